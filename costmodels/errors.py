@@ -1,0 +1,67 @@
+"""Errors of Meshwright, one tree, drawn once.
+
+MeshwrightError
+├── InvalidInputError        what the user gave can't be used (HTTP 4xx, exit code 2)
+│   ├── ModelError           a model file or graph
+│   ├── ClusterError         a cluster, node or device
+│   ├── WorkloadError        a workload, SLO, objective or search option
+│   └── PlanFileError        a stored or edited plan
+├── InfeasibleError          the answer is no: nothing in the declared space fits (exit code 1)
+└── PlanRejectedError        the independent checker refused a plan of our own (exit code 3)
+"""
+
+from __future__ import annotations
+
+
+class MeshwrightError(Exception):
+    """Base of every error that Meshwright raises on purpose."""
+
+
+class InvalidInputError(MeshwrightError, ValueError):
+    """Bad input: says what was given, what is allowed and what to do.
+
+    Being a ValueError lets Pydantic report it at the field it belongs to.
+    """
+
+    def __init__(self, problem: str, *, given: object = None, allowed: str | None = None, remedy: str | None = None):
+        self.problem = problem
+        self.given = given
+        self.allowed = allowed
+        self.remedy = remedy
+        parts = [problem]
+        if given is not None:
+            parts.append(f"given: {_short(given)}")
+        if allowed is not None:
+            parts.append(f"allowed: {allowed}")
+        if remedy is not None:
+            parts.append(f"what to do: {remedy}")
+        super().__init__("; ".join(parts))
+
+
+class ModelError(InvalidInputError):
+    """A model configuration or model graph that can't be used."""
+
+
+class ClusterError(InvalidInputError):
+    """A cluster, node type or device that can't be used."""
+
+
+class WorkloadError(InvalidInputError):
+    """A workload, SLO, objective or search option that can't be used."""
+
+
+class PlanFileError(InvalidInputError):
+    """A plan document that can't be read or does not belong to the request."""
+
+
+class InfeasibleError(MeshwrightError):
+    """Nothing in the declared space satisfies the constraints."""
+
+
+class PlanRejectedError(MeshwrightError):
+    """The independent checker refused a plan that the solver made: a defect of Meshwright, never of the request."""
+
+
+def _short(value: object, limit: int = 120) -> str:
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

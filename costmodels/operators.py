@@ -1,0 +1,171 @@
+"""Operators and tensors over named dims: what a model graph is made of, and how much work each operator is.
+
+Every operator is an einsum-like contraction over named dims. Sizes of dims come from the model graph, except the two
+reserved dims ``batch`` (b) and ``seq`` (s), which come from the workload. A sharded dim is handled by dividing its
+size before asking: all functions here take *local* sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from costmodels.errors import ModelError
+from costmodels.units import STRICT_RECORD, Name, NonNegativeFloat, PositiveInt
+
+BATCH = "batch"
+SEQ = "seq"
+RESERVED_DIMS = frozenset({BATCH, SEQ})
+
+
+class OperatorKind(StrEnum):
+    """What an operator computes; decides which cost model answers for it."""
+
+    MATMUL = "matmul"
+    ATTENTION = "attention"
+    NORM = "norm"
+    ELEMENTWISE = "elementwise"
+    EMBEDDING = "embedding"
+    LOSS = "loss"
+
+
+class AttentionMask(StrEnum):
+    """Which keys a query sees."""
+
+    CAUSAL = "causal"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An activation: a name unique in its block, and its dims from outer to inner."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    name: Name
+    dims: tuple[str, ...]
+
+    def elements(self, sizes: Mapping[str, int]) -> int:
+        """Number of elements under the given (local) sizes of dims."""
+        return math.prod(sizes[dim] for dim in self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A parameter tensor. ``tied_to`` names the weight ("block/operator/weight") that owns the storage, if another does."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    name: Name
+    dims: tuple[str, ...]
+    tied_to: str | None = None
+
+    def elements(self, sizes: Mapping[str, int]) -> int:
+        """Number of elements under the given (local) sizes of dims."""
+        return math.prod(sizes[dim] for dim in self.dims)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of a block.
+
+    inputs, outputs     activations; an input that no operator of the block produces is the block's own input
+    weights             parameters; a fused projection (Q, K and V) has several and is one kernel
+    saved               names of tensors kept for the backward pass (inputs or outputs), flash attention assumed
+    flops_per_element   NORM, ELEMENTWISE and LOSS: FLOPs per element of the first input (survey 5.2 counts SwiGLU as 5)
+    mask, window        ATTENTION: causal or full, and the sliding window in tokens if there is one
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    name: Name
+    kind: OperatorKind
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    weights: tuple[Weight, ...] = ()
+    saved: tuple[str, ...] = ()
+    flops_per_element: NonNegativeFloat = 0.0
+    mask: AttentionMask | None = None
+    window: PositiveInt | None = None
+
+    def __post_init__(self) -> None:
+        if not self.inputs or not self.outputs:
+            raise ModelError(f"operator {self.name!r} needs at least one input and one output")
+        known = {tensor.name for tensor in (*self.inputs, *self.outputs)}
+        unknown = sorted(set(self.saved) - known)
+        if unknown:
+            raise ModelError(
+                f"operator {self.name!r} saves tensors that it neither reads nor writes",
+                given=unknown,
+                allowed=", ".join(sorted(known)),
+            )
+        if (self.kind is OperatorKind.ATTENTION) != (self.mask is not None):
+            raise ModelError(f"operator {self.name!r}: 'mask' goes with kind attention, and only with it")
+        if self.kind is OperatorKind.ATTENTION and len(self.inputs) != 3:
+            raise ModelError(f"attention {self.name!r} takes query, key and value", given=len(self.inputs))
+        if self.kind in (OperatorKind.MATMUL, OperatorKind.EMBEDDING) and not self.weights:
+            raise ModelError(f"operator {self.name!r} of kind {self.kind} needs at least one weight")
+
+    @property
+    def contracted_dims(self) -> tuple[str, ...]:
+        """Dims of a MATMUL's first input that are summed away (they are in a weight and in no output)."""
+        out = {dim for tensor in self.outputs for dim in tensor.dims}
+        return tuple(dim for dim in self.inputs[0].dims if dim not in out)
+
+    @property
+    def dims(self) -> frozenset[str]:
+        """Every dim that the operator touches."""
+        tensors = (*self.inputs, *self.outputs, *self.weights)
+        return frozenset(dim for tensor in tensors for dim in tensor.dims)
+
+
+def parameters(operator: Operator, sizes: Mapping[str, int]) -> int:
+    """Parameters of the operator under local sizes; tied weights count where their storage is, not here."""
+    return sum(weight.elements(sizes) for weight in operator.weights if weight.tied_to is None)
+
+
+def matmul_shape(operator: Operator, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """(m, n, k) of the GEMM that a MATMUL operator runs: m tokens, n output features (fused ones added), k contracted."""
+    contracted = operator.contracted_dims
+    k = math.prod(sizes[dim] for dim in contracted)
+    m = math.prod(sizes[dim] for dim in operator.inputs[0].dims if dim not in contracted)
+    n = sum(
+        math.prod(sizes[dim] for dim in weight.dims if dim not in contracted)
+        for weight in operator.weights
+        if set(contracted) <= set(weight.dims)
+    )
+    return m, n, k
+
+
+def attention_pairs(operator: Operator, sizes: Mapping[str, int], kv_tokens: int | None = None) -> float:
+    """Query-key pairs a head computes for one sequence: causal kernels skip the masked half (DESIGN section 4).
+
+    ``kv_tokens`` is the number of keys when it is not the local ``seq`` (context parallelism, decode).
+    """
+    q_tokens = sizes[SEQ]
+    keys = q_tokens if kv_tokens is None else kv_tokens
+    if operator.mask is AttentionMask.FULL:
+        return float(q_tokens) * (keys if operator.window is None else min(keys, operator.window))
+    if operator.window is not None and operator.window < keys:
+        w = operator.window
+        # The first w queries see a growing prefix, the rest see w keys each.
+        return (w * (w + 1) / 2 + (keys - w) * w) * (q_tokens / keys)
+    return q_tokens * (keys + 1) / 2
+
+
+def forward_flops(operator: Operator, sizes: Mapping[str, int], kv_tokens: int | None = None) -> float:
+    """FLOPs of the forward pass under local sizes (2 per multiply-add)."""
+    if operator.kind is OperatorKind.MATMUL:
+        m, n, k = matmul_shape(operator, sizes)
+        return 2.0 * m * n * k
+    if operator.kind is OperatorKind.ATTENTION:
+        query, _, value = operator.inputs
+        heads_and_dim = query.elements(sizes) / (sizes[BATCH] * sizes[SEQ])
+        value_dim = sizes[value.dims[-1]]
+        query_dim = sizes[query.dims[-1]]
+        pairs = attention_pairs(operator, sizes, kv_tokens) * sizes[BATCH]
+        # Scores (2 d_qk) and their product with the values (2 d_v) for every pair and head.
+        return pairs * heads_and_dim * 2.0 * (1.0 + value_dim / query_dim)
+    return operator.flops_per_element * operator.inputs[0].elements(sizes)
