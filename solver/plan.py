@@ -1,0 +1,298 @@
+"""Plan: the answer to a request, as one frozen record with a versioned JSON form.
+
+A plan is self-contained: a reader needs nothing but the plan and its request to check it, launch it or compare it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from costmodels.units import STRICT_RECORD
+from solver.request import Recompute
+
+PLAN_SCHEMA = "meshwright.plan/1"
+
+
+class Status(StrEnum):
+    """What the certificate claims."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How far from optimal the plan can be.
+
+    ``bound`` is a proven lower bound on the predicted objective of every plan in ``space`` under the cost model; it says
+    nothing of the cost model's own error, which stands in ``Predicted.bands``. ``objective`` and ``bound`` are in ``unit``,
+    smaller is better. For an infeasible request both are None.
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    status: Status
+    objective: float | None
+    bound: float | None
+    gap: float | None
+    unit: str
+    space: str
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Where a predicted figure is expected to fall: the relative error of the calibration behind it, and what that is."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    low: float
+    high: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Predicted figures; those that do not go with the workload are None."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    tokens_per_s: float
+    peak_memory_bytes: float
+    step_time_s: float | None = None
+    mfu: float | None = None
+    ttft_p95_s: float | None = None
+    tpot_p95_s: float | None = None
+    cost_per_million_tokens: float | None = None
+    bands: Mapping[str, Band] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Degrees of the mesh axes."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpan:
+    """Layers ``first`` .. ``first + count - 1`` of the model, all copies of one block."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    block: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRange:
+    """Ranks ``first`` .. ``first + count - 1``."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSharding:
+    """How an operator is sharded over the tp axis: the dim that is split, or "replicate"."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    block: str
+    operator: str
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Peak memory of the fullest device of a stage, by kind, in bytes; ``capacity_bytes`` is what may be used."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    transient_bytes: float
+    overhead_bytes: float
+    capacity_bytes: float
+    kv_cache_bytes: float = 0.0
+
+    @property
+    def total_bytes(self) -> float:
+        """All kinds together."""
+        return (
+            self.weights_bytes
+            + self.gradients_bytes
+            + self.optimizer_bytes
+            + self.activations_bytes
+            + self.transient_bytes
+            + self.overhead_bytes
+            + self.kv_cache_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A pipeline stage: which layers on which devices, and how.
+
+    time_s    steady time of one micro-batch, forward and backward (serving: one decode step)
+    extra_s   what the step's first and last micro-batch add: gradient reduction, optimizer, parameter all-gather
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    blocks: tuple[LayerSpan, ...]
+    devices: tuple[DeviceRange, ...]
+    axes: Axes
+    recompute: Recompute
+    zero_stage: int
+    time_s: float
+    extra_s: float
+    in_flight: int
+    memory: StageMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """Sequences a replica runs at once, and how many such micro-batches a step has."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    size: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBreakdown:
+    """Where the time of a step goes, in seconds, on the slowest stage's path; the parts add up to the step time."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    compute_s: float
+    recompute_s: float
+    tp_comm_s: float
+    cp_comm_s: float
+    pp_comm_s: float
+    dp_comm_s: float
+    bubble_s: float
+    optimizer_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """A plan that lost: its axes and objective, and why it lost."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    summary: str
+    objective: float
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """A plan that no other beats in every respect."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    summary: str
+    devices: int
+    tokens_per_s: float
+    peak_memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationUse:
+    """The calibration that a prediction rests on, and its measured error (relative, held-out rows)."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    id: str
+    device: str
+    median_error: float
+    p95_error: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStats:
+    """What the search did. ``candidates`` is deterministic; ``seconds`` is CPU time and is not."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    candidates: int
+    evaluated: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a request is infeasible: the tightest constraint, in numbers, and what would help."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    constraint: str
+    need: float
+    have: float
+    unit: str
+    message: str
+    stage: int | None = None
+    remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServingLayout:
+    """Replicas of a serving plan, and the queueing figures at the requested arrival rate."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    replicas: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    utilisation: float
+    prefill_time_s: float
+    decode_step_s: float
+    mean_batch: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer. For an infeasible request ``stages`` is empty and ``reason`` says why."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    kind: Literal["training", "serving"]
+    feasible: bool
+    certificate: Certificate
+    devices: int
+    search: SearchStats
+    calibration: tuple[CalibrationUse, ...]
+    model: str = ""
+    digest: str = ""
+    predicted: Predicted | None = None
+    axes: Axes | None = None
+    stages: tuple[Stage, ...] = ()
+    shardings: tuple[OperatorSharding, ...] = ()
+    sequence_parallel: bool = False
+    schedule: str | None = None
+    microbatch: Microbatch | None = None
+    serving: ServingLayout | None = None
+    breakdown: TimeBreakdown | None = None
+    runners_up: tuple[RunnerUp, ...] = ()
+    frontier: tuple[FrontierPoint, ...] = ()
+    reason: Reason | None = None
+    notes: tuple[str, ...] = ()
+    schema: str = PLAN_SCHEMA

@@ -1,0 +1,214 @@
+"""What is asked: workload, service level objective, objective and the space to search.
+
+These records are read from request files as they are (Pydantic validates them at the edge, strictly) and enter the
+digest of the request, so a change of a default is a change of schema version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from costmodels.cluster import Cluster
+from costmodels.errors import WorkloadError
+from costmodels.units import STRICT_RECORD, DType, NonNegativeInt, PositiveFloat, PositiveInt
+from solver.graph import ModelGraph
+
+REQUEST_SCHEMA = "meshwright.request/1"
+
+
+class Optimizer(StrEnum):
+    """Optimizer of a training run; its state is counted in ``costmodels.memory``."""
+
+    ADAMW = "adamw"
+    SGD_MOMENTUM = "sgd_momentum"
+    MUON = "muon"
+
+
+class Recompute(StrEnum):
+    """Activation recomputation of a stage: nothing, attention and activation functions only, or whole layers."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Objective(StrEnum):
+    """What the best plan is best at."""
+
+    THROUGHPUT = "throughput"
+    STEP_TIME = "step_time"
+    DEVICES = "devices"
+    COST = "cost"
+
+
+class Space(StrEnum):
+    """Which plans compete: those that a launcher can express, or any sharding of any dim."""
+
+    LAUNCHABLE = "launchable"
+    FREE = "free"
+
+
+class Launcher(StrEnum):
+    """Frameworks whose command line a launchable plan must fit."""
+
+    MEGATRON_LM = "megatron-lm"
+    DEEPSPEED = "deepspeed"
+    TORCHTITAN = "torchtitan"
+    VLLM = "vllm"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingWorkload:
+    """Training: ``global_batch`` sequences of ``seq_len`` tokens a step."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    kind: Literal["training"]
+    global_batch: PositiveInt
+    seq_len: PositiveInt
+    precision: DType = DType.BF16
+    optimizer: Optimizer = Optimizer.ADAMW
+    gradient_dtype: DType = DType.FP32
+
+    def __post_init__(self) -> None:
+        _require_one_of("precision", self.precision, (DType.BF16, DType.FP16, DType.FP32))
+        _require_one_of("gradient_dtype", self.gradient_dtype, (DType.BF16, DType.FP16, DType.FP32))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """How requests arrive: a Poisson process of ``requests_per_s``."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    process: Literal["poisson"]
+    requests_per_s: PositiveFloat
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLength:
+    """Every request has the same number of tokens."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    fixed: PositiveInt
+
+
+@dataclass(frozen=True, slots=True)
+class LognormalLength:
+    """Token counts follow a lognormal distribution with this mean and 95th percentile."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    mean: PositiveFloat
+    p95: PositiveFloat
+
+    def __post_init__(self) -> None:
+        # A lognormal with mean M has its 95th percentile between M and M exp(z^2/2), z = 1.645.
+        if not self.mean < self.p95 <= self.mean * 3.868:
+            raise WorkloadError(
+                "no lognormal distribution has this mean and 95th percentile",
+                given={"mean": self.mean, "p95": self.p95},
+                allowed="mean < p95 <= 3.868 x mean",
+            )
+
+
+Length = FixedLength | LognormalLength
+
+
+@dataclass(frozen=True, slots=True)
+class ServingWorkload:
+    """Serving: requests of a prompt and an output length, arriving at a rate."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    kind: Literal["serving"]
+    arrivals: Arrivals
+    prompt_tokens: Length
+    output_tokens: Length
+    precision: DType = DType.BF16
+    kv_dtype: DType | None = None
+
+    def __post_init__(self) -> None:
+        _require_one_of("precision", self.precision, (DType.BF16, DType.FP16, DType.FP8))
+        if self.kv_dtype is not None:
+            _require_one_of("kv_dtype", self.kv_dtype, (DType.BF16, DType.FP16, DType.FP8))
+
+
+Workload = TrainingWorkload | ServingWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Service level objective; what is left out is not promised."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    min_tokens_per_s: PositiveFloat | None = None
+    max_step_time_s: PositiveFloat | None = None
+    p95_ttft_ms: PositiveFloat | None = None
+    p95_tpot_ms: PositiveFloat | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The space and its restrictions. An empty tuple does not restrict.
+
+    dp, tp, pp, cp, microbatch   allowed degrees and micro-batch sizes
+    recompute, zero_stages       allowed memory choices
+    max_candidates               stop after this many outer candidates (deterministic on any machine)
+    time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    space: Space = Space.LAUNCHABLE
+    launcher: Launcher = Launcher.MEGATRON_LM
+    dp: tuple[PositiveInt, ...] = ()
+    tp: tuple[PositiveInt, ...] = ()
+    pp: tuple[PositiveInt, ...] = ()
+    cp: tuple[PositiveInt, ...] = ()
+    microbatch: tuple[PositiveInt, ...] = ()
+    recompute: tuple[Recompute, ...] = ()
+    zero_stages: tuple[NonNegativeInt, ...] = ()
+    max_candidates: PositiveInt | None = None
+    time_limit_s: PositiveFloat = 60.0
+    seed: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
+        too_high = [stage for stage in self.zero_stages if stage > 3]
+        if too_high:
+            raise WorkloadError("unknown ZeRO stage", given=too_high, allowed="0, 1, 2, 3")
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """Everything a plan depends on, references resolved."""
+
+    model: ModelGraph
+    cluster: Cluster
+    workload: Workload
+    slo: Slo = field(default_factory=Slo)
+    objective: Objective = Objective.THROUGHPUT
+    search: Search = field(default_factory=Search)
+
+    def __post_init__(self) -> None:
+        serving_only = {"p95_ttft_ms": self.slo.p95_ttft_ms, "p95_tpot_ms": self.slo.p95_tpot_ms}
+        training_only = {"min_tokens_per_s": self.slo.min_tokens_per_s, "max_step_time_s": self.slo.max_step_time_s}
+        wrong = serving_only if isinstance(self.workload, TrainingWorkload) else training_only
+        given = [name for name, value in wrong.items() if value is not None]
+        if given:
+            raise WorkloadError(
+                f"SLO fields do not go with a {self.workload.kind} workload",
+                given=given,
+                allowed=", ".join(training_only if wrong is serving_only else serving_only),
+            )
+
+
+def _require_one_of(field_name: str, value: DType, allowed: tuple[DType, ...]) -> None:
+    if value not in allowed:
+        raise WorkloadError(
+            f"{field_name} can't be used here", given=value.value, allowed=", ".join(dtype.value for dtype in allowed)
+        )
