@@ -1,0 +1,42 @@
+"""How a caller steers a search: when to stop, and where progress goes. Both are arguments, never globals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Stop(Protocol):
+    """Asked between units of work; True ends the search with the best answer so far."""
+
+    def __call__(self) -> bool:
+        """Whether to stop now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A moment of a search: ``done`` of ``total`` units, the best objective so far and the proven bound, both or neither."""
+
+    done: int
+    total: int
+    best: float | None = None
+    bound: float | None = None
+    note: str = ""
+
+
+class OnProgress(Protocol):
+    """Receives progress; must be cheap and must not raise."""
+
+    def __call__(self, progress: Progress) -> None:
+        """Take note of a moment of the search."""
+        ...
+
+
+def never_stop() -> bool:
+    """The stopping rule of a search that runs to its proven end."""
+    return False
+
+
+def ignore_progress(progress: Progress) -> None:
+    """The listener of a caller that does not watch."""
