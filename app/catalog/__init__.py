@@ -1,0 +1,46 @@
+"""Models that can be named instead of given as a file."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from app.importers.huggingface import read_huggingface_config
+from costmodels.errors import ModelError
+from solver.graph import ModelGraph
+
+# What a catalogue file says to people (source, assumptions) and not to the importer.
+NOTES_FIELD = "notes"
+
+
+def model_names() -> tuple[str, ...]:
+    """Names of all models of the catalogue, sorted."""
+    return tuple(
+        sorted(
+            entry.name.removesuffix(".json")
+            for entry in _models().iterdir()
+            if entry.name.endswith(".json")
+        )
+    )
+
+
+@cache
+def model(name: str) -> ModelGraph:
+    """The model graph of that name; raises ModelError with the names there are."""
+    if name not in model_names():
+        raise ModelError(
+            "the catalogue has no such model",
+            given=name,
+            allowed=", ".join(model_names()),
+        )
+    document = json.loads(
+        _models().joinpath(f"{name}.json").read_text(encoding="utf-8")
+    )
+    document.pop(NOTES_FIELD, None)
+    return read_huggingface_config(document, name=name)
+
+
+def _models() -> Traversable:
+    return files(__name__).joinpath("models")

@@ -1,0 +1,1 @@
+"""Readers that turn what users have (config.json files, native graphs) into model graphs."""

@@ -1,0 +1,101 @@
+"""Architecture: what a family's reader says about a model, in the words of transformers, before it is a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from app.importers.parts import HIDDEN, Bias, NormKind
+from costmodels.operators import Operator, Tensor
+
+
+class Body(Protocol):
+    """What a branch of a layer computes. Bodies are frozen and compare by value, so that equal layers fold."""
+
+    @property
+    def tag(self) -> str:
+        """Word for the names of blocks that differ in this body."""
+
+    def operators(
+        self, source: Tensor, dims: Mapping[str, int]
+    ) -> tuple[Operator, ...]:
+        """Operators from the body's input to its output (first output of the last operator)."""
+
+
+class NormPlace(StrEnum):
+    """Where a branch normalises: its input, its output, both, or the sum that it is added to."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    BOTH = "both"
+    ON_SUM = "on_sum"
+    SHARED = "shared"
+    """The branch reads the normed input of the branch before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A body with its norms, added to the residual stream. ``name`` prefixes norms and add: attn_norm, attn_residual."""
+
+    name: str
+    body: Body
+    norm: NormKind
+    place: NormPlace = NormPlace.BEFORE
+
+
+class Joining(StrEnum):
+    """Whether branches follow one another, or all read the layer's input."""
+
+    SEQUENTIAL = "sequential"
+    PARALLEL = "parallel"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Branches of a layer in order."""
+
+    branches: tuple[Branch, ...]
+    joining: Joining = Joining.SEQUENTIAL
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Token embedding, and what is added to it.
+
+    width            dim of the embedding; when it is not ``hidden``, a projection follows
+    position_dim     dim of a learned position table, if any
+    norm             normalisation of the sum, if any
+    """
+
+    width: str = HIDDEN
+    position_dim: str | None = None
+    norm: NormKind | None = None
+
+
+class Tie(StrEnum):
+    """Whether the vocabulary head shares the weight of the token embedding."""
+
+    TIED = "tied"
+    SEPARATE = "separate"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Final norm (if any) and vocabulary head; ``width`` as in Embedding."""
+
+    tie: Tie
+    norm: NormKind | None
+    bias: Bias = Bias.NONE
+    width: str = HIDDEN
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A decoder: sizes of dims, embedding, every layer in order, head."""
+
+    dims: Mapping[str, int]
+    layers: tuple[Layer, ...]
+    head: Head
+    embedding: Embedding = Embedding()

@@ -1,0 +1,10 @@
+"""Every family whose config.json files can be read, by model_type."""
+
+from __future__ import annotations
+
+from app.importers.families.family import Family
+from app.importers.families.llama import LLAMA_FAMILIES
+
+FAMILIES: dict[str, Family] = {
+    family.model_type: family for family in (*LLAMA_FAMILIES,)
+}

@@ -1,0 +1,96 @@
+"""Family: how the config.json files of one model_type are read; helpers that most families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.importers.architecture import Architecture, Head, Tie
+from app.importers.bodies.mlp import Gate, Mlp
+from app.importers.config_fields import ConfigFields
+from app.importers.parts import (
+    FFN,
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    VOCAB,
+    Bias,
+    NormKind,
+)
+from costmodels.errors import ModelError
+
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
+
+@dataclass(frozen=True)
+class Family:
+    """One model_type of transformers.
+
+    architectures   class names that its files may carry; the first is what a file without any means
+    defaults        class defaults of the fields that the reader asks for (transformers 5.23)
+    aliases         other names of fields, from the config class's attribute_map and older files
+    """
+
+    model_type: str
+    architectures: tuple[str, ...]
+    read: Callable[[ConfigFields], Architecture]
+    defaults: Mapping[str, Any]
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def decoder_dims(
+    fields: ConfigFields,
+    *,
+    ffn: int,
+    head_dim: int | None = None,
+    kv_heads: int | None = None,
+) -> dict[str, int]:
+    """Sizes of the dims of a decoder; what is not given is one key/value head a head, and hidden / heads as head_dim."""
+    hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    kv_heads = heads if kv_heads is None else kv_heads
+    if heads % kv_heads:
+        raise ModelError(
+            f"{fields.family}: query heads must be a multiple of key/value heads",
+            given={"num_attention_heads": heads, "num_key_value_heads": kv_heads},
+        )
+    if head_dim is None:
+        if hidden % heads:
+            raise ModelError(
+                f"{fields.family}: hidden_size must be a multiple of num_attention_heads",
+                given={"hidden_size": hidden, "num_attention_heads": heads},
+                remedy="give 'head_dim' if the model has heads of another width",
+            )
+        head_dim = hidden // heads
+    sizes = {
+        HIDDEN: hidden,
+        HEADS: heads,
+        KV_HEADS: kv_heads,
+        HEAD_DIM: head_dim,
+        FFN: ffn,
+    }
+    return sizes | {VOCAB: fields.size("vocab_size")}
+
+
+def bias(present: bool) -> Bias:
+    """A config flag as Bias."""
+    return Bias.ADDED if present else Bias.NONE
+
+
+def tie(fields: ConfigFields) -> Tie:
+    """Whether the vocabulary head shares the embedding."""
+    return Tie.TIED if fields.flag("tie_word_embeddings") else Tie.SEPARATE
+
+
+def rms_head(fields: ConfigFields) -> Head:
+    """RMS norm and vocabulary head."""
+    return Head(tie(fields), NormKind.RMS)
+
+
+def gated_mlp(
+    fields: ConfigFields, *, act: str = "hidden_act", with_bias: Bias = Bias.NONE
+) -> Mlp:
+    """Gated feed-forward network with the activation function that field ``act`` names."""
+    return Mlp(Gate.GATED, fields.text(act), with_bias)

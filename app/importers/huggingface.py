@@ -1,0 +1,98 @@
+"""Hugging Face config.json -> ModelGraph, with exactly the parameters that transformers gives (5.23, meta device)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.importers.assembly import assemble
+from app.importers.config_fields import ConfigFields
+from app.importers.families import FAMILIES
+from app.importers.families.family import Family
+from costmodels.errors import ModelError
+from solver.graph import ModelGraph
+
+
+def read_huggingface_config(document: Mapping[str, Any], *, name: str) -> ModelGraph:
+    """The model graph of a parsed config.json.
+
+    Fields that say nothing about weights or work (dtype, quantization_config, token ids, rope scaling, dropout) are not
+    read: precision is part of the workload. Fields that the file leaves out have the class defaults of transformers.
+
+    Raises ModelError for a family that is not supported and for fields that are missing, ill-typed or out of range.
+    """
+    if not isinstance(document, Mapping):
+        raise ModelError(
+            "a config.json must be an object", given=type(document).__name__
+        )
+    family = _family(document)
+    _check_architecture(document, family)
+    fields = ConfigFields(document, family.model_type, family.defaults, family.aliases)
+    return assemble(name, family.read(fields))
+
+
+def supported_model_types() -> tuple[str, ...]:
+    """Every model_type that can be read, sorted."""
+    return tuple(sorted(FAMILIES))
+
+
+def _family(document: Mapping[str, Any]) -> Family:
+    model_type = document.get("model_type")
+    if model_type is None:
+        model_type = _model_type_of_architecture(document)
+    if not isinstance(model_type, str):
+        raise ModelError(
+            "'model_type' must be a string",
+            given=model_type,
+            allowed=", ".join(supported_model_types()),
+        )
+    if model_type not in FAMILIES:
+        raise ModelError(
+            "unknown model_type",
+            given=model_type,
+            allowed=", ".join(supported_model_types()),
+        )
+    return FAMILIES[model_type]
+
+
+def _model_type_of_architecture(document: Mapping[str, Any]) -> str:
+    architecture = _architecture(document)
+    if architecture is None:
+        raise ModelError(
+            "a config.json must name its 'model_type' or 'architectures'",
+            allowed=", ".join(supported_model_types()),
+        )
+    for family in FAMILIES.values():
+        if architecture in family.architectures:
+            return family.model_type
+    raise ModelError(
+        "unknown architecture",
+        given=architecture,
+        allowed=", ".join(_supported_architectures()),
+    )
+
+
+def _check_architecture(document: Mapping[str, Any], family: Family) -> None:
+    architecture = _architecture(document)
+    if architecture is not None and architecture not in family.architectures:
+        raise ModelError(
+            f"architecture not supported for model_type {family.model_type!r}",
+            given=architecture,
+            allowed=", ".join(family.architectures),
+        )
+
+
+def _architecture(document: Mapping[str, Any]) -> str | None:
+    """First entry of 'architectures', which is the class that transformers builds."""
+    given = document.get("architectures")
+    if given is None or given == []:
+        return None
+    if not isinstance(given, list) or not isinstance(given[0], str):
+        raise ModelError("'architectures' must be a list of class names", given=given)
+    return given[0]
+
+
+def _supported_architectures() -> list[str]:
+    return sorted(
+        {name for family in FAMILIES.values() for name in family.architectures}
+    )
