@@ -1,0 +1,113 @@
+"""The database engine: SQLite (WAL, foreign keys, one writer at a time) or PostgreSQL, by URL."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from app.errors import StoreError
+from app.settings import SettingError
+
+BUSY_TIMEOUT_MS = 10_000
+"""How long an SQLite writer waits for another one: longer than any write of ours by orders of magnitude."""
+
+ALLOWED_DATABASES = "sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
+_WRITER = "meshwright_writer"
+
+
+def open_engine(url_text: str) -> Engine:
+    """Engine of the database at a URL; an SQLite file's folder is created. Raises SettingError on a URL of another kind."""
+    url = _parsed_url(url_text)
+    if url.get_backend_name() == "postgresql":
+        return create_engine(url.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+    if url.database and url.database != ":memory:":
+        _make_folder(Path(url.database).parent)
+    engine = create_engine(url)
+    event.listen(engine, "connect", _set_up_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def is_sqlite(engine: Engine) -> bool:
+    """Whether the engine's database is SQLite, which a user's own command may create and migrate by itself."""
+    return engine.dialect.name == "sqlite"
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A transaction that reads; raises StoreError when the database can't answer."""
+    with _store_errors(engine), engine.connect() as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A transaction that writes, committed at the end; raises StoreError when the database can't take it.
+
+    On SQLite it takes the write lock at once (BEGIN IMMEDIATE): a reader that turned writer could only fail.
+    """
+    with _store_errors(engine), engine.execution_options(**{_WRITER: True}).begin() as connection:
+        yield connection
+
+
+def shown_url(engine: Engine) -> str:
+    """The database's URL without its password."""
+    return engine.url.render_as_string(hide_password=True)
+
+
+def _parsed_url(text: str) -> URL:
+    try:
+        url = make_url(text)
+        backend = url.get_backend_name()
+    except (ArgumentError, NoSuchModuleError):
+        backend = ""
+    if backend not in ("sqlite", "postgresql"):
+        # The URL is not shown: it may hold a password.
+        raise SettingError("the database URL can't be used", allowed=ALLOWED_DATABASES, remedy="set MESHWRIGHT_DATABASE_URL")
+    return url
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"the folder of the plan store can't be made: {error}") from None
+
+
+def _set_up_sqlite(connection: Any, record: object) -> None:
+    # The driver's own transaction handling is switched off, so that we choose how a transaction begins.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in (
+        f"busy_timeout = {BUSY_TIMEOUT_MS}",
+        "journal_mode = WAL",
+        # With WAL, NORMAL loses no committed transaction to a crash of the program and stays consistent after power loss;
+        # FULL also keeps the last transactions after power loss, and a plan is worth one sync.
+        "synchronous = FULL",
+        "foreign_keys = ON",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writer = connection.get_execution_options().get(_WRITER, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writer else "BEGIN")
+
+
+@contextmanager
+def _store_errors(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        raise StoreError(f"the plan store {shown_url(engine)} does not answer: {error.orig}") from error
+    except sqlite3.Error as error:
+        # From setting up a connection, where SQLAlchemy does not wrap the driver's errors.
+        raise StoreError(f"the plan store {shown_url(engine)} can't be opened: {error}") from error

@@ -1,0 +1,122 @@
+"""Errors of the app on top of ``costmodels.errors``, and what every error becomes for the one who asked.
+
+MeshwrightError
+├── InvalidInputError
+│   ├── DocumentError          a request or plan document with faulty fields, all of them listed (422)
+│   ├── MalformedError         bytes that are no document at all (400)
+│   ├── BodyTooLargeError      a request body over the limit (413)
+│   ├── MediaTypeError         a content type that is not read here (415)
+│   └── PlanNotFoundError      a digest under which no plan is stored (404)
+├── TooBusyError               too many solves are waiting already (503)
+├── SolveTimeoutError          a solve did not end in its time (504)
+└── StoreError                 the database can't be used now (503)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodels.errors import InvalidInputError, MeshwrightError
+
+EXIT_GOOD = 0
+EXIT_NO = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERNAL = 3
+EXIT_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """What is wrong with one field: its dotted path, the problem, what was given and is allowed, and what to do."""
+
+    field: str
+    problem: str
+    given: str | None = None
+    allowed: str | None = None
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.field}: {self.problem}" if self.field else self.problem]
+        parts += [f"given: {self.given}"] if self.given is not None else []
+        parts += [f"allowed: {self.allowed}"] if self.allowed is not None else []
+        parts += [f"what to do: {self.remedy}"] if self.remedy is not None else []
+        return "; ".join(parts)
+
+
+class DocumentError(InvalidInputError):
+    """A document whose fields can't be used; ``fields`` lists every fault that was found."""
+
+    def __init__(self, problem: str, fields: tuple[FieldError, ...]):
+        super().__init__(problem)
+        self.fields = fields
+
+    def __str__(self) -> str:
+        if len(self.fields) == 1:
+            return str(self.fields[0])
+        return "\n".join([f"{self.problem}:", *(f"  {fault}" for fault in self.fields)])
+
+
+class MalformedError(InvalidInputError):
+    """Bytes that are not the kind of document that was expected."""
+
+
+class BodyTooLargeError(InvalidInputError):
+    """A request body longer than the service reads."""
+
+
+class MediaTypeError(InvalidInputError):
+    """A content type that the service does not read."""
+
+
+class PlanNotFoundError(InvalidInputError):
+    """No plan is stored under this digest."""
+
+
+class TooBusyError(MeshwrightError):
+    """Too many solves are waiting for their turn."""
+
+
+class SolveTimeoutError(MeshwrightError):
+    """A solve did not come to its end in the time it had."""
+
+
+class StoreError(MeshwrightError):
+    """The database can't be reached, is not migrated, or refused to write."""
+
+
+def field_error(error: InvalidInputError, field: str = "") -> FieldError:
+    """The error as a fault of one field."""
+    given = None if error.given is None else short_text(error.given)
+    return FieldError(field, error.problem, given, error.allowed, error.remedy)
+
+
+def at_field(error: InvalidInputError, field: str) -> DocumentError:
+    """The error as one of a document, its faults placed under ``field``."""
+    if isinstance(error, DocumentError):
+        faults = tuple(
+            FieldError(join_path(field, f.field), f.problem, f.given, f.allowed, f.remedy) for f in error.fields
+        )
+        return DocumentError(error.problem, faults)
+    return DocumentError(error.problem, (field_error(error, field),))
+
+
+def join_path(prefix: str, path: str) -> str:
+    """Dotted path of a field inside another."""
+    return ".".join(part for part in (prefix, path) if part)
+
+
+def short_text(value: object, limit: int = 120) -> str:
+    """The value as it would be written, cut to a readable length."""
+    text = repr(_clipped(value))
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _clipped(value: object) -> object:
+    """A cheap stand-in for a large value: repr of a whole model graph would cost more than the error is worth."""
+    if isinstance(value, str):
+        return value[:200]
+    if isinstance(value, dict):
+        return {key: "…" for key in list(value)[:8]}
+    if isinstance(value, list | tuple):
+        return [_clipped(item) for item in value[:8]]
+    return value

@@ -1,0 +1,118 @@
+"""The request document as Pydantic models: what a request file or a REST body may hold.
+
+References (a catalogue name, a file) stand here as they were written; ``app.requests.resolve`` turns them into records.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from annotated_types import Len
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from app.errors import DocumentError, FieldError
+from costmodels.cluster import NodeType
+from costmodels.units import Fraction, Name, PositiveFloat, PositiveInt
+from solver.graph import ModelGraph
+from solver.request import REQUEST_SCHEMA, Objective, Search, ServingWorkload, Slo, TrainingWorkload
+
+STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+FilePath = Annotated[str, Len(1, 4096)]
+
+
+def _reference_or_inline(value: Any) -> str:
+    return "reference" if isinstance(value, str) else "inline"
+
+
+GraphSource = Annotated[
+    Annotated[FilePath, Tag("reference")] | Annotated[ModelGraph, Tag("inline")], Discriminator(_reference_or_inline)
+]
+NodeSource = Annotated[
+    Annotated[Name, Tag("reference")] | Annotated[NodeType, Tag("inline")], Discriminator(_reference_or_inline)
+]
+
+
+class ModelSource(BaseModel):
+    """Where the model comes from: exactly one of the four sources."""
+
+    model_config = STRICT
+
+    catalog: Name | None = Field(None, description="Name of a model of the built-in catalogue.")
+    config: dict[str, Any] | None = Field(None, description="A Hugging Face config.json, inline.")
+    huggingface: FilePath | None = Field(None, description="Path of a Hugging Face config.json. Command line only.")
+    graph: GraphSource | None = Field(
+        None, description="A meshwright.model-graph/1 document, inline; on the command line also its path."
+    )
+    name: Name | None = Field(None, description="Name of the plan's model, instead of the one its source gives.")
+
+    def source(self) -> str:
+        """The one source that is given; raises DocumentError when none or several are."""
+        given = [name for name in MODEL_SOURCES if getattr(self, name) is not None]
+        return _exactly_one(given, MODEL_SOURCES, what="model")
+
+
+MODEL_SOURCES = ("catalog", "config", "huggingface", "graph")
+
+
+class GroupSource(BaseModel):
+    """Equal nodes under one name."""
+
+    model_config = STRICT
+
+    name: Name
+    node: NodeSource = Field(description="Name of a catalogue node type, or a node type inline.")
+    nodes: PositiveInt
+
+
+class ClusterSource(BaseModel):
+    """The cluster: one catalogue node type and how many, or a list of node groups in rank order."""
+
+    model_config = STRICT
+
+    catalog: Name | None = Field(None, description="Name of a catalogue node type; goes with 'nodes'.")
+    nodes: PositiveInt | None = Field(None, description="How many nodes of the type 'catalog'; 1 when left out.")
+    groups: list[GroupSource] | None = None
+    oversubscription: PositiveFloat = Field(1.0, description="Network between nodes: 2 is a 2:1 spine.")
+    memory_reserve: Fraction = Field(0.0, description="Share of every device's memory that no plan may use.")
+
+    def source(self) -> str:
+        """The one source that is given; raises DocumentError when none or both are, or 'nodes' goes with groups."""
+        given = [name for name in CLUSTER_SOURCES if getattr(self, name) is not None]
+        source = _exactly_one(given, CLUSTER_SOURCES, what="cluster")
+        if source == "groups" and self.nodes is not None:
+            fault = FieldError(
+                "nodes", "does not go with 'groups'", given=str(self.nodes), remedy="give 'nodes' in each group"
+            )
+            raise DocumentError("faulty cluster", (fault,))
+        return source
+
+
+CLUSTER_SOURCES = ("catalog", "groups")
+
+
+class RequestDocument(BaseModel):
+    """A request file: the model, the cluster, the workload, and what to look for."""
+
+    model_config = STRICT | ConfigDict(title=REQUEST_SCHEMA, serialize_by_alias=True)
+
+    schema_id: Literal["meshwright.request/1"] = Field(alias="schema")
+    model: ModelSource
+    cluster: ClusterSource
+    workload: Annotated[TrainingWorkload | ServingWorkload, Field(discriminator="kind")]
+    slo: Slo = Field(default_factory=Slo)
+    objective: Objective = Objective.THROUGHPUT
+    search: Search = Field(default_factory=Search)
+
+
+def _exactly_one(given: list[str], allowed: tuple[str, ...], *, what: str) -> str:
+    if len(given) == 1:
+        return given[0]
+    fault = FieldError(
+        "",
+        f"a {what} needs exactly one source",
+        given=", ".join(given) or "none",
+        allowed=", ".join(allowed),
+        remedy="keep one of them" if given else "add one of them",
+    )
+    raise DocumentError(f"faulty {what}", (fault,))

@@ -1,0 +1,120 @@
+"""How large a request may be: checked before anything is built from it.
+
+The bounds are far beyond any real request. They keep a small document from asking for unbounded work, and keep every
+number where arithmetic in doubles is exact enough.
+"""
+
+from __future__ import annotations
+
+import math
+
+from app.errors import DocumentError, FieldError, short_text
+from costmodels.cluster import Cluster
+from costmodels.errors import ClusterError
+from solver.graph import MAX_LAYERS, MAX_OPERATORS
+from solver.request import FixedLength, PlanRequest, Search, ServingWorkload, TrainingWorkload
+
+MAX_DEVICES = 1_000_000
+MAX_GROUPS = 1_000
+MAX_GLOBAL_BATCH = 10_000_000
+MAX_SEQ_LEN = 100_000_000
+MAX_REQUESTS_PER_S = 1e6
+MAX_CHOICES = 1_000
+MAX_TIME_LIMIT_S = 86_400.0
+MAX_DIM = 2**40
+MAX_VALUES = 1_000_000
+MAX_NUMBER = 1e18
+MIN_NUMBER = 1e-18
+
+REQUEST_LIMITS = {
+    "devices of a cluster": MAX_DEVICES,
+    "node groups of a cluster": MAX_GROUPS,
+    "workload.global_batch": MAX_GLOBAL_BATCH,
+    "workload.seq_len, prompt and output tokens": MAX_SEQ_LEN,
+    "workload.arrivals.requests_per_s": MAX_REQUESTS_PER_S,
+    "values of one restriction in 'search'": MAX_CHOICES,
+    "search.time_limit_s": MAX_TIME_LIMIT_S,
+    "size of a dim": MAX_DIM,
+    "layers of a model": MAX_LAYERS,
+    "operators in distinct blocks": MAX_OPERATORS,
+    "values in a document": MAX_VALUES,
+    "magnitude of a number": MAX_NUMBER,
+}
+"""Every bound, as the documentation lists them."""
+
+
+def check_values(document: object) -> None:
+    """Refuse numbers that are not finite or out of range, and documents of too many values; raises DocumentError."""
+    waiting: list[tuple[str, object]] = [("", document)]
+    count = 0
+    while waiting:
+        path, value = waiting.pop()
+        count += 1
+        if count > MAX_VALUES:
+            raise _fault("", "too many values in the document", f"more than {MAX_VALUES}", f"at most {MAX_VALUES}")
+        if isinstance(value, dict):
+            waiting += [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
+        elif isinstance(value, list):
+            waiting += [(f"{path}.{i}", item) for i, item in enumerate(value)]
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            _check_number(path, value)
+
+
+def _check_number(path: str, value: float) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _fault(path, "number is not finite", value, "finite numbers")
+    if value != 0 and not MIN_NUMBER <= abs(value) <= MAX_NUMBER:
+        raise _fault(path, "number is out of range", value, f"0, or a magnitude of {MIN_NUMBER} to {MAX_NUMBER}")
+
+
+def check_cluster(cluster: Cluster) -> None:
+    """Refuse a cluster of too many groups or devices; raises ClusterError."""
+    if len(cluster.groups) > MAX_GROUPS:
+        raise ClusterError("too many node groups", given=len(cluster.groups), allowed=f"at most {MAX_GROUPS}")
+    if cluster.n_devices > MAX_DEVICES:
+        raise ClusterError("too many devices", given=cluster.n_devices, allowed=f"at most {MAX_DEVICES}")
+
+
+def check_request(request: PlanRequest) -> None:
+    """Refuse a workload, dims or search options beyond the bounds; raises DocumentError."""
+    for dim, size in request.model.dims.items():
+        if size > MAX_DIM:
+            raise _fault(f"model.graph.dims.{dim}", "dim is too large", size, f"at most {MAX_DIM}")
+    if isinstance(request.workload, TrainingWorkload):
+        _check_training(request.workload)
+    else:
+        _check_serving(request.workload)
+    _check_search(request.search)
+
+
+def _check_training(workload: TrainingWorkload) -> None:
+    _at_most("workload.global_batch", workload.global_batch, MAX_GLOBAL_BATCH)
+    _at_most("workload.seq_len", workload.seq_len, MAX_SEQ_LEN)
+
+
+def _check_serving(workload: ServingWorkload) -> None:
+    _at_most("workload.arrivals.requests_per_s", workload.arrivals.requests_per_s, MAX_REQUESTS_PER_S)
+    for name, length in (("prompt_tokens", workload.prompt_tokens), ("output_tokens", workload.output_tokens)):
+        if isinstance(length, FixedLength):
+            _at_most(f"workload.{name}.fixed", length.fixed, MAX_SEQ_LEN)
+        else:
+            _at_most(f"workload.{name}.p95", length.p95, MAX_SEQ_LEN)
+
+
+def _check_search(search: Search) -> None:
+    _at_most("search.time_limit_s", search.time_limit_s, MAX_TIME_LIMIT_S)
+    for name in ("dp", "tp", "pp", "cp", "microbatch", "recompute", "zero_stages"):
+        choices = getattr(search, name)
+        if len(choices) > MAX_CHOICES:
+            raise _fault(f"search.{name}", "too many values", len(choices), f"at most {MAX_CHOICES}")
+    if search.seed >= 2**53:
+        raise _fault("search.seed", "seed is too large", search.seed, "less than 2^53")
+
+
+def _at_most(field: str, value: float, limit: float) -> None:
+    if value > limit:
+        raise _fault(field, "value is too large", value, f"at most {limit:g}")
+
+
+def _fault(field: str, problem: str, given: object, allowed: str) -> DocumentError:
+    return DocumentError("this request can't be used", (FieldError(field, problem, short_text(given), allowed),))

@@ -1,0 +1,141 @@
+"""From a request document to a ``PlanRequest``: references looked up, every fault at the field it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from app.errors import at_field
+from app.requests.document import ClusterSource, GroupSource, ModelSource, RequestDocument
+from app.requests.limits import check_cluster, check_request, check_values
+from app.requests.validation import read_record, to_document
+from costmodels.cluster import Cluster, NodeGroup, NodeType
+from costmodels.errors import InvalidInputError, ModelError
+from costmodels.hardware import node_type
+from solver.graph import ModelGraph
+from solver.request import REQUEST_SCHEMA, PlanRequest
+
+
+class Files(Protocol):
+    """How a file that a request names is read."""
+
+    def read(self, path: str) -> object:
+        """The parsed document at a path; raises InvalidInputError."""
+        ...
+
+
+class NoFiles:
+    """Requests that come over the network name no files."""
+
+    def read(self, path: str) -> object:
+        """Always refuses."""
+        raise ModelError(
+            "files can't be named in a request to the service",
+            given=path,
+            allowed="'catalog', or the content inline: 'config' or 'graph'",
+            remedy="paste the file's content into 'config' or 'graph'",
+        )
+
+
+def resolve_request(document: object, *, files: Files) -> PlanRequest:
+    """The request that a parsed document describes; raises DocumentError, its faults at their dotted paths."""
+    check_values(document)
+    source = read_record(RequestDocument, document, what="request")
+    with _faults_at("model"):
+        model = _model(source.model, files)
+    with _faults_at("cluster"):
+        cluster = _cluster(source.cluster)
+        check_cluster(cluster)
+    with _faults_at("slo"):
+        request = PlanRequest(
+            model=model,
+            cluster=cluster,
+            workload=source.workload,
+            slo=source.slo,
+            objective=source.objective,
+            search=source.search,
+        )
+    check_request(request)
+    return request
+
+
+def request_document(request: PlanRequest) -> dict[str, Any]:
+    """The request as a document without references: reading it again gives an equal request."""
+    whole = to_document(PlanRequest, request)
+    return {
+        "schema": REQUEST_SCHEMA,
+        **whole,
+        "model": {"graph": whole["model"]},
+    }
+
+
+def _model(source: ModelSource, files: Files) -> ModelGraph:
+    kind = source.source()
+    with _faults_at(kind):
+        graph = _READERS[kind](source, files)
+    return graph if source.name is None else replace(graph, name=source.name)
+
+
+def _catalogue_model(source: ModelSource, files: Files) -> ModelGraph:
+    from app import catalog
+
+    return catalog.model(str(source.catalog))
+
+
+def _inline_config(source: ModelSource, files: Files) -> ModelGraph:
+    return _read_config(source.config, name=source.name or "model")
+
+
+def _config_file(source: ModelSource, files: Files) -> ModelGraph:
+    path = str(source.huggingface)
+    return _read_config(files.read(path), name=Path(path).stem)
+
+
+def _read_config(document: object, *, name: str) -> ModelGraph:
+    from app.importers.huggingface import read_huggingface_config
+
+    if not isinstance(document, dict):
+        raise ModelError("a Hugging Face config is a JSON object", given=type(document).__name__)
+    check_values(document)
+    return read_huggingface_config(document, name=name)
+
+
+def _graph(source: ModelSource, files: Files) -> ModelGraph:
+    if isinstance(source.graph, ModelGraph):
+        return source.graph
+    document = files.read(str(source.graph))
+    check_values(document)
+    return read_record(ModelGraph, document, what="model graph")
+
+
+_READERS = {"catalog": _catalogue_model, "config": _inline_config, "huggingface": _config_file, "graph": _graph}
+
+
+def _cluster(source: ClusterSource) -> Cluster:
+    if source.source() == "catalog":
+        with _faults_at("catalog"):
+            node = node_type(str(source.catalog))
+        groups = [NodeGroup(name=node.name, node=node, nodes=source.nodes or 1)]
+    else:
+        groups = [_group(group, index) for index, group in enumerate(source.groups or ())]
+    return Cluster(
+        groups=tuple(groups), oversubscription=source.oversubscription, memory_reserve=source.memory_reserve
+    )
+
+
+def _group(source: GroupSource, index: int) -> NodeGroup:
+    with _faults_at(f"groups.{index}.node"):
+        node = source.node if isinstance(source.node, NodeType) else node_type(source.node)
+    return NodeGroup(name=source.name, node=node, nodes=source.nodes)
+
+
+@contextmanager
+def _faults_at(field: str) -> Iterator[None]:
+    """Place the faults of what runs inside under a field of the document."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise at_field(error, field) from None

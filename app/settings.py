@@ -1,0 +1,112 @@
+"""Settings of the command line and the service: the only place that reads environment variables.
+
+Every variable starts with ``MESHWRIGHT_`` and is described in ``docs/cli.md``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from costmodels.errors import InvalidInputError
+
+MIB = 2**20
+
+
+class LogFormat(StrEnum):
+    """How log lines look: for a person, or one JSON object a line."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """Least severe level that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+Choice = TypeVar("Choice", LogFormat, LogLevel)
+
+
+class SettingError(InvalidInputError):
+    """An environment variable that can't be used."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set from outside.
+
+    database_url        SQLAlchemy URL of the plan store: SQLite or PostgreSQL
+    max_body_bytes      longest request body the service reads
+    max_solves          solves the service runs at once, each in a process of its own
+    max_waiting_solves  solves that may wait for their turn; more are refused with 503
+    max_time_limit_s    longest ``search.time_limit_s`` the service accepts
+    log_level, log_format   of the lines on stderr
+    """
+
+    database_url: str
+    max_body_bytes: int = 8 * MIB
+    max_solves: int = 2
+    max_waiting_solves: int = 32
+    max_time_limit_s: int = 600
+    log_level: LogLevel = LogLevel.WARNING
+    log_format: LogFormat = LogFormat.TEXT
+
+
+VARIABLES = {
+    "MESHWRIGHT_DATABASE_URL": "database_url",
+    "MESHWRIGHT_MAX_BODY_BYTES": "max_body_bytes",
+    "MESHWRIGHT_MAX_SOLVES": "max_solves",
+    "MESHWRIGHT_MAX_WAITING_SOLVES": "max_waiting_solves",
+    "MESHWRIGHT_MAX_TIME_LIMIT_S": "max_time_limit_s",
+    "MESHWRIGHT_LOG_LEVEL": "log_level",
+    "MESHWRIGHT_LOG_FORMAT": "log_format",
+}
+"""Setting that each environment variable sets."""
+
+
+def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Settings from environment variables (those of the process unless given); raises SettingError on a bad one."""
+    values = os.environ if environment is None else environment
+    return Settings(
+        database_url=values.get("MESHWRIGHT_DATABASE_URL") or f"sqlite:///{default_database_path(values)}",
+        max_body_bytes=_positive_int(values, "MESHWRIGHT_MAX_BODY_BYTES", Settings.max_body_bytes),
+        max_solves=_positive_int(values, "MESHWRIGHT_MAX_SOLVES", Settings.max_solves),
+        max_waiting_solves=_positive_int(values, "MESHWRIGHT_MAX_WAITING_SOLVES", Settings.max_waiting_solves),
+        max_time_limit_s=_positive_int(values, "MESHWRIGHT_MAX_TIME_LIMIT_S", Settings.max_time_limit_s),
+        log_level=_choice(values, "MESHWRIGHT_LOG_LEVEL", Settings.log_level),
+        log_format=_choice(values, "MESHWRIGHT_LOG_FORMAT", Settings.log_format),
+    )
+
+
+def default_database_path(environment: Mapping[str, str]) -> Path:
+    """``meshwright/plans.db`` in the user's data folder (XDG base directory specification)."""
+    data_home = Path(environment.get("XDG_DATA_HOME", ""))
+    # The specification: a relative path in XDG_DATA_HOME is invalid and is ignored.
+    folder = data_home if data_home.is_absolute() else Path.home() / ".local" / "share"
+    return folder / "meshwright" / "plans.db"
+
+
+def _positive_int(values: Mapping[str, str], name: str, default: int) -> int:
+    text = values.get(name, str(default))
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else 0
+    if number == 0:
+        raise SettingError(f"environment variable {name} can't be used", given=text, allowed="a whole number from 1")
+    return number
+
+
+def _choice(values: Mapping[str, str], name: str, default: Choice) -> Choice:
+    text = values.get(name, default.value)
+    try:
+        return type(default)(text.lower())
+    except ValueError:
+        allowed = ", ".join(type(default))
+        raise SettingError(f"environment variable {name} can't be used", given=text, allowed=allowed) from None

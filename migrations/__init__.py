@@ -1,0 +1,1 @@
+"""Alembic migrations of the plan store; run them with ``meshwright migrate``."""
