@@ -30,99 +30,101 @@ class ConfigFields:
 
     def size(self, name: str) -> int:
         """A positive integer."""
-        return self._integer(name, self._value(name), least=1)
+        return self._integer(*self._entry(name), least=1)
 
     def optional_size(self, name: str) -> int | None:
         """A positive integer, or None where the file (or the class default) says null."""
-        value = self._value(name)
-        return None if value is None else self._integer(name, value, least=1)
+        key, value = self._entry(name)
+        return None if value is None else self._integer(key, value, least=1)
 
     def count(self, name: str) -> int:
         """An integer that may be zero."""
-        return self._integer(name, self._value(name), least=0)
+        return self._integer(*self._entry(name), least=0)
 
     def layers(self, name: str = "num_hidden_layers") -> int:
         """A number of layers, no more than a model graph may have."""
-        value = self.size(name)
-        if value > MAX_LAYERS:
-            raise ModelError(
-                f"{self.family}: '{name}' is too large",
-                given=value,
-                allowed=f"at most {MAX_LAYERS}",
-            )
-        return value
+        key, value = self._entry(name)
+        return self._integer(key, value, least=1, most=MAX_LAYERS)
 
     def flag(self, name: str) -> bool:
         """true or false."""
-        value = self._value(name)
+        key, value = self._entry(name)
         if not isinstance(value, bool):
-            raise self._wrong_type(name, value, "true or false")
+            raise self._wrong_type(key, value, "true or false")
         return value
 
     def optional_flag(self, name: str) -> bool:
         """true or false; null is false."""
-        return False if self._value(name) is None else self.flag(name)
+        return self._entry(name)[1] is not None and self.flag(name)
 
     def text(self, name: str) -> str:
         """A string."""
-        value = self._value(name)
+        key, value = self._entry(name)
         if not isinstance(value, str):
-            raise self._wrong_type(name, value, "a string")
+            raise self._wrong_type(key, value, "a string")
         return value
 
-    def optional_list(
+    def optional_words(
         self, name: str, *, length: int, allowed: tuple[str, ...]
     ) -> tuple[str, ...] | None:
         """A list of ``length`` words out of ``allowed``, or None for null."""
-        value = self._value(name)
+        key, value = self._entry(name)
         if value is None:
             return None
         if not isinstance(value, list) or not all(
             isinstance(word, str) for word in value
         ):
-            raise self._wrong_type(name, value, "a list of strings")
+            raise self._wrong_type(key, value, "a list of strings")
         if len(value) != length:
             raise ModelError(
-                f"{self.family}: '{name}' must have an entry for each layer",
+                f"{self.family}: '{key}' must have an entry for each layer",
                 given=len(value),
                 allowed=str(length),
             )
         unknown = sorted(set(value) - set(allowed))
         if unknown:
             raise ModelError(
-                f"{self.family}: '{name}' has unknown entries",
+                f"{self.family}: '{key}' has unknown entries",
                 given=unknown,
                 allowed=", ".join(allowed),
             )
         return tuple(value)
 
-    def has(self, name: str) -> bool:
-        """Whether the file itself gives the field."""
-        return any(key in self.document for key in (name, *self.aliases.get(name, ())))
+    def refuse(self, name: str, *, because: str) -> None:
+        """Raise ModelError when the flag ``name`` is set: the model then has parts that the reader does not know."""
+        if self.optional_flag(name):
+            raise ModelError(
+                f"{self.family}: '{name}' is not supported: {because}",
+                given=True,
+                allowed="false",
+            )
 
-    def _value(self, name: str) -> Any:
+    def _entry(self, name: str) -> tuple[str, Any]:
+        """The key under which the file gives the field, and its value; the class default where it does not."""
         for key in (name, *self.aliases.get(name, ())):
             if key in self.document:
-                return self.document[key]
+                return key, self.document[key]
         if name in self.defaults:
-            return self.defaults[name]
+            return name, self.defaults[name]
         raise ModelError(
             f"{self.family}: field '{name}' is missing",
             remedy=f"add '{name}' to the config.json",
         )
 
-    def _integer(self, name: str, value: Any, *, least: int) -> int:
+    def _integer(
+        self, key: str, value: Any, *, least: int, most: int = MAX_FIELD
+    ) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self._wrong_type(name, value, f"an integer of at least {least}")
-        if not least <= value <= MAX_FIELD:
+            raise self._wrong_type(key, value, f"an integer from {least} to {most}")
+        if not least <= value <= most:
             raise ModelError(
-                f"{self.family}: '{name}' is out of range",
+                f"{self.family}: '{key}' is out of range",
                 given=value,
-                allowed=f"{least} to {MAX_FIELD}",
+                allowed=f"{least} to {most}",
             )
         return value
 
-    def _wrong_type(self, name: str, value: Any, allowed: str) -> ModelError:
+    def _wrong_type(self, key: str, value: Any, allowed: str) -> ModelError:
         return ModelError(
-            f"{self.family}: '{name}' has the wrong type", given=value, allowed=allowed
+            f"{self.family}: '{key}' has the wrong type", given=value, allowed=allowed
         )

@@ -65,7 +65,7 @@ def windows(fields: ConfigFields, n_layers: int) -> tuple[int | None, ...]:
         if fields.flag("use_sliding_window")
         else None
     )
-    given = fields.optional_list(
+    given = fields.optional_words(
         "layer_types", length=n_layers, allowed=(FULL, SLIDING)
     )
     if given is not None:

@@ -2,11 +2,12 @@
 
 import pytest
 
-from app.catalog import model
-from costmodels.operators import BATCH, SEQ, Tensor
+from app.catalog import model, model_names
+from app.importers.huggingface import read_huggingface_config
+from costmodels.operators import BATCH, SEQ, Tensor, forward_flops
 from solver.graph import Block, BlockRun, ModelGraph
 
-# Counts of transformers 5.23.0 on the meta device.
+# Counts of transformers 5.23.0 on the meta device; GPT-3 and the survey's models are its layers with their tables' sizes.
 EXACT_PARAMETERS = {
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.1-70b": 70_553_706_496,
@@ -15,14 +16,17 @@ EXACT_PARAMETERS = {
     "qwen3-32b": 32_762_123_264,
     "mistral-7b": 7_241_732_096,
     "phi-3-mini": 3_821_079_552,
+    "gemma-2-9b": 9_241_705_984,
+    "gpt2-xl": 1_557_611_200,
+    "gpt3-175b": 174_604_259_328,
+    "seed-llama-1b": 1_087_440_896,
+    "seed-llama-7b": 6_738_415_616,
 }
 
 
-@pytest.mark.parametrize(("name", "expected"), EXACT_PARAMETERS.items())
-def test_catalogue_model_has_exactly_the_parameters_of_transformers(
-    name: str, expected: int
-) -> None:
-    assert model(name).parameters() == expected
+@pytest.mark.parametrize("name", model_names())
+def test_catalogue_model_has_exactly_the_parameters_of_transformers(name: str) -> None:
+    assert model(name).parameters() == EXACT_PARAMETERS[name]
 
 
 def test_llama_layer_is_one_block_repeated() -> None:
@@ -48,10 +52,101 @@ def test_llama_layer_is_one_block_repeated() -> None:
     ]
 
 
-def test_llama_layer_saves_what_flash_attention_and_swiglu_need() -> None:
-    # Korthikanti et al. 2022, section 4.1, without dropout masks: norm inputs 2 x 2sbh, projection inputs 2 x 2sbh, Q, K, V,
-    # attention output, and for SwiGLU gate, up and their product. Llama-3.1-8B: k / a = 1/4, I = 3.5 h: 34 s b h bytes.
-    assert saved_bytes_per_token(model("llama-3.1-8b"), "layer") == 34 * 4096
+def test_gpt2_block_names_and_tied_head() -> None:
+    graph = model("gpt2-xl")
+    assert graph.chain == (
+        BlockRun("embedding"),
+        BlockRun("layer", repeat=48),
+        BlockRun("head"),
+    )
+    embed = graph.block("embedding").operator("embed")
+    assert [weight.name for weight in embed.weights] == ["weight", "positions"]
+    assert graph.tied_weights() == (
+        ("head", "lm_head", graph.block("head").operator("lm_head").weights[0]),
+    )
+    assert graph.tied_weights()[0][2].tied_to == "embedding/embed/weight"
+    assert "rope" not in {operator.name for operator in graph.block("layer").operators}
+
+
+def test_gemma2_alternates_windowed_and_full_layers() -> None:
+    graph = model("gemma-2-9b")
+    assert graph.layers[1:5] == (
+        "layer_sliding",
+        "layer_full",
+        "layer_sliding",
+        "layer_full",
+    )
+    assert graph.block("layer_sliding").operator("attention").window == 4096
+    assert graph.block("layer_full").operator("attention").window is None
+    assert {"attn_post_norm", "mlp_post_norm"} <= {
+        operator.name for operator in graph.block("layer_full").operators
+    }
+
+
+def test_qwen3_normalises_queries_and_keys_of_each_head() -> None:
+    layer = model("qwen3-8b").block("layer")
+    assert layer.operator("q_norm").weights[0].dims == ("head_dim",)
+    assert [tensor.name for tensor in layer.operator("attention").inputs] == [
+        "q_rot",
+        "k_rot",
+        "v",
+    ]
+
+
+def test_parallel_attention_and_mlp_read_the_same_normed_input() -> None:
+    layer = read_huggingface_config({"model_type": "falcon"}, name="falcon").block(
+        "layer"
+    )
+    assert layer.operator("qkv_proj").inputs == layer.operator("up_proj").inputs
+    assert layer.output == "mlp_sum"
+    assert [tensor.name for tensor in layer.operator("mlp_residual").inputs] == [
+        "attn_sum",
+        "mlp_out",
+    ]
+
+
+def test_swiglu_flops_follow_the_survey() -> None:
+    # Survey section 5.2: b s (6 d I + 5 I), up, gate and down projection and SwiGLU.
+    graph = model("seed-llama-7b")
+    sizes = {**graph.dims, BATCH: 2, SEQ: 128}
+    layer = graph.block("layer")
+    flops = sum(
+        forward_flops(layer.operator(name), sizes)
+        for name in ("gate_up_proj", "act", "down_proj")
+    )
+    assert flops == 2 * 128 * (6 * 4096 * 11008 + 5 * 11008)
+
+
+def test_gqa_projection_flops_follow_the_survey() -> None:
+    # Survey section 5.1: Q, K, V projections 2 b s d^2 + 4 b s k d_h d, output projection 2 b s d^2.
+    graph = model("seed-llama-1b")
+    sizes = {**graph.dims, BATCH: 2, SEQ: 128}
+    layer = graph.block("layer")
+    flops = sum(
+        forward_flops(layer.operator(name), sizes) for name in ("qkv_proj", "o_proj")
+    )
+    assert flops == 2 * 128 * (4 * 2048**2 + 4 * 4 * 64 * 2048)
+
+
+# Korthikanti et al. 2022, section 4.1: a layer keeps s b h (34 + 5 a s / h) bytes; flash attention removes 5 a s^2 b, and
+# without dropout its masks go (s b h in attention, s b h after the feed-forward network): 32 s b h with an MLP of 4h.
+SAVED_BYTES_PER_TOKEN_AND_HIDDEN = {
+    "gpt2-xl": 32.0,
+    "gpt3-175b": 32.0,
+    # Norm inputs 4, projection inputs 4, Q and attention output 4, K and V 4 k / a = 1, gate, up and product 6 I / h = 21.
+    "llama-3.1-8b": 34.0,
+    "seed-llama-7b": 4 + 4 + 4 + 4 + 6 * 11008 / 4096,
+    # As llama-3.1-8b with I = 3 h, and queries and keys before their norms: 2 + 2 k / a = 2.5.
+    "qwen3-8b": 4 + 4 + 4 + 1 + 6 * 3 + 2.5,
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), SAVED_BYTES_PER_TOKEN_AND_HIDDEN.items())
+def test_layer_keeps_the_known_bytes_for_the_backward_pass(
+    name: str, expected: float
+) -> None:
+    graph = model(name)
+    assert saved_bytes_per_token(graph, "layer") == expected * graph.dims["hidden"]
 
 
 def saved_bytes_per_token(graph: ModelGraph, block: str) -> int:

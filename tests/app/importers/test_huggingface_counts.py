@@ -1,0 +1,91 @@
+"""Parameter counts: a golden table that always runs, and transformers itself where it is installed.
+
+golden_models.json: config.json documents (class defaults, and each field that changes the count) with the count that
+transformers 5.23.0 gives on the meta device.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.catalog import model_names
+from app.importers.huggingface import read_huggingface_config, supported_model_types
+
+HERE = Path(__file__).parent
+GOLDEN: dict[str, dict[str, Any]] = json.loads(
+    (HERE / "golden_models.json").read_text(encoding="utf-8")
+)
+CATALOG = HERE.parents[2] / "app" / "catalog" / "models"
+SHARED_CONFIGS = HERE.parents[3].parent / "shared" / "data" / "hf_configs"
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_count_is_the_golden_one(case: str) -> None:
+    graph = read_huggingface_config(GOLDEN[case]["config"], name=case)
+    assert graph.parameters() == GOLDEN[case]["parameters"]
+
+
+def test_every_family_is_in_the_golden_table_with_its_class_defaults() -> None:
+    # A file that holds nothing but its model_type is the sparsest there is.
+    sparse = {
+        case for case, entry in GOLDEN.items() if set(entry["config"]) == {"model_type"}
+    }
+    assert sparse == set(supported_model_types())
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_golden_count_is_that_of_transformers(case: str) -> None:
+    assert _transformers_count(GOLDEN[case]["config"]) == GOLDEN[case]["parameters"]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_catalogue_model_counts_as_transformers_does(name: str) -> None:
+    document = json.loads((CATALOG / f"{name}.json").read_text(encoding="utf-8"))
+    assert read_huggingface_config(
+        document, name=name
+    ).parameters() == _transformers_count(document)
+
+
+def test_real_files_count_as_transformers_does() -> None:
+    if not SHARED_CONFIGS.is_dir():
+        pytest.skip(
+            "no real config.json files beside this checkout (../shared/data/hf_configs)"
+        )
+    documents = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in SHARED_CONFIGS.glob("*.json")
+    }
+    ours = {
+        stem: read_huggingface_config(document, name=stem).parameters()
+        for stem, document in documents.items()
+        if document.get("model_type") in supported_model_types()
+    }
+    assert ours
+    assert ours == {stem: _transformers_count(documents[stem]) for stem in ours}
+
+
+def _transformers_count(document: dict[str, Any]) -> int:
+    """Parameters of the model that transformers builds on the meta device, tied ones once; skips where it can't."""
+    torch = pytest.importorskip(
+        "torch", reason="needs torch and transformers (pip install torch transformers)"
+    )
+    transformers = pytest.importorskip(
+        "transformers", reason="needs transformers (pip install transformers)"
+    )
+    kept = {
+        key: value
+        for key, value in document.items()
+        if key not in ("quantization_config", "auto_map", "notes")
+    }
+    config = transformers.CONFIG_MAPPING[kept["model_type"]].from_dict(kept)
+    architectures = kept.get("architectures")
+    with torch.device("meta"):
+        if architectures:
+            model = getattr(transformers, architectures[0])._from_config(config)
+        else:
+            model = transformers.AutoModelForCausalLM.from_config(config)
+    return sum(parameter.numel() for parameter in model.parameters())
