@@ -1,0 +1,223 @@
+"""Reductions: rewrites that make a sharding problem smaller and never lose an optimal answer.
+
+Each rule takes the working graph and what to look at, and says whether it changed anything. ``reduce_problem`` applies
+them until none changes anything. All are exact under the memory limit: a rule that hides a node from the memory
+constraint applies only where the node holds no memory that could matter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.sharding_problem.problem import ShardingProblem
+from solver.sharding_problem.time_points import tighten_memory
+from solver.sharding_problem.working_graph import Fixed, FloatArray, Follows, FollowsTwo, IntArray, WorkingGraph
+
+_DOMINANCE_WORK = 200_000
+"""Largest number of table entries that one node's dominance test may compare (k_v^2 times neighbours' strategies)."""
+
+
+def reduce_problem(problem: ShardingProblem) -> WorkingGraph:
+    """Apply every rule until nothing changes; raises ProvenInfeasible when a node is left without strategies."""
+    graph = WorkingGraph.of(problem)
+    while True:
+        tighten_memory(graph)
+        _settle(graph)
+        if not tighten_memory(graph):
+            return graph
+
+
+def _settle(graph: WorkingGraph) -> None:
+    while graph.touched_edges or graph.touched_nodes:
+        while graph.touched_edges:
+            u, v = next(iter(graph.touched_edges))
+            del graph.touched_edges[u, v]
+            examine_edge(graph, u, v)
+        if graph.touched_nodes:
+            v = next(iter(graph.touched_nodes))
+            del graph.touched_nodes[v]
+            examine_node(graph, v)
+
+
+def examine_edge(graph: WorkingGraph, u: int, v: int) -> bool:
+    """Apply the edge rules to one edge; True if one of them changed the graph."""
+    return (
+        restore_arc_consistency(graph, u, v) or fold_separable_edge(graph, u, v) or contract_follower(graph, u, v)
+    )
+
+
+def examine_node(graph: WorkingGraph, v: int) -> bool:
+    """Apply the node rules to one node; True if one of them changed the graph."""
+    return (
+        drop_impossible_strategies(graph, v)
+        or fold_single_strategy(graph, v)
+        or fix_isolated_node(graph, v)
+        or eliminate_leaf(graph, v)
+        or eliminate_degree_two(graph, v)
+        or drop_dominated_strategies(graph, v)
+    )
+
+
+def restore_arc_consistency(graph: WorkingGraph, u: int, v: int) -> bool:
+    """Drop strategies that no strategy of the other end allows."""
+    allowed = np.isfinite(graph.neighbors[u][v])
+    rows, columns = allowed.any(axis=1), allowed.any(axis=0)
+    if rows.all() and columns.all():
+        return False
+    graph.keep_strategies(u, rows)
+    graph.keep_strategies(v, columns)
+    return True
+
+
+def fold_separable_edge(graph: WorkingGraph, u: int, v: int) -> bool:
+    """Replace an edge R_ij = a_i + b_j by node costs a and b."""
+    table = graph.neighbors[u][v]
+    of_u = table[:, 0]
+    of_v = table[0] - table[0, 0]
+    if not np.isfinite(of_u).all() or not np.isfinite(of_v).all():
+        return False
+    if not np.array_equal(of_u[:, None] + of_v, table):
+        return False
+    graph.cost[u] = graph.cost[u] + of_u
+    graph.cost[v] = graph.cost[v] + of_v
+    graph.drop_edge(u, v)
+    return True
+
+
+def contract_follower(graph: WorkingGraph, u: int, v: int) -> bool:
+    """Merge an end whose strategy the other end's determines, where no table of its other edges grows."""
+    allowed = np.isfinite(graph.neighbors[u][v])
+    v_follows = bool((allowed.sum(axis=1) == 1).all())
+    u_follows = bool((allowed.sum(axis=0) == 1).all())
+    if u_follows and v_follows and len(graph.neighbors[u]) < len(graph.neighbors[v]):
+        v_follows = False
+    if v_follows and _may_merge(graph, v, u):
+        graph.remove_follower(v, u, allowed.argmax(axis=1))
+        return True
+    if u_follows and _may_merge(graph, u, v):
+        graph.remove_follower(u, v, allowed.argmax(axis=0))
+        return True
+    return False
+
+
+def _may_merge(graph: WorkingGraph, follower: int, leader: int) -> bool:
+    k_leader, k_follower = len(graph.cost[leader]), len(graph.cost[follower])
+    entries_freed = k_leader * k_follower
+    entries_grown = sum(
+        table.shape[1] * (k_leader - k_follower) for w, table in graph.neighbors[follower].items() if w != leader
+    )
+    return entries_grown <= entries_freed
+
+
+def drop_impossible_strategies(graph: WorkingGraph, v: int) -> bool:
+    """Drop forbidden strategies and those whose memory alone exceeds what is left at some time."""
+    possible = np.isfinite(graph.cost[v])
+    for (start, end), usage in graph.items[v].items():
+        possible &= usage <= graph.capacity[start:end].min()
+    if possible.all():
+        return False
+    graph.keep_strategies(v, possible)
+    return True
+
+
+def fold_single_strategy(graph: WorkingGraph, v: int) -> bool:
+    """Decide a node that has one strategy: its edges become node costs of its neighbours."""
+    if len(graph.cost[v]) != 1:
+        return False
+    graph.trail.append(Fixed(v, 0))
+    graph.constant += float(graph.cost[v][0])
+    for w, table in list(graph.neighbors[v].items()):
+        graph.cost[w] = graph.cost[w] + table[0]
+        graph.drop_edge(v, w)
+    for (start, end), usage in graph.items[v].items():
+        graph.capacity[start:end] -= usage[0]
+    graph.forget(v)
+    return True
+
+
+def fix_isolated_node(graph: WorkingGraph, v: int) -> bool:
+    """Decide a node without edges when one strategy is best in cost and in memory."""
+    if graph.neighbors[v]:
+        return False
+    best = _best_rows(graph, v, graph.cost[v][None, :])
+    if best is None:
+        return False
+    keep = np.zeros(len(graph.cost[v]), dtype=bool)
+    keep[best[0]] = True
+    graph.keep_strategies(v, keep)
+    return fold_single_strategy(graph, v)
+
+
+def eliminate_leaf(graph: WorkingGraph, v: int) -> bool:
+    """Remove a node of degree 1 when for each strategy of its neighbour one of its own is best in cost and memory."""
+    if len(graph.neighbors[v]) != 1:
+        return False
+    ((leader, table),) = graph.neighbors[v].items()
+    best = _best_rows(graph, v, table.T + graph.cost[v])
+    if best is None:
+        return False
+    graph.remove_follower(v, leader, best)
+    return True
+
+
+def eliminate_degree_two(graph: WorkingGraph, v: int) -> bool:
+    """Replace a node of degree 2 without memory by an edge between its neighbours, where no table grows."""
+    if len(graph.neighbors[v]) != 2 or graph.items[v]:
+        return False
+    (a, table_a), (b, table_b) = graph.neighbors[v].items()
+    k, k_a, k_b = len(graph.cost[v]), len(graph.cost[a]), len(graph.cost[b])
+    freed = k * (k_a + k_b) + (k_a * k_b if b in graph.neighbors[a] else 0)
+    if k_a * k_b > freed:
+        return False
+    # (k_a, k_b, k): cost of each triple; k is small here, since k_a k_b <= 2 k (k_a + k_b).
+    triples = table_a.T[:, None, :] + table_b.T[None, :, :] + graph.cost[v]
+    graph.trail.append(FollowsTwo(v, (a, b), triples.argmin(axis=2)))
+    graph.drop_edge(v, a)
+    graph.drop_edge(v, b)
+    graph.forget(v)
+    graph.add_edge(a, b, triples.min(axis=2))
+    return True
+
+
+def drop_dominated_strategies(graph: WorkingGraph, v: int) -> bool:
+    """Drop strategies for which another costs no more whatever the neighbours choose, and holds no more memory."""
+    k = len(graph.cost[v])
+    width = sum(table.shape[1] for table in graph.neighbors[v].values())
+    if k * k * (width + 1) > _DOMINANCE_WORK:
+        return False
+    # excess[i, j]: most that strategy i can cost beyond strategy j.
+    excess = graph.cost[v][:, None] - graph.cost[v][None, :]
+    for table in graph.neighbors[v].values():
+        rest = np.where(np.isfinite(table), table, np.nan)
+        with np.errstate(invalid="ignore"):
+            differences = table[:, None, :] - rest[None, :, :]
+        # Where j is forbidden, i is no worse; where only i is forbidden, i is infinitely worse.
+        excess += np.where(np.isnan(differences), -np.inf, differences).max(axis=2)
+    covers = excess <= 0
+    for usage in graph.items[v].values():
+        covers &= usage[:, None] <= usage[None, :]
+    # Of strategies that cover each other the first stays.
+    covers &= ~covers.T | (np.arange(k)[:, None] < np.arange(k)[None, :])
+    np.fill_diagonal(covers, False)
+    dominated = covers.any(axis=0)
+    if not dominated.any():
+        return False
+    graph.keep_strategies(v, ~dominated)
+    return True
+
+
+def _best_rows(graph: WorkingGraph, v: int, costs: FloatArray) -> IntArray | None:
+    """For each row of costs (one column per strategy of v), the strategy that is least in cost and in every item."""
+    usages = list(graph.items[v].values())
+    if not usages:
+        return costs.argmin(axis=1)
+    total = np.sum(usages, axis=0)
+    # Among the cheapest, the one with least memory in total; it must be least in every item among allowed strategies.
+    cheapest = costs.min(axis=1, keepdims=True)
+    best = np.where(costs == cheapest, total, np.inf).argmin(axis=1)
+    allowed = np.isfinite(costs)
+    for usage in usages:
+        least = np.where(allowed, usage, np.inf).min(axis=1)
+        if (usage[best] > least).any():
+            return None
+    return best
