@@ -1,5 +1,18 @@
 """Partitions a chain of blocks into pipeline stages, exactly."""
 
 from solver.stages.layers import LayerPartition, LayerStage, Shortage, memory_shortage, partition_layers
+from solver.stages.longest import objective_s
+from solver.stages.tables import Partition, StageChoice, Work, partition
 
-__all__ = ["LayerPartition", "LayerStage", "Shortage", "memory_shortage", "partition_layers"]
+__all__ = [
+    "LayerPartition",
+    "LayerStage",
+    "Partition",
+    "Shortage",
+    "StageChoice",
+    "Work",
+    "memory_shortage",
+    "objective_s",
+    "partition",
+    "partition_layers",
+]

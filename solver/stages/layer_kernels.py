@@ -50,22 +50,21 @@ def memory_reach(static: Floats, activation: Floats, transient: Floats, capacity
 
 
 @njit(cache=True)
-def least_rest(time: Floats, time_scale: Floats, boundary: float) -> Floats:
-    """``rest[i, k]``: no split of blocks k.. over stages i.. has a smaller sum of stage times; ``time[C, L]`` per block."""
-    n_configs, n_blocks = time.shape
-    n_stages = time_scale.shape[0]
+def least_rest(time: Floats, boundary: Floats) -> Floats:
+    """``rest[i, k]``: no split of blocks k.. over stages i.. has a smaller sum of stage times; ``time[P, C, L]`` per block."""
+    n_stages, n_configs, n_blocks = time.shape
     rest = np.zeros((n_stages + 1, n_blocks + 1))
-    fastest = np.inf
+    fastest = np.full(n_blocks, np.inf)
+    boundaries = 0.0
     for i in range(n_stages - 1, -1, -1):
-        fastest = min(fastest, time_scale[i])
+        boundaries += boundary[i]
         blocks = 0.0
-        for k in range(n_blocks, -1, -1):
-            if k < n_blocks:
-                least = time[0, k]
-                for c in range(1, n_configs):
-                    least = min(least, time[c, k])
-                blocks += least
-            rest[i, k] = fastest * blocks + (n_stages - i) * boundary
+        rest[i, n_blocks] = boundaries
+        for k in range(n_blocks - 1, -1, -1):
+            for c in range(n_configs):
+                fastest[k] = min(fastest[k], time[i, c, k])
+            blocks += fastest[k]
+            rest[i, k] = blocks + boundaries
     return rest
 
 
@@ -73,8 +72,8 @@ def least_rest(time: Floats, time_scale: Floats, boundary: float) -> Floats:
 def least_tail(
     cumulative_time: Floats,
     cumulative_extra: Floats,
-    time_scale: Floats,
-    boundary: float,
+    boundary: Floats,
+    step: Floats,
     fits: Ints,
     rest: Floats,
     limit: float,
@@ -82,13 +81,13 @@ def least_tail(
 ) -> tuple[float, Ints, Ints]:
     """Least tail of a split with no stage longer than ``limit``, with the end and the config of each stage.
 
-    ``cumulative_time[C, L+1]`` and ``cumulative_extra[L+1]`` are running sums, ``fits`` comes from `memory_reach` and
-    ``rest`` from `least_rest`. The tail is infinite when there is no split with a tail less than ``below``.
+    ``cumulative_time[P, C, L+1]`` and ``cumulative_extra[P, L+1]`` are running sums, ``boundary[P]`` and ``step[P]`` add to
+    a stage's time and extra, ``fits`` comes from `memory_reach` and ``rest`` from `least_rest`. The tail is infinite when there is no split with a tail less than ``below``.
     """
     n_stages, n_configs, n_blocks = fits.shape
     ends = np.zeros(n_stages, np.int64)
     configs = np.zeros(n_stages, np.int64)
-    reach, farthest = _time_reach(cumulative_time, time_scale, boundary, fits, limit)
+    reach, farthest = _time_reach(cumulative_time, boundary, fits, limit)
     first, last = _cut_windows(farthest)
     for i in range(n_stages + 1):
         if first[i] > last[i]:
@@ -103,11 +102,11 @@ def least_tail(
             if tail[i, k] + rest[i, k] >= below:
                 continue
             for e in range(max(k + 1, first[i + 1]), min(farthest[i, k], last[i + 1]) + 1):
-                base = max(tail[i, k], cumulative_extra[e] - cumulative_extra[k])
+                base = max(tail[i, k], cumulative_extra[i, e] - cumulative_extra[i, k] + step[i])
                 for c in range(n_configs):
                     if reach[i, c, k] < e:
                         continue
-                    value = base + (time_scale[i] * (cumulative_time[c, e] - cumulative_time[c, k]) + boundary)
+                    value = base + (cumulative_time[i, c, e] - cumulative_time[i, c, k] + boundary[i])
                     if value < tail[i + 1, e]:
                         tail[i + 1, e] = value
                         came_from[i + 1, e] = k
@@ -124,9 +123,7 @@ def least_tail(
 
 
 @njit(cache=True)
-def _time_reach(
-    cumulative_time: Floats, time_scale: Floats, boundary: float, fits: Ints, limit: float
-) -> tuple[Ints, Ints]:
+def _time_reach(cumulative_time: Floats, boundary: Floats, fits: Ints, limit: float) -> tuple[Ints, Ints]:
     """As `memory_reach` with the time limit added: per config, and the greatest over configs ``[P, L]``."""
     n_stages, n_configs, n_blocks = fits.shape
     reach = np.zeros((n_stages, n_configs, n_blocks), np.int64)
@@ -138,7 +135,7 @@ def _time_reach(
                 end = max(end, k)
                 while (
                     end < fits[i, c, k]
-                    and time_scale[i] * (cumulative_time[c, end + 1] - cumulative_time[c, k]) + boundary <= limit
+                    and cumulative_time[i, c, end + 1] - cumulative_time[i, c, k] + boundary[i] <= limit
                 ):
                     end += 1
                 reach[i, c, k] = end

@@ -57,48 +57,47 @@ def partition_layers(
     activation_bytes: ArrayLike,
     transient_bytes: ArrayLike,
     extra_s: ArrayLike,
-    boundary_s: float,
-    time_scale: ArrayLike,
+    boundary_s: ArrayLike,
     capacity_bytes: ArrayLike,
     in_flight: ArrayLike,
     n_microbatches: int,
+    step_s: ArrayLike = 0.0,
 ) -> LayerPartition | None:
     """The split of a chain of blocks over a pipeline that takes least time a step; None when none fits in memory.
 
-    time_s            [config, block] steady time of one micro-batch, forward and backward
+    time_s            [config, block] or [stage, config, block] steady time of one micro-batch, forward and backward
     static_bytes      [block] weights, gradients and optimizer state
     activation_bytes  [config, block] kept from forward to backward, for each micro-batch in flight
     transient_bytes   [config, block] needed only while the block runs; a stage needs the largest of its blocks
-    extra_s           [block] what the block adds once a step: optimizer, gradient reduction
-    boundary_s        added to the time of every stage: sending activations and gradients on
-    time_scale        [stage] factor on the blocks' time there: 2 means half as fast
+    extra_s           [block] or [stage, block] what the block adds once a step: optimizer, gradient reduction
+    boundary_s        one figure or [stage], added to the time of a stage: sending activations and gradients on
+    step_s            one figure or [stage], added to the extra of a stage
     capacity_bytes    [stage] memory that may be used
     in_flight         [stage] micro-batches held at once, as the schedule counts them
 
-    Stage i takes ``t_i = time_scale[i] * sum time + boundary_s`` and needs ``sum static + in_flight[i] * sum activation
-    + max transient``. Every stage holds at least one block. The objective is `solver.stages.longest.objective_s`, solved
+    Stage i takes ``t_i = sum time + boundary_s`` with an extra of ``d_i = sum extra + step_s``, and needs ``sum static +
+    in_flight[i] * sum activation + max transient``. Every stage holds at least one block. The objective is `solver.stages.longest.objective_s`, solved
     exactly up to the rounding of float sums; ``bound_s`` equals it. Equal splits: the first one in a fixed order of search.
 
     Raises InvalidInputError when shapes disagree or a figure is negative or not finite (capacity may be infinite).
     """
-    chain = _Chain.read(time_s, static_bytes, activation_bytes, transient_bytes, extra_s)
-    slots = _Slots.read(capacity_bytes, in_flight, time_scale)
+    chain = _Chain.read(static_bytes, activation_bytes, transient_bytes)
+    slots = _Slots.read(capacity_bytes, in_flight)
+    clock = _Clock.read(time_s, extra_s, boundary_s, step_s, n_stages=len(slots.capacity_bytes), chain=chain)
     if n_microbatches < 1:
         raise InvalidInputError("bad number of micro-batches", given=n_microbatches, allowed="1 or more")
-    if not 0 <= boundary_s < np.inf:
-        raise InvalidInputError("bad time between stages", given=boundary_s, allowed="0 or more, finite")
     if len(slots.capacity_bytes) > chain.n_blocks:
         return None
 
     fits = memory_reach(*chain.memory, slots.capacity_bytes, slots.in_flight)
-    rest_s = least_rest(chain.time_s, slots.time_scale, float(boundary_s))
+    rest_s = least_rest(clock.time_s, clock.boundary_s)
 
     def solve_within(limit_s: float, below_s: float) -> Found[list[LayerStage]] | None:
         tail_s, ends, configs = least_tail(
-            chain.cumulative_time_s,
-            chain.cumulative_extra_s,
-            slots.time_scale,
-            float(boundary_s),
+            clock.cumulative_time_s,
+            clock.cumulative_extra_s,
+            clock.boundary_s,
+            clock.step_s,
             fits,
             rest_s,
             limit_s,
@@ -106,7 +105,7 @@ def partition_layers(
         )
         if not tail_s < below_s:
             return None
-        stages = _stages(chain, slots, boundary_s, ends, configs)
+        stages = _stages(chain, slots, clock, ends, configs)
         return Found(max(stage.time_s for stage in stages), tail_s, stages)
 
     best = least_objective(solve_within, n_microbatches)
@@ -128,15 +127,15 @@ def memory_shortage(
     Arguments as in `partition_layers`. Exact. When everything fits, the answer is the stage with the least room to spare
     in the roomiest split. None when there are more stages than blocks. Raises InvalidInputError as `partition_layers`.
     """
-    activation = np.asarray(activation_bytes, np.float64)
-    n_blocks = np.asarray(static_bytes).shape[0]
-    chain = _Chain.read(np.zeros(activation.shape), static_bytes, activation, transient_bytes, np.zeros(n_blocks))
-    capacity = np.asarray(capacity_bytes, np.float64)
-    slots = _Slots.read(capacity, in_flight, np.ones(capacity.shape))
-    if len(capacity) > chain.n_blocks:
+    chain = _Chain.read(static_bytes, activation_bytes, transient_bytes)
+    slots = _Slots.read(capacity_bytes, in_flight)
+    n_stages = len(slots.capacity_bytes)
+    if n_stages > chain.n_blocks:
         return None
+    idle = np.zeros(chain.transient_bytes.shape)
+    clock = _Clock.read(idle, np.zeros(chain.n_blocks), 0.0, 0.0, n_stages=n_stages, chain=chain)
     ends, configs = least_shortage(*chain.memory, slots.capacity_bytes, slots.in_flight)
-    stages = _stages(chain, slots, 0.0, ends, configs)
+    stages = _stages(chain, slots, clock, ends, configs)
     shorts = [stage.memory_bytes - have for stage, have in zip(stages, slots.capacity_bytes, strict=True)]
     worst = int(np.argmax(shorts))
     return Shortage(worst, stages[worst].memory_bytes, float(slots.capacity_bytes[worst]))
@@ -144,12 +143,9 @@ def memory_shortage(
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """Costs of the blocks, with the running sums that make the cost of a segment a difference."""
+    """Memory of the blocks, with the running sums that make the need of a segment a difference."""
 
     n_blocks: int
-    time_s: Floats
-    cumulative_time_s: Floats
-    cumulative_extra_s: Floats
     cumulative_static_bytes: Floats
     cumulative_activation_bytes: Floats
     transient_bytes: Floats
@@ -160,22 +156,45 @@ class _Chain:
         return self.cumulative_static_bytes, self.cumulative_activation_bytes, self.transient_bytes
 
     @staticmethod
-    def read(
-        time_s: ArrayLike, static: ArrayLike, activation: ArrayLike, transient: ArrayLike, extra_s: ArrayLike
-    ) -> _Chain:
+    def read(static: ArrayLike, activation: ArrayLike, transient: ArrayLike) -> _Chain:
         """Checks the figures of the blocks and sums them up."""
-        time = np.ascontiguousarray(time_s, np.float64)
-        if time.ndim != 2 or 0 in time.shape:
-            raise InvalidInputError("bad shape of time_s", given=time.shape, allowed="[config, block], none empty")
-        shape = time.shape
+        held = np.ascontiguousarray(activation, np.float64)
+        if held.ndim != 2 or 0 in held.shape:
+            raise InvalidInputError(
+                "bad shape of activation_bytes", given=held.shape, allowed="[config, block], none empty"
+            )
+        shape = held.shape
         return _Chain(
             shape[1],
-            _checked("time_s", time, shape),
-            _running_sum(time),
-            _running_sum(_checked("extra_s", extra_s, shape[1:])),
             _running_sum(_checked("static_bytes", static, shape[1:])),
-            _running_sum(_checked("activation_bytes", activation, shape)),
+            _running_sum(_checked("activation_bytes", held, shape)),
             _checked("transient_bytes", transient, shape),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Times of the blocks on each stage ``[P, C, L]``, extras ``[P, L]``, with running sums, and figures of each stage."""
+
+    time_s: Floats
+    cumulative_time_s: Floats
+    cumulative_extra_s: Floats
+    boundary_s: Floats
+    step_s: Floats
+
+    @staticmethod
+    def read(
+        time_s: ArrayLike, extra_s: ArrayLike, boundary_s: ArrayLike, step_s: ArrayLike, *, n_stages: int, chain: _Chain
+    ) -> _Clock:
+        """Checks the figures; what is the same on all stages is repeated for each."""
+        shape = (n_stages, *chain.transient_bytes.shape)
+        time = _on_each_stage("time_s", time_s, shape)
+        return _Clock(
+            time,
+            _running_sum(time),
+            _running_sum(_on_each_stage("extra_s", extra_s, (n_stages, chain.n_blocks))),
+            _on_each_stage("boundary_s", boundary_s, (n_stages,)),
+            _on_each_stage("step_s", step_s, (n_stages,)),
         )
 
 
@@ -185,10 +204,9 @@ class _Slots:
 
     capacity_bytes: Floats
     in_flight: Ints
-    time_scale: Floats
 
     @staticmethod
-    def read(capacity_bytes: ArrayLike, in_flight: ArrayLike, time_scale: ArrayLike) -> _Slots:
+    def read(capacity_bytes: ArrayLike, in_flight: ArrayLike) -> _Slots:
         """Checks the figures of the stages."""
         capacity = np.ascontiguousarray(capacity_bytes, np.float64)
         if capacity.ndim != 1 or not len(capacity) or np.isnan(capacity).any() or (capacity < 0).any():
@@ -196,7 +214,13 @@ class _Slots:
         held = np.ascontiguousarray(in_flight)
         if held.shape != capacity.shape or not np.issubdtype(held.dtype, np.integer) or (held < 1).any():
             raise InvalidInputError("bad in_flight", given=in_flight, allowed="[stage], integers of 1 or more")
-        return _Slots(capacity, held.astype(np.int64), _checked("time_scale", time_scale, capacity.shape))
+        return _Slots(capacity, held.astype(np.int64))
+
+
+def _on_each_stage(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Floats:
+    """Checked figures, those without the stage dim repeated for each stage."""
+    array = np.asarray(values, np.float64)
+    return _checked(name, np.broadcast_to(array, shape) if array.shape == shape[1:] else array, shape)
 
 
 def _checked(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Floats:
@@ -214,17 +238,17 @@ def _running_sum(values: Floats) -> Floats:
     return sums
 
 
-def _stages(chain: _Chain, slots: _Slots, boundary_s: float, ends: Ints, configs: Ints) -> list[LayerStage]:
+def _stages(chain: _Chain, slots: _Slots, clock: _Clock, ends: Ints, configs: Ints) -> list[LayerStage]:
     stages = []
     first = 0
     for i, (end, config) in enumerate(zip(ends.tolist(), configs.tolist(), strict=True)):
-        blocks_s = float(chain.cumulative_time_s[config, end] - chain.cumulative_time_s[config, first])
-        extra_s = float(chain.cumulative_extra_s[end] - chain.cumulative_extra_s[first])
+        blocks_s = clock.cumulative_time_s[i, config, end] - clock.cumulative_time_s[i, config, first]
+        extra_s = float(clock.cumulative_extra_s[i, end] - clock.cumulative_extra_s[i, first] + clock.step_s[i])
         static = float(chain.cumulative_static_bytes[end] - chain.cumulative_static_bytes[first])
         activation = chain.cumulative_activation_bytes[config, end] - chain.cumulative_activation_bytes[config, first]
         transient = float(chain.transient_bytes[config, first:end].max())
         memory = static + float(slots.in_flight[i] * activation) + transient
-        time_s = float(slots.time_scale[i]) * blocks_s + boundary_s
+        time_s = float(blocks_s + clock.boundary_s[i])
         stages.append(LayerStage(first, end - 1, config, time_s, extra_s, memory))
         first = end
     return stages

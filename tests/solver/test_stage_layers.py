@@ -27,14 +27,16 @@ def random_problem(seed: int) -> Problem:
     smaller = np.sort(rng.uniform(0.1, 1, n_configs))[::-1, None]
     in_flight = np.minimum(np.arange(n_stages, 0, -1), rng.integers(1, 5))
     need = 5 * n_blocks / n_stages * (1 + in_flight.mean())
+    time_s = slower * rng.choice([rng.uniform(0, 2, n_blocks), np.ones(n_blocks)])
+    scale = rng.choice([np.ones(n_stages), rng.uniform(0.5, 2, n_stages)])[:, None, None]
     return {
-        "time_s": slower * rng.choice([rng.uniform(0, 2, n_blocks), np.ones(n_blocks)]),
+        "time_s": scale * time_s * rng.choice([1.0, 1.1], (n_stages, 1, n_blocks)),
         "static_bytes": rng.uniform(0, 8, n_blocks),
         "activation_bytes": smaller * rng.uniform(2, 8, n_blocks),
         "transient_bytes": rng.uniform(0, 4, (n_configs, n_blocks)),
-        "extra_s": rng.choice([0.0, 1.0, 10.0]) * rng.uniform(0, 1, n_blocks),
-        "boundary_s": float(rng.choice([0.0, 0.1])),
-        "time_scale": rng.choice([np.ones(n_stages), rng.uniform(0.5, 2, n_stages)]),
+        "extra_s": rng.choice([0.0, 1.0, 10.0]) * rng.uniform(0, 1, (n_stages, n_blocks)),
+        "boundary_s": rng.choice([0.0, 0.1], n_stages),
+        "step_s": rng.choice([0.0, 0.5], n_stages),
         "capacity_bytes": need * rng.choice([0.4, 0.7, 1.0, 10.0]) * rng.uniform(0.8, 1.2, n_stages),
         "in_flight": in_flight,
         "n_microbatches": int(rng.choice([1, 2, 8, 64])),
@@ -44,16 +46,16 @@ def random_problem(seed: int) -> Problem:
 def every_split(problem: Problem) -> Iterator[tuple[float, float]]:
     """(objective, largest need - capacity) of every split and config choice, straight from the definition."""
     time, static, activation = problem["time_s"], problem["static_bytes"], problem["activation_bytes"]
-    n_configs, n_blocks = time.shape
+    _, n_configs, n_blocks = time.shape
     n_stages = len(problem["capacity_bytes"])
     for cuts in itertools.combinations(range(1, n_blocks), n_stages - 1):
         spans = [slice(a, b) for a, b in itertools.pairwise((0, *cuts, n_blocks))]
         for configs in itertools.product(range(n_configs), repeat=n_stages):
             t = [
-                problem["time_scale"][i] * time[c, span].sum() + problem["boundary_s"]
+                time[i, c, span].sum() + problem["boundary_s"][i]
                 for i, (span, c) in enumerate(zip(spans, configs, strict=True))
             ]
-            d = [problem["extra_s"][span].sum() for span in spans]
+            d = [problem["extra_s"][i, span].sum() + problem["step_s"][i] for i, span in enumerate(spans)]
             short = max(
                 static[span].sum()
                 + problem["in_flight"][i] * activation[c, span].sum()
@@ -72,7 +74,7 @@ def memory_of(problem: Problem) -> Problem:
 @pytest.mark.parametrize("seed", range(300))
 def test_equals_enumeration(seed: int) -> None:
     problem = random_problem(seed)
-    splits = list(every_split(problem)) if problem["time_s"].shape[1] >= len(problem["capacity_bytes"]) else []
+    splits = list(every_split(problem)) if problem["time_s"].shape[-1] >= len(problem["capacity_bytes"]) else []
     best_s = min((objective for objective, short in splits if short <= 0), default=None)
 
     found = partition_layers(**problem)
@@ -88,13 +90,13 @@ def test_equals_enumeration(seed: int) -> None:
 
 def assert_stages_add_up(problem: Problem, stages: tuple[Any, ...], objective_s: float) -> None:
     assert [stage.first for stage in stages] == [0, *(stage.last + 1 for stage in stages[:-1])]
-    assert stages[-1].last == problem["time_s"].shape[1] - 1
+    assert stages[-1].last == problem["time_s"].shape[-1] - 1
     t = [stage.time_s for stage in stages]
     for i, stage in enumerate(stages):
         span = slice(stage.first, stage.last + 1)
-        blocks_s = problem["time_s"][stage.config, span].sum()
-        assert stage.time_s == pytest.approx(problem["time_scale"][i] * blocks_s + problem["boundary_s"])
-        assert stage.extra_s == pytest.approx(problem["extra_s"][span].sum())
+        blocks_s = problem["time_s"][i, stage.config, span].sum()
+        assert stage.time_s == pytest.approx(blocks_s + problem["boundary_s"][i])
+        assert stage.extra_s == pytest.approx(problem["extra_s"][i, span].sum() + problem["step_s"][i])
         assert stage.memory_bytes <= problem["capacity_bytes"][i] * (1 + 1e-9)
     last = max(stage.extra_s - sum(t[:i]) for i, stage in enumerate(stages))
     assert objective_s == pytest.approx(sum(t) + (problem["n_microbatches"] - 1) * max(t) + last)
@@ -104,7 +106,7 @@ def assert_stages_add_up(problem: Problem, stages: tuple[Any, ...], objective_s:
 def test_shortage_equals_enumeration(seed: int) -> None:
     problem = random_problem(seed)
     shortage = memory_shortage(**memory_of(problem))
-    if problem["time_s"].shape[1] < len(problem["capacity_bytes"]):
+    if problem["time_s"].shape[-1] < len(problem["capacity_bytes"]):
         assert shortage is None
         return
     least = min(short for _, short in every_split(problem))
@@ -132,7 +134,7 @@ def test_more_memory_is_never_slower(seed: int, stage: int) -> None:
 def test_a_faster_block_is_never_slower(seed: int, block: int) -> None:
     problem = random_problem(seed)
     faster = problem["time_s"].copy()
-    faster[:, block % faster.shape[1]] *= 0.5
+    faster[:, :, block % faster.shape[2]] *= 0.5
     assert best_s({**problem, "time_s": faster}) <= best_s(problem) * (1 + 1e-9)
 
 
@@ -140,20 +142,20 @@ def test_a_faster_block_is_never_slower(seed: int, block: int) -> None:
 @settings(max_examples=100, deadline=None)
 def test_the_order_of_configs_does_not_matter(seed: int) -> None:
     problem = random_problem(seed)
-    turned = {key: problem[key][::-1] for key in ("time_s", "activation_bytes", "transient_bytes")}
+    turned = {key: problem[key][::-1] for key in ("activation_bytes", "transient_bytes")}
+    turned["time_s"] = problem["time_s"][:, ::-1]
     assert best_s({**problem, **turned}) == pytest.approx(best_s(problem), rel=1e-9)
 
 
 def test_uneven_devices_get_uneven_stages() -> None:
     """A device half as fast, in the middle, gets half the blocks."""
     found = partition_layers(
-        time_s=np.ones((1, 10)),
+        time_s=np.array([1.0, 2.0, 1.0])[:, None, None] * np.ones((3, 1, 10)),
         static_bytes=np.zeros(10),
         activation_bytes=np.zeros((1, 10)),
         transient_bytes=np.zeros((1, 10)),
         extra_s=np.zeros(10),
         boundary_s=0.0,
-        time_scale=[1, 2, 1],
         capacity_bytes=[1, 1, 1],
         in_flight=[3, 2, 1],
         n_microbatches=100,
@@ -174,7 +176,7 @@ def test_uneven_devices_get_uneven_stages() -> None:
         ("in_flight", [0], "bad in_flight"),
         ("in_flight", [1.0], "bad in_flight"),
         ("n_microbatches", 0, "bad number of micro-batches"),
-        ("boundary_s", -1.0, "bad time between stages"),
+        ("boundary_s", -1.0, "bad figure in boundary_s"),
     ],
 )
 def test_bad_input_is_named(key: str, value: object, words: str) -> None:
@@ -185,7 +187,6 @@ def test_bad_input_is_named(key: str, value: object, words: str) -> None:
         "transient_bytes": [[1.0, 1.0]],
         "extra_s": [0.0, 0.0],
         "boundary_s": 0.0,
-        "time_scale": [1.0],
         "capacity_bytes": [10.0],
         "in_flight": [1],
         "n_microbatches": 2,
