@@ -9,6 +9,7 @@ MeshwrightError
 │   └── PlanNotFoundError      a digest under which no plan is stored (404)
 ├── TooBusyError               too many solves are waiting already (503)
 ├── SolveTimeoutError          a solve did not end in its time (504)
+├── SolverCrashError           a solve ended without an answer: a defect of Meshwright (500)
 └── StoreError                 the database can't be used now (503)
 """
 
@@ -23,6 +24,7 @@ EXIT_NO = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERNAL = 3
 EXIT_INTERRUPTED = 130
+EXIT_PIPE = 141
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,10 @@ class TooBusyError(MeshwrightError):
 
 class SolveTimeoutError(MeshwrightError):
     """A solve did not come to its end in the time it had."""
+
+
+class SolverCrashError(MeshwrightError):
+    """A solve ended without an answer: a defect of Meshwright, or the machine ran out of memory."""
 
 
 class StoreError(MeshwrightError):

@@ -20,7 +20,7 @@ GOLDEN: dict[str, dict[str, Any]] = json.loads(
     (HERE / "golden_models.json").read_text(encoding="utf-8")
 )
 CATALOG = HERE.parents[2] / "app" / "catalog" / "models"
-SHARED_CONFIGS = HERE.parents[3].parent / "shared" / "data" / "hf_configs"
+SHARED_CONFIGS = HERE.parents[3] / "shared" / "data" / "hf_configs"
 
 
 @pytest.mark.parametrize("case", GOLDEN)

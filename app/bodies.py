@@ -1,0 +1,50 @@
+"""Reading a request body: its type, its size and its form are checked before anything is built from it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.requests import Request
+
+from app.errors import BodyTooLargeError, MalformedError, MediaTypeError
+from app.importers.documents import parse_document
+from costmodels.errors import InvalidInputError
+
+JSON = "application/json"
+
+
+async def read_json_body(request: Request, *, max_bytes: int) -> object:
+    """The parsed JSON body.
+
+    Raises MediaTypeError, BodyTooLargeError as soon as more than ``max_bytes`` are announced or have come, and
+    MalformedError for bytes that are no JSON of a sane depth.
+    """
+    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if media_type != JSON:
+        raise MediaTypeError("the body's content type is not read here", given=media_type or "none", allowed=JSON)
+    body = await _read(request, max_bytes)
+    try:
+        return await asyncio.to_thread(parse_document, body, what="request body")
+    except InvalidInputError as error:
+        raise MalformedError(error.problem, given=error.given, allowed=error.allowed, remedy=error.remedy) from None
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced[:20]) > max_bytes:
+        raise _too_large(announced, max_bytes)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise _too_large(f"more than {max_bytes}", max_bytes)
+    return bytes(body)
+
+
+def _too_large(given: str, max_bytes: int) -> BodyTooLargeError:
+    return BodyTooLargeError(
+        "the body is too large",
+        given=f"{given} bytes",
+        allowed=f"at most {max_bytes} bytes",
+        remedy="send a smaller model graph, or raise MESHWRIGHT_MAX_BODY_BYTES",
+    )

@@ -1,0 +1,175 @@
+"""The command line. Each command loads what it needs when it runs, so that ``meshwright --help`` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.commands.exits import debug, exits
+from app.settings import Settings, read_settings
+from app.version import VERSION
+
+cli = typer.Typer(
+    name="meshwright",
+    help="Plans how large models train and serve on a cluster, with a proof of how good the plan is.",
+    epilog="Exit codes: 0 good, 1 the answer is no, 2 bad input, 3 internal error.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class LauncherName(StrEnum):
+    """Launchers that plans can be exported to."""
+
+    MEGATRON_LM = "megatron-lm"
+    DEEPSPEED = "deepspeed"
+    TORCHTITAN = "torchtitan"
+    VLLM = "vllm"
+
+
+RequestPath = Annotated[str, typer.Argument(metavar="REQUEST", help="Request file (YAML or JSON), or - for stdin.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+
+
+def main() -> None:
+    """Entry point of the ``meshwright`` command."""
+    # A character that the terminal can't show must not end a command.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    cli()
+
+
+@cli.callback()
+def options(
+    with_traceback: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error.")] = False,
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Options of every command."""
+    debug.set(with_traceback)
+    if version:
+        print(f"meshwright {VERSION}")
+        raise typer.Exit()
+
+
+@cli.command()
+@exits
+def plan(
+    request: RequestPath,
+    as_json: AsJson = False,
+    file: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan document to a file.")
+    ] = None,
+    no_store: Annotated[bool, typer.Option("--no-store", help="Neither look in the plan store nor keep the plan.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,
+) -> int:
+    """Find the best plan for a request."""
+    from app.commands.planning import Output, PlanCommand, Store, run_plan
+
+    store = Store.NONE if no_store else Store.FRESH if fresh else Store.USE
+    output = Output.JSON if as_json else Output.PAGE
+    return run_plan(PlanCommand(request, file, store, output), _settings())
+
+
+@cli.command()
+@exits
+def predict(
+    request: RequestPath,
+    plan_file: Annotated[str, typer.Option("--plan", metavar="PLAN", help="Plan file, or - for stdin.")],
+    as_json: AsJson = False,
+) -> int:
+    """Check a given plan against a request and predict its speed and memory."""
+    from app.commands.planning import Output, run_predict
+
+    _settings()
+    return run_predict(request, plan_file, Output.JSON if as_json else Output.PAGE)
+
+
+@cli.command()
+@exits
+def export(
+    plan_source: Annotated[
+        str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")
+    ],
+    launcher: Annotated[LauncherName, typer.Option("--to", help="Launcher to write for.")],
+    folder: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write the files into a folder.")
+    ] = None,
+) -> int:
+    """Print the arguments or files that launch a plan."""
+    from app.commands.exporting import run_export
+
+    return run_export(plan_source, launcher.value, folder, _settings())
+
+
+@cli.command()
+@exits
+def shard(
+    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="Sharding problem, JSON or JSON.gz.")],
+    time_limit_s: Annotated[
+        float | None, typer.Option("--time-limit", metavar="S", min=0.0, help="Stop after this many seconds.")
+    ] = None,
+    work_limit: Annotated[
+        int | None, typer.Option("--work-limit", metavar="N", min=1, help="Stop after this many units of work.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the search.")] = 0,
+    as_json: AsJson = False,
+) -> int:
+    """Solve a problem of choosing one sharding strategy per operator."""
+    from app.commands.sharding import ShardCommand, run_shard_command
+    from app.commands.planning import Output
+
+    _settings()
+    output = Output.JSON if as_json else Output.PAGE
+    return run_shard_command(ShardCommand(problem, time_limit_s, work_limit, seed, output))
+
+
+@cli.command()
+@exits
+def schema(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Schema to print; without it, list them.")] = None,
+) -> int:
+    """Print a versioned JSON Schema."""
+    from app.commands.operating import run_schema
+
+    return run_schema(name)
+
+
+@cli.command()
+@exits
+def migrate(
+    down_to: Annotated[
+        str | None, typer.Option("--down-to", metavar="REVISION", help="Migrate down to a revision, or to 'base'.")
+    ] = None,
+) -> int:
+    """Bring the plan store to the schema of this version."""
+    from app.commands.operating import run_migrate
+
+    return run_migrate(down_to, _settings())
+
+
+@cli.command()
+@exits
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+) -> int:
+    """Run the REST service."""
+    from app.commands.operating import run_serve
+
+    return run_serve(host, port, _settings())
+
+
+def _settings() -> Settings:
+    """Settings of the environment; logging starts with them."""
+    from app.telemetry import start_logging
+
+    settings = read_settings()
+    start_logging(settings.log_level, settings.log_format)
+    return settings

@@ -1,0 +1,45 @@
+"""``schema``, ``migrate`` and ``serve``."""
+
+from __future__ import annotations
+
+from app.commands.exits import print_json
+from app.errors import EXIT_GOOD
+from app.settings import LogLevel, Settings
+
+
+def run_schema(name: str | None) -> int:
+    """Print a JSON Schema, or the names of all."""
+    from app.json_schemas import json_schema, schema_id, schema_names
+
+    if name is None:
+        for known in schema_names():
+            print(f"{known:20} {schema_id(known)}")
+    else:
+        print_json(json_schema(name))
+    return EXIT_GOOD
+
+
+def run_migrate(down_to: str | None, settings: Settings) -> int:
+    """Bring the plan store to this version's schema, or down to a revision."""
+    from app.db.engine import open_engine, shown_url
+    from app.db.migrate import HEAD_REVISION, current_revision, downgrade, upgrade
+
+    engine = open_engine(settings.database_url)
+    if down_to is None:
+        upgrade(engine)
+    else:
+        downgrade(engine, down_to)
+    print(f"{shown_url(engine)} is at revision {current_revision(engine) or 'base'} (newest: {HEAD_REVISION})")
+    return EXIT_GOOD
+
+
+def run_serve(host: str, port: int, settings: Settings) -> int:
+    """Serve REST until the process is told to stop."""
+    import uvicorn
+
+    from app.main import create_app
+
+    # The access log is our own: it has the request id.
+    level = LogLevel.INFO if settings.log_level is LogLevel.WARNING else settings.log_level
+    uvicorn.run(create_app(settings), host=host, port=port, log_config=None, access_log=False, log_level=level.value)
+    return EXIT_GOOD

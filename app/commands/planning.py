@@ -1,0 +1,168 @@
+"""``plan`` and ``predict``: from a request file to a printed plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+from app.commands.exits import print_json, say
+from app.commands.inputs import STDIN, FilesBeside, folder_of, read_document
+from app.errors import EXIT_GOOD, EXIT_NO, StoreError
+from app.plans.documents import plan_document, read_plan, read_plan_document
+from app.plans.store import KeyedRequest, PlanStore, keyed_request, plan_text
+from app.render.plan_page import NextStep, default_launcher, print_plan
+from app.requests.resolve import request_document, resolve_request
+from app.settings import Settings
+from app.solving import predict_here, solve_here
+from costmodels.errors import InvalidInputError, PlanFileError
+from solver.plan import Plan
+from solver.request import PlanRequest
+
+
+class Store(Enum):
+    """How ``plan`` uses the plan store."""
+
+    USE = "use"
+    FRESH = "solve although a plan may be stored"
+    NONE = "neither look nor keep"
+
+
+class Output(Enum):
+    """What goes to stdout."""
+
+    PAGE = "page"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCommand:
+    """Options of ``plan``: the request's path, the file to write, the store's use and what is printed."""
+
+    request: str
+    file: Path | None
+    store: Store
+    output: Output
+
+
+def run_plan(command: PlanCommand, settings: Settings) -> int:
+    """Plan a request, print the plan, keep it; exit code 1 when the answer is no."""
+    request = _read_request(command.request)
+    key = keyed_request(request)
+    store = None if command.store is Store.NONE else _open_store(settings)
+    text, stored = _answer(key, store, command)
+    document = json.loads(text)
+    if command.file is not None:
+        _write_file(command.file, document)
+    if command.output is Output.JSON:
+        print_json(document)
+    plan = read_plan({name: value for name, value in document.items() if name != "request"})
+    if command.output is Output.PAGE:
+        _print_page(plan, request, _next_step(plan, request, command, is_stored=stored))
+    return EXIT_GOOD if plan.feasible else EXIT_NO
+
+
+def run_predict(request_path: str, plan_path: str, output: Output) -> int:
+    """Predict a given plan's figures for a request, print them; exit code 1 when the plan misses a constraint."""
+    if request_path == plan_path == STDIN:
+        raise InvalidInputError("request and plan can't both come from stdin", given="-")
+    request = _read_request(request_path)
+    plan = _read_plan_only(read_document(plan_path, what="plan"))
+    predicted = replace(predict_here(request, plan), digest="")
+    if output is Output.JSON:
+        print_json(plan_document(predicted) | {"request": request_document(request)})
+    else:
+        _print_page(predicted, request, NextStep("Predicted only: this plan is not stored.", None))
+    return EXIT_GOOD if predicted.feasible else EXIT_NO
+
+
+def _read_request(path: str) -> PlanRequest:
+    return resolve_request(read_document(path, what="request"), files=FilesBeside(folder_of(path)))
+
+
+def _read_plan_only(document: object) -> Plan:
+    """The plan of a document with or without its request: ``predict`` is given the request apart."""
+    if isinstance(document, dict) and "request" in document:
+        return read_plan_document(document).plan
+    return read_plan(document)
+
+
+def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) -> tuple[str, bool]:
+    """Text of the plan document, and whether it is in the store."""
+    if store is not None and command.store is Store.USE:
+        found = store.find(key.digest)
+        if found is not None:
+            return found, True
+    plan = _solve(key.request)
+    if store is None:
+        return plan_text(plan, key), False
+    try:
+        kept, is_new = store.keep(plan, key)
+    except StoreError as error:
+        # The answer has been worked out: it is worth more than the store.
+        say(f"warning: the plan was not stored: {error}")
+        return plan_text(plan, key), False
+    return (kept if is_new else plan_text(plan, key)), True
+
+
+def _solve(request: PlanRequest) -> Plan:
+    from app.render.progress import progress_bar
+
+    with progress_bar(f"planning {request.model.name}") as on_progress:
+        return solve_here(request, on_progress)
+
+
+def _open_store(settings: Settings) -> PlanStore | None:
+    from app.db.engine import open_engine
+    from app.db.migrate import ensure_ready
+
+    try:
+        engine = open_engine(settings.database_url)
+        ensure_ready(engine)
+    except StoreError as error:
+        say(f"warning: planning without the plan store: {error}")
+        return None
+    return PlanStore(engine)
+
+
+def _print_page(plan: Plan, request: PlanRequest, next_step: NextStep) -> None:
+    from rich.console import Console
+
+    print_plan(Console(highlight=False, width=None if sys.stdout.isatty() else 100), plan, request, next_step)
+
+
+def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stored: bool) -> NextStep:
+    where = []
+    if is_stored:
+        where.append(f"stored as {plan.digest}")
+    if command.file is not None:
+        where.append(f"written to {command.file}")
+    place = f"Plan {' and '.join(where) or 'not stored: add -o FILE to keep it'}"
+    if not plan.feasible:
+        return NextStep(place, None)
+    source = str(command.file) if command.file is not None else plan.digest[:19] if is_stored else "PLAN.json"
+    return NextStep(place, f"meshwright export {source} --to {default_launcher(request)}")
+
+
+def _write_file(path: Path, document: object) -> None:
+    """Write the whole document or nothing: a reader never sees half a plan."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        ) as file:
+            json.dump(document, file, indent=2, ensure_ascii=False, allow_nan=False)
+            file.write("\n")
+        os.chmod(file.name, 0o666 & ~_umask())
+        os.replace(file.name, path)
+    except OSError as error:
+        raise PlanFileError(f"the plan can't be written: {error.strerror}", given=str(path)) from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

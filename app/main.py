@@ -1,0 +1,69 @@
+"""The REST service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from app.db.engine import is_sqlite, open_engine
+from app.db.migrate import ensure_ready
+from app.middleware import RequestIdMiddleware
+from app.plans.endpoints import router as plans_router
+from app.plans.schemas import PlanDocument, ProblemDocument
+from app.plans.service import PlanService
+from app.plans.store import PlanStore
+from app.problem_responses import install_problem_handlers
+from app.reference_endpoints import router as reference_router
+from app.requests.document import RequestDocument
+from app.settings import Settings
+from app.solving import ChildSolver, Solver
+from app.version import VERSION
+
+
+def create_app(settings: Settings, solver: Solver | None = None) -> FastAPI:
+    """The service over the settings' database; solves in child processes unless given another solver."""
+    engine = open_engine(settings.database_url)
+    store = PlanStore(engine)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        if is_sqlite(engine):
+            ensure_ready(engine)
+        service = PlanService(store, solver or ChildSolver(), settings)
+        app.state.service = service
+        yield
+        service.close()
+        engine.dispose()
+
+    app = FastAPI(
+        title="Meshwright",
+        version=VERSION,
+        summary="Plans how large models train and serve on a cluster.",
+        lifespan=lifespan,
+        # The pages that FastAPI offers here load scripts from another site.
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.settings, app.state.engine, app.state.store = settings, engine, store
+    app.add_middleware(RequestIdMiddleware)
+    install_problem_handlers(app)
+    app.include_router(plans_router)
+    app.include_router(reference_router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """OpenAPI with the documents that endpoints read and write as text, which FastAPI does not see."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        records = [(kind, "validation") for kind in (RequestDocument, PlanDocument, ProblemDocument)]
+        _, definitions = models_json_schema(records, ref_template="#/components/schemas/{model}")
+        schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+        app.openapi_schema = schema
+    return app.openapi_schema

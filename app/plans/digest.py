@@ -1,0 +1,60 @@
+"""The digest of a request: sha256 over the RFC 8785 form of everything that the plan depends on.
+
+Two requests that ask the same of the same version of the solver and the cost models, under the same calibration, have
+one digest however they were written: defaults are filled in, references resolved, keys sorted, numbers normalised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import rfc8785
+
+from app.requests.resolve import request_document
+from costmodels.errors import WorkloadError
+from costmodels.version import COST_MODEL_VERSION
+from solver.plan import PLAN_SCHEMA
+from solver.request import PlanRequest
+from solver.version import SOLVER_VERSION
+
+DIGEST_PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
+SHORT_DIGEST_PATTERN = re.compile(r"sha256:[0-9a-f]{8,64}")
+"""A digest, or the start of one, as a person types it: at least 8 hexadecimal digits."""
+
+
+def request_digest(request: PlanRequest) -> str:
+    """``sha256:<hex>`` of the request; raises WorkloadError when a number has no exact canonical form."""
+    return digest_of_document(request_document(request))
+
+
+def digest_of_document(document: dict[str, Any]) -> str:
+    """Digest of a resolved request document (``request_document`` makes it)."""
+    keyed = {
+        "plan_schema": PLAN_SCHEMA,
+        "solver_version": SOLVER_VERSION,
+        "cost_model_version": COST_MODEL_VERSION,
+        "calibration": calibration_digest(),
+        "request": document,
+    }
+    try:
+        canonical = rfc8785.dumps(keyed)
+    except rfc8785.CanonicalizationError as error:
+        raise WorkloadError(f"the request has no canonical form: {error}", allowed="whole numbers below 2^53") from None
+    return f"sha256:{hashlib.sha256(canonical).hexdigest()}"
+
+
+@cache
+def calibration_digest() -> str:
+    """``sha256:<hex>`` over the names and bytes of every calibration file that this version ships."""
+    folder = files("costmodels.hardware").joinpath("calibrations")
+    whole = hashlib.sha256()
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_file():
+            # Each name and content is hashed by itself, so that moving bytes between files changes the whole.
+            whole.update(hashlib.sha256(entry.name.encode()).digest())
+            whole.update(hashlib.sha256(entry.read_bytes()).digest())
+    return f"sha256:{whole.hexdigest()}"

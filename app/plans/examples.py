@@ -1,0 +1,42 @@
+"""Requests that OpenAPI and the documentation show; a test sends every one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from solver.request import REQUEST_SCHEMA
+
+TRAINING_REQUEST: dict[str, Any] = {
+    "schema": REQUEST_SCHEMA,
+    "model": {"catalog": "llama-3.1-8b"},
+    "cluster": {"catalog": "dgx-h100", "nodes": 1},
+    "workload": {"kind": "training", "global_batch": 128, "seq_len": 8192},
+}
+
+SERVING_REQUEST: dict[str, Any] = {
+    "schema": REQUEST_SCHEMA,
+    "model": {"catalog": "llama-3.1-8b"},
+    "cluster": {"catalog": "dgx-h100", "nodes": 1},
+    "workload": {
+        "kind": "serving",
+        "arrivals": {"process": "poisson", "requests_per_s": 2.0},
+        "prompt_tokens": {"fixed": 2000},
+        "output_tokens": {"mean": 300, "p95": 700},
+        "precision": "bf16",
+    },
+    "slo": {"p95_ttft_ms": 1000, "p95_tpot_ms": 40},
+    "objective": "devices",
+}
+
+INFEASIBLE_REQUEST: dict[str, Any] = {
+    "schema": REQUEST_SCHEMA,
+    "model": {"catalog": "llama-3.1-405b"},
+    "cluster": {"catalog": "dgx-h100", "nodes": 1},
+    "workload": {"kind": "training", "global_batch": 8, "seq_len": 4096},
+}
+
+REQUEST_EXAMPLES: dict[str, Any] = {
+    "training": {"summary": "Train Llama-3.1-8B on eight H100", "value": TRAINING_REQUEST},
+    "serving": {"summary": "Serve Llama-3.1-8B on as few H100 as meet the targets", "value": SERVING_REQUEST},
+    "infeasible": {"summary": "A model that does not fit: the plan says why", "value": INFEASIBLE_REQUEST},
+}

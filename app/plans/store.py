@@ -1,0 +1,91 @@
+"""Plans kept and found again: documents on this side, rows on the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine
+
+from app.db.plan_repository import PlanFilter, PlanRepository, PlanSummary, StoredPlan
+from app.errors import PlanNotFoundError
+from app.plans.digest import DIGEST_PATTERN, SHORT_DIGEST_PATTERN, digest_of_document
+from app.plans.documents import compact_json, join_texts, plan_document
+from app.requests.resolve import request_document
+from costmodels.errors import PlanFileError
+from solver.plan import Plan
+from solver.request import PlanRequest
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRequest:
+    """A request with its digest and the JSON text it is stored as."""
+
+    request: PlanRequest
+    digest: str
+    text: str
+
+
+def keyed_request(request: PlanRequest) -> KeyedRequest:
+    """The request with its key."""
+    document = request_document(request)
+    return KeyedRequest(request, digest_of_document(document), compact_json(document))
+
+
+def plan_text(plan: Plan, key: KeyedRequest) -> str:
+    """JSON text of the document of a plan that is not stored."""
+    return join_texts(compact_json(plan_document(replace(plan, digest=key.digest))), key.text)
+
+
+class PlanStore:
+    """Plan documents by digest. Every method raises StoreError when the database can't serve it."""
+
+    def __init__(self, engine: Engine):
+        self._plans = PlanRepository(engine)
+
+    def find(self, digest: str) -> str | None:
+        """Text of the plan document stored under a digest."""
+        stored = self._plans.find(digest)
+        return None if stored is None else join_texts(stored.plan, stored.request)
+
+    def get(self, digest: str) -> str:
+        """As ``find``; raises PlanNotFoundError when there is none, PlanFileError when this is no digest."""
+        if not DIGEST_PATTERN.fullmatch(digest):
+            raise PlanFileError("this is no digest", given=digest, allowed="sha256: and 64 hexadecimal digits")
+        text = self.find(digest)
+        if text is None:
+            raise PlanNotFoundError("no plan is stored under this digest", given=digest)
+        return text
+
+    def get_by_short_digest(self, short: str) -> str:
+        """The one plan whose digest starts so; raises PlanNotFoundError, or PlanFileError when several do."""
+        if not SHORT_DIGEST_PATTERN.fullmatch(short):
+            allowed = "sha256: and at least 8 hexadecimal digits"
+            raise PlanFileError("this is no digest", given=short, allowed=allowed)
+        found = self._plans.find_by_prefix(short, limit=2)
+        if not found:
+            raise PlanNotFoundError("no plan is stored under this digest", given=short)
+        if len(found) > 1:
+            raise PlanFileError("several plans have a digest that starts so", given=short, remedy="give more digits")
+        return self.get(found[0])
+
+    def keep(self, plan: Plan, key: KeyedRequest) -> tuple[str, bool]:
+        """Store a plan unless one is stored already: text of the document that is stored now, and whether it is new."""
+        row = StoredPlan(
+            digest=key.digest,
+            created_at=datetime.now(UTC),
+            model=plan.model,
+            kind=plan.kind,
+            feasible=plan.feasible,
+            status=plan.certificate.status.value,
+            devices=plan.devices,
+            tokens_per_s=plan.predicted.tokens_per_s if plan.predicted else None,
+            plan=compact_json(plan_document(replace(plan, digest=key.digest))),
+            request=key.text,
+        )
+        stored, is_new = self._plans.add(row)
+        return join_texts(stored.plan, stored.request), is_new
+
+    def page(self, wanted: PlanFilter, *, before: int | None, limit: int) -> tuple[PlanSummary, ...]:
+        """Newest plans first, at most ``limit`` of those that arrived before row ``before``."""
+        return self._plans.page(wanted, before=before, limit=limit)

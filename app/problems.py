@@ -1,0 +1,114 @@
+"""Errors as problem documents (RFC 9457): the body of every 4xx and 5xx answer, and of ``--json`` on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from app.errors import (
+    BodyTooLargeError,
+    DocumentError,
+    FieldError,
+    MalformedError,
+    MediaTypeError,
+    PlanNotFoundError,
+    SolveTimeoutError,
+    StoreError,
+    TooBusyError,
+    field_error,
+)
+from costmodels.errors import InvalidInputError
+
+TYPE_PREFIX = "urn:meshwright:problem:"
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemKind:
+    """A kind of problem: its name in the type URI, its HTTP status, and its title."""
+
+    name: str
+    status: int
+    title: str
+
+    @property
+    def type(self) -> str:
+        """URI that names the kind."""
+        return TYPE_PREFIX + self.name
+
+
+MALFORMED = ProblemKind("malformed-document", 400, "The body is not a readable document")
+NOT_FOUND = ProblemKind("not-found", 404, "There is nothing at this address")
+PLAN_NOT_FOUND = ProblemKind("plan-not-found", 404, "No plan is stored under this digest")
+METHOD_NOT_ALLOWED = ProblemKind("method-not-allowed", 405, "This address does not take this method")
+TOO_LARGE = ProblemKind("body-too-large", 413, "The body is too large")
+MEDIA_TYPE = ProblemKind("unsupported-media-type", 415, "The body's content type is not read here")
+INVALID = ProblemKind("invalid-request", 422, "The request can't be used")
+INTERNAL = ProblemKind("internal-error", 500, "Meshwright failed; this is a defect")
+BUSY = ProblemKind("too-busy", 503, "Too many solves are waiting")
+STORE = ProblemKind("store-unavailable", 503, "The plan store can't be used now")
+NOT_READY = ProblemKind("not-ready", 503, "The service can't take requests yet")
+TIMEOUT = ProblemKind("solve-timeout", 504, "The solve took too long")
+
+KINDS = (
+    MALFORMED,
+    NOT_FOUND,
+    PLAN_NOT_FOUND,
+    METHOD_NOT_ALLOWED,
+    TOO_LARGE,
+    MEDIA_TYPE,
+    INVALID,
+    INTERNAL,
+    BUSY,
+    STORE,
+    NOT_READY,
+    TIMEOUT,
+)
+
+# The first class that fits decides, so subclasses come before InvalidInputError.
+_KIND_OF: tuple[tuple[type[Exception], ProblemKind], ...] = (
+    (MalformedError, MALFORMED),
+    (BodyTooLargeError, TOO_LARGE),
+    (MediaTypeError, MEDIA_TYPE),
+    (PlanNotFoundError, PLAN_NOT_FOUND),
+    (InvalidInputError, INVALID),
+    (TooBusyError, BUSY),
+    (SolveTimeoutError, TIMEOUT),
+    (StoreError, STORE),
+)
+
+
+def kind_of(error: Exception) -> ProblemKind:
+    """The kind of problem an error is; what was not raised on purpose is a defect."""
+    return next((kind for raised, kind in _KIND_OF if isinstance(error, raised)), INTERNAL)
+
+
+def problem_of(error: Exception) -> dict[str, Any]:
+    """The problem document of an error; a defect says nothing of what happened inside."""
+    kind = kind_of(error)
+    if kind is INTERNAL:
+        return problem_document(kind, "an unexpected error; the log has it under this request id")
+    faults: tuple[FieldError, ...] = ()
+    if isinstance(error, DocumentError):
+        faults = error.fields
+    elif isinstance(error, InvalidInputError):
+        faults = (field_error(error),)
+    return problem_document(kind, str(error), faults)
+
+
+def problem_document(kind: ProblemKind, detail: str, faults: tuple[FieldError, ...] = ()) -> dict[str, Any]:
+    """A problem document; ``errors`` lists the faulty fields, where there are any."""
+    document: dict[str, Any] = {"type": kind.type, "title": kind.title, "status": kind.status, "detail": detail}
+    if faults:
+        document["errors"] = [_fault_document(fault) for fault in faults]
+    return document
+
+
+def _fault_document(fault: FieldError) -> dict[str, str]:
+    parts = {
+        "field": fault.field,
+        "problem": fault.problem,
+        "given": fault.given,
+        "allowed": fault.allowed,
+        "remedy": fault.remedy,
+    }
+    return {name: value for name, value in parts.items() if value is not None}

@@ -1,0 +1,95 @@
+"""REST endpoints that only say what there is: health, schemas, models and hardware."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from sqlalchemy import Engine
+
+from app import catalog
+from app.db.migrate import HEAD_REVISION, current_revision
+from app.errors import StoreError
+from app.json_schemas import json_schema, schema_id, schema_names
+from app.plans.schemas import (
+    HardwareList,
+    Health,
+    ModelItem,
+    ModelList,
+    NodeItem,
+    SchemaItem,
+    SchemaList,
+)
+from app.problem_responses import problem_answers, problem_response
+from app.problems import NOT_READY, problem_document
+from costmodels.hardware import node_types
+
+router = APIRouter()
+
+
+@router.get("/healthz", tags=["operation"], summary="Whether the process answers")
+def health() -> Health:
+    """Says ok as long as the process answers; looks at nothing else."""
+    return Health(status="ok")
+
+
+@router.get(
+    "/readyz",
+    tags=["operation"],
+    summary="Whether requests can be served",
+    response_model=Health,
+    responses=problem_answers(503),
+)
+def ready(request: Request) -> Response:
+    """Says ok when the database answers and has the schema of this version."""
+    engine: Engine = request.app.state.engine
+    try:
+        revision = current_revision(engine)
+    except StoreError as error:
+        return problem_response(request, problem_document(NOT_READY, str(error)))
+    if revision != HEAD_REVISION:
+        detail = f"the database is at revision {revision}, this version needs {HEAD_REVISION}: run 'meshwright migrate'"
+        return problem_response(request, problem_document(NOT_READY, detail))
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/v1/schemas", tags=["reference"], summary="List the JSON Schemas")
+def list_schemas() -> SchemaList:
+    """Every document format, by name and versioned id."""
+    return SchemaList(schemas=[SchemaItem(name=name, id=schema_id(name)) for name in schema_names()])
+
+
+@router.get(
+    "/v1/schemas/{name}", tags=["reference"], summary="Get a JSON Schema", responses=problem_answers(422)
+)
+def get_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a document format."""
+    return json_schema(name)
+
+
+@router.get("/v1/models", tags=["reference"], summary="List the catalogue's models")
+def list_models() -> ModelList:
+    """Models that a request can name as ``model.catalog``."""
+    graphs = [(name, catalog.model(name)) for name in catalog.model_names()]
+    return ModelList(
+        models=[ModelItem(name=name, parameters=graph.parameters(), layers=len(graph.layers)) for name, graph in graphs]
+    )
+
+
+@router.get("/v1/hardware", tags=["reference"], summary="List the catalogue's node types")
+def list_hardware() -> HardwareList:
+    """Node types that a request can name as ``cluster.catalog`` or as a group's ``node``."""
+    return HardwareList(
+        node_types=[
+            NodeItem(
+                name=node.name,
+                device=node.device.name,
+                devices_per_node=node.devices_per_node,
+                device_memory_bytes=node.device.memory_bytes,
+                intra_bytes_per_s=node.intra.bytes_per_s,
+                inter_bytes_per_s=node.inter.bytes_per_s,
+            )
+            for node in node_types()
+        ]
+    )

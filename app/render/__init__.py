@@ -1,0 +1,1 @@
+"""Plans as a person reads them in a terminal 80 columns wide."""

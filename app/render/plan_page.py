@@ -1,0 +1,213 @@
+"""The page that ``meshwright plan`` prints: the answer first, then why, then what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from app.render.bars import Part, bar, parts_table
+from app.render.figures import axes, band, gib, percent, seconds, significant
+from app.render.stages import folded, stage_table
+from solver.plan import Plan, Predicted, Stage, Status, TimeBreakdown
+from solver.request import Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What the page ends with: where the plan is, and a command that goes on from here."""
+
+    place: str
+    command: str | None
+
+
+def print_plan(console: Console, plan: Plan, request: PlanRequest, next_step: NextStep) -> None:
+    """Print the page of a plan, feasible or not."""
+    console.print(Text(_question(plan, request), style="bold"))
+    parts = _feasible(plan, request) if plan.feasible else _infeasible(plan)
+    for part in (*parts, *_notes(plan), _ending(next_step)):
+        console.print()
+        console.print(part)
+
+
+def _question(plan: Plan, request: PlanRequest) -> str:
+    groups = " + ".join(f"{group.nodes} x {group.node.name}" for group in request.cluster.groups)
+    work = request.workload
+    if isinstance(work, TrainingWorkload):
+        asked = f"training in {work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens a step"
+    else:
+        asked = f"serving in {work.precision}, {work.arrivals.requests_per_s:g} requests/s"
+    return f"{plan.model or request.model.name} on {groups} ({request.cluster.n_devices:,} devices): {asked}"
+
+
+def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
+    assert plan.predicted is not None
+    predicted = plan.predicted
+    headline = Text("Feasible: ", style="bold green") + Text(_speed(plan, predicted), style="bold")
+    parts: list[RenderableType] = [
+        Group(headline, Text(certificate_in_words(plan, request))),
+        Group(Text(f"Layout: {_layout(plan)}"), stage_table(plan)),
+        _memory(plan),
+    ]
+    if plan.breakdown is not None:
+        parts.append(_time(plan.breakdown))
+    parts += [_comparison(plan), _calibration(plan)]
+    return parts
+
+
+def _speed(plan: Plan, predicted: Predicted) -> str:
+    bands = predicted.bands
+    figures = [f"{significant(predicted.tokens_per_s)} tokens/s{band(predicted.tokens_per_s, bands.get('tokens_per_s'))}"]
+    if predicted.step_time_s is not None:
+        figures.append(f"{seconds(predicted.step_time_s)} a step")
+    if predicted.mfu is not None:
+        figures.append(f"MFU {percent(predicted.mfu)}")
+    if predicted.ttft_p95_s is not None:
+        figures.append(f"P95 TTFT {seconds(predicted.ttft_p95_s)}{band(predicted.ttft_p95_s, bands.get('ttft_p95_s'))}")
+    if predicted.tpot_p95_s is not None:
+        figures.append(f"P95 TPOT {seconds(predicted.tpot_p95_s)}{band(predicted.tpot_p95_s, bands.get('tpot_p95_s'))}")
+    if plan.kind == "serving":
+        figures.append(f"{plan.devices:,} devices")
+    return ", ".join(figures)
+
+
+def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
+    """What the certificate claims, in a sentence; it speaks of the cost model's figures, not of the real machine."""
+    certificate = plan.certificate
+    better = _BETTER[request.objective]
+    match certificate.status:
+        case Status.OPTIMAL:
+            return f"Optimal: no plan in the {certificate.space} space {better} under this cost model."
+        case Status.FEASIBLE:
+            gap = "" if certificate.gap is None else f" by more than {percent(certificate.gap)}"
+            return f"Best found: no plan in the {certificate.space} space {better}{gap} under this cost model."
+        case Status.INFEASIBLE:
+            return f"Proven: no plan in the {certificate.space} space meets every constraint under this cost model."
+        case _:
+            assert_never(certificate.status)
+
+
+_BETTER = {
+    Objective.THROUGHPUT: "is faster",
+    Objective.STEP_TIME: "is faster",
+    Objective.DEVICES: "needs fewer devices",
+    Objective.COST: "costs less",
+}
+
+
+def _layout(plan: Plan) -> str:
+    parts = [axes(plan.axes)] if plan.axes else []
+    if plan.schedule and plan.axes and plan.axes.pp > 1:
+        parts.append(f"{plan.schedule} schedule")
+    if plan.microbatch is not None:
+        parts.append(f"{plan.microbatch.count:,} micro-batches of {plan.microbatch.size}")
+    if plan.sequence_parallel:
+        parts.append("sequence parallel")
+    if plan.serving is not None:
+        parts.append(f"{plan.serving.replicas} replicas, {percent(plan.serving.utilisation)} busy")
+        parts.append(f"at most {plan.serving.max_num_seqs} sequences and {plan.serving.max_num_batched_tokens:,} tokens a step")
+    return "; ".join(parts)
+
+
+def _memory(plan: Plan) -> Group:
+    lines: list[RenderableType] = []
+    for run in folded(plan.stages):
+        number, stage = max(run, key=lambda numbered: numbered[1].memory.total_bytes)
+        share = stage.memory.total_bytes / stage.memory.capacity_bytes
+        lines.append(Text(f"  stage {number:<4}") + bar(share) + Text(f" {gib(stage.memory.total_bytes)}  {percent(share)}"))
+    fullest = max(plan.stages, key=lambda stage: stage.memory.total_bytes / stage.memory.capacity_bytes)
+    title = f"Memory of the fullest device, of {gib(fullest.memory.capacity_bytes)} that may be used"
+    return Group(Text(title, style="bold"), *lines, Text(f"  fullest: {_memory_kinds(fullest)}", style="dim"))
+
+
+def _memory_kinds(stage: Stage) -> str:
+    memory = stage.memory
+    kinds = (
+        ("weights", memory.weights_bytes),
+        ("gradients", memory.gradients_bytes),
+        ("optimizer", memory.optimizer_bytes),
+        ("activations", memory.activations_bytes),
+        ("KV cache", memory.kv_cache_bytes),
+        ("transient", memory.transient_bytes),
+        ("overhead", memory.overhead_bytes),
+    )
+    return ", ".join(f"{name} {gib(amount)}" for name, amount in kinds if amount > 0)
+
+
+def _time(breakdown: TimeBreakdown) -> Group:
+    exposed = breakdown.tp_comm_s + breakdown.cp_comm_s + breakdown.pp_comm_s + breakdown.dp_comm_s
+    amounts = (
+        ("compute", breakdown.compute_s),
+        ("recompute", breakdown.recompute_s),
+        ("exposed communication", exposed),
+        ("bubble", breakdown.bubble_s),
+        ("optimizer", breakdown.optimizer_s),
+    )
+    whole = sum(amount for _, amount in amounts)
+    parts = tuple(Part(name, amount, seconds(amount)) for name, amount in amounts)
+    kinds = (("tp", breakdown.tp_comm_s), ("cp", breakdown.cp_comm_s), ("pp", breakdown.pp_comm_s), ("dp", breakdown.dp_comm_s))
+    named = ", ".join(f"{name} {seconds(amount)}" for name, amount in kinds if amount > 0)
+    lines: list[RenderableType] = [Text(f"Time of a step, {seconds(whole)}", style="bold"), parts_table(parts, whole)]
+    if named:
+        lines.append(Text(f"  communication by axis: {named}", style="dim"))
+    return Group(*lines)
+
+
+def _comparison(plan: Plan) -> Text:
+    if not plan.runners_up:
+        return Text("No other plan in the space is feasible.")
+    second = plan.runners_up[0]
+    return Text("Runner-up: ", style="bold") + Text(f"{second.summary}: {second.why_not}")
+
+
+def _calibration(plan: Plan) -> Group:
+    lines = [
+        Text("Calibration: ", style="bold")
+        + Text(f"{used.id}, error {percent(used.median_error)} median, {percent(used.p95_error)} P95 ({used.basis})")
+        for used in plan.calibration
+    ]
+    stats = plan.search
+    lines.append(Text(f"Search: {stats.candidates:,} candidates in {seconds(stats.seconds)} of CPU time", style="dim"))
+    return Group(*lines)
+
+
+def _infeasible(plan: Plan) -> list[RenderableType]:
+    reason = plan.reason
+    assert reason is not None
+    where = "" if reason.stage is None else f" in stage {reason.stage}"
+    lines: list[RenderableType] = [
+        Text("Infeasible: ", style="bold red") + Text(f"{reason.constraint} is the tightest constraint{where}", style="bold"),
+        Text(f"  need {_amount(reason.need, reason.unit)}, have {_amount(reason.have, reason.unit)}"),
+    ]
+    if reason.have > 0:
+        lines.append(Text("  ") + bar(reason.need / reason.have) + Text(f" {percent(reason.need / reason.have)} of what there is"))
+    parts: list[RenderableType] = [Group(*lines), Text(reason.message)]
+    if reason.remedies:
+        remedies = [Text(f"  - {remedy}") for remedy in reason.remedies]
+        parts.append(Group(Text("What would help", style="bold"), *remedies))
+    return parts
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "bytes":
+        return gib(value)
+    return seconds(value) if unit == "s" else f"{significant(value)} {unit}"
+
+
+def _notes(plan: Plan) -> list[RenderableType]:
+    return [Group(*(Text(f"Note: {note}") for note in plan.notes))] if plan.notes else []
+
+
+def _ending(next_step: NextStep) -> Group:
+    lines = [Text(next_step.place, style="dim")]
+    if next_step.command is not None:
+        lines.append(Text("Next: ", style="bold") + Text(next_step.command, style="bold cyan"))
+    return Group(*lines)
+
+
+def default_launcher(request: PlanRequest) -> Launcher:
+    """The launcher that a next command names."""
+    serving = isinstance(request.workload, ServingWorkload)
+    return Launcher.VLLM if serving else request.search.launcher
