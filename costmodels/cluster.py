@@ -36,7 +36,11 @@ class Device:
     power_w: PositiveFloat = 400.0
     idle_power_w: NonNegativeFloat = 80.0
     price_per_hour: NonNegativeFloat | None = None
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __hash__(self) -> int:
+        # Devices are parts of many cache keys; equal ones have equal names.
+        return hash(self.name)
 
     def peak(self, dtype: DType) -> float:
         """Dense peak FLOP/s in a number format; raises ClusterError when the device has none."""
@@ -79,7 +83,7 @@ class NodeType:
     intra: Link
     inter: Link
     host_memory_bytes: PositiveInt = 2**40
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

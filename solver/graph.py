@@ -8,7 +8,7 @@ operator that writes it. Edges between runs of blocks are explicit; left out, th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from costmodels.errors import ModelError
@@ -86,7 +86,7 @@ class ModelGraph:
     __pydantic_config__ = STRICT_RECORD
 
     name: Name
-    dims: Mapping[str, PositiveInt]
+    dims: Mapping[str, PositiveInt] = field(hash=False)
     blocks: tuple[Block, ...]
     chain: tuple[BlockRun, ...]
     edges: tuple[tuple[int, int], ...] = ()

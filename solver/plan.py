@@ -193,12 +193,12 @@ class TimeBreakdown:
 
 @dataclass(frozen=True, slots=True)
 class RunnerUp:
-    """A plan that lost: its axes and objective, and why it lost."""
+    """A plan that lost: its axes, its objective (None when it does not fit at all), and why it lost."""
 
     __pydantic_config__ = STRICT_RECORD
 
     summary: str
-    objective: float
+    objective: float | None
     why_not: str
 
 

@@ -12,18 +12,11 @@ from typing import Literal
 
 from costmodels.cluster import Cluster
 from costmodels.errors import WorkloadError
+from costmodels.memory import Optimizer
 from costmodels.units import STRICT_RECORD, DType, NonNegativeInt, PositiveFloat, PositiveInt
 from solver.graph import ModelGraph
 
 REQUEST_SCHEMA = "meshwright.request/1"
-
-
-class Optimizer(StrEnum):
-    """Optimizer of a training run; its state is counted in ``costmodels.memory``."""
-
-    ADAMW = "adamw"
-    SGD_MOMENTUM = "sgd_momentum"
-    MUON = "muon"
 
 
 class Recompute(StrEnum):

@@ -1,0 +1,78 @@
+"""Training state and fixed overheads of a device's memory, by kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from costmodels.errors import WorkloadError
+from costmodels.units import DType
+
+
+class Optimizer(StrEnum):
+    """Optimizers by the fp32 values they keep for a parameter (the master copy of 16-bit weights not counted)."""
+
+    ADAMW = "adamw"
+    SGD_MOMENTUM = "sgd_momentum"
+    MUON = "muon"
+
+
+# fp32 values a parameter: Adam's two moments; one momentum for SGD and Muon (multi-GPU lecture, "optimizer bytes").
+_MOMENTS = {Optimizer.ADAMW: 2, Optimizer.SGD_MOMENTUM: 1, Optimizer.MUON: 1}
+
+MAX_ZERO_STAGE = 3
+
+CONTEXT_BYTES = 512 * 2**20
+"""CUDA context and loaded kernels of one process: 400 to 600 MiB, as nvidia-smi shows for a process with no tensors."""
+
+NCCL_BUFFER_BYTES = 4 * 2**20
+"""NCCL_BUFFSIZE default of 4 MiB for each channel and direction (NCCL user guide, environment variables)."""
+
+NCCL_CHANNELS = 16
+"""Channels NCCL opens in a ring over NVLink on 8-GPU nodes (its INFO log on A100 and H100 hosts: 16 to 24)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes a device holds for each parameter that its tp and pp rank owns."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """Weights, gradients and optimizer state together."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def state_bytes_per_parameter(
+    *, precision: DType, gradient_dtype: DType, optimizer: Optimizer, zero_stage: int, shards: int
+) -> StateBytes:
+    """Bytes a parameter takes on one device, by kind.
+
+    ZeRO (Rajbhandari et al., SC'20) divides the optimizer state by ``shards`` = dp x cp at stage 1, the gradients too at
+    stage 2, the weights too at stage 3. With 16-bit weights the optimizer keeps an fp32 master copy:
+    bf16 2 + gradient 2 + master 4 + Adam 4 + 4 = 16 bytes (multi-GPU lecture); fp32 gradients make it 18.
+    """
+    if not 0 <= zero_stage <= MAX_ZERO_STAGE:
+        raise WorkloadError("unknown ZeRO stage", given=zero_stage, allowed="0, 1, 2, 3")
+    master = 0 if precision is DType.FP32 else 1
+    optimizer_bytes = DType.FP32.size_bytes * (master + _MOMENTS[optimizer])
+    return StateBytes(
+        weights=precision.size_bytes / (shards if zero_stage >= 3 else 1),
+        gradients=gradient_dtype.size_bytes / (shards if zero_stage >= 2 else 1),
+        optimizer=optimizer_bytes / (shards if zero_stage >= 1 else 1),
+    )
+
+
+def optimizer_traffic_bytes(*, precision: DType, gradient_dtype: DType, optimizer: Optimizer) -> float:
+    """Bytes an optimizer step reads and writes for each parameter it owns: gradient in, weight out, states in and out."""
+    master = 0 if precision is DType.FP32 else 1
+    states = DType.FP32.size_bytes * (master + _MOMENTS[optimizer])
+    return gradient_dtype.size_bytes + precision.size_bytes + 2 * states
+
+
+def framework_overhead_bytes(*, communicators: int) -> float:
+    """Memory outside the tensor allocator: device context, and the buffers of each communicator (send and receive)."""
+    return CONTEXT_BYTES + communicators * 2 * NCCL_CHANNELS * NCCL_BUFFER_BYTES

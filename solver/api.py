@@ -1,0 +1,41 @@
+"""The solver's two questions: what is the best plan for this request, and what does this plan cost?
+
+Every plan is checked by the independent checker before it is returned.
+"""
+
+from __future__ import annotations
+
+from costmodels.errors import PlanRejectedError
+from solver.control import OnProgress, Stop
+from solver.plan import Plan
+from solver.request import PlanRequest, TrainingWorkload
+from solver.serving import plan_serving, predict_serving
+from solver.training import plan_training, predict_training
+from solver.verify import check
+
+
+def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
+    """The best plan of the request's space, checked; or an infeasible answer with its reason.
+
+    ``digest`` is empty and ``search.seconds`` 0: names and clocks belong to the caller. Raises InvalidInputError for a
+    request that can't be planned at all, and PlanRejectedError if the checker refuses the solver's own plan.
+    """
+    if isinstance(request.workload, TrainingWorkload):
+        plan = plan_training(request, stop=stop, progress=progress)
+    else:
+        plan = plan_serving(request, stop=stop, progress=progress)
+    violations = check(plan, request)
+    if violations:
+        listed = "; ".join(f"{v.rule} at {v.where}: {v.message}" for v in violations[:5])
+        raise PlanRejectedError(f"the checker refused the plan ({len(violations)} violations): {listed}")
+    return plan
+
+
+def predict(request: PlanRequest, plan: Plan) -> Plan:
+    """The given plan with its figures predicted anew; infeasible, with the reason, if it breaks memory or the SLO.
+
+    Raises PlanFileError when the plan does not belong to the request.
+    """
+    if isinstance(request.workload, TrainingWorkload):
+        return predict_training(request, plan)
+    return predict_serving(request, plan)

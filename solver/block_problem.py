@@ -1,0 +1,236 @@
+"""The sharding problem of one block under fixed degrees: cost vectors of strategies, and resharding between operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodels.cluster import Device, GroupTopology
+from costmodels.collectives import Collective, collective_s
+from costmodels.operator_time import operator_time
+from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
+from costmodels.units import DType
+from solver.graph import Block, ModelGraph
+from solver.intra_op import IntraOpProblem, ReshardEdge
+from solver.recompute import KeptTensors, kept_tensors
+from solver.request import Space
+from solver.sharding import REPLICATED, Spec, SpecKind, Strategy, conversion, strategies
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Criterion(IntEnum):
+    """Components of a block's cost vector; all are sums over operators, smaller is better."""
+
+    TIME_S = 0
+    """Forward and backward pass of a micro-batch with exposed communication, nothing recomputed."""
+    FORWARD_S = 1
+    """Its forward part, which full recomputation runs again."""
+    SELECTIVE_S = 2
+    """What selective recomputation runs again."""
+    SYNC_S = 3
+    """Once a step: all-reduce over tp of gradients of weights that every rank holds but uses on its share of tokens."""
+    PARAMETERS = 4
+    """Parameters a rank stores."""
+    SAVED_BYTES = 5
+    """Activations kept for backward, nothing recomputed."""
+    SELECTIVE_BYTES = 6
+    """Activations kept under selective recomputation."""
+    TRANSIENT_BYTES = 7
+    """Buffers that live only while the block runs."""
+    # What follows is part of TIME_S and only reported.
+    TP_COMM_S = 8
+    """Part of TIME_S that is tensor-parallel communication."""
+    CP_COMM_S = 9
+    """Part of TIME_S that is context-parallel communication not hidden under attention."""
+
+
+@dataclass(frozen=True)
+class BlockSetting:
+    """Everything the costs of a block depend on besides the block.
+
+    seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
+    stream between blocks.
+    """
+
+    device: Device
+    tp_topology: GroupTopology
+    cp_topology: GroupTopology
+    dtype: DType
+    gradient_dtype: DType
+    microbatch: int
+    seq_len: int
+    boundary: Spec
+    space: Space
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel degree."""
+        return self.tp_topology.n
+
+    @property
+    def cp(self) -> int:
+        """Context-parallel degree."""
+        return self.cp_topology.n
+
+
+@dataclass(frozen=True)
+class BlockProblem:
+    """The problem, with the strategies that its indices stand for."""
+
+    problem: IntraOpProblem
+    strategies: tuple[tuple[Strategy, ...], ...]
+
+
+def build_block_problem(graph: ModelGraph, block: Block, setting: BlockSetting) -> BlockProblem | None:
+    """The sharding problem of a block; None when an operator has no strategy in the space (a dim does not divide)."""
+    sizes = {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp}
+    choices = tuple(_strategies(operator, sizes, setting) for operator in block.operators)
+    if not all(choices):
+        return None
+    costing = _Costing(graph, block, setting, sizes)
+    node_costs = tuple(
+        np.array([costing.node(operator, strategy) for strategy in options], dtype=np.float64)
+        for operator, options in zip(block.operators, choices, strict=True)
+    )
+    index = {operator.name: i for i, operator in enumerate(block.operators)}
+    edges = []
+    for source, target, tensor_name in block.edges():
+        u, v = index[source], index[target]
+        tensor = next(t for t in block.operators[u].outputs if t.name == tensor_name)
+        table = np.array(
+            [
+                [costing.edge(block.operators[u], a, block.operators[v], b, tensor) for b in choices[v]]
+                for a in choices[u]
+            ],
+            dtype=np.float64,
+        )
+        if table.any():
+            edges.append(ReshardEdge(u, v, table))
+    return BlockProblem(IntraOpProblem(node_costs, tuple(edges), n_objectives=Criterion.TP_COMM_S), choices)
+
+
+def _strategies(operator: Operator, sizes: dict[str, int], setting: BlockSetting) -> tuple[Strategy, ...]:
+    """Strategies in the space. Launchers switch sequence parallelism for the whole model, so there the vector operators
+    on the residual stream lie as the boundary does."""
+    options = strategies(operator, sizes, setting.tp, setting.space)
+    if setting.space is Space.FREE or len(options) < 2:
+        return options
+    return tuple(strategy for strategy in options if strategy.dim == setting.boundary.dim) or options[:1]
+
+
+class _Costing:
+    """Cost vectors of one block's operators and edges."""
+
+    def __init__(self, graph: ModelGraph, block: Block, setting: BlockSetting, sizes: dict[str, int]):
+        self.block = block
+        self.setting = setting
+        self.sizes = sizes
+        self.is_first = graph.layers[0] == block.name
+        self.is_last = graph.layers[-1] == block.name
+        self.kept: KeptTensors = kept_tensors(block)
+        self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
+
+    def node(self, operator: Operator, strategy: Strategy) -> FloatArray:
+        """Cost vector of one operator under a strategy; conversions at the block's own boundary included."""
+        setting, local = self.setting, strategy.local_sizes(self.sizes, self.setting.tp)
+        cost = np.zeros(len(Criterion))
+        time = operator_time(operator, local, device=setting.device, dtype=setting.dtype, cp=setting.cp)
+        cost[Criterion.TIME_S] = time.forward_s + time.backward_s
+        cost[Criterion.FORWARD_S] = time.forward_s
+        if operator.name in self.kept.selective_reruns:
+            cost[Criterion.SELECTIVE_S] = time.forward_s
+        cost[Criterion.PARAMETERS] = parameters(operator, local)
+        cost[Criterion.SYNC_S] = self._gradient_sync_s(operator, strategy, local)
+        if operator.kind is OperatorKind.LOSS:
+            # The softmax holds the logits in fp32 and writes their gradient beside them.
+            elements = operator.inputs[0].elements(local)
+            cost[Criterion.TRANSIENT_BYTES] = elements * (DType.FP32.size_bytes + setting.dtype.size_bytes)
+        for tensor in operator.outputs:
+            self._add_saved(cost, tensor, local)
+        self._add_boundary(cost, operator, strategy)
+        if operator.kind is OperatorKind.ATTENTION and setting.cp > 1:
+            self._add_context_parallel(cost, operator, local, time.forward_s, time.backward_s)
+        return cost
+
+    def edge(self, source: Operator, a: Strategy, target: Operator, b: Strategy, tensor: Tensor) -> FloatArray:
+        """Cost vector of resharding one tensor forward, and its gradient backward."""
+        read = next(t for t in target.inputs if t.name == tensor.name)
+        forward = self._convert_s(a.output_spec(source, tensor), b.spec(read), tensor)
+        backward = self._convert_s(b.input_gradient_spec(target, read), a.output_gradient_spec(tensor), tensor)
+        return self._communication(forward, backward)
+
+    def _communication(self, forward_s: float, backward_s: float) -> FloatArray:
+        cost = np.zeros(len(Criterion))
+        cost[Criterion.TIME_S] = cost[Criterion.TP_COMM_S] = forward_s + backward_s
+        cost[Criterion.FORWARD_S] = forward_s
+        return cost
+
+    def _convert_s(self, source: Spec, target: Spec, tensor: Tensor) -> float:
+        collective = conversion(source, target)
+        if collective is None:
+            return 0.0
+        size = tensor.elements(self.sizes) * self.setting.dtype.size_bytes
+        return float(collective_s(collective, size, self.setting.tp_topology))
+
+    def _add_saved(self, cost: FloatArray, tensor: Tensor, local: dict[str, int]) -> None:
+        size = tensor.elements(local) * self.setting.dtype.size_bytes
+        if tensor.name in self.kept.none:
+            cost[Criterion.SAVED_BYTES] += size
+        if tensor.name in self.kept.selective:
+            cost[Criterion.SELECTIVE_BYTES] += size
+
+    def _add_boundary(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
+        """Resharding between the residual stream's layout and the operators at the block's ends."""
+        boundary = self.setting.boundary
+        if not self.is_first:
+            for tensor in operator.inputs:
+                if tensor.name not in self.written:
+                    forward = self._convert_s(boundary, strategy.spec(tensor), tensor)
+                    backward = self._convert_s(strategy.input_gradient_spec(operator, tensor), boundary, tensor)
+                    cost += self._communication(forward, backward)
+        for tensor in operator.outputs:
+            if tensor.name == self.block.output:
+                target = REPLICATED if self.is_last else boundary
+                forward = self._convert_s(strategy.output_spec(operator, tensor), target, tensor)
+                backward = 0.0 if self.is_last else self._convert_s(boundary, strategy.output_gradient_spec(tensor), tensor)
+                cost += self._communication(forward, backward)
+
+    def _gradient_sync_s(self, operator: Operator, strategy: Strategy, local: dict[str, int]) -> float:
+        if strategy.dim is None or not any(strategy.dim in tensor.dims for tensor in operator.outputs):
+            return 0.0
+        whole = [weight for weight in operator.weights if not _splits(strategy, weight)]
+        size = sum(weight.elements(local) for weight in whole) * self.setting.gradient_dtype.size_bytes
+        return float(collective_s(Collective.ALL_REDUCE, size, self.setting.tp_topology)) if size else 0.0
+
+    def _add_context_parallel(
+        self, cost: FloatArray, operator: Operator, local: dict[str, int], forward_s: float, backward_s: float
+    ) -> None:
+        """Ring attention: cp - 1 steps pass keys and values on, backward their gradients too; attention of the other
+        chunks hides what it can (survey Table 3, CP row)."""
+        _, key, value = operator.inputs
+        chunk = (key.elements(local) + value.elements(local)) * self.setting.dtype.size_bytes
+        step_s = float(collective_s(Collective.SEND_RECV, chunk, self.setting.cp_topology))
+        backward_step_s = float(collective_s(Collective.SEND_RECV, 2 * chunk, self.setting.cp_topology))
+        steps, cp = self.setting.cp - 1, self.setting.cp
+        forward = max(0.0, steps * step_s - forward_s * steps / cp)
+        backward = max(0.0, steps * backward_step_s - backward_s * steps / cp)
+        cost[Criterion.TIME_S] += forward + backward
+        cost[Criterion.FORWARD_S] += forward
+        cost[Criterion.CP_COMM_S] += forward + backward
+        if operator.name in self.kept.selective_reruns:
+            cost[Criterion.SELECTIVE_S] += forward
+
+
+def _splits(strategy: Strategy, weight: Weight) -> bool:
+    return any(dim in weight.dims for dim in strategy.dims())
+
+
+def boundary_bytes(graph: ModelGraph, setting: BlockSetting) -> float:
+    """Bytes a rank holds of the residual stream between two blocks."""
+    elements = setting.microbatch * (setting.seq_len // setting.cp) * graph.dims["hidden"]
+    share = setting.tp if setting.boundary.kind is SpecKind.SHARDED else 1
+    return elements * setting.dtype.size_bytes / share

@@ -1,0 +1,60 @@
+"""Logical mesh axes laid on ranks: rank groups, and the topology each axis sees.
+
+Ranks of a training plan follow Megatron's order, tp innermost, then cp, dp, and pp outermost: a stage is a contiguous
+range of ranks, and the axes that talk most are closest. ``rank_groups`` builds groups for any order (the survey's
+Fig. 4 and 5 use dp, pp, tp, cp from outer to inner).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from costmodels.cluster import Cluster, GroupTopology, group_topology
+
+MEGATRON_ORDER = ("pp", "dp", "cp", "tp")
+"""Outer to inner; megatron.core.parallel_state default order "tp-cp-ep-dp-pp" names it inner to outer."""
+
+SURVEY_ORDER = ("dp", "pp", "tp", "cp")
+
+
+def rank_groups(order: Sequence[str], degrees: Mapping[str, int], axis: str) -> tuple[tuple[int, ...], ...]:
+    """Groups of ranks that differ only in their coordinate on ``axis``, in order of their first rank.
+
+    ``order`` names the axes from outer to inner; a missing degree counts as 1.
+    """
+    sizes = [degrees.get(name, 1) for name in order]
+    strides = dict(zip(order, _strides(sizes), strict=True))
+    others = [(name, size) for name, size in zip(order, sizes, strict=True) if name != axis]
+    firsts = sorted(
+        sum(strides[name] * i for (name, _), i in zip(others, position, strict=True))
+        for position in itertools.product(*(range(size) for _, size in others))
+    )
+    return tuple(tuple(first + strides[axis] * i for i in range(degrees.get(axis, 1))) for first in firsts)
+
+
+def _strides(sizes: Sequence[int]) -> list[int]:
+    strides, stride = [], 1
+    for size in reversed(sizes):
+        strides.append(stride)
+        stride *= size
+    return strides[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class StageTopology:
+    """What each axis of a stage's mesh sees. ``state`` is dp x cp: the group that shares gradients and ZeRO shards."""
+
+    tp: GroupTopology
+    cp: GroupTopology
+    state: GroupTopology
+
+
+def stage_topology(cluster: Cluster, *, first: int, dp: int, tp: int, cp: int) -> StageTopology:
+    """Topologies of a stage that starts at rank ``first`` and holds dp x cp x tp ranks in Megatron's order."""
+    return StageTopology(
+        tp=group_topology(cluster, n=tp, stride=1, first=first),
+        cp=group_topology(cluster, n=cp, stride=tp, first=first),
+        state=group_topology(cluster, n=dp * cp, stride=tp, first=first),
+    )

@@ -1,0 +1,36 @@
+"""Where the time of a step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from solver.plan import TimeBreakdown
+from solver.request import Recompute
+from solver.training.costs import StageTable
+from solver.training.evaluate import Decision, DecisionCost
+
+
+def time_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[StageTable]) -> TimeBreakdown:
+    """Where the step's time goes, on the stage that takes longest; what is left over is pipeline bubble.
+
+    T >= m t_i + d_i for every stage i, so the bubble is never negative.
+    """
+    m = decision.candidate.n_microbatches
+    i = max(range(len(cost.stages)), key=lambda n: (m * cost.stages[n].time_s + cost.stages[n].extra_s, -n))
+    span, table, stage = decision.spans[i], tables[i], cost.stages[i]
+    layers = slice(span.first, span.last + 1)
+    parts = table.parts
+    compute = float(parts.compute_s[layers].sum())
+    tp, cp, dp = (float(part[layers].sum()) for part in (parts.tp_comm_s, parts.cp_comm_s, parts.dp_comm_s))
+    optimizer = float(parts.optimizer_s[layers].sum())
+    rerun = stage.time_s - table.boundary_s - compute - tp - cp - dp
+    return TimeBreakdown(
+        compute_s=m * compute,
+        recompute_s=m * (rerun if span.recompute is not Recompute.NONE else 0.0),
+        tp_comm_s=m * tp,
+        cp_comm_s=m * cp,
+        pp_comm_s=m * table.boundary_s,
+        dp_comm_s=m * dp + stage.extra_s - optimizer,
+        bubble_s=max(0.0, cost.step_time_s - m * stage.time_s - stage.extra_s),
+        optimizer_s=optimizer,
+    )

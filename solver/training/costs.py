@@ -1,0 +1,384 @@
+"""Cost tables of a training candidate: for every stage position and block, time and memory under each recompute mode."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodels.cluster import Device, group_topology
+from costmodels.collectives import Collective, collective_s
+from costmodels.compute import memory_bound_s
+from costmodels.memory import framework_overhead_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
+from costmodels.operators import OperatorKind
+from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem
+from solver.graph import Block, ModelGraph
+from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
+from solver.mesh import StageTopology, stage_topology
+from solver.recompute import kept_tensors, recomputable
+from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.training.space import Candidate
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """What distinguishes one stage position from another: its devices and what its axes see.
+
+    ``devices`` has more than one entry where a stage spans node groups; the slowest then decides each time and the
+    smallest memory the capacity.
+    """
+
+    devices: tuple[Device, ...]
+    topology: StageTopology
+
+
+
+Sharding = tuple[tuple[int, ...], ...]
+"""For each distinct block, the strategy index of each of its operators."""
+
+
+@dataclass(frozen=True, eq=False)
+class StageTable:
+    """Costs of every layer on one kind of stage. Rows are the candidate's recompute modes, columns the layers.
+
+    time_s             steady time of a micro-batch (forward, backward, recomputation, exposed communication)
+    activation_bytes   kept for each micro-batch in flight
+    transient_bytes    lives only while the layer runs: re-made activations, gathered weights, loss buffers
+    static_bytes       weights, gradients, optimizer state (by layer)
+    extra_s            what a step adds once: exposed gradient reduction and parameter gather, optimizer (by layer)
+    boundary_s         sending to the next stage and back, each micro-batch
+    step_s             what a step adds once to any stage: the last gradient bucket, which nothing hides
+    capacity_bytes     usable memory, the framework's overhead taken off
+    """
+
+    time_s: FloatArray
+    activation_bytes: FloatArray
+    transient_bytes: FloatArray
+    static_bytes: FloatArray
+    extra_s: FloatArray
+    boundary_s: float
+    step_s: float
+    capacity_bytes: float
+    parts: StageParts
+
+
+@dataclass(frozen=True, eq=False)
+class StageParts:
+    """The same costs taken apart, by layer, for the report."""
+
+    weights_bytes: FloatArray
+    gradients_bytes: FloatArray
+    optimizer_bytes: FloatArray
+    compute_s: FloatArray
+    tp_comm_s: FloatArray
+    cp_comm_s: FloatArray
+    dp_comm_s: FloatArray
+    step_dp_comm_s: FloatArray
+    optimizer_s: FloatArray
+    overhead_bytes: float
+
+
+class TrainingCosts:
+    """Costs of a request's candidates. Block frontiers are computed once for each distinct setting."""
+
+    def __init__(self, request: PlanRequest):
+        assert isinstance(request.workload, TrainingWorkload)
+        self.request = request
+        self.model: ModelGraph = request.model
+        self.workload: TrainingWorkload = request.workload
+        self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}
+        self._costs: dict[tuple[str, BlockSetting, tuple[int, ...]], FloatArray] = {}
+        self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
+        self._fastest: dict[BlockSetting, FloatArray | None] = {}
+        self._kept_input = {block.name: _keeps_input(block) for block in self.model.blocks}
+
+    @cached_property
+    def block_names(self) -> tuple[str, ...]:
+        """Distinct blocks in order of first use."""
+        return tuple(dict.fromkeys(self.model.layers))
+
+    @cached_property
+    def layer_block(self) -> npt.NDArray[np.int64]:
+        """Index into ``block_names`` of each layer."""
+        index = {name: i for i, name in enumerate(self.block_names)}
+        return np.array([index[name] for name in self.model.layers], dtype=np.int64)
+
+    def stage_kinds(self, candidate: Candidate) -> tuple[StageKind, ...]:
+        """The kind of each stage position, first to last."""
+        mesh, cluster = candidate.mesh, self.request.cluster
+        kinds = []
+        for position in range(mesh.pp):
+            first = position * mesh.stage_devices
+            groups = cluster.groups_spanned(first, mesh.stage_devices)
+            devices = tuple(dict.fromkeys(group.node.device.name for group in groups))
+            by_name = {group.node.device.name: group.node.device for group in groups}
+            topology = stage_topology(cluster, first=first, dp=mesh.dp, tp=mesh.tp, cp=mesh.cp)
+            kinds.append(StageKind(tuple(by_name[name] for name in devices), topology))
+            if len(cluster.groups) == 1 and mesh.stage_devices % groups[0].node.devices_per_node == 0:
+                # Equal nodes, whole nodes a stage: every position is like the first.
+                return tuple(kinds * mesh.pp)
+        return tuple(kinds)
+
+    def settings(self, candidate: Candidate, kind: StageKind) -> tuple[BlockSetting, ...]:
+        """The block setting for each device of a stage."""
+        return tuple(
+            BlockSetting(
+                device=device,
+                tp_topology=kind.topology.tp,
+                cp_topology=kind.topology.cp,
+                dtype=self.workload.precision,
+                gradient_dtype=self.workload.gradient_dtype,
+                microbatch=candidate.microbatch,
+                seq_len=self.workload.seq_len,
+                boundary=candidate.boundary,
+                space=self.request.search.space,
+            )
+            for device in kind.devices
+        )
+
+    def problem(self, block: str, setting: BlockSetting) -> BlockProblem | None:
+        """Sharding problem of a block; None where it can't be sharded this way."""
+        key = (block, setting)
+        if key not in self._problems:
+            self._problems[key] = build_block_problem(self.model, self.model.block(block), setting)
+        return self._problems[key]
+
+    def shardings(self, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Iterator[Sharding]:
+        """Every combination of one Pareto-optimal sharding a block, in canonical order; none where a dim does not divide.
+
+        Stages of different kinds run the same shardings, so a block's frontier is over its costs on all of them.
+        """
+        settings = tuple(dict.fromkeys(s for kind in dict.fromkeys(kinds) for s in self.settings(candidate, kind)))
+        if settings not in self._shardings:
+            self._shardings[settings] = list(itertools.product(*self._pareto_choices(settings)))
+        yield from self._shardings[settings]
+
+    def _pareto_choices(self, settings: tuple[BlockSetting, ...]) -> list[list[tuple[int, ...]]]:
+        """Pareto-optimal choices of each distinct block; an empty list where it can't be sharded this way."""
+        choices = []
+        for block in self.block_names:
+            problems = [self.problem(block, setting) for setting in settings]
+            built = [problem.problem for problem in problems if problem is not None]
+            whole = len(built) == len(problems)
+            choices.append([point.choice for point in frontier(_joined(built))] if whole else [])
+        return choices
+
+    def block_cost(self, block: str, setting: BlockSetting, choice: tuple[int, ...]) -> FloatArray:
+        """Cost vector of a block under a choice of strategies."""
+        key = (block, setting, choice)
+        if key not in self._costs:
+            built = self.problem(block, setting)
+            assert built is not None, "shardings() offers no choice where there is no problem"
+            self._costs[key] = np.array(evaluate(built.problem, choice))
+        return self._costs[key]
+
+    def fastest_layers_s(self, setting: BlockSetting) -> FloatArray | None:
+        """Least time of a micro-batch through each layer, nothing recomputed; None where a block can't be sharded."""
+        if setting not in self._fastest:
+            fastest = []
+            for block in self.block_names:
+                built = self.problem(block, setting)
+                if built is None:
+                    break
+                fastest.append(min(point.cost[Criterion.TIME_S] for point in frontier(built.problem)))
+            whole = len(fastest) == len(self.block_names)
+            self._fastest[setting] = np.array(fastest)[self.layer_block] if whole else None
+        return self._fastest[setting]
+
+    def table(self, candidate: Candidate, kind: StageKind, sharding: Sharding) -> StageTable:
+        """Cost table of one stage kind under a sharding; the slowest device decides each time."""
+        tables = [self._device_table(candidate, kind, setting, sharding) for setting in self.settings(candidate, kind)]
+        return tables[0] if len(tables) == 1 else max_table(tables)
+
+    def _device_table(
+        self, candidate: Candidate, kind: StageKind, setting: BlockSetting, sharding: Sharding
+    ) -> StageTable:
+        workload = self.workload
+        costs = np.array(
+            [self.block_cost(name, setting, choice) for name, choice in zip(self.block_names, sharding, strict=True)]
+        )
+        parameters = costs[:, Criterion.PARAMETERS]
+        group = kind.topology.state
+        state = state_bytes_per_parameter(
+            precision=workload.precision,
+            gradient_dtype=workload.gradient_dtype,
+            optimizer=workload.optimizer,
+            zero_stage=candidate.zero_stage,
+            shards=group.n,
+        )
+        sync = _state_sync(candidate.zero_stage, parameters, costs, workload, kind)
+        traffic = optimizer_traffic_bytes(
+            precision=workload.precision, gradient_dtype=workload.gradient_dtype, optimizer=workload.optimizer
+        )
+        owned = parameters / (group.n if candidate.zero_stage >= 1 else 1)
+        optimizer_s = np.where(owned > 0, memory_bound_s(setting.device, owned * traffic), 0.0)
+        stored = parameters + self._tied_copies(candidate, setting)
+        time_s, activation, transient = self._by_mode(candidate, setting, costs, sync, state.weights)
+        overhead = framework_overhead_bytes(communicators=_communicators(candidate))
+        layer = self.layer_block
+        return StageTable(
+            time_s=time_s[:, layer],
+            activation_bytes=activation[:, layer],
+            transient_bytes=transient[:, layer],
+            static_bytes=(stored * state.total)[layer],
+            extra_s=(sync.exposed_step_s + optimizer_s + costs[:, Criterion.SYNC_S])[layer],
+            boundary_s=self._boundary_s(candidate, kind, setting),
+            step_s=sync.tail_s,
+            capacity_bytes=setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead,
+            parts=StageParts(
+                weights_bytes=(stored * state.weights)[layer],
+                gradients_bytes=(stored * state.gradients)[layer],
+                optimizer_bytes=(stored * state.optimizer)[layer],
+                compute_s=(costs[:, Criterion.TIME_S] - costs[:, Criterion.TP_COMM_S] - costs[:, Criterion.CP_COMM_S])[
+                    layer
+                ],
+                tp_comm_s=costs[layer, Criterion.TP_COMM_S],
+                cp_comm_s=costs[layer, Criterion.CP_COMM_S],
+                dp_comm_s=sync.exposed_microbatch_s[layer],
+                step_dp_comm_s=(sync.exposed_step_s + costs[:, Criterion.SYNC_S])[layer],
+                optimizer_s=optimizer_s[layer],
+                overhead_bytes=overhead,
+            ),
+        )
+
+    def _by_mode(
+        self, candidate: Candidate, setting: BlockSetting, costs: FloatArray, sync: StateSync, weight_bytes: float
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Time, kept activations and transient memory: rows the candidate's modes, columns the distinct blocks."""
+        entry = boundary_bytes(self.model, setting)
+        inputs = np.array([entry if self._kept_input[name] else 0.0 for name in self.block_names])
+        layers = np.array([recomputable(self.model.block(name)) for name in self.block_names])
+        saved = costs[:, Criterion.SAVED_BYTES] + inputs
+        selective = costs[:, Criterion.SELECTIVE_BYTES] + inputs
+        transient = costs[:, Criterion.TRANSIENT_BYTES] + sync.gathered_bytes
+        base = costs[:, Criterion.TIME_S] + sync.exposed_microbatch_s
+        time_s, kept, live = [], [], []
+        for mode in candidate.recompute:
+            match mode:
+                case Recompute.NONE:
+                    rerun_s, stays = np.zeros_like(base), saved
+                case Recompute.SELECTIVE:
+                    rerun_s, stays = np.where(layers, costs[:, Criterion.SELECTIVE_S], 0.0), np.where(layers, selective, saved)
+                case Recompute.FULL:
+                    rerun_s, stays = np.where(layers, costs[:, Criterion.FORWARD_S], 0.0), np.where(layers, entry, saved)
+            time_s.append(base + rerun_s)
+            kept.append(stays)
+            live.append(transient + np.maximum(saved - stays, 0.0))
+        return np.array(time_s), np.array(kept), np.array(live)
+
+    def _tied_copies(self, candidate: Candidate, setting: BlockSetting) -> FloatArray:
+        """Parameters that a block stores only because the stage that owns them is another one (tied embeddings)."""
+        copies = np.zeros(len(self.block_names))
+        if candidate.mesh.pp > 1:
+            sizes = self.model.dims
+            for block, _, weight in self.model.tied_weights():
+                copies[self.block_names.index(block)] += weight.elements(sizes) / setting.tp
+        return copies
+
+    def _boundary_s(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> float:
+        """Activation to the next stage and its gradient back, each micro-batch (1F1B does not hide them)."""
+        mesh = candidate.mesh
+        if mesh.pp == 1:
+            return 0.0
+        link = group_topology(self.request.cluster, n=2, stride=mesh.stage_devices)
+        return 2.0 * float(collective_s(Collective.SEND_RECV, boundary_bytes(self.model, setting), link))
+
+
+@dataclass(frozen=True)
+class StateSync:
+    """Exposed time of sharing gradients and weights over the dp x cp group, by distinct block.
+
+    Buckets are layers: the bucket of one layer travels under the backward pass of the next (forward, for gathers), and
+    the last one has nothing left to hide under: ``tail_s``. ``gathered_bytes`` are ZeRO-3's whole weights while in use.
+    """
+
+    exposed_microbatch_s: FloatArray
+    exposed_step_s: FloatArray
+    tail_s: float
+    gathered_bytes: FloatArray
+
+
+def _state_sync(
+    zero_stage: int, parameters: FloatArray, costs: FloatArray, workload: TrainingWorkload, kind: StageKind
+) -> StateSync:
+    group = kind.topology.state
+    nothing = np.zeros(len(parameters))
+    if group.n == 1:
+        return StateSync(nothing, nothing, 0.0, nothing)
+    gradients = parameters * workload.gradient_dtype.size_bytes
+    weights = parameters * workload.precision.size_bytes
+    forward_s = costs[:, Criterion.FORWARD_S]
+    backward_s = costs[:, Criterion.TIME_S] - forward_s
+    if zero_stage == 0:
+        reduce_s = collective_s(Collective.ALL_REDUCE, gradients, group)
+        return StateSync(nothing, _exposed(reduce_s, backward_s), float(np.max(reduce_s)), nothing)
+    reduce_s = collective_s(Collective.REDUCE_SCATTER, gradients, group)
+    gather_s = collective_s(Collective.ALL_GATHER, weights, group)
+    if zero_stage == 1:
+        exposed = _exposed(reduce_s, backward_s) + _exposed(gather_s, forward_s)
+        return StateSync(nothing, exposed, float(np.max(reduce_s) + np.max(gather_s)), nothing)
+    if zero_stage == 2:
+        # Gradients are reduced every micro-batch, since no device may hold them whole.
+        return StateSync(_exposed(reduce_s, backward_s), _exposed(gather_s, forward_s), float(np.max(gather_s)), gradients)
+    each = _exposed(gather_s, forward_s) + _exposed(gather_s + reduce_s, backward_s)
+    # The layer in use and the one being fetched are whole at the same time, and one layer's gradients.
+    return StateSync(each, nothing, float(np.max(gather_s) + np.max(reduce_s)), 2 * weights + gradients)
+
+
+def _exposed(communication_s: FloatArray, compute_s: FloatArray) -> FloatArray:
+    return np.maximum(0.0, communication_s - compute_s)
+
+
+def _joined(problems: list[IntraOpProblem]) -> IntraOpProblem:
+    """One problem whose objectives are those of all, for operators that run the same strategy in each."""
+    if len(problems) == 1:
+        return problems[0]
+    n = problems[0].n_objectives
+    nodes = tuple(
+        np.concatenate([costs[:, :n] for costs in per_node], axis=1)
+        for per_node in zip(*(p.node_costs for p in problems), strict=True)
+    )
+    ends = sorted({(edge.source, edge.target) for p in problems for edge in p.edges})
+    edges = []
+    for source, target in ends:
+        shape = (len(nodes[source]), len(nodes[target]), n)
+        parts = [
+            sum((e.cost[:, :, :n] for e in p.edges if (e.source, e.target) == (source, target)), np.zeros(shape))
+            for p in problems
+        ]
+        edges.append(ReshardEdge(source, target, np.concatenate(parts, axis=2)))
+    return IntraOpProblem(nodes, tuple(edges), n_objectives=n * len(problems))
+
+
+def max_table(tables: list[StageTable]) -> StageTable:
+    """The table of a stage on several devices: each entry the worst of them, the report's parts those of the slowest."""
+    slowest = max(tables, key=lambda table: float(table.time_s.sum()))
+    return StageTable(
+        time_s=np.max([t.time_s for t in tables], axis=0),
+        activation_bytes=np.max([t.activation_bytes for t in tables], axis=0),
+        transient_bytes=np.max([t.transient_bytes for t in tables], axis=0),
+        static_bytes=np.max([t.static_bytes for t in tables], axis=0),
+        extra_s=np.max([t.extra_s for t in tables], axis=0),
+        boundary_s=max(t.boundary_s for t in tables),
+        step_s=max(t.step_s for t in tables),
+        capacity_bytes=min(t.capacity_bytes for t in tables),
+        parts=slowest.parts,
+    )
+
+
+def _keeps_input(block: Block) -> bool:
+    """Whether the block's own input is among the tensors it keeps (token ids of the embedding are not activations)."""
+    written = {tensor.name for operator in block.operators for tensor in operator.outputs}
+    return not any(op.kind is OperatorKind.EMBEDDING for op in block.operators) and bool(kept_tensors(block).none - written)
+
+
+def _communicators(candidate: Candidate) -> int:
+    """Process groups with their own buffers: one for each axis longer than 1."""
+    mesh = candidate.mesh
+    return sum(degree > 1 for degree in (mesh.tp, mesh.cp, mesh.dp * mesh.cp, mesh.pp))

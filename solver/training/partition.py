@@ -1,0 +1,68 @@
+"""Stage borders and recompute modes of one member, by the exact stage partition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.stages import memory_shortage, partition_layers
+from solver.training.costs import StageTable
+from solver.training.evaluate import StageSpan, in_flight_1f1b
+from solver.training.space import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Why a member does not fit: the stage that is worst off in its roomiest split (framework overhead not counted)."""
+
+    stage: int
+    need_bytes: float
+    have_bytes: float
+
+    @property
+    def lacking_bytes(self) -> float:
+        """Memory that is missing."""
+        return self.need_bytes - self.have_bytes
+
+
+def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[StageSpan, ...] | Shortfall:
+    """The fastest stages that fit, or by how much the roomiest ones do not."""
+    found = partition_layers(
+        time_s=np.array([table.time_s for table in tables]),
+        static_bytes=tables[0].static_bytes,
+        activation_bytes=tables[0].activation_bytes,
+        transient_bytes=tables[0].transient_bytes,
+        extra_s=np.array([table.extra_s for table in tables]),
+        boundary_s=np.array([table.boundary_s for table in tables]),
+        step_s=np.array([table.step_s for table in tables]),
+        capacity_bytes=_capacities(tables),
+        in_flight=_in_flight(candidate),
+        n_microbatches=candidate.n_microbatches,
+    )
+    if found is None:
+        return smallest_shortfall(candidate, tables)
+    return tuple(StageSpan(stage.first, stage.last, candidate.recompute[stage.config]) for stage in found.stages)
+
+
+def smallest_shortfall(candidate: Candidate, tables: tuple[StageTable, ...]) -> Shortfall:
+    """The fullest stage of the split and recompute modes that lack least memory."""
+    shortage = memory_shortage(
+        static_bytes=tables[0].static_bytes,
+        activation_bytes=tables[0].activation_bytes,
+        transient_bytes=tables[0].transient_bytes,
+        capacity_bytes=_capacities(tables),
+        in_flight=_in_flight(candidate),
+    )
+    assert shortage is not None, "the space has no more stages than layers"
+    return Shortfall(shortage.stage, shortage.need_bytes, shortage.have_bytes)
+
+
+def _capacities(tables: tuple[StageTable, ...]) -> npt.NDArray[np.generic]:
+    return np.array([max(0.0, table.capacity_bytes) for table in tables])
+
+
+def _in_flight(candidate: Candidate) -> npt.NDArray[np.generic]:
+    pp = candidate.mesh.pp
+    return np.array([in_flight_1f1b(pp=pp, position=i, n_microbatches=candidate.n_microbatches) for i in range(pp)])

@@ -1,0 +1,200 @@
+"""Plans a training request, and predicts a given training plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodels.errors import PlanFileError, WorkloadError
+from costmodels.operators import SEQ
+from solver.control import OnProgress, Stop
+from solver.plan import Certificate, Plan, Reason, SearchStats, Status
+from solver.request import Objective, PlanRequest, TrainingWorkload
+from solver.sharding import REPLICATED, sharded
+from solver.training.costs import Sharding, TrainingCosts
+from solver.training.evaluate import Decision, StageSpan, evaluate_decision
+from solver.training.partition import Shortfall
+from solver.training.report import decided_plan, feasible_plan, infeasible_plan, memory_reason
+from solver.training.search import closest_to_fitting, search, stage_tables
+from solver.training.space import Candidate, Mesh, candidates
+
+TRAINING_OBJECTIVES = (Objective.THROUGHPUT, Objective.STEP_TIME)
+"""With a fixed global batch and all devices in use, both ask for the shortest step."""
+
+
+def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
+    """The fastest plan of the request's space that fits memory and meets the SLO, or the reason why none does.
+
+    Raises WorkloadError for an objective that training has not, and InvalidInputError for a model that can't be staged.
+    """
+    if request.objective not in TRAINING_OBJECTIVES:
+        raise WorkloadError(
+            "this objective does not go with a training workload",
+            given=request.objective.value,
+            allowed=", ".join(objective.value for objective in TRAINING_OBJECTIVES),
+        )
+    if not request.model.is_chain:
+        raise WorkloadError(
+            "training plans need a model whose blocks follow one another in one line",
+            given=f"{len(request.model.edges)} edges",
+            remedy="give the model as a chain; branches may live inside a block",
+        )
+    costs = TrainingCosts(request)
+    result = search(request, costs, stop=stop, progress=progress)
+    if result.best is not None:
+        reason = _slo_reason(request, result.best.cost.step_time_s)
+        if reason is None:
+            return feasible_plan(request, costs, result)
+    elif result.n_members == 0:
+        reason = _division_reason(request)
+    else:
+        closest = closest_to_fitting(request, costs, stop=stop)
+        reason = _division_reason(request) if closest is None else _memory_reason(costs, *closest)
+    return infeasible_plan(request, reason, n_candidates=result.n_candidates, n_solved=result.n_solved)
+
+
+def predict_training(request: PlanRequest, plan: Plan) -> Plan:
+    """The given plan with its figures predicted anew under the request's model, cluster and cost models.
+
+    A plan that does not fit memory comes back infeasible, with its figures and the reason. Raises PlanFileError when the
+    plan does not belong to the request (other layers, more devices, a sharding that does not divide).
+    """
+    costs = TrainingCosts(request)
+    decision = _decision_of(request, costs, plan)
+    kinds = costs.stage_kinds(decision.candidate)
+    tables = stage_tables(decision.candidate, decision.sharding, kinds, costs)
+    cost = evaluate_decision(decision, tables)
+    certificate = Certificate(Status.FEASIBLE, cost.step_time_s, None, None, "s", "a given plan: no search was made")
+    predicted = decided_plan(request, costs, decision, cost, certificate=certificate, stats=SearchStats(1, 1, 0.0))
+    worst = max(range(len(cost.stages)), key=lambda i: cost.stages[i].need_bytes - cost.stages[i].capacity_bytes)
+    stage = cost.stages[worst]
+    reason = _slo_reason(request, cost.step_time_s)
+    if not stage.fits:
+        overhead = tables[worst].parts.overhead_bytes
+        reason = memory_reason(decision.candidate, Shortfall(worst, stage.need_bytes, stage.capacity_bytes), overhead)
+    if reason is None:
+        return predicted
+    infeasible = Certificate(Status.INFEASIBLE, cost.step_time_s, None, None, "s", certificate.space)
+    return replace(predicted, feasible=False, certificate=infeasible, reason=reason)
+
+
+def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: Shortfall) -> Reason:
+    kinds = costs.stage_kinds(candidate)
+    sharding = next(costs.shardings(candidate, kinds))
+    overhead = costs.table(candidate, kinds[shortfall.stage], sharding).parts.overhead_bytes
+    return memory_reason(candidate, shortfall, overhead)
+
+
+def _slo_reason(request: PlanRequest, step_time_s: float) -> Reason | None:
+    """Reason why the best step time breaks the SLO; None when it keeps it."""
+    workload, slo = request.workload, request.slo
+    assert isinstance(workload, TrainingWorkload)
+    limits = []
+    if slo.max_step_time_s is not None:
+        limits.append(("slo.max_step_time_s", slo.max_step_time_s))
+    if slo.min_tokens_per_s is not None:
+        limits.append(("slo.min_tokens_per_s", workload.global_batch * workload.seq_len / slo.min_tokens_per_s))
+    broken = [(name, limit_s) for name, limit_s in limits if step_time_s > limit_s]
+    if not broken:
+        return None
+    name, limit_s = min(broken, key=lambda item: item[1])
+    tokens = workload.global_batch * workload.seq_len
+    return Reason(
+        constraint=name,
+        need=step_time_s,
+        have=limit_s,
+        unit="s",
+        message=(
+            f"{name}: the fastest step that fits takes {step_time_s:.4g} s ({tokens / step_time_s:,.0f} tokens/s), the "
+            f"SLO allows {limit_s:.4g} s ({tokens / limit_s:,.0f} tokens/s): {step_time_s / limit_s:.3f} times too slow"
+        ),
+        remedies=("add devices, or faster ones", "relax the SLO", "lift restrictions in 'search'"),
+    )
+
+
+def _division_reason(request: PlanRequest) -> Reason:
+    """Reason of a request in which no mesh divides the devices, the batch and the model's dims."""
+    workload, n_devices = request.workload, request.cluster.n_devices
+    assert isinstance(workload, TrainingWorkload)
+    message = (
+        f"no allowed split of {n_devices} devices into dp x tp x cp x pp divides the global batch of "
+        f"{workload.global_batch}, the sequence of {workload.seq_len} and the model's heads, feed-forward and vocabulary "
+        f"sizes evenly, with tp inside a node and at most {len(request.model.layers)} stages"
+    )
+    dp_limit = max((c.mesh.dp for c in candidates(request)), default=workload.global_batch)
+    return Reason(
+        constraint="divisibility",
+        need=float(n_devices),
+        have=float(min(dp_limit, n_devices - 1)),
+        unit="devices",
+        message=message,
+        remedies=(
+            "choose a global batch with more divisors, or a number of devices that divides it",
+            "lift restrictions on dp, tp, pp, cp and microbatch in 'search', if there are any",
+        ),
+    )
+
+
+def _decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decision:
+    """The decision that a plan record stands for."""
+    if plan.kind != "training" or plan.axes is None or plan.microbatch is None or not plan.stages:
+        raise PlanFileError("this is not a plan with training stages", given=plan.kind)
+    workload, axes = request.workload, plan.axes
+    assert isinstance(workload, TrainingWorkload)
+    mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp)
+    if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
+        raise PlanFileError(
+            "the plan needs more devices than the cluster has",
+            given=mesh.stage_devices * mesh.pp,
+            allowed=f"at most {request.cluster.n_devices}",
+        )
+    if mesh.dp * plan.microbatch.size * plan.microbatch.count != workload.global_batch:
+        raise PlanFileError(
+            "dp x micro-batch size x count must be the global batch",
+            given=(mesh.dp, plan.microbatch.size, plan.microbatch.count),
+            allowed=str(workload.global_batch),
+        )
+    modes = tuple(dict.fromkeys(stage.recompute for stage in plan.stages))
+    boundary = sharded(SEQ) if plan.sequence_parallel else REPLICATED
+    zero_stage = plan.stages[0].zero_stage
+    candidate = Candidate(mesh, plan.microbatch.size, plan.microbatch.count, zero_stage, boundary, modes)
+    return Decision(candidate, _sharding_of(costs, candidate, plan), _spans_of(costs, plan))
+
+
+def _spans_of(costs: TrainingCosts, plan: Plan) -> tuple[StageSpan, ...]:
+    spans, expected = [], 0
+    for stage in plan.stages:
+        for blocks in stage.blocks:
+            layers = costs.model.layers[blocks.first : blocks.first + blocks.count]
+            if blocks.first != expected or set(layers) != {blocks.block} or len(layers) != blocks.count:
+                raise PlanFileError(
+                    "the plan's layers are not the model's layers in order",
+                    given=f"{blocks.count} x {blocks.block} from layer {blocks.first}",
+                    allowed=f"layer {expected} next, of {len(costs.model.layers)}",
+                )
+            expected += blocks.count
+        first = stage.blocks[0].first
+        spans.append(StageSpan(first, expected - 1, stage.recompute))
+    if expected != len(costs.model.layers) or len(spans) != (plan.axes.pp if plan.axes else 0):
+        raise PlanFileError("the plan does not cover the model", given=expected, allowed=str(len(costs.model.layers)))
+    return tuple(spans)
+
+
+def _sharding_of(costs: TrainingCosts, candidate: Candidate, plan: Plan) -> Sharding:
+    named = {(s.block, s.operator): s.strategy for s in plan.shardings}
+    setting = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
+    sharding = []
+    for block_name in costs.block_names:
+        built = costs.problem(block_name, setting)
+        if built is None:
+            raise PlanFileError(f"block {block_name!r} can't be sharded over tp {candidate.mesh.tp}: a dim does not divide")
+        choice = []
+        for operator, options in zip(costs.model.block(block_name).operators, built.strategies, strict=True):
+            names = [option.name for option in options]
+            wanted = named.get((block_name, operator.name))
+            if wanted not in names:
+                raise PlanFileError(
+                    f"operator {block_name}/{operator.name} has no such sharding", given=wanted, allowed=", ".join(names)
+                )
+            choice.append(names.index(wanted))
+        sharding.append(tuple(choice))
+    return tuple(sharding)

@@ -1,0 +1,253 @@
+"""From a solved search to a Plan: stages, breakdown, runners-up, frontier, certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodels.operators import BATCH, SEQ, forward_flops
+from solver.plan import (
+    Axes,
+    Certificate,
+    DeviceRange,
+    FrontierPoint,
+    LayerSpan,
+    Microbatch,
+    OperatorSharding,
+    Plan,
+    Predicted,
+    Reason,
+    RunnerUp,
+    SearchStats,
+    Stage,
+    StageMemory,
+    Status,
+)
+from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
+from solver.sharding import strategies
+from solver.training.bands import calibrations_used, step_time_bands
+from solver.training.costs import StageTable, TrainingCosts
+from solver.training.evaluate import Decision, DecisionCost, StageSpan
+from solver.training.partition import Shortfall
+from solver.training.breakdown import time_breakdown
+from solver.training.alternatives import frontier, runners_up, summary
+from solver.training.search import SearchResult, stage_tables
+from solver.training.space import Candidate
+
+SCHEDULE = "1f1b"
+GB = 1e9
+
+NOTES = (
+    "gradient buckets are layers: each travels under the next layer's backward pass, the last one is exposed",
+    "tensor-parallel communication is exposed; ring context parallelism hides under attention",
+    "pipeline sends are not hidden (1F1B)",
+)
+"""What the time model assumes about overlap; every training plan says so."""
+
+
+def feasible_plan(request: PlanRequest, costs: TrainingCosts, result: SearchResult) -> Plan:
+    """The plan of a search that found one."""
+    assert result.best is not None and result.bound_s is not None
+    best = result.best
+    objective = best.cost.step_time_s
+    gap = max(0.0, (objective - result.bound_s) / objective)
+    certificate = Certificate(
+        status=Status.OPTIMAL if result.complete else Status.FEASIBLE,
+        objective=objective,
+        bound=min(result.bound_s, objective),
+        gap=gap,
+        unit="s",
+        space=space_text(request),
+    )
+    return decided_plan(
+        request,
+        costs,
+        best.decision,
+        best.cost,
+        certificate=certificate,
+        stats=SearchStats(result.n_candidates, result.n_solved, 0.0),
+        runners_up=runners_up(costs, best, result),
+        frontier=frontier(request, best, result),
+    )
+
+
+def decided_plan(
+    request: PlanRequest,
+    costs: TrainingCosts,
+    decision: Decision,
+    cost: DecisionCost,
+    *,
+    certificate: Certificate,
+    stats: SearchStats,
+    runners_up: tuple[RunnerUp, ...] = (),
+    frontier: tuple[FrontierPoint, ...] = (),
+) -> Plan:
+    """The plan record of one decision."""
+    workload, candidate = request.workload, decision.candidate
+    assert isinstance(workload, TrainingWorkload)
+    mesh = candidate.mesh
+    kinds = costs.stage_kinds(candidate)
+    tables = stage_tables(candidate, decision.sharding, kinds, costs)
+    tokens_per_s = workload.global_batch * workload.seq_len / cost.step_time_s
+    stages = tuple(
+        Stage(
+            blocks=_layer_spans(costs.model.layers, span),
+            devices=(DeviceRange(position * mesh.stage_devices, mesh.stage_devices),),
+            axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp),
+            recompute=span.recompute,
+            zero_stage=candidate.zero_stage,
+            time_s=stage.time_s,
+            extra_s=stage.extra_s,
+            in_flight=stage.in_flight,
+            memory=_memory(table, span, stage.activation_bytes, stage.transient_bytes),
+        )
+        for position, (span, stage, table) in enumerate(zip(decision.spans, cost.stages, tables, strict=True))
+    )
+    peak_bytes = max(stage.memory.total_bytes for stage in stages)
+    return Plan(
+        kind="training",
+        feasible=True,
+        certificate=certificate,
+        devices=mesh.stage_devices * mesh.pp,
+        search=stats,
+        calibration=calibrations_used(request),
+        model=request.model.name,
+        predicted=Predicted(
+            tokens_per_s=tokens_per_s,
+            peak_memory_bytes=peak_bytes,
+            step_time_s=cost.step_time_s,
+            mfu=_mfu(request, cost.step_time_s),
+            cost_per_million_tokens=_cost_per_million_tokens(request, tokens_per_s),
+            bands=step_time_bands(request, cost.step_time_s, tokens_per_s),
+        ),
+        axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp),
+        stages=stages,
+        shardings=_shardings(request, costs, decision),
+        sequence_parallel=candidate.boundary.dim == SEQ,
+        schedule=SCHEDULE,
+        microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
+        breakdown=time_breakdown(decision, cost, tables),
+        runners_up=runners_up,
+        frontier=frontier,
+        notes=NOTES,
+    )
+
+
+def infeasible_plan(request: PlanRequest, reason: Reason, *, n_candidates: int, n_solved: int) -> Plan:
+    """The answer when nothing in the space satisfies the constraints."""
+    return Plan(
+        kind="training",
+        feasible=False,
+        certificate=Certificate(Status.INFEASIBLE, None, None, None, "s", space_text(request)),
+        devices=request.cluster.n_devices,
+        search=SearchStats(n_candidates, n_solved, 0.0),
+        calibration=calibrations_used(request),
+        model=request.model.name,
+        reason=reason,
+    )
+
+
+def space_text(request: PlanRequest) -> str:
+    """What the certificate's bound covers, in words."""
+    search = request.search
+    if search.space is Space.LAUNCHABLE:
+        space = f"launchable by {search.launcher.value}: one recompute mode and one residual layout for all stages"
+    else:
+        space = "free: any dim over the tp axis in each block, recompute chosen for each stage"
+    fixed = [
+        f"{name} in {sorted(str(getattr(v, 'value', v)) for v in allowed)}"
+        for name, allowed in (
+            ("dp", search.dp),
+            ("tp", search.tp),
+            ("pp", search.pp),
+            ("cp", search.cp),
+            ("microbatch", search.microbatch),
+            ("recompute", search.recompute),
+            ("zero_stage", search.zero_stages),
+        )
+        if allowed
+    ]
+    restricted = f"; restricted to {', '.join(fixed)}" if fixed else ""
+    return (
+        f"{space}; equal dp x tp x cp in every stage, all {request.cluster.n_devices} devices, uneven stages, 1F1B, "
+        f"ZeRO 0-3{restricted}"
+    )
+
+
+def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: float) -> Reason:
+    """Reason of a request in which no candidate fits: the one that comes closest, in numbers."""
+    need, have = shortfall.need_bytes + overhead_bytes, shortfall.have_bytes + overhead_bytes
+    return Reason(
+        constraint="device_memory",
+        need=need,
+        have=have,
+        unit="bytes",
+        stage=shortfall.stage,
+        message=(
+            f"device memory: the plan that comes closest ({summary(candidate)}) needs {need / GB:.2f} GB on stage "
+            f"{shortfall.stage}, a device has {have / GB:.2f} GB: {(need - have) / GB:.2f} GB too little"
+        ),
+        remedies=(
+            "add devices, or devices with more memory",
+            "allow more recompute, higher ZeRO stages, or smaller micro-batches in 'search', if they are restricted",
+            "shorten seq_len, or use a smaller optimizer state (sgd_momentum, muon)",
+        ),
+    )
+
+
+def _layer_spans(layers: Sequence[str], span: StageSpan) -> tuple[LayerSpan, ...]:
+    spans: list[LayerSpan] = []
+    for layer in range(span.first, span.last + 1):
+        if spans and spans[-1].block == layers[layer]:
+            last = spans.pop()
+            spans.append(LayerSpan(last.block, last.first, last.count + 1))
+        else:
+            spans.append(LayerSpan(layers[layer], layer, 1))
+    return tuple(spans)
+
+
+def _memory(table: StageTable, span: StageSpan, activations: float, transient: float) -> StageMemory:
+    layers = slice(span.first, span.last + 1)
+    parts = table.parts
+    return StageMemory(
+        weights_bytes=float(parts.weights_bytes[layers].sum()),
+        gradients_bytes=float(parts.gradients_bytes[layers].sum()),
+        optimizer_bytes=float(parts.optimizer_bytes[layers].sum()),
+        activations_bytes=activations,
+        transient_bytes=transient,
+        overhead_bytes=parts.overhead_bytes,
+        capacity_bytes=table.capacity_bytes + parts.overhead_bytes,
+    )
+
+
+def _shardings(request: PlanRequest, costs: TrainingCosts, decision: Decision) -> tuple[OperatorSharding, ...]:
+    """Strategy names of every operator, by distinct block."""
+    kind = costs.stage_kinds(decision.candidate)[0]
+    setting = costs.settings(decision.candidate, kind)[0]
+    found = []
+    for block_name, choice in zip(costs.block_names, decision.sharding, strict=True):
+        built = costs.problem(block_name, setting)
+        assert built is not None, "a decision has a sharding for every block"
+        for operator, options, index in zip(costs.model.block(block_name).operators, built.strategies, choice, strict=True):
+            found.append(OperatorSharding(block_name, operator.name, options[index].name))
+    return tuple(found)
+
+
+def _mfu(request: PlanRequest, step_time_s: float) -> float:
+    """Model FLOPs utilisation: three times the forward FLOPs (attention counted as its kernel runs it) over the peak."""
+    workload, cluster = request.workload, request.cluster
+    assert isinstance(workload, TrainingWorkload)
+    sizes = {**request.model.dims, BATCH: workload.global_batch, SEQ: workload.seq_len}
+    forward = sum(
+        run.repeat * sum(forward_flops(op, sizes) for op in request.model.block(run.block).operators)
+        for run in request.model.chain
+    )
+    peak = sum(group.n_devices * group.node.device.peak(workload.precision) for group in cluster.groups)
+    return 3.0 * forward / (step_time_s * peak)
+
+
+def _cost_per_million_tokens(request: PlanRequest, tokens_per_s: float) -> float | None:
+    prices = [group.node.device.price_per_hour for group in request.cluster.groups]
+    if any(price is None for price in prices):
+        return None
+    per_hour = sum(g.n_devices * (g.node.device.price_per_hour or 0.0) for g in request.cluster.groups)
+    return per_hour / 3600.0 / tokens_per_s * 1e6

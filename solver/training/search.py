@@ -1,0 +1,236 @@
+"""Best-first branch and bound over training candidates, with a proven bound at every moment.
+
+Two levels. A *family* (mesh, micro-batch, residual layout) has a lower bound from its block costs alone; a *member* (a
+family with ZeRO stage, recompute modes and shardings) has a tighter one from its full cost tables. Members are solved
+exactly by the stage partition. Whatever is popped next has the lowest bound of all that is left, so the search may stop
+as soon as that bound reaches the best plan found.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.control import OnProgress, Progress, Stop
+from solver.request import PlanRequest
+from solver.training.costs import Sharding, StageKind, StageTable, TrainingCosts
+from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
+from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
+from solver.training.space import Candidate, Mesh, candidates
+
+RELATIVE_TIE = 1e-12
+"""Step times closer than this count as equal; the canonical order then decides."""
+
+PROGRESS_EVERY = 64
+"""Popped nodes between two progress events."""
+
+MIN_ALTERNATIVES = 3
+"""Losing meshes that the search looks at before it ends, so that a runner-up can be named."""
+
+MAX_EXTRA_MEMBERS = 200
+"""Members solved only to find runners-up, at most."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A decision with its cost."""
+
+    decision: Decision
+    cost: DecisionCost
+
+    @property
+    def sort_key(self) -> tuple[object, ...]:
+        """Canonical order among equal step times."""
+        return (self.decision.candidate.sort_key, self.decision.sharding)
+
+
+@dataclass
+class SearchResult:
+    """What the search found.
+
+    ``refused`` holds, for each mesh, the member that looked faster than the best plan and came closest to fitting.
+    """
+
+    best: Solved | None = None
+    bound_s: float | None = None
+    alternatives: list[Solved] = field(default_factory=list)
+    refused: dict[Mesh, tuple[Candidate, Shortfall]] = field(default_factory=dict)
+    n_candidates: int = 0
+    n_members: int = 0
+    n_solved: int = 0
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class Member:
+    """A candidate with everything fixed but stage borders and each stage's recompute mode."""
+
+    candidate: Candidate
+    sharding: Sharding
+    tables: tuple[StageTable, ...]
+
+
+def search(request: PlanRequest, costs: TrainingCosts, *, stop: Stop, progress: OnProgress) -> SearchResult:
+    """The fastest plan of the request's space, with a proven lower bound on the step time of every plan in it."""
+    result = SearchResult()
+    families: dict[tuple[object, ...], list[Candidate]] = {}
+    for candidate in candidates(request):
+        result.n_candidates += 1
+        key = (candidate.mesh, candidate.microbatch, candidate.boundary)
+        families.setdefault(key, []).append(candidate)
+    order = itertools.count()
+    heap: list[tuple[float, int, list[Candidate] | Member]] = []
+    for members in families.values():
+        bound = family_bound_s(members[0], costs)
+        if bound is not None:
+            heapq.heappush(heap, (bound, next(order), members))
+    popped, seen_meshes, extra_members = 0, set(), 0
+    limit = request.search.max_candidates
+    while heap:
+        bound, _, node = heap[0]
+        enough = len(seen_meshes) > MIN_ALTERNATIVES or extra_members >= MAX_EXTRA_MEMBERS
+        beaten = result.best is not None and bound >= result.best.cost.step_time_s * (1 - RELATIVE_TIE)
+        if beaten and result.bound_s is None:
+            result.bound_s = result.best.cost.step_time_s if result.best else None
+            result.complete = True
+        if result.complete and enough:
+            break
+        if stop() or (limit is not None and result.n_solved >= limit):
+            break
+        heapq.heappop(heap)
+        popped += 1
+        if popped % PROGRESS_EVERY == 0:
+            best = result.best.cost.step_time_s if result.best else None
+            progress(Progress(popped, popped + len(heap), best, bound, f"{result.n_solved} partitions solved"))
+        if isinstance(node, list):
+            for candidate in node:
+                for member in expand(candidate, costs):
+                    heapq.heappush(heap, (member_bound_s(member), next(order), member))
+            continue
+        result.n_members += 1
+        if least_shortfall_bytes(node) > 0:
+            continue
+        extra_members += result.complete
+        result.n_solved += 1
+        solved = _solve(node)
+        if isinstance(solved, Shortfall):
+            if not result.complete:
+                _refuse(result, node.candidate, solved)
+            continue
+        seen_meshes.add(node.candidate.mesh)
+        _take(result, solved)
+    if not heap and result.bound_s is None:
+        result.complete = True
+        result.bound_s = result.best.cost.step_time_s if result.best else None
+    elif result.bound_s is None:
+        result.bound_s = heap[0][0] if result.best is None else min(heap[0][0], result.best.cost.step_time_s)
+    return result
+
+
+def expand(candidate: Candidate, costs: TrainingCosts) -> Iterator[Member]:
+    """Members of a candidate: one for each combination of Pareto-optimal shardings of its distinct blocks."""
+    kinds = costs.stage_kinds(candidate)
+    for sharding in costs.shardings(candidate, kinds):
+        yield Member(candidate, sharding, stage_tables(candidate, sharding, kinds, costs))
+
+
+def stage_tables(
+    candidate: Candidate, sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
+) -> tuple[StageTable, ...]:
+    """Cost table of each stage position; equal positions share one object."""
+    made = {kind: costs.table(candidate, kind, sharding) for kind in dict.fromkeys(kinds)}
+    return tuple(made[kind] for kind in kinds)
+
+
+def family_bound_s(candidate: Candidate, costs: TrainingCosts) -> float | None:
+    """Lower bound on the step time of a family: fastest device, no memory limit, no recompute, no state communication."""
+    fastest = None
+    for kind in dict.fromkeys(costs.stage_kinds(candidate)):
+        for setting in costs.settings(candidate, kind):
+            layer_s = costs.fastest_layers_s(setting)
+            if layer_s is None:
+                return None
+            fastest = layer_s if fastest is None else np.minimum(fastest, layer_s)
+    assert fastest is not None, "a candidate has at least one stage"
+    return _pipeline_bound_s(fastest, candidate, 0.0, 0.0)
+
+
+def member_bound_s(member: Member) -> float:
+    """Lower bound on the step time of a member: its exact costs at the fastest position, borders and memory relaxed."""
+    tables = tuple(dict.fromkeys(member.tables))
+    layer_s = np.min([table.time_s.min(axis=0) for table in tables], axis=0)
+    extra_s = np.min([table.extra_s for table in tables], axis=0)
+    step_s = min(table.step_s for table in tables)
+    boundary_s = min(table.boundary_s for table in tables)
+    pp = member.candidate.mesh.pp
+    # m t_i + d_i <= T for every stage i; so is their mean over stages.
+    mean = (member.candidate.n_microbatches * (layer_s.sum() + pp * boundary_s) + extra_s.sum()) / pp + step_s
+    return max(float(mean), _pipeline_bound_s(layer_s, member.candidate, boundary_s, float(extra_s[0]) + step_s))
+
+
+def _pipeline_bound_s(layer_s: npt.NDArray[np.float64], candidate: Candidate, boundary_s: float, first_extra_s: float) -> float:
+    """sum t + (m-1) max t + d_1, with max t at least the mean stage and the longest layer."""
+    pp = candidate.mesh.pp
+    total = float(layer_s.sum()) + pp * boundary_s
+    longest = max(total / pp, float(layer_s.max()) + boundary_s)
+    return total + (candidate.n_microbatches - 1) * longest + first_extra_s
+
+
+def _solve(member: Member) -> Solved | Shortfall:
+    found = partition_stages(member.candidate, member.tables)
+    if isinstance(found, Shortfall):
+        return found
+    decision = Decision(member.candidate, member.sharding, found)
+    return Solved(decision, evaluate_decision(decision, member.tables))
+
+
+def _refuse(result: SearchResult, candidate: Candidate, shortfall: Shortfall) -> None:
+    known = result.refused.get(candidate.mesh)
+    if known is None or shortfall.lacking_bytes < known[1].lacking_bytes:
+        result.refused[candidate.mesh] = (candidate, shortfall)
+
+
+def _take(result: SearchResult, solved: Solved) -> None:
+    """Keep the better of two plans as the best; the other becomes an alternative."""
+    best = result.best
+    if best is None:
+        result.best = solved
+        return
+    difference = solved.cost.step_time_s - best.cost.step_time_s
+    tie = abs(difference) <= RELATIVE_TIE * best.cost.step_time_s
+    if difference < 0 and not tie or tie and solved.sort_key < best.sort_key:
+        result.best = solved
+        result.alternatives.append(best)
+    else:
+        result.alternatives.append(solved)
+
+
+def closest_to_fitting(request: PlanRequest, costs: TrainingCosts, *, stop: Stop) -> tuple[Candidate, Shortfall] | None:
+    """Of an infeasible request, the candidate that lacks the least memory on its fullest stage; None if none divides."""
+    waiting: list[tuple[float, int, Candidate, Sharding]] = []
+    for candidate in candidates(request):
+        for member in expand(candidate, costs):
+            waiting.append((least_shortfall_bytes(member), len(waiting), candidate, member.sharding))
+    heapq.heapify(waiting)
+    best: tuple[Candidate, Shortfall] | None = None
+    while waiting and not stop():
+        bound, _, candidate, sharding = heapq.heappop(waiting)
+        if best is not None and bound >= best[1].lacking_bytes:
+            break
+        tables = stage_tables(candidate, sharding, costs.stage_kinds(candidate), costs)
+        shortfall = smallest_shortfall(candidate, tables)
+        if best is None or shortfall.lacking_bytes < best[1].lacking_bytes:
+            best = (candidate, shortfall)
+    return best
+
+
+def least_shortfall_bytes(member: Member) -> float:
+    """Lower bound on what the fullest stage lacks: the mean over stages, with one micro-batch in flight."""
+    tables = tuple(dict.fromkeys(member.tables))
+    layers = np.min([(table.static_bytes + table.activation_bytes).min(axis=0) for table in tables], axis=0)
+    return float(layers.sum()) / member.candidate.mesh.pp - max(table.capacity_bytes for table in tables)

@@ -1,0 +1,158 @@
+"""The space of training plans: which outer candidates exist. Sharding, recompute and stage borders are decided inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from costmodels.errors import WorkloadError
+from costmodels.memory import MAX_ZERO_STAGE
+from costmodels.operators import OperatorKind
+from solver.graph import ModelGraph
+from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.sharding import Spec, boundary_specs
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Degrees of a candidate; tp x cp x dp x pp devices."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+
+    @property
+    def stage_devices(self) -> int:
+        """Devices of one stage."""
+        return self.dp * self.tp * self.cp
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherRules:
+    """What a launcher can express of a training plan beyond what every launcher can.
+
+    max_zero_with_pipeline   highest ZeRO stage beside pipeline parallelism
+    context_parallel         whether it has ring context parallelism
+    sequence_parallel        whether norms may be sharded over the sequence beside tp
+    """
+
+    max_zero_with_pipeline: int
+    context_parallel: bool
+    sequence_parallel: bool
+
+    def expresses(self, mesh: Mesh, boundary: Spec) -> bool:
+        """Whether the launcher has flags for this mesh and residual layout."""
+        return (mesh.cp == 1 or self.context_parallel) and (boundary.dim is None or self.sequence_parallel)
+
+
+_LAUNCHERS = {
+    # Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here.
+    Launcher.MEGATRON_LM: LauncherRules(max_zero_with_pipeline=1, context_parallel=True, sequence_parallel=True),
+    # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms; its long-context axis is Ulysses.
+    Launcher.DEEPSPEED: LauncherRules(max_zero_with_pipeline=1, context_parallel=False, sequence_parallel=False),
+    Launcher.TORCHTITAN: LauncherRules(max_zero_with_pipeline=3, context_parallel=True, sequence_parallel=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One point of the outer space. ``n_microbatches`` follows from the global batch.
+
+    ``recompute`` holds the modes that each stage may choose from: one where the launcher has one setting for all stages.
+    """
+
+    mesh: Mesh
+    microbatch: int
+    n_microbatches: int
+    zero_stage: int
+    boundary: Spec
+    recompute: tuple[Recompute, ...]
+
+    @property
+    def sort_key(self) -> tuple[int | str, ...]:
+        """Canonical order among equals: fewer ways of splitting first."""
+        mesh = self.mesh
+        modes = ",".join(mode.value for mode in self.recompute)
+        return (mesh.tp, mesh.cp, mesh.pp, mesh.dp, self.microbatch, self.zero_stage, self.boundary.dim or "", modes)
+
+
+def candidates(request: PlanRequest) -> Iterator[Candidate]:
+    """Every outer candidate that uses all devices of the cluster and divides the global batch evenly."""
+    workload, search = request.workload, request.search
+    assert isinstance(workload, TrainingWorkload)
+    if search.space is Space.LAUNCHABLE and search.launcher not in _LAUNCHERS:
+        raise WorkloadError(
+            "the launcher does not train",
+            given=search.launcher.value,
+            allowed=", ".join(launcher.value for launcher in _LAUNCHERS),
+        )
+    for mesh in meshes(request):
+        per_replica, rest = divmod(workload.global_batch, mesh.dp)
+        if rest:
+            continue
+        for microbatch in _divisors(per_replica):
+            if not _allowed(microbatch, search.microbatch):
+                continue
+            for zero_stage in _zero_stages(mesh, search):
+                for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
+                    if search.space is Space.LAUNCHABLE and not _LAUNCHERS[search.launcher].expresses(mesh, boundary):
+                        continue
+                    for modes in _recompute_choices(search):
+                        yield Candidate(mesh, microbatch, per_replica // microbatch, zero_stage, boundary, modes)
+
+
+def meshes(request: PlanRequest) -> Iterator[Mesh]:
+    """Every mesh over all devices: tp inside a node, cp where attention can be split, pp at most the number of layers."""
+    workload, search, cluster = request.workload, request.search, request.cluster
+    assert isinstance(workload, TrainingWorkload)
+    n_devices = cluster.n_devices
+    n_layers = len(request.model.layers)
+    for tp in _divisors(n_devices):
+        inside = all(group.node.devices_per_node % tp == 0 for group in cluster.groups)
+        if not inside or not _allowed(tp, search.tp):
+            continue
+        for cp in _divisors(n_devices // tp):
+            if not _allowed(cp, search.cp) or not _cp_fits(request.model, workload.seq_len, cp):
+                continue
+            for pp in _divisors(n_devices // (tp * cp)):
+                dp = n_devices // (tp * cp * pp)
+                if pp > n_layers or not _allowed(pp, search.pp) or not _allowed(dp, search.dp):
+                    continue
+                yield Mesh(dp=dp, tp=tp, pp=pp, cp=cp)
+
+
+def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
+    """Launchers have one recompute setting for all stages; in the free space each stage chooses its own."""
+    modes = tuple(mode for mode in Recompute if not search.recompute or mode in search.recompute)
+    return (modes,) if search.space is Space.FREE else tuple((mode,) for mode in modes)
+
+
+def _zero_stages(mesh: Mesh, search: Search) -> Iterator[int]:
+    """ZeRO stages that differ on this mesh and that the launcher can run."""
+    if mesh.dp * mesh.cp == 1:
+        stages: tuple[int, ...] = (0,) if not search.zero_stages else (min(search.zero_stages),)
+    else:
+        stages = tuple(range(MAX_ZERO_STAGE + 1))
+    free = search.space is Space.FREE
+    pipeline_ends_at = MAX_ZERO_STAGE if free else _LAUNCHERS[search.launcher].max_zero_with_pipeline
+    for stage in stages:
+        if _allowed(stage, search.zero_stages) and (mesh.pp == 1 or stage <= pipeline_ends_at):
+            yield stage
+
+
+def _cp_fits(model: ModelGraph, seq_len: int, cp: int) -> bool:
+    """Zig-zag ring attention splits the sequence into 2 cp equal chunks; without attention there is nothing to split by."""
+    if cp == 1:
+        return True
+    has_attention = any(op.kind is OperatorKind.ATTENTION for block in model.blocks for op in block.operators)
+    return has_attention and seq_len % (2 * cp) == 0
+
+
+def _allowed(value: int, restriction: tuple[int, ...]) -> bool:
+    return not restriction or value in restriction
+
+
+def _divisors(n: int) -> list[int]:
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
