@@ -117,7 +117,7 @@ class Operator:
     @property
     def dims(self) -> frozenset[str]:
         """Every dim that the operator touches."""
-        tensors = (*self.inputs, *self.outputs, *self.weights)
+        tensors: tuple[Tensor | Weight, ...] = (*self.inputs, *self.outputs, *self.weights)
         return frozenset(dim for tensor in tensors for dim in tensor.dims)
 
 

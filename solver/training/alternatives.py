@@ -41,7 +41,7 @@ def runners_up(costs: TrainingCosts, best: Solved, result: SearchResult) -> tupl
     """The best plan of each other mesh, fastest first, after the meshes that looked faster and did not fit."""
     seen = {best.decision.candidate.mesh}
     fit_somehow = {solved.decision.candidate.mesh for solved in (best, *result.alternatives)}
-    refused = []
+    refused: list[RunnerUp] = []
     for mesh, (candidate, shortfall) in result.refused.items():
         if mesh not in fit_somehow and len(refused) < MAX_RUNNERS_UP // 2:
             refused.append(
@@ -52,7 +52,7 @@ def runners_up(costs: TrainingCosts, best: Solved, result: SearchResult) -> tupl
                     f"{shortfall.have_bytes / GB:.1f} GB are left beside the framework",
                 )
             )
-    slower = []
+    slower: list[RunnerUp] = []
     for solved in sorted(result.alternatives, key=lambda s: (s.cost.step_time_s, s.sort_key)):
         if solved.decision.candidate.mesh not in seen and len(slower) < MAX_RUNNERS_UP - len(refused):
             seen.add(solved.decision.candidate.mesh)

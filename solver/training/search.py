@@ -89,7 +89,8 @@ def search(request: PlanRequest, costs: TrainingCosts, *, stop: Stop, progress: 
         bound = family_bound_s(members[0], costs)
         if bound is not None:
             heapq.heappush(heap, (bound, next(order), members))
-    popped, seen_meshes, extra_members = 0, set(), 0
+    popped, extra_members = 0, 0
+    seen_meshes: set[Mesh] = set()
     limit = request.search.max_candidates
     while heap:
         bound, _, node = heap[0]
