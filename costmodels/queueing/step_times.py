@@ -1,0 +1,104 @@
+"""Time of one engine step, as tables: what the simulator and the analytic model know of a layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class StepTimes:
+    """Seconds that each pipeline stage works in one step of the engine.
+
+    A step holds one token of each of ``n`` decoding sequences and chunks of prompts. Its time on a stage is the sum of
+
+    tokens_s            [stage, t]      everything that depends on the number of tokens t alone: projections, norms,
+                                        collectives, passing on to the next stage, the engine's own work
+    logits_s            [stage, n]      vocabulary head for n sequences that get a token
+    decode_s            [stage, n, j]   decode attention of n sequences that hold kv_grid[j] tokens each on average
+    prefill_s_per_pair  [stage, i, j]   prefill attention per query-key pair, of query_grid[i] tokens that follow
+                                        prefix_grid[j] tokens already in the cache
+    prefill_launch_s    [stage]         fixed time of prefill attention, once in a step that has prompt tokens
+    """
+
+    tokens_s: FloatArray
+    logits_s: FloatArray
+    decode_s: FloatArray
+    kv_grid: FloatArray
+    prefill_s_per_pair: FloatArray
+    query_grid: FloatArray
+    prefix_grid: FloatArray
+    prefill_launch_s: FloatArray
+
+    def __post_init__(self) -> None:
+        stages, sequences = self.logits_s.shape
+        expected = {
+            "tokens_s": (self.tokens_s.shape[:1], (stages,)),
+            "decode_s": (self.decode_s.shape, (stages, sequences, len(self.kv_grid))),
+            "prefill_s_per_pair": (
+                self.prefill_s_per_pair.shape,
+                (stages, len(self.query_grid), len(self.prefix_grid)),
+            ),
+            "prefill_launch_s": (self.prefill_launch_s.shape, (stages,)),
+        }
+        for name, (shape, wanted) in expected.items():
+            assert shape == wanted, f"{name} has shape {shape}, not {wanted}"
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return int(self.tokens_s.shape[0])
+
+    @property
+    def max_tokens(self) -> int:
+        """Largest number of tokens in a step that the tables hold."""
+        return int(self.tokens_s.shape[1]) - 1
+
+    @property
+    def max_sequences(self) -> int:
+        """Largest number of sequences in a step that the tables hold."""
+        return int(self.logits_s.shape[1]) - 1
+
+    def decode_step_s(self, sequences: FloatArray, kv_tokens: float) -> FloatArray:
+        """[stage, i] time of a step of sequences[i] decoding sequences with kv_tokens tokens each, no prompt in it."""
+        n = np.clip(np.rint(sequences).astype(np.int64), 0, self.max_sequences)
+        linear = self.tokens_s[:, np.minimum(n, self.max_tokens)] + self.logits_s[:, n]
+        return np.asarray(linear + self._decode_attention_s(n, kv_tokens))
+
+    def mixed_step_s(
+        self, sequences: FloatArray, kv_tokens: float, *, prompt_tokens: float, prefix_tokens: float, logits: int
+    ) -> FloatArray:
+        """[stage, i] time of a step of sequences[i] decoding sequences and one chunk of a prompt.
+
+        ``logits`` is the number of sequences besides the decoding ones that get a token in this step.
+        """
+        n = np.clip(np.rint(sequences).astype(np.int64), 0, self.max_sequences)
+        tokens = np.clip(np.rint(sequences + prompt_tokens).astype(np.int64), 0, self.max_tokens)
+        linear = self.tokens_s[:, tokens] + self.logits_s[:, np.minimum(n + logits, self.max_sequences)]
+        prefill = self.prefill_launch_s + self.prefill_attention_s(prompt_tokens, prefix_tokens)
+        return np.asarray(linear + self._decode_attention_s(n, kv_tokens) + prefill[:, None])
+
+    def prefill_attention_s(self, query_tokens: float, prefix_tokens: float) -> FloatArray:
+        """[stage] attention time of a chunk, launch not included."""
+        i, fraction_i = _cell(self.query_grid, query_tokens)
+        j, fraction_j = _cell(self.prefix_grid, prefix_tokens)
+        table = self.prefill_s_per_pair
+        low = table[:, i, j] * (1 - fraction_j) + table[:, i, j + 1] * fraction_j
+        high = table[:, i + 1, j] * (1 - fraction_j) + table[:, i + 1, j + 1] * fraction_j
+        pairs = query_tokens * (prefix_tokens + (query_tokens + 1) / 2)
+        return np.asarray((low * (1 - fraction_i) + high * fraction_i) * pairs)
+
+    def _decode_attention_s(self, n: npt.NDArray[np.int64], kv_tokens: float) -> FloatArray:
+        j, fraction = _cell(self.kv_grid, kv_tokens)
+        return np.asarray(self.decode_s[:, n, j] * (1 - fraction) + self.decode_s[:, n, j + 1] * fraction)
+
+
+def _cell(grid: FloatArray, value: float) -> tuple[int, float]:
+    """Cell of an ascending grid that a value falls in, and where in it; values outside take the nearest end."""
+    j = int(np.clip(np.searchsorted(grid, value, side="right") - 1, 0, len(grid) - 2))
+    fraction = (value - grid[j]) / (grid[j + 1] - grid[j])
+    return j, float(np.clip(fraction, 0.0, 1.0))
