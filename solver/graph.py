@@ -7,6 +7,7 @@ operator that writes it. Edges between runs of blocks are explicit; left out, th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +19,9 @@ from costmodels.units import STRICT_RECORD, Name, PositiveInt
 MODEL_GRAPH_SCHEMA = "meshwright.model-graph/1"
 MAX_OPERATORS = 20_000
 MAX_LAYERS = 100_000
+MAX_DIM = 10**9
+MAX_RANK = 8
+"""Sizes of dims and ranks of tensors are bounded so that no product of them leaves the range of a float."""
 RESIDUAL = "x"
 """Name of the tensor that enters a block; each block names the tensor that leaves it in ``output``."""
 
@@ -149,8 +153,19 @@ def _check_blocks(graph: ModelGraph) -> None:
     reserved = sorted(RESERVED_DIMS & set(graph.dims))
     if reserved:
         raise ModelError("dims that come from the workload can't be set by the model", given=reserved)
+    oversized = {dim: size for dim, size in graph.dims.items() if size > MAX_DIM}
+    if oversized:
+        raise ModelError("dims are too large", given=oversized, allowed=f"at most {MAX_DIM}")
     for block in graph.blocks:
         for operator in block.operators:
+            activations = (*operator.inputs, *operator.outputs)
+            rank = max(*(len(tensor.dims) for tensor in activations), *(len(weight.dims) for weight in operator.weights))
+            if rank > MAX_RANK:
+                raise ModelError(
+                    f"operator {block.name}/{operator.name} has a tensor of too many dims",
+                    given=rank,
+                    allowed=f"at most {MAX_RANK}",
+                )
             unknown = sorted(operator.dims - set(graph.dims) - RESERVED_DIMS)
             if unknown:
                 raise ModelError(
@@ -218,4 +233,4 @@ def _topological_order(names: list[str], edges: Iterable[tuple[str, str, str]], 
 
 
 def _repeated(names: list[str]) -> list[str]:
-    return sorted({name for name in names if names.count(name) > 1})
+    return sorted(name for name, times in Counter(names).items() if times > 1)

@@ -17,13 +17,7 @@ NOTES_FIELD = "notes"
 
 def model_names() -> tuple[str, ...]:
     """Names of all models of the catalogue, sorted."""
-    return tuple(
-        sorted(
-            entry.name.removesuffix(".json")
-            for entry in _models().iterdir()
-            if entry.name.endswith(".json")
-        )
-    )
+    return tuple(sorted(entry.name.removesuffix(".json") for entry in _models().iterdir() if entry.name.endswith(".json")))
 
 
 @cache
@@ -35,9 +29,7 @@ def model(name: str) -> ModelGraph:
             given=name,
             allowed=", ".join(model_names()),
         )
-    document = json.loads(
-        _models().joinpath(f"{name}.json").read_text(encoding="utf-8")
-    )
+    document = json.loads(_models().joinpath(f"{name}.json").read_text(encoding="utf-8"))
     document.pop(NOTES_FIELD, None)
     return read_huggingface_config(document, name=name)
 

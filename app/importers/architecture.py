@@ -18,9 +18,7 @@ class Body(Protocol):
     def tag(self) -> str:
         """Word for the names of blocks that differ in this body."""
 
-    def operators(
-        self, source: Tensor, dims: Mapping[str, int]
-    ) -> tuple[Operator, ...]:
+    def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
         """Operators from the body's input to its output (first output of the last operator)."""
 
 
@@ -37,7 +35,7 @@ class NormPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A body with its norms, added to the residual stream. ``name`` prefixes norms and add: attn_norm, attn_residual."""
+    """A body with its norms, added to the residual stream; ``name`` prefixes them: attn_norm, attn_residual."""
 
     name: str
     body: Body

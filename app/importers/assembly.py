@@ -36,13 +36,8 @@ _SOFTMAX_FLOPS = 5.0
 def assemble(name: str, architecture: Architecture) -> ModelGraph:
     """The graph: blocks ``embedding``, one for each distinct layer, ``head``; runs of equal layers folded."""
     names = _layer_names(architecture.layers)
-    layer_blocks = tuple(
-        _layer_block(names[layer], layer, architecture) for layer in names
-    )
-    runs = tuple(
-        BlockRun(names[layer], repeat=len(list(group)))
-        for layer, group in groupby(architecture.layers)
-    )
+    layer_blocks = tuple(_layer_block(names[layer], layer, architecture) for layer in names)
+    runs = tuple(BlockRun(names[layer], repeat=len(list(group))) for layer, group in groupby(architecture.layers))
     return ModelGraph(
         name=name,
         dims=dict(architecture.dims),
@@ -65,11 +60,7 @@ def _layer_names(layers: tuple[Layer, ...]) -> dict[Layer, str]:
     for layer, row in zip(distinct, tags, strict=True):
         words = [tag for i, tag in enumerate(row) if len(columns[i]) > 1]
         name = "_".join(["layer", *words])
-        same = sum(
-            1
-            for taken in names.values()
-            if taken == name or taken.startswith(f"{name}_v")
-        )
+        same = sum(1 for taken in names.values() if taken == name or taken.startswith(f"{name}_v"))
         names[layer] = name if same == 0 else f"{name}_v{same + 1}"
     return names
 
@@ -151,11 +142,7 @@ def _joined(branch: Branch, stream: Tensor, steps: list[Operator]) -> Tensor:
             )
         )
         out = steps[-1].outputs[0]
-    steps.append(
-        residual_add(
-            f"{name}_residual", stream=stream, branch=out, target=f"{name}_sum"
-        )
-    )
+    steps.append(residual_add(f"{name}_residual", stream=stream, branch=out, target=f"{name}_sum"))
     if branch.place is NormPlace.ON_SUM:
         steps.append(
             norm(
@@ -172,9 +159,7 @@ def _head_block(head: Head) -> Block:
     stream = activation(RESIDUAL, HIDDEN)
     steps: list[Operator] = []
     if head.norm is not None:
-        steps.append(
-            norm("final_norm", head.norm, source=stream, target="final_normed")
-        )
+        steps.append(norm("final_norm", head.norm, source=stream, target="final_normed"))
         stream = steps[-1].outputs[0]
     if head.width != HIDDEN:
         narrowed = activation("narrowed", head.width)

@@ -64,16 +64,12 @@ class ConfigFields:
             raise self._wrong_type(key, value, "a string")
         return value
 
-    def optional_words(
-        self, name: str, *, length: int, allowed: tuple[str, ...]
-    ) -> tuple[str, ...] | None:
+    def optional_words(self, name: str, *, length: int, allowed: tuple[str, ...]) -> tuple[str, ...] | None:
         """A list of ``length`` words out of ``allowed``, or None for null."""
         key, value = self._entry(name)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(
-            isinstance(word, str) for word in value
-        ):
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             raise self._wrong_type(key, value, "a list of strings")
         if len(value) != length:
             raise ModelError(
@@ -111,9 +107,7 @@ class ConfigFields:
             remedy=f"add '{name}' to the config.json",
         )
 
-    def _integer(
-        self, key: str, value: Any, *, least: int, most: int = MAX_FIELD
-    ) -> int:
+    def _integer(self, key: str, value: Any, *, least: int, most: int = MAX_FIELD) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong_type(key, value, f"an integer from {least} to {most}")
         if not least <= value <= most:
@@ -125,6 +119,4 @@ class ConfigFields:
         return value
 
     def _wrong_type(self, key: str, value: Any, allowed: str) -> ModelError:
-        return ModelError(
-            f"{self.family}: '{key}' has the wrong type", given=value, allowed=allowed
-        )
+        return ModelError(f"{self.family}: '{key}' has the wrong type", given=value, allowed=allowed)

@@ -22,9 +22,7 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str) -> ModelG
     Raises ModelError for a family that is not supported and for fields that are missing, ill-typed or out of range.
     """
     if not isinstance(document, Mapping):
-        raise ModelError(
-            "a config.json must be an object", given=type(document).__name__
-        )
+        raise ModelError("a config.json must be an object", given=type(document).__name__)
     family = _family(document)
     _check_architecture(document, family)
     fields = ConfigFields(document, family.model_type, family.defaults, family.aliases)
@@ -93,6 +91,4 @@ def _architecture(document: Mapping[str, Any]) -> str | None:
 
 
 def _supported_architectures() -> list[str]:
-    return sorted(
-        {name for family in FAMILIES.values() for name in family.architectures}
-    )
+    return sorted({name for family in FAMILIES.values() for name in family.architectures})

@@ -1,7 +1,8 @@
 """Small operators that every importer builds layers from: norms, projections, activations, residual adds.
 
-``saved`` follows a Megatron-like bf16 implementation with flash attention: a norm and a projection keep their input, an
-activation function keeps its inputs, rotary embedding and residual adds keep nothing (Korthikanti et al. 2022, section 4).
+``saved`` follows a Megatron-like bf16 implementation with flash attention: a norm and a projection keep their input,
+an activation function keeps its inputs, rotary embedding and residual adds keep nothing (Korthikanti et al. 2022,
+section 4).
 """
 
 from __future__ import annotations
@@ -140,10 +141,8 @@ def projection(
     )
 
 
-def rope(
-    name: str, *, query: Tensor, key: Tensor, key_heads_per_query_head: float
-) -> Operator:
-    """Rotary embedding of query and key in one kernel; FLOPs are per element of the query, so keys are a share of it."""
+def rope(name: str, *, query: Tensor, key: Tensor, key_heads_per_query_head: float) -> Operator:
+    """Rotary embedding of query and key in one kernel; FLOPs are per element of the query, keys being a share."""
     return Operator(
         name,
         OperatorKind.ELEMENTWISE,

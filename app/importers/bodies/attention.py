@@ -57,9 +57,7 @@ class Attention:
         """Word that tells blocks with this body from blocks with another kind of attention."""
         return "full" if self.window is None else "sliding"
 
-    def operators(
-        self, source: Tensor, dims: Mapping[str, int]
-    ) -> tuple[Operator, ...]:
+    def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
         """Operators from the (normed) input to the output projection, whose output is the body's."""
         query, key, value = (
             activation("q", HEADS, HEAD_DIM),
@@ -89,11 +87,7 @@ class Attention:
             )
             query, key = steps[-1].outputs
         context = activation("context", HEADS, HEAD_DIM)
-        steps.append(
-            attention_kernel(
-                query, key, value, context, mask=self.mask, window=self.window
-            )
-        )
+        steps.append(attention_kernel(query, key, value, context, mask=self.mask, window=self.window))
         out = activation("attn_out", HIDDEN)
         steps.append(
             projection(

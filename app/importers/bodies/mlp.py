@@ -37,15 +37,11 @@ class Mlp:
         """Word that tells blocks with this body from blocks with experts."""
         return "dense"
 
-    def operators(
-        self, source: Tensor, dims: Mapping[str, int]
-    ) -> tuple[Operator, ...]:
+    def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
         """Operators from the (normed) input to the down projection, whose output is the body's."""
         entry = self._entry(source)
         hidden_units = activation("mlp_act", FFN)
-        act = activation_operator(
-            "act", self.function, inputs=entry.outputs, target=hidden_units
-        )
+        act = activation_operator("act", self.function, inputs=entry.outputs, target=hidden_units)
         out = activation("mlp_out", HIDDEN)
         down = projection(
             "down_proj",
@@ -75,9 +71,7 @@ class Mlp:
         )
 
 
-def activation_operator(
-    name: str, function: str, *, inputs: tuple[Tensor, ...], target: Tensor
-) -> Operator:
+def activation_operator(name: str, function: str, *, inputs: tuple[Tensor, ...], target: Tensor) -> Operator:
     """Activation function of the first input, times the second where there is one (its product is one FLOP more)."""
     return Operator(
         name,

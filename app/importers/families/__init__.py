@@ -7,7 +7,4 @@ from app.importers.families.gemma import GEMMA_FAMILIES
 from app.importers.families.gpt import GPT_FAMILIES
 from app.importers.families.llama import LLAMA_FAMILIES
 
-FAMILIES: dict[str, Family] = {
-    family.model_type: family
-    for family in (*LLAMA_FAMILIES, *GEMMA_FAMILIES, *GPT_FAMILIES)
-}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (*LLAMA_FAMILIES, *GEMMA_FAMILIES, *GPT_FAMILIES)}

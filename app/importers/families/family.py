@@ -48,7 +48,7 @@ def decoder_dims(
     head_dim: int | None = None,
     kv_heads: int | None = None,
 ) -> dict[str, int]:
-    """Sizes of the dims of a decoder; what is not given is one key/value head a head, and hidden / heads as head_dim."""
+    """Sizes of the dims of a decoder; what is not given: as many key/value heads as heads, head_dim hidden / heads."""
     hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     kv_heads = heads if kv_heads is None else kv_heads
     if heads % kv_heads:
@@ -89,8 +89,6 @@ def rms_head(fields: ConfigFields) -> Head:
     return Head(tie(fields), NormKind.RMS)
 
 
-def gated_mlp(
-    fields: ConfigFields, *, act: str = "hidden_act", with_bias: Bias = Bias.NONE
-) -> Mlp:
+def gated_mlp(fields: ConfigFields, *, act: str = "hidden_act", with_bias: Bias = Bias.NONE) -> Mlp:
     """Gated feed-forward network with the activation function that field ``act`` names."""
     return Mlp(Gate.GATED, fields.text(act), with_bias)

@@ -1,4 +1,4 @@
-"""Gemma 1, 2 and 3 (text): wide heads, GeGLU, tied embeddings; 2 and 3 norm both ends of a branch and alternate windows."""
+"""Gemma 1, 2 and 3 (text): wide heads, GeGLU, tied embeddings; 2 and 3 norm both ends of a branch and mix windows."""
 
 from __future__ import annotations
 
@@ -59,18 +59,12 @@ def _dims(fields: ConfigFields) -> dict[str, int]:
 
 
 def _mask(fields: ConfigFields) -> AttentionMask:
-    return (
-        AttentionMask.FULL
-        if fields.optional_flag("use_bidirectional_attention")
-        else AttentionMask.CAUSAL
-    )
+    return AttentionMask.FULL if fields.optional_flag("use_bidirectional_attention") else AttentionMask.CAUSAL
 
 
 def _read_gemma(fields: ConfigFields) -> Architecture:
     attention_bias = bias(fields.flag("attention_bias"))
-    attention = Attention(
-        qkv_bias=attention_bias, out_bias=attention_bias, mask=_mask(fields)
-    )
+    attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias, mask=_mask(fields))
     layer = Layer(
         (
             Branch("attn", attention, NormKind.RMS),
@@ -81,9 +75,7 @@ def _read_gemma(fields: ConfigFields) -> Architecture:
 
 
 def _read_gemma2(fields: ConfigFields) -> Architecture:
-    windows = _windows(
-        fields, pattern=_GEMMA2_PATTERN, window=fields.optional_size("sliding_window")
-    )
+    windows = _windows(fields, pattern=_GEMMA2_PATTERN, window=fields.optional_size("sliding_window"))
     return _alternating(fields, windows, QkNorm.NONE)
 
 
@@ -98,26 +90,18 @@ def _read_gemma3(fields: ConfigFields) -> Architecture:
     )
 
 
-def _windows(
-    fields: ConfigFields, *, pattern: int, window: int | None
-) -> tuple[int | None, ...]:
+def _windows(fields: ConfigFields, *, pattern: int, window: int | None) -> tuple[int | None, ...]:
     """Window of each layer: as listed in layer_types, else every ``pattern``-th layer is full."""
     n_layers = fields.layers()
-    kinds = fields.optional_words(
-        "layer_types", length=n_layers, allowed=(FULL, SLIDING)
-    )
+    kinds = fields.optional_words("layer_types", length=n_layers, allowed=(FULL, SLIDING))
     if kinds is None:
         kinds = tuple(SLIDING if (i + 1) % pattern else FULL for i in range(n_layers))
     return tuple(window if kind == SLIDING else None for kind in kinds)
 
 
-def _alternating(
-    fields: ConfigFields, windows: tuple[int | None, ...], qk_norm: QkNorm
-) -> Architecture:
+def _alternating(fields: ConfigFields, windows: tuple[int | None, ...], qk_norm: QkNorm) -> Architecture:
     attention_bias, mask = bias(fields.flag("attention_bias")), _mask(fields)
-    mlp = Branch(
-        "mlp", gated_mlp(fields, act="hidden_activation"), NormKind.RMS, NormPlace.BOTH
-    )
+    mlp = Branch("mlp", gated_mlp(fields, act="hidden_activation"), NormKind.RMS, NormPlace.BOTH)
     layers = []
     for window in windows:
         attention = Attention(
@@ -127,9 +111,7 @@ def _alternating(
             mask=mask,
             qk_norm=qk_norm,
         )
-        layers.append(
-            Layer((Branch("attn", attention, NormKind.RMS, NormPlace.BOTH), mlp))
-        )
+        layers.append(Layer((Branch("attn", attention, NormKind.RMS, NormPlace.BOTH), mlp)))
     return Architecture(_dims(fields), tuple(layers), rms_head(fields))
 
 

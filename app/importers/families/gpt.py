@@ -99,18 +99,13 @@ _FFN_RATIO = 4
 
 
 def _read_gpt2(fields: ConfigFields) -> Architecture:
-    fields.refuse(
-        "add_cross_attention", because="layers that read an encoder are not a decoder's"
-    )
+    fields.refuse("add_cross_attention", because="layers that read an encoder are not a decoder's")
     ffn = fields.optional_size("n_inner") or _FFN_RATIO * fields.size("hidden_size")
     attention = Attention(Position.ELSEWHERE, Bias.ADDED, Bias.ADDED)
     mlp = Mlp(Gate.PLAIN, fields.text("activation_function"), Bias.ADDED)
-    layer = Layer(
-        (Branch("attn", attention, NormKind.LAYER), Branch("mlp", mlp, NormKind.LAYER))
-    )
+    layer = Layer((Branch("attn", attention, NormKind.LAYER), Branch("mlp", mlp, NormKind.LAYER)))
     return Architecture(
-        decoder_dims(fields, ffn=ffn)
-        | {POSITIONS: fields.size("max_position_embeddings")},
+        decoder_dims(fields, ffn=ffn) | {POSITIONS: fields.size("max_position_embeddings")},
         (layer,) * fields.layers(),
         Head(tie(fields), NormKind.LAYER),
         Embedding(position_dim=POSITIONS),
@@ -123,14 +118,10 @@ def _read_gpt_neox(fields: ConfigFields) -> Architecture:
     mlp = Mlp(Gate.PLAIN, fields.text("hidden_act"), Bias.ADDED)
     layer = Layer(
         (Branch("attn", attention, NormKind.LAYER), Branch("mlp", mlp, NormKind.LAYER)),
-        Joining.PARALLEL
-        if fields.flag("use_parallel_residual")
-        else Joining.SEQUENTIAL,
+        Joining.PARALLEL if fields.flag("use_parallel_residual") else Joining.SEQUENTIAL,
     )
     dims = decoder_dims(fields, ffn=fields.size("intermediate_size"))
-    return Architecture(
-        dims, (layer,) * fields.layers(), Head(tie(fields), NormKind.LAYER)
-    )
+    return Architecture(dims, (layer,) * fields.layers(), Head(tie(fields), NormKind.LAYER))
 
 
 def _read_opt(fields: ConfigFields) -> Architecture:
@@ -141,18 +132,12 @@ def _read_opt(fields: ConfigFields) -> Architecture:
     if embed_width is not None and embed_width != dims[HIDDEN]:
         width, dims[_EMBED_WIDTH] = _EMBED_WIDTH, embed_width
     layer_bias = bias(fields.flag("enable_bias"))
-    kind = (
-        NormKind.LAYER
-        if fields.flag("layer_norm_elementwise_affine")
-        else NormKind.LAYER_FIXED
-    )
+    kind = NormKind.LAYER if fields.flag("layer_norm_elementwise_affine") else NormKind.LAYER_FIXED
     pre_norm = fields.flag("do_layer_norm_before")
     place = NormPlace.BEFORE if pre_norm else NormPlace.ON_SUM
     attention = Attention(Position.ELSEWHERE, layer_bias, layer_bias)
     mlp = Mlp(Gate.PLAIN, fields.text("activation_function"), layer_bias)
-    final_norm = (
-        kind if pre_norm and not fields.flag("_remove_final_layer_norm") else None
-    )
+    final_norm = kind if pre_norm and not fields.flag("_remove_final_layer_norm") else None
     return Architecture(
         dims,
         (
@@ -172,9 +157,7 @@ def _read_opt(fields: ConfigFields) -> Architecture:
 def _read_bloom(fields: ConfigFields) -> Architecture:
     attention = Attention(Position.ELSEWHERE, Bias.ADDED, Bias.ADDED)
     mlp = Mlp(Gate.PLAIN, _BLOOM_ACTIVATION, Bias.ADDED)
-    layer = Layer(
-        (Branch("attn", attention, NormKind.LAYER), Branch("mlp", mlp, NormKind.LAYER))
-    )
+    layer = Layer((Branch("attn", attention, NormKind.LAYER), Branch("mlp", mlp, NormKind.LAYER)))
     return Architecture(
         decoder_dims(fields, ffn=_FFN_RATIO * fields.size("hidden_size")),
         (layer,) * fields.layers(),
@@ -185,24 +168,16 @@ def _read_bloom(fields: ConfigFields) -> Architecture:
 
 def _read_falcon(fields: ConfigFields) -> Architecture:
     heads = fields.size("num_attention_heads")
-    ffn = fields.optional_size("ffn_hidden_size") or _FFN_RATIO * fields.size(
-        "hidden_size"
-    )
+    ffn = fields.optional_size("ffn_hidden_size") or _FFN_RATIO * fields.size("hidden_size")
     new_architecture = fields.flag("new_decoder_architecture")
-    if new_architecture:
-        kv_heads = fields.optional_size("num_kv_heads") or heads
-    else:
-        kv_heads = 1 if fields.flag("multi_query") else heads
+    old_kv_heads = 1 if fields.flag("multi_query") else heads
+    kv_heads = fields.optional_size("num_kv_heads") or heads if new_architecture else old_kv_heads
     layer_bias = bias(fields.flag("bias"))
     position = Position.ELSEWHERE if fields.flag("alibi") else Position.ROTARY
-    attention = Branch(
-        "attn", Attention(position, layer_bias, layer_bias), NormKind.LAYER
-    )
+    attention = Branch("attn", Attention(position, layer_bias, layer_bias), NormKind.LAYER)
     mlp = Mlp(Gate.PLAIN, fields.text("activation"), layer_bias)
     parallel = fields.flag("parallel_attn")
-    norms = fields.optional_size("num_ln_in_parallel_attn") or (
-        2 if new_architecture else 1
-    )
+    norms = fields.optional_size("num_ln_in_parallel_attn") or (2 if new_architecture else 1)
     mlp_place = NormPlace.SHARED if parallel and norms == 1 else NormPlace.BEFORE
     layer = Layer(
         (attention, Branch("mlp", mlp, NormKind.LAYER, mlp_place)),
@@ -219,8 +194,6 @@ GPT_FAMILIES = (
     Family("gpt2", ("GPT2LMHeadModel",), _read_gpt2, _GPT2_DEFAULTS, _GPT2_ALIASES),
     Family("gpt_neox", ("GPTNeoXForCausalLM",), _read_gpt_neox, _NEOX_DEFAULTS),
     Family("opt", ("OPTForCausalLM",), _read_opt, _OPT_DEFAULTS),
-    Family(
-        "bloom", ("BloomForCausalLM",), _read_bloom, _BLOOM_DEFAULTS, _BLOOM_ALIASES
-    ),
+    Family("bloom", ("BloomForCausalLM",), _read_bloom, _BLOOM_DEFAULTS, _BLOOM_ALIASES),
     Family("falcon", ("FalconForCausalLM",), _read_falcon, _FALCON_DEFAULTS),
 )

@@ -60,14 +60,8 @@ def pre_norm_layer(attention: Attention, mlp_branch: Branch) -> Layer:
 
 def windows(fields: ConfigFields, n_layers: int) -> tuple[int | None, ...]:
     """Sliding window of each layer of a Qwen2-like config, None where attention is full."""
-    window = (
-        fields.optional_size("sliding_window")
-        if fields.flag("use_sliding_window")
-        else None
-    )
-    given = fields.optional_words(
-        "layer_types", length=n_layers, allowed=(FULL, SLIDING)
-    )
+    window = fields.optional_size("sliding_window") if fields.flag("use_sliding_window") else None
+    given = fields.optional_words("layer_types", length=n_layers, allowed=(FULL, SLIDING))
     if given is not None:
         return tuple(window if kind == SLIDING else None for kind in given)
     first_windowed = fields.count("max_window_layers")
@@ -86,9 +80,7 @@ def _dims(fields: ConfigFields) -> dict[str, int]:
 def _read_llama(fields: ConfigFields) -> Architecture:
     attention_bias = bias(fields.flag("attention_bias"))
     attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias)
-    mlp = Branch(
-        "mlp", gated_mlp(fields, with_bias=bias(fields.flag("mlp_bias"))), NormKind.RMS
-    )
+    mlp = Branch("mlp", gated_mlp(fields, with_bias=bias(fields.flag("mlp_bias"))), NormKind.RMS)
     return Architecture(
         _dims(fields),
         (pre_norm_layer(attention, mlp),) * fields.layers(),
@@ -109,8 +101,7 @@ def _read_mistral(fields: ConfigFields) -> Architecture:
 def _read_qwen2(fields: ConfigFields) -> Architecture:
     mlp = Branch("mlp", gated_mlp(fields), NormKind.RMS)
     layers = tuple(
-        pre_norm_layer(Attention(qkv_bias=Bias.ADDED, window=window), mlp)
-        for window in windows(fields, fields.layers())
+        pre_norm_layer(Attention(qkv_bias=Bias.ADDED, window=window), mlp) for window in windows(fields, fields.layers())
     )
     # Qwen2 has no head_dim field: a file that gives one is read as transformers reads it.
     return Architecture(_dims(fields), layers, rms_head(fields))
@@ -136,9 +127,7 @@ def _read_qwen3(fields: ConfigFields) -> Architecture:
 
 def _read_olmo2(fields: ConfigFields) -> Architecture:
     attention_bias = bias(fields.flag("attention_bias"))
-    attention = Attention(
-        qkv_bias=attention_bias, out_bias=attention_bias, qk_norm=QkNorm.ALL_HEADS
-    )
+    attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias, qk_norm=QkNorm.ALL_HEADS)
     layer = Layer(
         (
             Branch("attn", attention, NormKind.RMS, NormPlace.AFTER),

@@ -16,9 +16,7 @@ from app.catalog import model_names
 from app.importers.huggingface import read_huggingface_config, supported_model_types
 
 HERE = Path(__file__).parent
-GOLDEN: dict[str, dict[str, Any]] = json.loads(
-    (HERE / "golden_models.json").read_text(encoding="utf-8")
-)
+GOLDEN: dict[str, dict[str, Any]] = json.loads((HERE / "golden_models.json").read_text(encoding="utf-8"))
 CATALOG = HERE.parents[2] / "app" / "catalog" / "models"
 SHARED_CONFIGS = HERE.parents[3] / "shared" / "data" / "hf_configs"
 
@@ -31,9 +29,7 @@ def test_count_is_the_golden_one(case: str) -> None:
 
 def test_every_family_is_in_the_golden_table_with_its_class_defaults() -> None:
     # A file that holds nothing but its model_type is the sparsest there is.
-    sparse = {
-        case for case, entry in GOLDEN.items() if set(entry["config"]) == {"model_type"}
-    }
+    sparse = {case for case, entry in GOLDEN.items() if set(entry["config"]) == {"model_type"}}
     assert sparse == set(supported_model_types())
 
 
@@ -45,20 +41,13 @@ def test_golden_count_is_that_of_transformers(case: str) -> None:
 @pytest.mark.parametrize("name", model_names())
 def test_catalogue_model_counts_as_transformers_does(name: str) -> None:
     document = json.loads((CATALOG / f"{name}.json").read_text(encoding="utf-8"))
-    assert read_huggingface_config(
-        document, name=name
-    ).parameters() == _transformers_count(document)
+    assert read_huggingface_config(document, name=name).parameters() == _transformers_count(document)
 
 
 def test_real_files_count_as_transformers_does() -> None:
     if not SHARED_CONFIGS.is_dir():
-        pytest.skip(
-            "no real config.json files beside this checkout (../shared/data/hf_configs)"
-        )
-    documents = {
-        path.stem: json.loads(path.read_text(encoding="utf-8"))
-        for path in SHARED_CONFIGS.glob("*.json")
-    }
+        pytest.skip("no real config.json files beside this checkout (../shared/data/hf_configs)")
+    documents = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in SHARED_CONFIGS.glob("*.json")}
     ours = {
         stem: read_huggingface_config(document, name=stem).parameters()
         for stem, document in documents.items()
@@ -70,17 +59,9 @@ def test_real_files_count_as_transformers_does() -> None:
 
 def _transformers_count(document: dict[str, Any]) -> int:
     """Parameters of the model that transformers builds on the meta device, tied ones once; skips where it can't."""
-    torch = pytest.importorskip(
-        "torch", reason="needs torch and transformers (pip install torch transformers)"
-    )
-    transformers = pytest.importorskip(
-        "transformers", reason="needs transformers (pip install transformers)"
-    )
-    kept = {
-        key: value
-        for key, value in document.items()
-        if key not in ("quantization_config", "auto_map", "notes")
-    }
+    torch = pytest.importorskip("torch", reason="needs torch and transformers (pip install torch transformers)")
+    transformers = pytest.importorskip("transformers", reason="needs transformers (pip install transformers)")
+    kept = {key: value for key, value in document.items() if key not in ("quantization_config", "auto_map", "notes")}
     config = transformers.CONFIG_MAPPING[kept["model_type"]].from_dict(kept)
     architectures = kept.get("architectures")
     with torch.device("meta"):

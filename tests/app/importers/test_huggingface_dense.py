@@ -7,7 +7,7 @@ from app.importers.huggingface import read_huggingface_config
 from costmodels.operators import BATCH, SEQ, Tensor, forward_flops
 from solver.graph import Block, BlockRun, ModelGraph
 
-# Counts of transformers 5.23.0 on the meta device; GPT-3 and the survey's models are its layers with their tables' sizes.
+# Counts of transformers 5.23.0 on the meta device; GPT-3 and the survey's are its layers at their sizes.
 EXACT_PARAMETERS = {
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.1-70b": 70_553_706_496,
@@ -61,9 +61,7 @@ def test_gpt2_block_names_and_tied_head() -> None:
     )
     embed = graph.block("embedding").operator("embed")
     assert [weight.name for weight in embed.weights] == ["weight", "positions"]
-    assert graph.tied_weights() == (
-        ("head", "lm_head", graph.block("head").operator("lm_head").weights[0]),
-    )
+    assert graph.tied_weights() == (("head", "lm_head", graph.block("head").operator("lm_head").weights[0]),)
     assert graph.tied_weights()[0][2].tied_to == "embedding/embed/weight"
     assert "rope" not in {operator.name for operator in graph.block("layer").operators}
 
@@ -78,9 +76,7 @@ def test_gemma2_alternates_windowed_and_full_layers() -> None:
     )
     assert graph.block("layer_sliding").operator("attention").window == 4096
     assert graph.block("layer_full").operator("attention").window is None
-    assert {"attn_post_norm", "mlp_post_norm"} <= {
-        operator.name for operator in graph.block("layer_full").operators
-    }
+    assert {"attn_post_norm", "mlp_post_norm"} <= {operator.name for operator in graph.block("layer_full").operators}
 
 
 def test_qwen3_normalises_queries_and_keys_of_each_head() -> None:
@@ -94,9 +90,7 @@ def test_qwen3_normalises_queries_and_keys_of_each_head() -> None:
 
 
 def test_parallel_attention_and_mlp_read_the_same_normed_input() -> None:
-    layer = read_huggingface_config({"model_type": "falcon"}, name="falcon").block(
-        "layer"
-    )
+    layer = read_huggingface_config({"model_type": "falcon"}, name="falcon").block("layer")
     assert layer.operator("qkv_proj").inputs == layer.operator("up_proj").inputs
     assert layer.output == "mlp_sum"
     assert [tensor.name for tensor in layer.operator("mlp_residual").inputs] == [
@@ -110,10 +104,7 @@ def test_swiglu_flops_follow_the_survey() -> None:
     graph = model("seed-llama-7b")
     sizes = {**graph.dims, BATCH: 2, SEQ: 128}
     layer = graph.block("layer")
-    flops = sum(
-        forward_flops(layer.operator(name), sizes)
-        for name in ("gate_up_proj", "act", "down_proj")
-    )
+    flops = sum(forward_flops(layer.operator(name), sizes) for name in ("gate_up_proj", "act", "down_proj"))
     assert flops == 2 * 128 * (6 * 4096 * 11008 + 5 * 11008)
 
 
@@ -122,18 +113,16 @@ def test_gqa_projection_flops_follow_the_survey() -> None:
     graph = model("seed-llama-1b")
     sizes = {**graph.dims, BATCH: 2, SEQ: 128}
     layer = graph.block("layer")
-    flops = sum(
-        forward_flops(layer.operator(name), sizes) for name in ("qkv_proj", "o_proj")
-    )
+    flops = sum(forward_flops(layer.operator(name), sizes) for name in ("qkv_proj", "o_proj"))
     assert flops == 2 * 128 * (4 * 2048**2 + 4 * 4 * 64 * 2048)
 
 
-# Korthikanti et al. 2022, section 4.1: a layer keeps s b h (34 + 5 a s / h) bytes; flash attention removes 5 a s^2 b, and
-# without dropout its masks go (s b h in attention, s b h after the feed-forward network): 32 s b h with an MLP of 4h.
+# Korthikanti et al. 2022, section 4.1: a layer keeps s b h (34 + 5 a s / h) bytes; flash attention removes 5 a s^2 b,
+# and without dropout its masks go (s b h in attention, s b h after the feed-forward network): 32 s b h with an MLP of 4h.
 SAVED_BYTES_PER_TOKEN_AND_HIDDEN = {
     "gpt2-xl": 32.0,
     "gpt3-175b": 32.0,
-    # Norm inputs 4, projection inputs 4, Q and attention output 4, K and V 4 k / a = 1, gate, up and product 6 I / h = 21.
+    # Norm inputs 4, projection inputs 4, Q and attention output 4, K and V 4 k / a = 1, gate, up, product 6 I / h = 21.
     "llama-3.1-8b": 34.0,
     "seed-llama-7b": 4 + 4 + 4 + 4 + 6 * 11008 / 4096,
     # As llama-3.1-8b with I = 3 h, and queries and keys before their norms: 2 + 2 k / a = 2.5.
@@ -142,9 +131,7 @@ SAVED_BYTES_PER_TOKEN_AND_HIDDEN = {
 
 
 @pytest.mark.parametrize(("name", "expected"), SAVED_BYTES_PER_TOKEN_AND_HIDDEN.items())
-def test_layer_keeps_the_known_bytes_for_the_backward_pass(
-    name: str, expected: float
-) -> None:
+def test_layer_keeps_the_known_bytes_for_the_backward_pass(name: str, expected: float) -> None:
     graph = model(name)
     assert saved_bytes_per_token(graph, "layer") == expected * graph.dims["hidden"]
 
@@ -152,9 +139,7 @@ def test_layer_keeps_the_known_bytes_for_the_backward_pass(
 def saved_bytes_per_token(graph: ModelGraph, block: str) -> int:
     """Bytes (bf16) that one layer keeps for the backward pass for each token; a tensor saved twice is stored once."""
     sizes = {**graph.dims, BATCH: 1, SEQ: 1}
-    return sum(
-        2 * tensor.elements(sizes) for tensor in _saved(graph.block(block)).values()
-    )
+    return sum(2 * tensor.elements(sizes) for tensor in _saved(graph.block(block)).values())
 
 
 def _saved(block: Block) -> dict[str, Tensor]:
