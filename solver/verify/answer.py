@@ -1,0 +1,88 @@
+"""What an answer claims of itself: its kind, its parts, its certificate, its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from solver.plan import Certificate, Plan, Status
+from solver.request import PlanRequest
+from solver.verify.numbers import RELATIVE, agrees, at_most
+from solver.verify.violation import Rule, Violation
+
+
+def answer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Kind, presence of parts, certificate and reason."""
+    if plan.kind != request.workload.kind:
+        yield Violation(Rule.KIND, "plan.kind", f"{plan.kind} answers a {request.workload.kind} request")
+        return
+    if plan.model != request.model.name:
+        yield Violation(Rule.KIND, "plan.model", f"{plan.model!r} answers a request for {request.model.name!r}")
+    if plan.feasible:
+        yield from _missing_parts(plan)
+        yield from _feasible_certificate(plan)
+    else:
+        yield from _infeasible_answer(plan)
+
+
+def _missing_parts(plan: Plan) -> Iterator[Violation]:
+    needed: dict[str, object] = {"predicted": plan.predicted, "axes": plan.axes, "stages": plan.stages or None}
+    if plan.kind == "training":
+        needed |= {"microbatch": plan.microbatch, "breakdown": plan.breakdown, "schedule": plan.schedule}
+        needed["predicted.step_time_s"] = plan.predicted and plan.predicted.step_time_s
+    else:
+        needed["serving"] = plan.serving
+        needed["predicted.ttft_p95_s"] = plan.predicted and plan.predicted.ttft_p95_s
+        needed["predicted.tpot_p95_s"] = plan.predicted and plan.predicted.tpot_p95_s
+    for name, part in needed.items():
+        if part is None:
+            yield Violation(Rule.ANSWER, f"plan.{name}", f"a feasible {plan.kind} plan must have it")
+    if plan.reason is not None:
+        yield Violation(Rule.ANSWER, "plan.reason", "a feasible plan has no reason why there is none")
+
+
+def _feasible_certificate(plan: Plan) -> Iterator[Violation]:
+    certificate = plan.certificate
+    where = "plan.certificate"
+    if certificate.status is Status.INFEASIBLE or certificate.objective is None:
+        yield Violation(Rule.CERTIFICATE, where, "a feasible plan needs an objective and status optimal or feasible")
+        return
+    step_s = None if plan.predicted is None else plan.predicted.step_time_s
+    if certificate.unit == "s" and step_s is not None and not agrees(certificate.objective, step_s):
+        given = f"{certificate.objective} s, predicted step time is {step_s} s"
+        yield Violation(Rule.CERTIFICATE, f"{where}.objective", given)
+    if certificate.unit == "devices" and certificate.objective != plan.devices:
+        given = f"{certificate.objective}, the plan has {plan.devices} devices"
+        yield Violation(Rule.CERTIFICATE, f"{where}.objective", given)
+    yield from _bound_and_gap(certificate, certificate.objective)
+
+
+def _bound_and_gap(certificate: Certificate, objective: float) -> Iterator[Violation]:
+    where = "plan.certificate"
+    if certificate.bound is None or certificate.gap is None:
+        # A plan that was given and only predicted claims no bound; one that was searched for must.
+        if certificate.status is Status.OPTIMAL or certificate.bound != certificate.gap:
+            yield Violation(Rule.CERTIFICATE, where, "bound and gap go together, and with status optimal")
+        return
+    if not at_most(certificate.bound, objective):
+        given = f"lower bound {certificate.bound} is above objective {objective}"
+        yield Violation(Rule.CERTIFICATE, f"{where}.bound", given)
+    gap = max(0.0, objective - certificate.bound) / objective if objective > 0 else 0.0
+    if abs(certificate.gap - gap) > RELATIVE:
+        yield Violation(Rule.CERTIFICATE, f"{where}.gap", f"{certificate.gap}, objective and bound make it {gap}")
+    if certificate.status is Status.OPTIMAL and certificate.gap > RELATIVE:
+        yield Violation(Rule.CERTIFICATE, f"{where}.status", f"optimal with a gap of {certificate.gap}")
+
+
+def _infeasible_answer(plan: Plan) -> Iterator[Violation]:
+    if plan.certificate.status is not Status.INFEASIBLE:
+        given = f"{plan.certificate.status.value}, and the plan is infeasible"
+        yield Violation(Rule.CERTIFICATE, "plan.certificate.status", given)
+    if plan.certificate.objective is not None or plan.certificate.bound is not None:
+        yield Violation(Rule.CERTIFICATE, "plan.certificate", "an infeasible answer has neither objective nor bound")
+    if plan.stages or plan.predicted is not None:
+        yield Violation(Rule.ANSWER, "plan.stages", "an infeasible answer has no stages and predicts nothing")
+    if plan.reason is None:
+        yield Violation(Rule.REASON, "plan.reason", "an infeasible answer must say why")
+    elif plan.reason.need <= plan.reason.have:
+        given = f"need {plan.reason.need} {plan.reason.unit} is not more than have {plan.reason.have}"
+        yield Violation(Rule.REASON, "plan.reason", given)

@@ -1,0 +1,172 @@
+"""Bytes that a stage's layers take on one device, computed from the graph alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
+from costmodels.units import DType
+from solver.graph import Block
+from solver.plan import Plan, Stage
+from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.verify.sharding import HEADS, KV_HEADS, REPLICATE, strategies_by_operator
+
+_MOMENTS = {"adamw": 2, "sgd_momentum": 1, "muon": 1}
+"""fp32 values an optimizer keeps for a parameter beside the master copy (multi-GPU lecture, "optimizer bytes")."""
+
+_REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM, OperatorKind.ELEMENTWISE)
+"""What selective recomputation runs again: all but matrix multiplications (Korthikanti et al. 2022, section 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How the tp axis divides the model: the strategy of every operator."""
+
+    tp: int
+    strategies: dict[tuple[str, str], str]
+    sizes: dict[str, int]
+
+    def local(self, block: str, operator: Operator) -> dict[str, int]:
+        """Sizes of dims on one rank; a vocabulary that is padded is rounded up, key/value heads fewer than tp are copied."""
+        dim = self.strategies[block, operator.name]
+        sizes = dict(self.sizes)
+        if dim != REPLICATE:
+            sizes[dim] = math.ceil(sizes[dim] / self.tp)
+            if dim == HEADS and KV_HEADS in sizes:
+                sizes[KV_HEADS] //= min(self.tp, sizes[KV_HEADS])
+        return sizes
+
+
+def training_share(plan: Plan, request: PlanRequest) -> Share:
+    """The division of a training plan: sizes of one micro-batch on one cp rank."""
+    assert plan.axes is not None and plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
+    sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
+    return Share(plan.axes.tp, strategies_by_operator(plan), sizes)
+
+
+def owned_parameters(block: Block, share: Share) -> int:
+    """Parameters that one rank stores of one copy of a block, weights tied to another block's left out."""
+    return sum(
+        weight.elements(share.local(block.name, operator))
+        for operator in block.operators
+        for weight in operator.weights
+        if weight.tied_to is None
+    )
+
+
+def tied_copies(request: PlanRequest, stage: Stage, share: Share) -> tuple[int, int]:
+    """Least and most parameters that a stage stores for weights owned elsewhere: one copy of each owner that no layer
+    of the stage holds, or one copy for each layer that uses it."""
+    here = {span.block: span.count for span in stage.blocks}
+    least: dict[str, int] = {}
+    most = 0
+    for block, operator, weight in request.model.tied_weights():
+        if block not in here or weight.tied_to is None:
+            continue
+        size = weight.elements(share.local(block, request.model.block(block).operator(operator)))
+        most += here[block] * size
+        if weight.tied_to.split("/")[0] not in here:
+            least[weight.tied_to] = size
+    return sum(least.values()), most
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes of weights, gradients and optimizer state for each parameter that a rank stores."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+
+def state_bytes(workload: TrainingWorkload, *, zero_stage: int, shards: int) -> StateBytes:
+    """ZeRO 1, 2, 3 divide optimizer state, gradients, weights by dp x cp (Rajbhandari et al. 2020, section 5)."""
+    master = 0 if workload.precision is DType.FP32 else 1
+    return StateBytes(
+        weights=workload.precision.size_bytes / (shards if zero_stage == 3 else 1),
+        gradients=workload.gradient_dtype.size_bytes / (shards if zero_stage >= 2 else 1),
+        optimizer=4.0 * (master + _MOMENTS[workload.optimizer.value]) / (shards if zero_stage >= 1 else 1),
+    )
+
+
+def entry_bytes(block: Block, share: Share, dtype: DType, *, split: int) -> float:
+    """Bytes of the tensor that enters a block from the one before, lying split over ``split`` ranks of the tp axis."""
+    return _entry(block).elements(share.sizes) * dtype.size_bytes / split
+
+
+def kept_bytes(block: Block, share: Share, dtype: DType, mode: Recompute, *, entry: float) -> float:
+    """Bytes that one copy of a block keeps for the backward pass of one micro-batch; ``entry`` is its own input's.
+
+    A saved tensor lies as the operator that writes it leaves it. Blocks with an embedding or a loss are never
+    recomputed; token ids are no activations.
+    """
+    kinds = {operator.kind for operator in block.operators}
+    if kinds & {OperatorKind.EMBEDDING, OperatorKind.LOSS}:
+        mode = Recompute.NONE
+    if mode is Recompute.FULL:
+        return entry
+    kept = _saved(block)
+    if mode is Recompute.SELECTIVE:
+        dropped = kept & _rebuildable(block)
+        kept = (kept - dropped) | _read_for_rebuilding(block, dropped, kept)
+    total = 0.0
+    written: set[str] = set()
+    for operator in block.operators:
+        sizes = share.local(block.name, operator)
+        for tensor in operator.outputs:
+            written.add(tensor.name)
+            total += tensor.elements(sizes) * dtype.size_bytes if tensor.name in kept else 0.0
+    from_before = kept - written
+    return total + (entry if from_before and OperatorKind.EMBEDDING not in kinds else 0.0)
+
+
+def loss_bytes(block: Block, share: Share) -> float:
+    """Bytes of the fp32 softmax that a loss holds while it runs."""
+    losses = [operator for operator in block.operators if operator.kind is OperatorKind.LOSS]
+    return sum(op.inputs[0].elements(share.local(block.name, op)) * DType.FP32.size_bytes for op in losses)
+
+
+def _entry(block: Block) -> Tensor:
+    written = _names(tensor for operator in block.operators for tensor in operator.outputs)
+    return next(tensor for operator in block.operators for tensor in operator.inputs if tensor.name not in written)
+
+
+def _saved(block: Block) -> set[str]:
+    return {name for operator in block.operators for name in operator.saved}
+
+
+def _rebuildable(block: Block) -> set[str]:
+    """Tensors that cheap operators make again from those kept anyway, found by repeating until nothing is new."""
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    available = {name for name in _saved(block) if name in writer and writer[name].kind not in _REBUILT}
+    available |= {tensor.name for operator in block.operators for tensor in operator.inputs if tensor.name not in writer}
+    rebuilt: set[str] = set()
+    while True:
+        new = {
+            tensor.name
+            for operator in block.operators
+            if operator.kind in _REBUILT and _names(operator.inputs) <= available
+            for tensor in operator.outputs
+        } - rebuilt
+        if not new:
+            return rebuilt
+        rebuilt |= new
+        available |= new
+
+
+def _read_for_rebuilding(block: Block, dropped: set[str], saved: set[str]) -> set[str]:
+    """The block's own input, if making the dropped tensors again starts from it."""
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    waiting, seen = list(dropped), set(dropped)
+    while waiting:
+        for name in _names(writer[waiting.pop()].inputs) - seen:
+            seen.add(name)
+            if name in writer and name not in saved - dropped:
+                waiting.append(name)
+    return seen - set(writer)
+
+
+def _names(tensors: Iterable[Tensor]) -> set[str]:
+    return {tensor.name for tensor in tensors}

@@ -1,0 +1,55 @@
+"""The order in which rules are checked: later groups take for granted what earlier ones found in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from costmodels.errors import PlanRejectedError
+from solver.plan import Plan
+from solver.request import PlanRequest, ServingWorkload
+from solver.verify.answer import answer_violations
+from solver.verify.layout import layout_violations
+from solver.verify.memory import memory_violations
+from solver.verify.numbers import number_violations
+from solver.verify.restrictions import restriction_violations
+from solver.verify.serving import serving_violations
+from solver.verify.sharding import sharding_violations
+from solver.verify.times import time_violations
+from solver.verify.violation import Violation
+
+_Rules = Callable[[Plan, PlanRequest], Iterator[Violation]]
+
+
+def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
+    """Every rule that the plan breaks, empty when it is accepted.
+
+    Groups are checked in order: numbers; what the answer claims; layers, stages and devices; sharding; restrictions of
+    the search and rules of the launcher; memory and time. A group whose predecessor is broken is not looked at, since
+    its figures would have no meaning.
+    """
+    broken = tuple(number_violations(plan)) or tuple(answer_violations(plan, request))
+    if broken or not plan.feasible:
+        return broken
+    groups = _SERVING if isinstance(request.workload, ServingWorkload) else _TRAINING
+    for group in groups:
+        broken = tuple(violation for rules in group for violation in rules(plan, request))
+        if broken:
+            return broken
+    return ()
+
+
+def accept(plan: Plan, request: PlanRequest) -> Plan:
+    """The plan itself when every rule holds; raises PlanRejectedError that lists the broken ones otherwise."""
+    broken = check(plan, request)
+    if broken:
+        lines = "; ".join(str(violation) for violation in broken)
+        raise PlanRejectedError(f"the checker refused the plan: {lines}")
+    return plan
+
+
+_TRAINING: tuple[tuple[_Rules, ...], ...] = (
+    (layout_violations,),
+    (sharding_violations,),
+    (restriction_violations, memory_violations, time_violations),
+)
+_SERVING: tuple[tuple[_Rules, ...], ...] = ((serving_violations,),)

@@ -1,0 +1,120 @@
+"""Layers on stages, stages on devices, degrees of the axes, and the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from costmodels.cluster import Cluster, NodeGroup
+from costmodels.operators import OperatorKind
+from solver.plan import DeviceRange, Plan, Stage
+from solver.request import PlanRequest, TrainingWorkload
+from solver.verify.violation import Rule, Violation
+
+SCHEDULES = ("1f1b",)
+MAX_ZERO_STAGE = 3
+
+
+def layout_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Rules of a training plan that need nothing but its shape."""
+    yield from layer_violations(plan, request)
+    yield from _axis_violations(plan)
+    yield from _device_violations(plan, request)
+    yield from _batch_violations(plan, request)
+    for index, stage in enumerate(plan.stages):
+        if stage.zero_stage > MAX_ZERO_STAGE:
+            given = f"ZeRO stage {stage.zero_stage}, allowed: 0 to {MAX_ZERO_STAGE}"
+            yield Violation(Rule.ZERO, f"plan.stages[{index}].zero_stage", given)
+
+
+def layer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Every layer of the model once, in order, under its own block's name; no stage without layers."""
+    layers = request.model.layers
+    expected = 0
+    for index, stage in enumerate(plan.stages):
+        if not sum(span.count for span in stage.blocks):
+            yield Violation(Rule.LAYERS, f"plan.stages[{index}]", "holds no layer")
+        for span in stage.blocks:
+            where = f"plan.stages[{index}], layers {span.first} to {span.first + span.count - 1}"
+            if span.first != expected:
+                yield Violation(Rule.LAYERS, where, f"layer {expected} should come next")
+            if span.first + span.count > len(layers):
+                yield Violation(Rule.LAYERS, where, f"the model has {len(layers)} layers")
+            elif any(layers[i] != span.block for i in range(span.first, span.first + span.count)):
+                yield Violation(Rule.LAYERS, where, f"not all of them are copies of block {span.block!r}")
+            expected = span.first + span.count
+    if expected != len(layers):
+        yield Violation(Rule.LAYERS, "plan.stages", f"they end at layer {expected}, the model has {len(layers)}")
+
+
+def _axis_violations(plan: Plan) -> Iterator[Violation]:
+    axes = plan.axes
+    assert axes is not None, "answer_violations asks for axes first"
+    if min(axes.dp, axes.tp, axes.pp, axes.cp, axes.ep) < 1:
+        yield Violation(Rule.AXES, "plan.axes", f"{axes}: every degree is at least 1")
+    if axes.ep != 1:
+        yield Violation(Rule.AXES, "plan.axes.ep", f"{axes.ep}, and the model has no experts to spread")
+    if len(plan.stages) != axes.pp:
+        yield Violation(Rule.STAGES, "plan.stages", f"{len(plan.stages)} stages, pp is {axes.pp}")
+    if plan.schedule not in SCHEDULES:
+        yield Violation(Rule.STAGES, "plan.schedule", f"{plan.schedule!r}, known: {', '.join(SCHEDULES)}")
+    for index, stage in enumerate(plan.stages):
+        if stage.axes != axes:
+            yield Violation(Rule.AXES, f"plan.stages[{index}].axes", f"{stage.axes}, the plan has {axes}")
+
+
+def _device_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Ranks follow Megatron's order, pp outermost: stage i holds the i-th of pp equal runs of ranks."""
+    n_cluster = request.cluster.n_devices
+    used: set[int] = set()
+    for index, stage in enumerate(plan.stages):
+        where = f"plan.stages[{index}].devices"
+        ranks = stage_ranks(stage)
+        needed = stage.axes.dp * stage.axes.tp * stage.axes.cp
+        if len(ranks) != needed:
+            yield Violation(Rule.DEVICES, where, f"{len(ranks)} devices, dp x tp x cp is {needed}")
+        if ranks and max(ranks) >= n_cluster:
+            yield Violation(Rule.DEVICES, where, f"rank {max(ranks)}, the cluster has ranks 0 to {n_cluster - 1}")
+        if len(set(ranks)) != len(ranks) or used & set(ranks):
+            yield Violation(Rule.DEVICES, where, "a device is used twice")
+        if sorted(ranks) != list(range(index * needed, (index + 1) * needed)):
+            yield Violation(Rule.DEVICES, where, f"should be ranks {index * needed} to {(index + 1) * needed - 1}")
+        used |= set(ranks)
+    if plan.devices != len(used):
+        yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the stages hold {len(used)} devices")
+    if plan.devices > n_cluster:
+        yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the cluster has {n_cluster}")
+
+
+def stage_ranks(stage: Stage) -> list[int]:
+    """Ranks of a stage as its device ranges list them."""
+    return [rank for devices in stage.devices for rank in range(devices.first, devices.first + devices.count)]
+
+
+def devices_by_group(cluster: Cluster, ranges: Iterable[DeviceRange]) -> list[tuple[NodeGroup, int]]:
+    """Node groups that hold at least one rank of the ranges, and how many they hold."""
+    ranges = tuple(ranges)
+    found, first = [], 0
+    for group in cluster.groups:
+        end = first + group.n_devices
+        count = sum(max(0, min(end, r.first + r.count) - max(first, r.first)) for r in ranges)
+        if count:
+            found.append((group, count))
+        first = end
+    return found
+
+
+def _batch_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    axes, microbatch, workload = plan.axes, plan.microbatch, request.workload
+    assert axes is not None and microbatch is not None and isinstance(workload, TrainingWorkload)
+    sequences = axes.dp * microbatch.size * microbatch.count
+    if sequences != workload.global_batch:
+        given = f"dp x size x count is {sequences} sequences a step, the request asks for {workload.global_batch}"
+        yield Violation(Rule.BATCH, "plan.microbatch", given)
+    if axes.cp > 1:
+        # Zig-zag ring attention gives each rank one early and one late chunk of 2 cp equal ones.
+        if workload.seq_len % (2 * axes.cp):
+            given = f"a sequence of {workload.seq_len} is not 2 x cp = {2 * axes.cp} equal chunks"
+            yield Violation(Rule.SEQUENCE, "plan.axes.cp", given)
+        kinds = {operator.kind for block in request.model.blocks for operator in block.operators}
+        if OperatorKind.ATTENTION not in kinds:
+            yield Violation(Rule.SEQUENCE, "plan.axes.cp", "the model has no attention to split over the sequence")

@@ -1,0 +1,135 @@
+"""Memory of each stage: what the plan claims against what the graph says.
+
+Weights, gradients, optimizer state and kept activations are exact arithmetic, so they must agree but for rounding.
+Transient buffers and the framework's overhead depend on the implementation: transients must not be less than what any
+implementation needs (re-made activations of one layer, its whole weights and gradients under ZeRO 2 and 3, the fp32
+softmax of the loss); overhead may be anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from solver.plan import LayerSpan, Plan, Stage
+from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
+from solver.verify.bytes import (
+    Share,
+    StateBytes,
+    entry_bytes,
+    kept_bytes,
+    loss_bytes,
+    owned_parameters,
+    state_bytes,
+    tied_copies,
+    training_share,
+)
+from solver.verify.layout import devices_by_group
+from solver.verify.numbers import agrees, at_most
+from solver.verify.violation import Rule, Violation
+
+
+def memory_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """In-flight micro-batches, memory by kind, capacity, and the plan's peak."""
+    assert plan.axes is not None and plan.microbatch is not None and plan.predicted is not None
+    share = training_share(plan, request)
+    for index, stage in enumerate(plan.stages):
+        where = f"plan.stages[{index}]"
+        # 1F1B: stage i starts p - i micro-batches before its first backward pass (Narayanan et al. 2021, section 2.2).
+        in_flight = min(plan.microbatch.count, plan.axes.pp - index)
+        if stage.in_flight != in_flight:
+            yield Violation(Rule.IN_FLIGHT, where, f"{stage.in_flight} micro-batches in flight, 1F1B holds {in_flight}")
+        yield from _state_violations(plan, request, stage, share, where)
+        yield from _activation_violations(plan, request, stage, share, where)
+        yield from capacity_violations(request, stage, where)
+    yield from peak_violations(plan)
+
+
+def capacity_violations(request: PlanRequest, stage: Stage, where: str) -> Iterator[Violation]:
+    """What may be used is what the smallest device of the stage has beside the reserve, and the stage keeps to it."""
+    memory = stage.memory
+    groups = devices_by_group(request.cluster, stage.devices)
+    smallest = min(group.node.device.memory_bytes for group, _ in groups)
+    usable = smallest * (1.0 - request.cluster.memory_reserve)
+    if not agrees(memory.capacity_bytes, usable):
+        given = f"{memory.capacity_bytes}, usable are {usable}"
+        yield Violation(Rule.CAPACITY, f"{where}.memory.capacity_bytes", given)
+    if not at_most(memory.total_bytes, usable):
+        yield Violation(Rule.CAPACITY, f"{where}.memory", f"{memory.total_bytes} bytes needed, {usable} usable")
+
+
+def peak_violations(plan: Plan) -> Iterator[Violation]:
+    """The predicted peak is that of the fullest stage."""
+    assert plan.predicted is not None
+    peak = max(stage.memory.total_bytes for stage in plan.stages)
+    if not agrees(plan.predicted.peak_memory_bytes, peak):
+        given = f"{plan.predicted.peak_memory_bytes}, the fullest stage has {peak}"
+        yield Violation(Rule.PEAK_MEMORY, "plan.predicted.peak_memory_bytes", given)
+
+
+def _state(plan: Plan, request: PlanRequest, stage: Stage) -> StateBytes:
+    assert plan.axes is not None and isinstance(request.workload, TrainingWorkload)
+    return state_bytes(request.workload, zero_stage=stage.zero_stage, shards=plan.axes.dp * plan.axes.cp)
+
+
+def _state_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Share, where: str) -> Iterator[Violation]:
+    state, memory = _state(plan, request, stage), stage.memory
+    owned = sum(span.count * owned_parameters(request.model.block(span.block), share) for span in stage.blocks)
+    least, most = (owned + copies for copies in tied_copies(request, stage, share))
+    for rule, claimed, per_parameter in (
+        (Rule.WEIGHTS, memory.weights_bytes, state.weights),
+        (Rule.GRADIENTS, memory.gradients_bytes, state.gradients),
+        (Rule.OPTIMIZER, memory.optimizer_bytes, state.optimizer),
+    ):
+        if not (at_most(least * per_parameter, claimed) and at_most(claimed, most * per_parameter)):
+            given = f"{claimed} bytes claimed, {least} parameters make {least * per_parameter}"
+            yield Violation(rule, f"{where}.memory", given)
+
+
+def _activation_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Share, where: str) -> Iterator[Violation]:
+    memory = stage.memory
+    expected = [_activations(request, stage, share, split) for split in _residual_splits(plan, request)]
+    if not any(agrees(memory.activations_bytes, value) for value, _ in expected):
+        given = f"{memory.activations_bytes} bytes claimed, what {stage.in_flight} micro-batches save is {expected[0][0]}"
+        yield Violation(Rule.ACTIVATIONS, f"{where}.memory", given)
+    remade = min(layers for _, layers in expected)
+    needed = max(
+        remade,
+        *(_transient_state(plan, request, stage, share, span) for span in stage.blocks),
+        *(loss_bytes(request.model.block(span.block), share) for span in stage.blocks),
+    )
+    if not at_most(needed, memory.transient_bytes):
+        given = f"{memory.transient_bytes} bytes claimed, one layer at work needs {needed}"
+        yield Violation(Rule.TRANSIENT, f"{where}.memory", given)
+
+
+def _residual_splits(plan: Plan, request: PlanRequest) -> tuple[int, ...]:
+    """Over how many tp ranks the residual stream between blocks may lie split. The free space may split its hidden dim,
+    which a plan does not say, so there both are possible."""
+    assert plan.axes is not None
+    if plan.sequence_parallel:
+        return (plan.axes.tp,)
+    return (1, plan.axes.tp) if request.search.space is Space.FREE else (1,)
+
+
+def _activations(request: PlanRequest, stage: Stage, share: Share, split: int) -> tuple[float, float]:
+    """Bytes kept for all micro-batches in flight, and the most that one layer makes again in its backward pass."""
+    dtype = request.workload.precision
+    kept, remade = 0.0, 0.0
+    for span in stage.blocks:
+        block = request.model.block(span.block)
+        entry = entry_bytes(block, share, dtype, split=split)
+        layer = kept_bytes(block, share, dtype, stage.recompute, entry=entry)
+        whole = kept_bytes(block, share, dtype, Recompute.NONE, entry=entry)
+        kept += span.count * layer
+        remade = max(remade, whole - layer)
+    return stage.in_flight * kept, remade
+
+
+def _transient_state(plan: Plan, request: PlanRequest, stage: Stage, share: Share, span: LayerSpan) -> float:
+    """Bytes of a layer that ZeRO shards and that must be whole while it runs."""
+    workload = request.workload
+    assert plan.axes is not None and isinstance(workload, TrainingWorkload)
+    if plan.axes.dp * plan.axes.cp == 1 or stage.zero_stage < 2:
+        return 0.0
+    whole = workload.gradient_dtype.size_bytes + (workload.precision.size_bytes if stage.zero_stage == 3 else 0.0)
+    return owned_parameters(request.model.block(span.block), share) * whole

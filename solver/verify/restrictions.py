@@ -1,0 +1,121 @@
+"""What the request allows, and what its launcher can start."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from solver.plan import Plan
+from solver.request import Launcher, PlanRequest, Space
+from solver.verify.violation import Rule, Violation
+
+
+@dataclass(frozen=True, slots=True)
+class _LauncherLimits:
+    """What a launcher's own checks refuse.
+
+    zero_with_pipeline    highest ZeRO stage beside pp > 1
+    context_parallel      whether it has ring context parallelism
+    sequence_parallel     whether it can split norms over the sequence beside tp
+    replicated_kv_heads   whether tp may exceed the key/value heads
+    tied_with_pipeline    whether a tied head may live on another stage than the embedding
+    """
+
+    zero_with_pipeline: int
+    context_parallel: bool
+    sequence_parallel: bool
+    replicated_kv_heads: bool
+    tied_with_pipeline: bool
+
+
+_TRAINERS = {
+    # Megatron-LM: the distributed optimizer is ZeRO-1; its FSDP (2 and 3) is taken without a pipeline.
+    Launcher.MEGATRON_LM: _LauncherLimits(
+        zero_with_pipeline=1,
+        context_parallel=True,
+        sequence_parallel=True,
+        replicated_kv_heads=True,
+        tied_with_pipeline=True,
+    ),
+    # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms; its long-context axis is Ulysses.
+    Launcher.DEEPSPEED: _LauncherLimits(
+        zero_with_pipeline=1,
+        context_parallel=False,
+        sequence_parallel=False,
+        replicated_kv_heads=True,
+        tied_with_pipeline=True,
+    ),
+    # torchtitan 0.3: key/value heads must divide by tp.
+    Launcher.TORCHTITAN: _LauncherLimits(
+        zero_with_pipeline=3,
+        context_parallel=True,
+        sequence_parallel=True,
+        replicated_kv_heads=False,
+        tied_with_pipeline=False,
+    ),
+}
+
+
+def restriction_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Degrees and memory choices outside ``request.search``; in the launchable space, what the launcher can't start."""
+    yield from _search_violations(plan, request)
+    if request.search.space is Space.LAUNCHABLE:
+        yield from _launcher_violations(plan, request)
+
+
+def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    search, axes, microbatch = request.search, plan.axes, plan.microbatch
+    assert axes is not None and microbatch is not None
+    choices: list[tuple[str, object, Collection[object]]] = [
+        ("dp", axes.dp, search.dp),
+        ("tp", axes.tp, search.tp),
+        ("pp", axes.pp, search.pp),
+        ("cp", axes.cp, search.cp),
+        ("microbatch", microbatch.size, search.microbatch),
+    ]
+    for index, stage in enumerate(plan.stages):
+        choices.append((f"stages[{index}].recompute", stage.recompute, search.recompute))
+        choices.append((f"stages[{index}].zero_stage", stage.zero_stage, search.zero_stages))
+    for name, value, allowed in choices:
+        if allowed and value not in allowed:
+            listed = ", ".join(str(item) for item in allowed)
+            yield Violation(Rule.SEARCH, f"plan.{name}", f"{value}, the request allows {listed}")
+
+
+def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    launcher, axes = request.search.launcher, plan.axes
+    assert axes is not None
+    limits = _TRAINERS.get(launcher)
+    if limits is None:
+        yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{launcher.value} does not train")
+        return
+    zero = max(stage.zero_stage for stage in plan.stages)
+    kv_heads = request.model.dims.get("kv_heads", axes.tp)
+    broken = [
+        (
+            axes.pp > 1 and zero > limits.zero_with_pipeline,
+            "zero_stage",
+            f"ZeRO {zero} beside pp {axes.pp}; at most {limits.zero_with_pipeline}",
+        ),
+        (axes.cp > 1 and not limits.context_parallel, "axes.cp", f"cp {axes.cp}; it has no ring context parallelism"),
+        (
+            plan.sequence_parallel and not limits.sequence_parallel,
+            "sequence_parallel",
+            "it can't split norms over the sequence",
+        ),
+        (
+            kv_heads % axes.tp != 0 and not limits.replicated_kv_heads,
+            "axes.tp",
+            f"{kv_heads} key/value heads do not divide by tp {axes.tp}",
+        ),
+        (
+            axes.pp > 1 and bool(request.model.tied_weights()) and not limits.tied_with_pipeline,
+            "axes.pp",
+            "it can't tie weights of two stages",
+        ),
+        (len({stage.recompute for stage in plan.stages}) > 1, "stages", "it has one recompute mode for all stages"),
+        (len({stage.zero_stage for stage in plan.stages}) > 1, "stages", "it has one ZeRO stage for all stages"),
+    ]
+    for is_broken, where, message in broken:
+        if is_broken:
+            yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")

@@ -1,0 +1,119 @@
+"""Times of stages and of the step, and the figures that follow from them: tokens, MFU, cost, SLO."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from costmodels.operators import BATCH, SEQ, forward_flops
+from solver.plan import DeviceRange, LayerSpan, Plan
+from solver.request import PlanRequest, TrainingWorkload
+from solver.verify.layout import devices_by_group
+from solver.verify.numbers import agrees, at_most
+from solver.verify.violation import Rule, Violation
+
+BACKWARD_OVER_FORWARD = 2
+"""The backward pass of a matrix multiplication is two of its size (Korthikanti et al. 2022, appendix A)."""
+
+_S_PER_HOUR = 3600.0
+
+
+def time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Stage times that no device can reach, the step time of 1F1B, and every figure that follows from it."""
+    yield from _stage_time_violations(plan, request)
+    yield from _step_time_violations(plan)
+    yield from _throughput_violations(plan, request)
+    yield from cost_violations(plan, request)
+    yield from band_violations(plan)
+    yield from _slo_violations(plan, request)
+
+
+def _stage_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """A micro-batch can't pass a stage faster than its model FLOPs at the peak of the stage's devices."""
+    assert plan.axes is not None and plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
+    for index, stage in enumerate(plan.stages):
+        flops = (1 + BACKWARD_OVER_FORWARD) * sum(
+            _forward_flops(request, span, sequences=plan.microbatch.size) for span in stage.blocks
+        )
+        least_s = flops / (_peak_flops(request, stage.devices) / plan.axes.dp)
+        if not at_most(least_s, stage.time_s):
+            given = f"{stage.time_s} s a micro-batch; its FLOPs alone take {least_s} s at the devices' peak"
+            yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].time_s", given)
+
+
+def _step_time_violations(plan: Plan) -> Iterator[Violation]:
+    """T = sum t + (m - 1) max t + max_i(d_i - sum_{j<i} t_j) (DESIGN level 3, Mist)."""
+    assert plan.predicted is not None and plan.predicted.step_time_s is not None
+    assert plan.microbatch is not None and plan.breakdown is not None
+    step_s = plan.predicted.step_time_s
+    times = [stage.time_s for stage in plan.stages]
+    late = max(stage.extra_s - sum(times[:index]) for index, stage in enumerate(plan.stages))
+    expected = sum(times) + (plan.microbatch.count - 1) * max(times) + late
+    if not agrees(step_s, expected):
+        yield Violation(Rule.STEP_TIME, "plan.predicted.step_time_s", f"{step_s} s, the stages make {expected} s")
+    parts = sum(getattr(plan.breakdown, field.name) for field in dataclasses.fields(plan.breakdown))
+    if not agrees(step_s, parts):
+        yield Violation(Rule.BREAKDOWN, "plan.breakdown", f"the parts add up to {parts} s, the step takes {step_s} s")
+
+
+def _throughput_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    workload, predicted = request.workload, plan.predicted
+    assert predicted is not None and predicted.step_time_s is not None and isinstance(workload, TrainingWorkload)
+    tokens_per_s = workload.global_batch * workload.seq_len / predicted.step_time_s
+    if not agrees(predicted.tokens_per_s, tokens_per_s):
+        given = f"{predicted.tokens_per_s}, the step time makes {tokens_per_s}"
+        yield Violation(Rule.TOKENS, "plan.predicted.tokens_per_s", given)
+    spans = [span for stage in plan.stages for span in stage.blocks]
+    forward = sum(_forward_flops(request, span, sequences=workload.global_batch) for span in spans)
+    peak = _peak_flops(request, (devices for stage in plan.stages for devices in stage.devices))
+    mfu = (1 + BACKWARD_OVER_FORWARD) * forward / (predicted.step_time_s * peak)
+    if predicted.mfu is None or not agrees(predicted.mfu, mfu):
+        yield Violation(Rule.MFU, "plan.predicted.mfu", f"{predicted.mfu}, model FLOPs and step time make {mfu}")
+
+
+def cost_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Price of the devices in use over the tokens they make; none where a price is unknown."""
+    assert plan.predicted is not None
+    claimed = plan.predicted.cost_per_million_tokens
+    if claimed is None:
+        return
+    groups = devices_by_group(request.cluster, (devices for stage in plan.stages for devices in stage.devices))
+    prices = [group.node.device.price_per_hour for group, _ in groups]
+    if any(price is None for price in prices):
+        yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", "a device in use has no known price")
+        return
+    per_hour = sum(count * (price or 0.0) for (_, count), price in zip(groups, prices, strict=True))
+    expected = per_hour / _S_PER_HOUR / plan.predicted.tokens_per_s * 1e6
+    if not agrees(claimed, expected):
+        yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", f"{claimed}, prices make {expected}")
+
+
+def band_violations(plan: Plan) -> Iterator[Violation]:
+    """A band has its low end below its high end."""
+    assert plan.predicted is not None
+    for name, band in plan.predicted.bands.items():
+        if band.low > band.high:
+            yield Violation(Rule.BANDS, f"plan.predicted.bands.{name}", f"low {band.low} is above high {band.high}")
+
+
+def _slo_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    predicted, slo = plan.predicted, request.slo
+    assert predicted is not None and predicted.step_time_s is not None
+    if slo.max_step_time_s is not None and not at_most(predicted.step_time_s, slo.max_step_time_s):
+        given = f"{predicted.step_time_s} s, the SLO allows {slo.max_step_time_s} s"
+        yield Violation(Rule.SLO, "plan.predicted.step_time_s", given)
+    if slo.min_tokens_per_s is not None and not at_most(slo.min_tokens_per_s, predicted.tokens_per_s):
+        given = f"{predicted.tokens_per_s}, the SLO asks for {slo.min_tokens_per_s}"
+        yield Violation(Rule.SLO, "plan.predicted.tokens_per_s", given)
+
+
+def _forward_flops(request: PlanRequest, span: LayerSpan, *, sequences: int) -> float:
+    assert isinstance(request.workload, TrainingWorkload)
+    sizes = {**request.model.dims, BATCH: sequences, SEQ: request.workload.seq_len}
+    return span.count * sum(forward_flops(operator, sizes) for operator in request.model.block(span.block).operators)
+
+
+def _peak_flops(request: PlanRequest, ranges: Iterable[DeviceRange]) -> float:
+    """Dense peak of all these devices together in the workload's number format."""
+    precision = request.workload.precision
+    return sum(count * group.node.device.peak(precision) for group, count in devices_by_group(request.cluster, ranges))
