@@ -82,7 +82,8 @@ def least_tail(
     """Least tail of a split with no stage longer than ``limit``, with the end and the config of each stage.
 
     ``cumulative_time[P, C, L+1]`` and ``cumulative_extra[P, L+1]`` are running sums, ``boundary[P]`` and ``step[P]`` add to
-    a stage's time and extra, ``fits`` comes from `memory_reach` and ``rest`` from `least_rest`. The tail is infinite when there is no split with a tail less than ``below``.
+    a stage's time and extra, ``fits`` comes from `memory_reach` and ``rest`` from `least_rest`. The tail is infinite when
+    there is no split with a tail less than ``below``.
     """
     n_stages, n_configs, n_blocks = fits.shape
     ends = np.zeros(n_stages, np.int64)
@@ -133,10 +134,7 @@ def _time_reach(cumulative_time: Floats, boundary: Floats, fits: Ints, limit: fl
             end = 0
             for k in range(n_blocks):
                 end = max(end, k)
-                while (
-                    end < fits[i, c, k]
-                    and cumulative_time[i, c, end + 1] - cumulative_time[i, c, k] + boundary[i] <= limit
-                ):
+                while end < fits[i, c, k] and cumulative_time[i, c, end + 1] - cumulative_time[i, c, k] + boundary[i] <= limit:
                     end += 1
                 reach[i, c, k] = end
                 farthest[i, k] = max(farthest[i, k], end)

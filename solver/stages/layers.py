@@ -76,8 +76,9 @@ def partition_layers(
     in_flight         [stage] micro-batches held at once, as the schedule counts them
 
     Stage i takes ``t_i = sum time + boundary_s`` with an extra of ``d_i = sum extra + step_s``, and needs ``sum static +
-    in_flight[i] * sum activation + max transient``. Every stage holds at least one block. The objective is `solver.stages.longest.objective_s`, solved
-    exactly up to the rounding of float sums; ``bound_s`` equals it. Equal splits: the first one in a fixed order of search.
+    in_flight[i] * sum activation + max transient``. Every stage holds at least one block. The objective is
+    `solver.stages.longest.objective_s`, solved exactly up to the rounding of float sums; ``bound_s`` equals it. Equal
+    splits: the first one in a fixed order of search.
 
     Raises InvalidInputError when shapes disagree or a figure is negative or not finite (capacity may be infinite).
     """
@@ -160,9 +161,7 @@ class _Chain:
         """Checks the figures of the blocks and sums them up."""
         held = np.ascontiguousarray(activation, np.float64)
         if held.ndim != 2 or 0 in held.shape:
-            raise InvalidInputError(
-                "bad shape of activation_bytes", given=held.shape, allowed="[config, block], none empty"
-            )
+            raise InvalidInputError("bad shape of activation_bytes", given=held.shape, allowed="[config, block], none empty")
         shape = held.shape
         return _Chain(
             shape[1],

@@ -58,15 +58,17 @@ def objective_s(times_s: Sequence[float], extras_s: Sequence[float], n_microbatc
     return (n_microbatches - 1) * max(times_s) + tail_s
 
 
-def least_objective(solve_within: SolveWithin[Choice_co], n_microbatches: int) -> Best[Choice_co] | None:
-    """The partition of least objective, exact up to `TIE`; None when ``solve_within`` finds nothing without a limit.
+def least_objective(
+    solve_within: SolveWithin[Choice_co], n_microbatches: int, *, below_s: float = math.inf
+) -> Best[Choice_co] | None:
+    """The partition of least objective, exact up to `TIE`; None when none is less than ``below_s``.
 
     Ranges of the longest stage are taken in the order of their lower bounds; of equal objectives the first found stays,
     so the answer depends on nothing but the input.
     """
     weight = n_microbatches - 1
     best: Best[Choice_co] | None = None
-    best_s = math.inf
+    best_s = below_s
     tried = 0
     # (lower bound, order of entry, longest stage above this, and at most this, least tail there); -1: zero is allowed
     ranges: list[tuple[float, int, float, float, float]] = [(0.0, 0, -1.0, math.inf, 0.0)]
@@ -76,7 +78,7 @@ def least_objective(solve_within: SolveWithin[Choice_co], n_microbatches: int) -
         beat_s = best_s * (1.0 - TIE)
         if lower_s >= beat_s:
             break
-        if weight and best is not None:
+        if weight:
             limit_s = min(limit_s, (beat_s - tail_s) / weight)
         tried += 1
         found = solve_within(limit_s, beat_s - weight * max(above_s, 0.0))
