@@ -36,6 +36,8 @@ class AttentionMask(StrEnum):
 
     CAUSAL = "causal"
     FULL = "full"
+    CHUNKED = "chunked"
+    """Causal inside aligned chunks of ``window`` tokens: a chunk sees nothing of the chunks before it (Llama 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Operator:
             )
         if (self.kind is OperatorKind.ATTENTION) != (self.mask is not None):
             raise ModelError(f"operator {self.name!r}: 'mask' goes with kind attention, and only with it")
+        if self.mask is AttentionMask.CHUNKED and self.window is None:
+            raise ModelError(f"attention {self.name!r} with a chunked mask needs 'window', the tokens of a chunk")
         if self.kind is OperatorKind.ATTENTION and len(self.inputs) != 3:
             raise ModelError(f"attention {self.name!r} takes query, key and value", given=len(self.inputs))
         if self.kind in (OperatorKind.MATMUL, OperatorKind.EMBEDDING) and not self.weights:
@@ -113,6 +117,13 @@ class Operator:
         """Dims of a MATMUL's first input that are summed away (they are in a weight and in no output)."""
         out = {dim for tensor in self.outputs for dim in tensor.dims}
         return tuple(dim for dim in self.inputs[0].dims if dim not in out)
+
+    @property
+    def routed_dims(self) -> tuple[str, ...]:
+        """Dims of weights that are in no activation: routing picks one index of them (an expert) for each row."""
+        in_activations = {dim for tensor in (*self.inputs, *self.outputs) for dim in tensor.dims}
+        routed = (dim for weight in self.weights for dim in weight.dims if dim not in in_activations)
+        return tuple(dict.fromkeys(routed))
 
     @property
     def dims(self) -> frozenset[str]:
@@ -127,16 +138,25 @@ def parameters(operator: Operator, sizes: Mapping[str, int]) -> int:
 
 
 def matmul_shape(operator: Operator, sizes: Mapping[str, int]) -> tuple[int, int, int]:
-    """(m, n, k) of the GEMM that a MATMUL operator runs: m tokens, n output features (fused ones added), k contracted."""
+    """(m, n, k) of the GEMM that a MATMUL operator runs: m tokens, n output features (fused ones added), k contracted.
+
+    With routed weights (experts) it is a grouped GEMM, ``matmul_groups`` of them sharing the m rows.
+    """
     contracted = operator.contracted_dims
+    not_features = {*contracted, *operator.routed_dims}
     k = math.prod(sizes[dim] for dim in contracted)
     m = math.prod(sizes[dim] for dim in operator.inputs[0].dims if dim not in contracted)
     n = sum(
-        math.prod(sizes[dim] for dim in weight.dims if dim not in contracted)
+        math.prod(sizes[dim] for dim in weight.dims if dim not in not_features)
         for weight in operator.weights
         if set(contracted) <= set(weight.dims)
     )
     return m, n, k
+
+
+def matmul_groups(operator: Operator, sizes: Mapping[str, int]) -> int:
+    """GEMMs among which a grouped MATMUL shares its rows: the number of (local) experts, 1 without routing."""
+    return math.prod(sizes[dim] for dim in operator.routed_dims)
 
 
 def attention_pairs(operator: Operator, sizes: Mapping[str, int], kv_tokens: int | None = None) -> float:
@@ -148,6 +168,10 @@ def attention_pairs(operator: Operator, sizes: Mapping[str, int], kv_tokens: int
     keys = q_tokens if kv_tokens is None else kv_tokens
     if operator.mask is AttentionMask.FULL:
         return float(q_tokens) * (keys if operator.window is None else min(keys, operator.window))
+    if operator.mask is AttentionMask.CHUNKED and operator.window is not None:
+        chunks, rest = divmod(keys, operator.window)
+        causal = chunks * operator.window * (operator.window + 1) / 2 + rest * (rest + 1) / 2
+        return causal * (q_tokens / keys)
     if operator.window is not None and operator.window < keys:
         w = operator.window
         # The first w queries see a growing prefix, the rest see w keys each.
