@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.requests import Request
 
-from app.errors import BodyTooLargeError, MalformedError, MediaTypeError
+from app.errors import BodyTooLargeError, MalformedError, MediaTypeError, short_text
 from app.importers.documents import parse_document
 from costmodels.errors import InvalidInputError
 
@@ -23,6 +23,8 @@ async def read_json_body(request: Request, *, max_bytes: int) -> object:
     if media_type != JSON:
         raise MediaTypeError("the body's content type is not read here", given=media_type or "none", allowed=JSON)
     body = await _read(request, max_bytes)
+    if not body.lstrip().startswith(b"{"):
+        raise MalformedError("the body is no JSON object", given=short_text(body[:20]), allowed="{...}")
     try:
         return await asyncio.to_thread(parse_document, body, what="request body")
     except InvalidInputError as error:

@@ -94,13 +94,9 @@ def predict(
 @cli.command()
 @exits
 def export(
-    plan_source: Annotated[
-        str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")
-    ],
+    plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
     launcher: Annotated[LauncherName, typer.Option("--to", help="Launcher to write for.")],
-    folder: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write the files into a folder.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write the files into a folder.")] = None,
 ) -> int:
     """Print the arguments or files that launch a plan."""
     from app.commands.exporting import run_export
@@ -122,8 +118,8 @@ def shard(
     as_json: AsJson = False,
 ) -> int:
     """Solve a problem of choosing one sharding strategy per operator."""
-    from app.commands.sharding import ShardCommand, run_shard_command
     from app.commands.planning import Output
+    from app.commands.sharding import ShardCommand, run_shard_command
 
     _settings()
     output = Output.JSON if as_json else Output.PAGE

@@ -99,9 +99,7 @@ def field_error(error: InvalidInputError, field: str = "") -> FieldError:
 def at_field(error: InvalidInputError, field: str) -> DocumentError:
     """The error as one of a document, its faults placed under ``field``."""
     if isinstance(error, DocumentError):
-        faults = tuple(
-            FieldError(join_path(field, f.field), f.problem, f.given, f.allowed, f.remedy) for f in error.fields
-        )
+        faults = tuple(FieldError(join_path(field, f.field), f.problem, f.given, f.allowed, f.remedy) for f in error.fields)
         return DocumentError(error.problem, faults)
     return DocumentError(error.problem, (field_error(error, field),))
 
@@ -122,7 +120,7 @@ def _clipped(value: object) -> object:
     if isinstance(value, str):
         return value[:200]
     if isinstance(value, dict):
-        return {key: "…" for key in list(value)[:8]}
+        return dict.fromkeys(list(value)[:8], "…")
     if isinstance(value, list | tuple):
         return [_clipped(item) for item in value[:8]]
     return value

@@ -8,7 +8,8 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
+from pydantic.json_schema import JsonSchemaMode
 
 from app.db.engine import is_sqlite, open_engine
 from app.db.migrate import ensure_ready
@@ -62,8 +63,10 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     """OpenAPI with the documents that endpoints read and write as text, which FastAPI does not see."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-        records = [(kind, "validation") for kind in (RequestDocument, PlanDocument, ProblemDocument)]
-        _, definitions = models_json_schema(records, ref_template="#/components/schemas/{model}")
+        mode: JsonSchemaMode = "validation"
+        records: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]]
+        records = [(kind, mode, TypeAdapter(kind)) for kind in (RequestDocument, PlanDocument, ProblemDocument)]
+        _, definitions = TypeAdapter.json_schemas(records, ref_template="#/components/schemas/{model}")
         schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
         app.openapi_schema = schema
     return app.openapi_schema

@@ -1,4 +1,4 @@
-"""What every REST answer gets: a request id, security headers, and a line in the log."""
+"""What every REST answer gets: a request id, security headers, a line in the log, and an answer even to a defect."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import time
 import uuid
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.problem_responses import problem_response
+from app.problems import INTERNAL, problem_document
 from app.telemetry import request_id
 
 log = logging.getLogger("app.access")
@@ -23,8 +26,11 @@ _HEADERS = {
 }
 
 
+_DEFECT = problem_document(INTERNAL, "an unexpected error; the log has it under this request id")
+
+
 class RequestIdMiddleware:
-    """Takes the caller's request id, or makes one, and sends it back with the answer."""
+    """Takes the caller's request id, or makes one, and sends it back with the answer; a defect becomes a 500 here."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -51,6 +57,10 @@ class RequestIdMiddleware:
         token = request_id.set(current)
         try:
             await self._app(scope, receive, send_with_headers)
+        except Exception:
+            log.exception("request failed")
+            if status == 0:
+                await problem_response(Request(scope), _DEFECT)(scope, receive, send_with_headers)
         finally:
             seconds = round(time.perf_counter() - began, 6)
             fields = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": seconds}

@@ -10,9 +10,10 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from app.errors import DocumentError, FieldError, short_text
-from app.problems import INTERNAL, METHOD_NOT_ALLOWED, NOT_FOUND, ProblemKind, kind_of, problem_document, problem_of
+from app.problems import METHOD_NOT_ALLOWED, NOT_FOUND, ProblemKind, kind_of, problem_document, problem_of
 from app.telemetry import request_id
 from costmodels.errors import MeshwrightError
 
@@ -29,11 +30,10 @@ def problem_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def install_problem_handlers(app: FastAPI) -> None:
-    """Answer every error with a problem document."""
+    """Answer every error that is raised on purpose with a problem document; the middleware answers the others."""
     app.add_exception_handler(MeshwrightError, _known_error)
     app.add_exception_handler(RequestValidationError, _query_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _defect)
 
 
 def problem_response(request: Request, document: dict[str, Any]) -> JSONResponse:
@@ -67,6 +67,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         document = problem_document(METHOD_NOT_ALLOWED, f"{request.method} is not allowed here")
+        error.headers = {"allow": ", ".join(_methods_at(request))}
     elif error.status_code == HTTPStatus.NOT_FOUND:
         document = problem_document(NOT_FOUND, "see /openapi.json for what there is")
     else:
@@ -78,5 +79,8 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     return response
 
 
-async def _defect(request: Request, error: Exception) -> JSONResponse:
-    return problem_response(request, problem_document(INTERNAL, "an unexpected error; the log has it under this id"))
+def _methods_at(request: Request) -> list[str]:
+    """Methods that OpenAPI lists for the request's path."""
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    matching = [methods for path, methods in paths.items() if compile_path(path)[0].match(request.url.path)]
+    return sorted({method.upper() for methods in matching for method in methods})

@@ -15,7 +15,6 @@ from app.errors import (
     SolveTimeoutError,
     StoreError,
     TooBusyError,
-    field_error,
 )
 from costmodels.errors import InvalidInputError
 
@@ -87,11 +86,7 @@ def problem_of(error: Exception) -> dict[str, Any]:
     kind = kind_of(error)
     if kind is INTERNAL:
         return problem_document(kind, "an unexpected error; the log has it under this request id")
-    faults: tuple[FieldError, ...] = ()
-    if isinstance(error, DocumentError):
-        faults = error.fields
-    elif isinstance(error, InvalidInputError):
-        faults = (field_error(error),)
+    faults = error.fields if isinstance(error, DocumentError) else ()
     return problem_document(kind, str(error), faults)
 
 

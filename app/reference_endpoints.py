@@ -60,9 +60,7 @@ def list_schemas() -> SchemaList:
     return SchemaList(schemas=[SchemaItem(name=name, id=schema_id(name)) for name in schema_names()])
 
 
-@router.get(
-    "/v1/schemas/{name}", tags=["reference"], summary="Get a JSON Schema", responses=problem_answers(422)
-)
+@router.get("/v1/schemas/{name}", tags=["reference"], summary="Get a JSON Schema", responses=problem_answers(422))
 def get_schema(name: str) -> dict[str, Any]:
     """The JSON Schema of a document format."""
     return json_schema(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Protocol
@@ -35,11 +36,12 @@ class Solver(Protocol):
 
 
 def solve_here(request: PlanRequest, on_progress: OnProgress = ignore_progress) -> Plan:
-    """Solve in this process, until the request's time limit."""
+    """Solve in this process until the request's time limit, and note the CPU time it took."""
     from solver.api import solve
 
-    deadline = time.monotonic() + request.search.time_limit_s
-    return solve(request, stop=lambda: time.monotonic() >= deadline, progress=on_progress)
+    began_s, deadline_s = time.process_time(), time.monotonic() + request.search.time_limit_s
+    plan = solve(request, stop=lambda: time.monotonic() >= deadline_s, progress=on_progress)
+    return replace(plan, search=replace(plan.search, seconds=time.process_time() - began_s))
 
 
 def predict_here(request: PlanRequest, plan: Plan) -> Plan:

@@ -23,6 +23,9 @@ from costmodels.errors import InvalidInputError, PlanFileError
 from solver.plan import Plan
 from solver.request import PlanRequest
 
+PAGE_WIDTH = 80
+"""Columns of a page that does not go to a terminal."""
+
 
 class Store(Enum):
     """How ``plan`` uses the plan store."""
@@ -132,7 +135,7 @@ def _open_store(settings: Settings) -> PlanStore | None:
 def _print_page(plan: Plan, request: PlanRequest, next_step: NextStep) -> None:
     from rich.console import Console
 
-    print_plan(Console(highlight=False, width=None if sys.stdout.isatty() else 100), plan, request, next_step)
+    print_plan(Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH), plan, request, next_step)
 
 
 def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stored: bool) -> NextStep:
@@ -151,9 +154,7 @@ def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_sto
 def _write_file(path: Path, document: object) -> None:
     """Write the whole document or nothing: a reader never sees half a plan."""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             json.dump(document, file, indent=2, ensure_ascii=False, allow_nan=False)
             file.write("\n")
         os.chmod(file.name, 0o666 & ~_umask())

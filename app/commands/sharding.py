@@ -24,8 +24,6 @@ def run_shard_command(command: ShardCommand) -> int:
     """Solve the problem and print the answer; exit code 1 when nothing feasible was found."""
     from app.shard_command import run_shard
 
-    answer = run_shard(
-        command.problem, time_limit_s=command.time_limit_s, work_limit=command.work_limit, seed=command.seed
-    )
+    answer = run_shard(command.problem, time_limit_s=command.time_limit_s, work_limit=command.work_limit, seed=command.seed)
     print_json(answer)
     return EXIT_GOOD if answer.get("feasible", True) else EXIT_NO

@@ -89,8 +89,9 @@ class PlanRepository:
         """Store a plan unless its digest is stored already; the plan that is stored now, and whether it is this one."""
         with writing(self._engine) as connection:
             values = {name: getattr(plan, name) for name in StoredPlan.__dataclass_fields__}
-            added = connection.execute(self._insert_if_absent().values(values)).rowcount == 1
-        if added:
+            insert = self._insert_if_absent().values(values).returning(plans.c.id)
+            added = connection.execute(insert).scalar_one_or_none()
+        if added is not None:
             return plan, True
         first = self.find(plan.digest)
         assert first is not None, "a plan that was there a moment ago; plans are never deleted"

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import rfc8785
@@ -33,7 +35,7 @@ def request_digest(request: PlanRequest) -> str:
 
 def digest_of_document(document: dict[str, Any]) -> str:
     """Digest of a resolved request document (``request_document`` makes it)."""
-    keyed = {
+    keyed: dict[str, Any] = {
         "plan_schema": PLAN_SCHEMA,
         "solver_version": SOLVER_VERSION,
         "cost_model_version": COST_MODEL_VERSION,
@@ -49,12 +51,18 @@ def digest_of_document(document: dict[str, Any]) -> str:
 
 @cache
 def calibration_digest() -> str:
-    """``sha256:<hex>`` over the names and bytes of every calibration file that this version ships."""
-    folder = files("costmodels.hardware").joinpath("calibrations")
+    """``sha256:<hex>`` over the paths and bytes of every calibration file that this version ships."""
     whole = hashlib.sha256()
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_file():
-            # Each name and content is hashed by itself, so that moving bytes between files changes the whole.
-            whole.update(hashlib.sha256(entry.name.encode()).digest())
-            whole.update(hashlib.sha256(entry.read_bytes()).digest())
+    for path, content in sorted(_files_under(files("costmodels.hardware").joinpath("calibrations"), "")):
+        # Each path and content is hashed by itself, so that moving bytes between files changes the whole.
+        whole.update(hashlib.sha256(path.encode()).digest())
+        whole.update(hashlib.sha256(content).digest())
     return f"sha256:{whole.hexdigest()}"
+
+
+def _files_under(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _files_under(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".json"):
+            yield prefix + entry.name, entry.read_bytes()

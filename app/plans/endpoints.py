@@ -18,6 +18,9 @@ from app.plans.store import PlanStore
 from app.problem_responses import problem_answers
 from app.settings import Settings
 
+# Names of models hold no control characters (``app.requests.limits``), and PostgreSQL refuses to compare with them.
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
 _PLAN_ANSWER = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/PlanDocument"}}}}
@@ -47,9 +50,7 @@ async def make_plan(request: Request) -> Response:
     document = await read_json_body(request, max_bytes=settings.max_body_bytes)
     text, is_new = await service.plan(document)
     digest = _digest_in(text)
-    return Response(
-        text, status_code=201 if is_new else 200, media_type=JSON, headers={"location": f"/v1/plans/{digest}"}
-    )
+    return Response(text, status_code=201 if is_new else 200, media_type=JSON, headers={"location": f"/v1/plans/{digest}"})
 
 
 @router.get(
@@ -69,7 +70,7 @@ def list_plans(
     request: Request,
     cursor: Annotated[str | None, Query(max_length=64, description="'next_cursor' of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=200, description="Plans a page.")] = 50,
-    model: Annotated[str | None, Query(max_length=200, description="Only plans of this model.")] = None,
+    model: Annotated[str | None, Query(max_length=200, pattern=PRINTABLE, description="Only plans of this model.")] = None,
     feasible: Annotated[bool | None, Query(description="Only feasible, or only infeasible ones.")] = None,
 ) -> PlanPage:
     """Stored plans, newest first, a page at a time."""

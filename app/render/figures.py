@@ -37,7 +37,7 @@ def significant(value: float) -> str:
 
 
 def band(figure: float, around: Band | None) -> str:
-    """" (16.2 to 18.0)" as shares of the figure: "(-5% to +6%)"; nothing without a band."""
+    """ " (16.2 to 18.0)" as shares of the figure: "(-5% to +6%)"; nothing without a band."""
     if around is None or figure <= 0:
         return ""
     return f" ({around.low / figure - 1:+.0%} to {around.high / figure - 1:+.0%})"

@@ -26,7 +26,7 @@ class NextStep:
 def print_plan(console: Console, plan: Plan, request: PlanRequest, next_step: NextStep) -> None:
     """Print the page of a plan, feasible or not."""
     console.print(Text(_question(plan, request), style="bold"))
-    parts = _feasible(plan, request) if plan.feasible else _infeasible(plan)
+    parts = _feasible(plan, request) if plan.feasible else _infeasible(plan, request)
     for part in (*parts, *_notes(plan), _ending(next_step)):
         console.print()
         console.print(part)
@@ -47,7 +47,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     predicted = plan.predicted
     headline = Text("Feasible: ", style="bold green") + Text(_speed(plan, predicted), style="bold")
     parts: list[RenderableType] = [
-        Group(headline, Text(certificate_in_words(plan, request))),
+        Group(headline, Text(certificate_in_words(plan, request)), Text(f"Space: {plan.certificate.space}", style="dim")),
         Group(Text(f"Layout: {_layout(plan)}"), stage_table(plan)),
         _memory(plan),
     ]
@@ -76,15 +76,15 @@ def _speed(plan: Plan, predicted: Predicted) -> str:
 def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
     """What the certificate claims, in a sentence; it speaks of the cost model's figures, not of the real machine."""
     certificate = plan.certificate
-    better = _BETTER[request.objective]
+    space, better = request.search.space.value, _BETTER[request.objective]
     match certificate.status:
         case Status.OPTIMAL:
-            return f"Optimal: no plan in the {certificate.space} space {better} under this cost model."
+            return f"Optimal: no plan in the {space} space {better} under this cost model."
         case Status.FEASIBLE:
             gap = "" if certificate.gap is None else f" by more than {percent(certificate.gap)}"
-            return f"Best found: no plan in the {certificate.space} space {better}{gap} under this cost model."
+            return f"Best found: no plan in the {space} space {better}{gap} under this cost model."
         case Status.INFEASIBLE:
-            return f"Proven: no plan in the {certificate.space} space meets every constraint under this cost model."
+            return f"Proven: no plan in the {space} space meets every constraint under this cost model."
         case _:
             assert_never(certificate.status)
 
@@ -155,11 +155,14 @@ def _time(breakdown: TimeBreakdown) -> Group:
     return Group(*lines)
 
 
-def _comparison(plan: Plan) -> Text:
+SHOWN_RUNNERS_UP = 3
+
+
+def _comparison(plan: Plan) -> RenderableType:
     if not plan.runners_up:
-        return Text("No other plan in the space is feasible.")
-    second = plan.runners_up[0]
-    return Text("Runner-up: ", style="bold") + Text(f"{second.summary}: {second.why_not}")
+        return Text("Nothing came close: the search kept no runner-up.")
+    others = [Text(f"  {other.summary}\n    {other.why_not}") for other in plan.runners_up[:SHOWN_RUNNERS_UP]]
+    return Group(Text("Why not another plan", style="bold"), *others)
 
 
 def _calibration(plan: Plan) -> Group:
@@ -173,16 +176,19 @@ def _calibration(plan: Plan) -> Group:
     return Group(*lines)
 
 
-def _infeasible(plan: Plan) -> list[RenderableType]:
+def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     reason = plan.reason
     assert reason is not None
     where = "" if reason.stage is None else f" in stage {reason.stage}"
+    name = reason.constraint.replace("_", " ")
     lines: list[RenderableType] = [
-        Text("Infeasible: ", style="bold red") + Text(f"{reason.constraint} is the tightest constraint{where}", style="bold"),
+        Text("Infeasible: ", style="bold red") + Text(f"{name} is the tightest constraint{where}", style="bold"),
         Text(f"  need {_amount(reason.need, reason.unit)}, have {_amount(reason.have, reason.unit)}"),
     ]
     if reason.have > 0:
-        lines.append(Text("  ") + bar(reason.need / reason.have) + Text(f" {percent(reason.need / reason.have)} of what there is"))
+        share = reason.need / reason.have
+        lines.append(Text("  ") + bar(share) + Text(f" {percent(share)} of what there is"))
+    lines.append(Text(certificate_in_words(plan, request)))
     parts: list[RenderableType] = [Group(*lines), Text(reason.message)]
     if reason.remedies:
         remedies = [Text(f"  - {remedy}") for remedy in reason.remedies]
@@ -197,7 +203,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _notes(plan: Plan) -> list[RenderableType]:
-    return [Group(*(Text(f"Note: {note}") for note in plan.notes))] if plan.notes else []
+    return [Group(*(Text(f"Note: {note}", style="dim") for note in plan.notes))] if plan.notes else []
 
 
 def _ending(next_step: NextStep) -> Group:

@@ -24,8 +24,8 @@ def progress_bar(what: str) -> Iterator[OnProgress]:
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None, state="")
 
-        def show(moment: Progress) -> None:
-            bar.update(task, total=moment.total or None, completed=moment.done, state=_state(moment))
+        def show(progress: Progress) -> None:
+            bar.update(task, total=progress.total or None, completed=progress.done, state=_state(progress))
 
         yield show
 

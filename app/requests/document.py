@@ -81,9 +81,7 @@ class ClusterSource(BaseModel):
         given = [name for name in CLUSTER_SOURCES if getattr(self, name) is not None]
         source = _exactly_one(given, CLUSTER_SOURCES, what="cluster")
         if source == "groups" and self.nodes is not None:
-            fault = FieldError(
-                "nodes", "does not go with 'groups'", given=str(self.nodes), remedy="give 'nodes' in each group"
-            )
+            fault = FieldError("nodes", "does not go with 'groups'", given=str(self.nodes), remedy="give 'nodes' in each group")
             raise DocumentError("faulty cluster", (fault,))
         return source
 

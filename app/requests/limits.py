@@ -7,6 +7,7 @@ number where arithmetic in doubles is exact enough.
 from __future__ import annotations
 
 import math
+import re
 
 from app.errors import DocumentError, FieldError, short_text
 from costmodels.cluster import Cluster
@@ -26,6 +27,8 @@ MAX_VALUES = 1_000_000
 MAX_NUMBER = 1e18
 MIN_NUMBER = 1e-18
 
+UNUSABLE_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+
 REQUEST_LIMITS = {
     "devices of a cluster": MAX_DEVICES,
     "node groups of a cluster": MAX_GROUPS,
@@ -44,7 +47,7 @@ REQUEST_LIMITS = {
 
 
 def check_values(document: object) -> None:
-    """Refuse numbers that are not finite or out of range, and documents of too many values; raises DocumentError."""
+    """Refuse unusable numbers and texts, and documents of too many values; raises DocumentError."""
     waiting: list[tuple[str, object]] = [("", document)]
     count = 0
     while waiting:
@@ -53,11 +56,21 @@ def check_values(document: object) -> None:
         if count > MAX_VALUES:
             raise _fault("", "too many values in the document", f"more than {MAX_VALUES}", f"at most {MAX_VALUES}")
         if isinstance(value, dict):
+            for key in value:
+                _check_text(path, str(key))
             waiting += [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
         elif isinstance(value, list):
             waiting += [(f"{path}.{i}", item) for i, item in enumerate(value)]
+        elif isinstance(value, str):
+            _check_text(path, value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             _check_number(path, value)
+
+
+def _check_text(path: str, text: str) -> None:
+    """Refuse what a database or a terminal can't take: control characters and halves of surrogate pairs."""
+    if UNUSABLE_TEXT.search(text):
+        raise _fault(path, "text has characters that can't be used", text, "no control characters, no lone surrogates")
 
 
 def _check_number(path: str, value: float) -> None:

@@ -121,9 +121,7 @@ def _cluster(source: ClusterSource) -> Cluster:
         groups = [NodeGroup(name=node.name, node=node, nodes=source.nodes or 1)]
     else:
         groups = [_group(group, index) for index, group in enumerate(source.groups or ())]
-    return Cluster(
-        groups=tuple(groups), oversubscription=source.oversubscription, memory_reserve=source.memory_reserve
-    )
+    return Cluster(groups=tuple(groups), oversubscription=source.oversubscription, memory_reserve=source.memory_reserve)
 
 
 def _group(source: GroupSource, index: int) -> NodeGroup:

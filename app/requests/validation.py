@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -31,9 +30,10 @@ def read_record(kind: type[Record], document: object, *, what: str) -> Record:
     """
     adapter = _adapter(kind)
     try:
-        return adapter.validate_json(json.dumps(document, allow_nan=False))
+        record: Record = adapter.validate_json(json.dumps(document, allow_nan=False))
     except ValidationError as error:
         raise DocumentError(f"this {what} can't be used", _faults(error, document, adapter)) from None
+    return record
 
 
 def to_document(kind: type[Record], record: Record) -> dict[str, Any]:
@@ -42,9 +42,14 @@ def to_document(kind: type[Record], record: Record) -> dict[str, Any]:
     return document
 
 
-@cache
-def _adapter(kind: type[Record]) -> TypeAdapter[Record]:
-    return TypeAdapter(kind)
+_adapters: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """The kind's reader; building one takes milliseconds, so each is built once."""
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def _faults(error: ValidationError, document: object, adapter: TypeAdapter[Any]) -> tuple[FieldError, ...]:
@@ -83,10 +88,13 @@ def _fault(path: tuple[str, ...], detail: ErrorDetails, schema: Mapping[str, Any
     if kind in MISSING_FIELD:
         return (FieldError(field, "field is missing", remedy=f"add {path[-1]!r}"),)
     given = short_text(detail["input"])
+    if not path:
+        return (FieldError("", "the document can't be used", given=given, allowed=_allowed(detail)),)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
         tag = str(context["discriminator"]).strip("'")
         choices = context.get("expected_tags") or ", ".join(_choices_of(schema, path))
-        return (FieldError(join_path(field, tag), "names no known kind", given=given, allowed=choices or None),)
+        given_tag = repr(context["tag"]) if "tag" in context else None
+        return (FieldError(join_path(field, tag), "names no known kind", given=given_tag, allowed=choices or None),)
     return (FieldError(field, "value can't be used", given=given, allowed=_allowed(detail)),)
 
 
@@ -98,16 +106,21 @@ def _allowed(detail: ErrorDetails) -> str:
 def _path_in(document: object, detail: ErrorDetails) -> tuple[str, ...]:
     """The fault's path through the document: Pydantic's location without the names of union branches."""
     path: list[str] = []
-    here = document
+    here: Any = document
     for part in detail["loc"]:
-        if isinstance(here, dict) and part in here:
-            here = here[part]
-        elif isinstance(here, list) and isinstance(part, int) and part < len(here):
+        if _leads_on(here, part):
             here = here[part]
         elif not (detail["type"] in MISSING_FIELD and part == detail["loc"][-1]):
             continue
         path.append(str(part))
     return tuple(path)
+
+
+def _leads_on(value: object, part: int | str) -> bool:
+    """Whether a value has something at this part of a path."""
+    if isinstance(value, dict):
+        return part in value
+    return isinstance(value, list) and isinstance(part, int) and part < len(value)
 
 
 def _without_wrong_branches(
