@@ -82,7 +82,9 @@ def cost_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     if any(price is None for price in prices):
         yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", "a device in use has no known price")
         return
-    per_hour = sum(count * (price or 0.0) for (_, count), price in zip(groups, prices, strict=True))
+    # A serving plan may list the devices of one replica; the others are like it.
+    copies = plan.devices / sum(count for _, count in groups)
+    per_hour = copies * sum(count * (price or 0.0) for (_, count), price in zip(groups, prices, strict=True))
     expected = per_hour / _S_PER_HOUR / plan.predicted.tokens_per_s * 1e6
     if not agrees(claimed, expected):
         yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", f"{claimed}, prices make {expected}")
