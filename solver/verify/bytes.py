@@ -16,8 +16,8 @@ from solver.verify.sharding import HEADS, KV_HEADS, REPLICATE, strategies_by_ope
 _MOMENTS = {"adamw": 2, "sgd_momentum": 1, "muon": 1}
 """fp32 values an optimizer keeps for a parameter beside the master copy (multi-GPU lecture, "optimizer bytes")."""
 
-_REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM, OperatorKind.ELEMENTWISE)
-"""What selective recomputation runs again: all but matrix multiplications (Korthikanti et al. 2022, section 5)."""
+_REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
+"""What selective recomputation runs again: attention (Korthikanti et al. 2022, section 5) and norms, as launchers offer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +138,11 @@ def _saved(block: Block) -> set[str]:
 
 
 def _rebuildable(block: Block) -> set[str]:
-    """Tensors that cheap operators make again from those kept anyway, found by repeating until nothing is new."""
+    """Tensors that selective recomputation makes again from saved ones, found by repeating until nothing is new."""
     writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
-    available = {name for name in _saved(block) if name in writer and writer[name].kind not in _REBUILT}
-    available |= {tensor.name for operator in block.operators for tensor in operator.inputs if tensor.name not in writer}
+    available = _saved(block) | {
+        tensor.name for operator in block.operators for tensor in operator.inputs if tensor.name not in writer
+    }
     rebuilt: set[str] = set()
     while True:
         new = {

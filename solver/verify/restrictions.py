@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Space
+from solver.verify.sharding import KV_HEADS
 from solver.verify.violation import Rule, Violation
 
 
@@ -90,7 +91,7 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
         yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{launcher.value} does not train")
         return
     zero = max(stage.zero_stage for stage in plan.stages)
-    kv_heads = request.model.dims.get("kv_heads", axes.tp)
+    kv_heads = _kv_heads(request)
     broken = [
         (
             axes.pp > 1 and zero > limits.zero_with_pipeline,
@@ -104,7 +105,7 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             "it can't split norms over the sequence",
         ),
         (
-            kv_heads % axes.tp != 0 and not limits.replicated_kv_heads,
+            kv_heads is not None and kv_heads % axes.tp != 0 and not limits.replicated_kv_heads,
             "axes.tp",
             f"{kv_heads} key/value heads do not divide by tp {axes.tp}",
         ),
@@ -119,3 +120,9 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
     for is_broken, where, message in broken:
         if is_broken:
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
+
+
+def _kv_heads(request: PlanRequest) -> int | None:
+    """Key/value heads of the model, None where no operator has any."""
+    used = (operator for name in set(request.model.layers) for operator in request.model.block(name).operators)
+    return request.model.dims[KV_HEADS] if any(KV_HEADS in operator.dims for operator in used) else None
