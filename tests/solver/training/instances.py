@@ -1,0 +1,161 @@
+"""Random small training requests: up to 6 layers and 8 devices, mixed memory, all choices open or restricted at random."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+
+from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from costmodels.memory import framework_overhead_bytes
+from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
+from costmodels.units import DType
+from solver.graph import Block, BlockRun, ModelGraph
+from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+
+T = TypeVar("T")
+TOKENS = ("batch", "seq")
+
+
+def random_request(seed: int) -> PlanRequest:
+    """A request whose space can be enumerated; about one in four has no plan that fits."""
+    rng = np.random.default_rng(seed)
+    space = Space.FREE if rng.random() < 0.4 else Space.LAUNCHABLE
+    model = random_free_model(rng) if space is Space.FREE else random_model(rng)
+    workload = TrainingWorkload(
+        "training", global_batch=int(rng.choice([2, 4, 6, 8])), seq_len=int(rng.choice([255, 256])), precision=DType.BF16
+    )
+    free = space is Space.FREE
+    search = Search(
+        space=space,
+        launcher=Launcher(str(rng.choice(["megatron-lm", "torchtitan", "deepspeed"]))),
+        recompute=_some(rng, list(Recompute), at_least=1 if free else 0),
+        zero_stages=_some(rng, [0, 1, 2, 3], at_least=1 if free else 0),
+        microbatch=(1,) if free else (1, 2) if rng.random() < 0.7 else (),
+    )
+    return PlanRequest(model, random_cluster(rng, model, free=space is Space.FREE), workload, search=search)
+
+
+def _some(rng: np.random.Generator, values: list[T], *, at_least: int) -> tuple[T, ...]:
+    """At most two of the values; none means no restriction."""
+    picked = rng.permutation(len(values))[: int(rng.integers(at_least, 3))]
+    return tuple(values[i] for i in sorted(picked))
+
+
+def random_model(rng: np.random.Generator) -> ModelGraph:
+    """Embedding, one or two kinds of layers, head: at most 6 blocks in the chain."""
+    hidden = int(rng.choice([256, 512]))
+    dims = {"hidden": hidden, "ffn": hidden * int(rng.choice([2, 3, 4])), "vocab": int(rng.choice([1000, 4096]))}
+    dims |= {"heads": 4, "kv_heads": int(rng.choice([1, 2, 4])), "head_dim": hidden // 4}
+    kinds = ["mlp", "attn"] if rng.random() < 0.4 else [str(rng.choice(["mlp", "attn"]))]
+    blocks = {"mlp": mlp_block(), "attn": attention_block()}
+    runs = [BlockRun("embedding")]
+    runs += [BlockRun(str(rng.choice(kinds))) for _ in range(int(rng.integers(1, 5)))]
+    runs.append(BlockRun("head"))
+    used = {run.block for run in runs}
+    inner = tuple(block for name, block in blocks.items() if name in used)
+    return ModelGraph("random", dims, (embedding_block(), *inner, head_block()), tuple(runs))
+
+
+def random_free_model(rng: np.random.Generator) -> ModelGraph:
+    """In the free space every dim that divides is a choice for every operator: few operators, and odd sizes, bound it."""
+    hidden, ffn = [(256, 512), (257, 512), (256, 513)][int(rng.integers(3))]
+    dims = {"hidden": hidden, "ffn": ffn, "vocab": int(rng.choice([1001, 2048]))}
+    layers = BlockRun("pair", int(rng.integers(1, 5)))
+    return ModelGraph(
+        "random-free", dims, (embedding_block(), pair_block(), head_block()), (BlockRun("embedding"), layers, BlockRun("head"))
+    )
+
+
+def random_cluster(rng: np.random.Generator, model: ModelGraph, *, free: bool) -> Cluster:
+    """One or two kinds of nodes with little memory: the framework's overhead of 0 to 3 axes, and a share of the state."""
+    n_groups = int(rng.choice([1, 1, 2]))
+    shapes = [(1, 2), (2, 1), (2, 2), (4, 1)] + ([] if free else [(4, 2), (8, 1)])
+    per_node, nodes = shapes[int(rng.integers(len(shapes)))]
+    if n_groups == 2 and nodes == 1:
+        per_node //= 2
+    groups = []
+    for i in range(n_groups):
+        scale = float(rng.uniform(0.5, 1.0)) if i else 1.0
+        overhead = framework_overhead_bytes(communicators=int(rng.integers(0, 4)))
+        state = 18.0 * model.parameters() * float(rng.uniform(0.1, 2.0))
+        device = Device(
+            name=f"device-{i}",
+            memory_bytes=int(overhead + state),
+            peak_flops={DType.BF16: 300e12 * scale},
+            memory_bytes_per_s=2e12 * scale,
+            calibration="a100_sxm",
+        )
+        intra = Link("intra", 300e9 * scale, 2e-6)
+        node = NodeType(f"node-{i}", device, per_node, intra, Link("inter", 25e9 * per_node, 5e-6))
+        groups.append(NodeGroup(f"group-{i}", node, max(1, nodes // n_groups)))
+    return Cluster(tuple(groups))
+
+
+def embedding_block() -> Block:
+    ids, out = Tensor("ids", TOKENS), Tensor("embedded", (*TOKENS, "hidden"))
+    embed = Operator("embed", OperatorKind.EMBEDDING, (ids,), (out,), (Weight("table", ("vocab", "hidden")),))
+    return Block("embedding", (embed,), "embedded")
+
+
+def mlp_block() -> Block:
+    x, y = Tensor("x", (*TOKENS, "hidden")), Tensor("y", (*TOKENS, "hidden"))
+    up, act = Tensor("up", (*TOKENS, "ffn")), Tensor("act", (*TOKENS, "ffn"))
+    normed, down = Tensor("normed", (*TOKENS, "hidden")), Tensor("down", (*TOKENS, "hidden"))
+    return Block(
+        "mlp",
+        (
+            Operator("norm", OperatorKind.NORM, (x,), (normed,), (Weight("g", ("hidden",)),), saved=("x", "normed")),
+            Operator("up", OperatorKind.MATMUL, (normed,), (up,), (Weight("w1", ("hidden", "ffn")),), saved=("normed",)),
+            Operator("gelu", OperatorKind.ELEMENTWISE, (up,), (act,), saved=("up",), flops_per_element=8.0),
+            Operator("down", OperatorKind.MATMUL, (act,), (down,), (Weight("w2", ("ffn", "hidden")),), saved=("act",)),
+            Operator("add", OperatorKind.ELEMENTWISE, (x, down), (y,), flops_per_element=1.0),
+        ),
+        "y",
+    )
+
+
+def attention_block() -> Block:
+    x, y, o = (Tensor(name, (*TOKENS, "hidden")) for name in ("x", "y", "o"))
+    q, c = Tensor("q", (*TOKENS, "heads", "head_dim")), Tensor("c", (*TOKENS, "heads", "head_dim"))
+    k, v = (Tensor(name, (*TOKENS, "kv_heads", "head_dim")) for name in ("k", "v"))
+    weights = (
+        Weight("wq", ("hidden", "heads", "head_dim")),
+        Weight("wk", ("hidden", "kv_heads", "head_dim")),
+        Weight("wv", ("hidden", "kv_heads", "head_dim")),
+    )
+    return Block(
+        "attn",
+        (
+            Operator("qkv", OperatorKind.MATMUL, (x,), (q, k, v), weights, saved=("x",)),
+            Operator("core", OperatorKind.ATTENTION, (q, k, v), (c,), saved=("q", "k", "v", "c"), mask=AttentionMask.CAUSAL),
+            Operator("out", OperatorKind.MATMUL, (c,), (o,), (Weight("wo", ("heads", "head_dim", "hidden")),), saved=("c",)),
+            Operator("add", OperatorKind.ELEMENTWISE, (x, o), (y,), flops_per_element=1.0),
+        ),
+        "y",
+    )
+
+
+def pair_block() -> Block:
+    """Two matrix multiplications, the least that can be split by columns and rows."""
+    x, up, y = Tensor("x", (*TOKENS, "hidden")), Tensor("up", (*TOKENS, "ffn")), Tensor("y", (*TOKENS, "hidden"))
+    return Block(
+        "pair",
+        (
+            Operator("up", OperatorKind.MATMUL, (x,), (up,), (Weight("w1", ("hidden", "ffn")),), saved=("x",)),
+            Operator("down", OperatorKind.MATMUL, (up,), (y,), (Weight("w2", ("ffn", "hidden")),), saved=("up",)),
+        ),
+        "y",
+    )
+
+
+def head_block() -> Block:
+    x, logits, loss = Tensor("x", (*TOKENS, "hidden")), Tensor("logits", (*TOKENS, "vocab")), Tensor("loss", TOKENS)
+    return Block(
+        "head",
+        (
+            Operator("lm_head", OperatorKind.MATMUL, (x,), (logits,), (Weight("w", ("hidden", "vocab")),), saved=("x",)),
+            Operator("loss", OperatorKind.LOSS, (logits,), (loss,), saved=("logits",), flops_per_element=5.0),
+        ),
+        "loss",
+    )

@@ -1,0 +1,106 @@
+"""The search equals exhaustive enumeration on 1,000 random small requests, and the checker accepts every plan."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from solver.control import ignore_progress, never_stop
+from solver.plan import Status
+from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
+from solver.sharding import REPLICATED, sharded
+from solver.training.costs import TrainingCosts
+from solver.training.evaluate import Decision, StageSpan, evaluate_decision
+from solver.training.planner import plan_training, predict_training
+from solver.training.search import stage_tables
+from solver.training.space import Candidate, Mesh
+from solver.verify import check
+from tests.solver.training.instances import random_request
+
+CHUNK = 25
+
+
+@pytest.mark.parametrize("chunk", range(1000 // CHUNK))
+def test_equals_enumeration(chunk: int) -> None:
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        request = random_request(seed)
+        best_s = min(every_fitting_step_time(request), default=None)
+
+        plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+
+        assert plan.feasible == (best_s is not None), seed
+        assert not check(plan, request), (seed, check(plan, request))
+        if best_s is not None:
+            assert plan.predicted is not None
+            assert plan.predicted.step_time_s == pytest.approx(best_s, rel=1e-9), seed
+            assert plan.certificate.status is Status.OPTIMAL
+            assert plan.certificate.gap == 0.0
+            assert predict_training(request, plan).predicted == plan.predicted
+        else:
+            assert plan.reason is not None
+            assert plan.reason.need > plan.reason.have
+
+
+def every_fitting_step_time(request: PlanRequest) -> Iterator[float]:
+    """Step time of every plan of the space that fits, straight from its definition; no pruning of any kind."""
+    costs = TrainingCosts(request)
+    for candidate in every_candidate(request):
+        kinds = costs.stage_kinds(candidate)
+        for sharding in every_sharding(costs, candidate):
+            tables = stage_tables(candidate, sharding, kinds, costs)
+            for spans in every_split(len(request.model.layers), candidate):
+                cost = evaluate_decision(Decision(candidate, sharding, spans), tables)
+                if cost.fits:
+                    yield cost.step_time_s
+
+
+def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
+    workload, search, n = request.workload, request.search, request.cluster.n_devices
+    assert isinstance(workload, TrainingWorkload)
+    free = search.space is Space.FREE
+    modes = [mode for mode in Recompute if not search.recompute or mode in search.recompute]
+    has_attention = any(op.mask for block in request.model.blocks for op in block.operators)
+    for dp, tp, pp, cp in itertools.product(range(1, n + 1), repeat=4):
+        if dp * tp * pp * cp != n or pp > len(request.model.layers):
+            continue
+        if any(group.node.devices_per_node % tp for group in request.cluster.groups):
+            continue
+        if cp > 1 and (not has_attention or workload.seq_len % (2 * cp) or (not free and search.launcher == "deepspeed")):
+            continue
+        for b, zero in itertools.product(range(1, workload.global_batch + 1), range(4)):
+            m, rest = divmod(workload.global_batch, dp * b)
+            if rest or (search.microbatch and b not in search.microbatch):
+                continue
+            if zero >= 2 and pp > 1 and not free and search.launcher != "torchtitan":
+                continue
+            if search.zero_stages and zero not in search.zero_stages:
+                continue
+            layouts = [REPLICATED]
+            if tp > 1 and workload.seq_len // cp % tp == 0 and (free or search.launcher != "deepspeed"):
+                layouts.append(sharded("seq"))
+            for layout in layouts:
+                for choice in [tuple(modes)] if free else [(mode,) for mode in modes]:
+                    yield Candidate(Mesh(dp, tp, pp, cp), b, m, zero, layout, choice)
+
+
+def every_sharding(costs: TrainingCosts, candidate: Candidate) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """All combinations of strategies of all operators, dominated ones too."""
+    setting = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
+    per_block = []
+    for block in costs.block_names:
+        problem = costs.problem(block, setting)
+        if problem is None:
+            return
+        per_block.append(list(itertools.product(*(range(len(options)) for options in problem.strategies))))
+    yield from itertools.product(*per_block)
+
+
+def every_split(n_layers: int, candidate: Candidate) -> Iterator[tuple[StageSpan, ...]]:
+    for cuts in itertools.combinations(range(1, n_layers), candidate.mesh.pp - 1):
+        ends = (*cuts, n_layers)
+        for modes in itertools.product(candidate.recompute, repeat=candidate.mesh.pp):
+            yield tuple(
+                StageSpan(first, end - 1, mode) for first, end, mode in zip((0, *cuts), ends, modes, strict=True)
+            )
