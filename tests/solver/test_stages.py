@@ -169,6 +169,19 @@ def test_in_flight_limits_the_number_of_stages() -> None:
     assert (len(whole.stages), whole.objective_s) == (1, 3 + 3 * 3)
 
 
+def test_a_slower_suffix_of_fewer_stages_is_remembered() -> None:
+    """The last two blocks are fastest as two stages, but the first block can't wait for so many."""
+    times = np.full((3, 3, 2, 1), np.inf)
+    times[0, 0, 0], times[1, 1, 0], times[2, 2, 0], times[1, 2, 1] = 1.0, 1.0, 1.0, 2.5
+    later = np.full(times.shape, 1)
+
+    found = partition(times, later, submesh_devices=[1, 2], n_devices=3, n_microbatches=4)
+
+    assert found is not None
+    assert [(stage.first, stage.last) for stage in found.stages] == [(0, 0), (1, 2)]
+    assert found.objective_s == 1 + 2.5 + 3 * 2.5
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
