@@ -86,6 +86,28 @@ class ConfigFields:
             )
         return tuple(value)
 
+    def optional_indices(self, name: str) -> frozenset[int] | None:
+        """A list of layer indices, or None for null."""
+        key, value = self._entry(name)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            raise self._wrong_type(key, value, "a list of layer indices")
+        return frozenset(self._integer(key, index, least=0, most=MAX_LAYERS) for index in value)
+
+    def optional_switches(self, name: str, *, least_length: int) -> tuple[bool, ...] | None:
+        """A list of 0 and 1 (or false and true) of at least ``least_length``, or None for null and an empty list."""
+        key, value = self._entry(name)
+        if value is None or value == []:
+            return None
+        if not isinstance(value, list) or not all(isinstance(entry, int) and entry in (0, 1) for entry in value):
+            raise self._wrong_type(key, value, "a list of 0 and 1")
+        if len(value) < least_length:
+            raise ModelError(
+                f"{self.family}: '{key}' must have an entry for each layer", given=len(value), allowed=str(least_length)
+            )
+        return tuple(bool(entry) for entry in value)
+
     def refuse(self, name: str, *, because: str) -> None:
         """Raise ModelError when the flag ``name`` is set: the model then has parts that the reader does not know."""
         if self.optional_flag(name):

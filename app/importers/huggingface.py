@@ -12,26 +12,48 @@ from app.importers.families.family import Family
 from costmodels.errors import ModelError
 from solver.graph import ModelGraph
 
+# Models of text and images, and the text model that their 'text_config' describes unless it says otherwise.
+TEXT_MODELS = {"gemma3": "gemma3_text", "llama4": "llama4_text", "llava": "llama", "mistral3": "mistral"}
+
 
 def read_huggingface_config(document: Mapping[str, Any], *, name: str) -> ModelGraph:
     """The model graph of a parsed config.json.
 
     Fields that say nothing about weights or work (dtype, quantization_config, token ids, rope scaling, dropout) are not
-    read: precision is part of the workload. Fields that the file leaves out have the class defaults of transformers.
+    read: precision is part of the workload. Fields that the file leaves out have the class defaults of transformers. Of
+    a model of text and images the text decoder alone is read, and the graph's name says so.
 
     Raises ModelError for a family that is not supported and for fields that are missing, ill-typed or out of range.
     """
     if not isinstance(document, Mapping):
         raise ModelError("a config.json must be an object", given=type(document).__name__)
+    if _holds_text_model(document):
+        return read_huggingface_config(_text_config(document), name=f"{name} (text decoder)")
     family = _family(document)
     _check_architecture(document, family)
     fields = ConfigFields(document, family.model_type, family.defaults, family.aliases)
     return assemble(name, family.read(fields))
 
 
+def _holds_text_model(document: Mapping[str, Any]) -> bool:
+    model_type = document.get("model_type")
+    return isinstance(model_type, str) and model_type in TEXT_MODELS
+
+
+def _text_config(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The nested config of the text model; what it leaves out and the outer file says about tied weights holds."""
+    text = document.get("text_config") or {}
+    if not isinstance(text, Mapping):
+        raise ModelError("'text_config' must be an object", given=text)
+    outer = {key: document[key] for key in ("tie_word_embeddings",) if key in document}
+    if _holds_text_model(text):
+        raise ModelError("'text_config' must describe a text model", given=text["model_type"])
+    return {"model_type": TEXT_MODELS[document["model_type"]], **outer, **text, "architectures": None}
+
+
 def supported_model_types() -> tuple[str, ...]:
     """Every model_type that can be read, sorted."""
-    return tuple(sorted(FAMILIES))
+    return tuple(sorted((*FAMILIES, *TEXT_MODELS)))
 
 
 def _family(document: Mapping[str, Any]) -> Family:

@@ -26,6 +26,7 @@ class NormKind(StrEnum):
     """Which normalisation, and which of scale and shift it learns."""
 
     RMS = "rms"
+    RMS_FIXED = "rms_fixed"
     LAYER = "layer"
     LAYER_SCALE_ONLY = "layer_scale_only"
     LAYER_FIXED = "layer_fixed"
@@ -41,6 +42,7 @@ class Bias(StrEnum):
 # FLOPs per element, counted on the formulas: x * rsqrt(mean(x^2)) * w is a square, a sum and two products.
 _NORM_FLOPS = {
     NormKind.RMS: 4.0,
+    NormKind.RMS_FIXED: 3.0,
     # Mean, subtraction, square, sum, product with 1/std; then scale and shift where they are learned.
     NormKind.LAYER: 7.0,
     NormKind.LAYER_SCALE_ONLY: 6.0,
@@ -48,6 +50,7 @@ _NORM_FLOPS = {
 }
 _NORM_WEIGHTS = {
     NormKind.RMS: ("weight",),
+    NormKind.RMS_FIXED: (),
     NormKind.LAYER: ("weight", "bias"),
     NormKind.LAYER_SCALE_ONLY: ("weight",),
     NormKind.LAYER_FIXED: (),
@@ -68,11 +71,13 @@ ACTIVATION_FLOPS = {
     "gelu_fast": _GELU_TANH_FLOPS,
     "gelu_pytorch_tanh": _GELU_TANH_FLOPS,
     "quick_gelu": _SILU_FLOPS + 1.0,
+    # gpt-oss: three clamps, the sum up + 1 and the product with alpha on top of SiLU.
+    "clamped_silu": _SILU_FLOPS + 5.0,
     "relu": 1.0,
     "relu2": 2.0,
 }
 # Two products and a sum an element: x cos + rotate(x) sin.
-_ROPE_FLOPS = 3.0
+ROPE_FLOPS = 3.0
 
 
 def activation(name: str, *dims: str) -> Tensor:
@@ -121,13 +126,13 @@ def projection(
 ) -> Operator:
     """One kernel that multiplies ``source`` by a weight for each output; ``suffixes`` name weights w_* and biases b_*.
 
-    The dims of the source that no output has are contracted.
+    Dims of the source that no output has are contracted; those that it shares with the outputs are its rows.
     """
     kept = {dim for tensor in outputs for dim in tensor.dims}
     contracted = tuple(dim for dim in source.dims if dim not in kept)
     weights: list[Weight] = []
     for tensor, suffix in zip(outputs, suffixes, strict=True):
-        features = tuple(dim for dim in tensor.dims if dim not in (BATCH, SEQ))
+        features = tuple(dim for dim in tensor.dims if dim not in source.dims)
         weights.append(Weight(f"w{suffix}", (*contracted, *features)))
         if bias is Bias.ADDED:
             weights.append(Weight(f"b{suffix}", features))
@@ -148,7 +153,7 @@ def rope(name: str, *, query: Tensor, key: Tensor, key_heads_per_query_head: flo
         OperatorKind.ELEMENTWISE,
         inputs=(query, key),
         outputs=(Tensor("q_rot", query.dims), Tensor("k_rot", key.dims)),
-        flops_per_element=_ROPE_FLOPS * (1.0 + key_heads_per_query_head),
+        flops_per_element=ROPE_FLOPS * (1.0 + key_heads_per_query_head),
     )
 
 

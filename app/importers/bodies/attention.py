@@ -18,7 +18,7 @@ from app.importers.parts import (
     projection,
     rope,
 )
-from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor
+from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 
 
 class Position(StrEnum):
@@ -36,11 +36,18 @@ class QkNorm(StrEnum):
     ALL_HEADS = "all_heads"
 
 
+class Sink(StrEnum):
+    """Whether each head has a learned logit that takes attention away from the keys (gpt-oss)."""
+
+    NONE = "none"
+    PER_HEAD = "per_head"
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Grouped-query attention with one fused projection for Q, K and V.
 
-    window     sliding window in tokens, None for full attention
+    window     sliding window in tokens (chunk of a chunked mask), None for full attention
     qk_norm    with its kind in ``qk_norm_kind``
     """
 
@@ -51,10 +58,13 @@ class Attention:
     mask: AttentionMask = AttentionMask.CAUSAL
     qk_norm: QkNorm = QkNorm.NONE
     qk_norm_kind: NormKind = NormKind.RMS
+    sink: Sink = Sink.NONE
 
     @property
     def tag(self) -> str:
         """Word that tells blocks with this body from blocks with another kind of attention."""
+        if self.mask is AttentionMask.CHUNKED:
+            return "chunked"
         return "full" if self.window is None else "sliding"
 
     def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
@@ -87,7 +97,8 @@ class Attention:
             )
             query, key = steps[-1].outputs
         context = activation("context", HEADS, HEAD_DIM)
-        steps.append(attention_kernel(query, key, value, context, mask=self.mask, window=self.window))
+        sinks = (Weight("sinks", (HEADS,)),) if self.sink is Sink.PER_HEAD else ()
+        steps.append(attention_kernel(query, key, value, context, mask=self.mask, window=self.window, weights=sinks))
         out = activation("attn_out", HIDDEN)
         steps.append(
             projection(
@@ -130,6 +141,7 @@ def attention_kernel(
     *,
     mask: AttentionMask,
     window: int | None,
+    weights: tuple[Weight, ...] = (),
 ) -> Operator:
     """Flash attention: keeps its inputs and its output; scores are computed again in the backward pass."""
     return Operator(
@@ -137,6 +149,7 @@ def attention_kernel(
         OperatorKind.ATTENTION,
         inputs=(query, key, value),
         outputs=(context,),
+        weights=weights,
         saved=(query.name, key.name, value.name, context.name),
         mask=mask,
         window=window,

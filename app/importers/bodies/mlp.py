@@ -6,14 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.importers.parts import (
-    FFN,
-    HIDDEN,
-    Bias,
-    activation,
-    activation_flops,
-    projection,
-)
+from app.importers.parts import FFN, HIDDEN, Bias, activation, activation_flops, projection
 from costmodels.operators import Operator, OperatorKind, Tensor
 
 
@@ -39,36 +32,34 @@ class Mlp:
 
     def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
         """Operators from the (normed) input to the down projection, whose output is the body's."""
-        entry = self._entry(source)
-        hidden_units = activation("mlp_act", FFN)
-        act = activation_operator("act", self.function, inputs=entry.outputs, target=hidden_units)
-        out = activation("mlp_out", HIDDEN)
-        down = projection(
-            "down_proj",
-            source=hidden_units,
-            outputs=(out,),
-            suffixes=("_down",),
+        return feed_forward(
+            source,
+            prefix="",
+            width=FFN,
+            output=activation("mlp_out", HIDDEN),
+            gate=self.gate,
+            function=self.function,
             bias=self.bias,
         )
-        return entry, act, down
 
-    def _entry(self, source: Tensor) -> Operator:
-        if self.gate is Gate.PLAIN:
-            return projection(
-                "up_proj",
-                source=source,
-                outputs=(activation("up", FFN),),
-                suffixes=("_up",),
-                bias=self.bias,
-            )
-        gate_and_up = (activation("gate", FFN), activation("up", FFN))
-        return projection(
-            "gate_up_proj",
-            source=source,
-            outputs=gate_and_up,
-            suffixes=("_gate", "_up"),
-            bias=self.bias,
-        )
+
+def feed_forward(
+    source: Tensor, *, prefix: str, width: str, output: Tensor, gate: Gate, function: str, bias: Bias
+) -> tuple[Operator, Operator, Operator]:
+    """Entry projection, activation function, down projection; ``prefix`` names operators and tensors.
+
+    The last dim of ``source`` is contracted with weights of ``width``, and comes back in ``output``.
+    """
+    rows = source.dims[:-1]
+    up, act = Tensor(f"{prefix}up", (*rows, width)), Tensor(f"{prefix}act_out", (*rows, width))
+    if gate is Gate.GATED:
+        gate_and_up = (Tensor(f"{prefix}gate", (*rows, width)), up)
+        entry = projection(f"{prefix}gate_up_proj", source=source, outputs=gate_and_up, suffixes=("_gate", "_up"), bias=bias)
+    else:
+        entry = projection(f"{prefix}up_proj", source=source, outputs=(up,), suffixes=("_up",), bias=bias)
+    activate = activation_operator(f"{prefix}act", function, inputs=entry.outputs, target=act)
+    down = projection(f"{prefix}down_proj", source=act, outputs=(output,), suffixes=("_down",), bias=bias)
+    return entry, activate, down
 
 
 def activation_operator(name: str, function: str, *, inputs: tuple[Tensor, ...], target: Tensor) -> Operator:

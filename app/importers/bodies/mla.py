@@ -1,0 +1,76 @@
+"""Multi-head latent attention (DeepSeek-V2 and later): queries, keys and values go through low-rank latents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.importers.bodies.attention import attention_kernel
+from app.importers.parts import HEADS, HIDDEN, ROPE_FLOPS, Bias, NormKind, activation, norm, projection
+from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor
+
+Q_RANK = "q_rank"
+KV_RANK = "kv_rank"
+QK_HEAD_DIM = "qk_head_dim"
+QK_NOPE_DIM = "qk_nope_dim"
+QK_ROPE_DIM = "qk_rope_dim"
+V_HEAD_DIM = "v_head_dim"
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """MLA as it trains: latents are expanded to full heads. ``Q_RANK`` not in dims means queries without a latent.
+
+    bias   of the projections into the latents and out of the heads; the expansions have none
+    """
+
+    bias: Bias = Bias.NONE
+
+    @property
+    def tag(self) -> str:
+        """Word that tells blocks with this body from blocks with another kind of attention."""
+        return "mla"
+
+    def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
+        """Operators from the (normed) input to the output projection, whose output is the body's."""
+        steps = self._queries(source, dims)
+        query = steps[-1].outputs[0]
+        steps += self._keys_and_values(source)
+        k_nope, value = steps[-1].outputs
+        rope = _rope(query, k_nope, dims)
+        q_rot, k_rot = rope.outputs
+        context = activation("context", HEADS, V_HEAD_DIM)
+        kernel = attention_kernel(q_rot, k_rot, value, context, mask=AttentionMask.CAUSAL, window=None)
+        out = activation("attn_out", HIDDEN)
+        o_proj = projection("o_proj", source=context, outputs=(out,), suffixes=("o",), bias=self.bias)
+        return (*steps, rope, kernel, o_proj)
+
+    def _queries(self, source: Tensor, dims: Mapping[str, int]) -> list[Operator]:
+        query = activation("q", HEADS, QK_HEAD_DIM)
+        if Q_RANK not in dims:
+            return [projection("q_proj", source=source, outputs=(query,), suffixes=("q",), bias=Bias.NONE)]
+        latent = activation("q_latent", Q_RANK)
+        down = projection("q_a_proj", source=source, outputs=(latent,), suffixes=("q_a",), bias=self.bias)
+        normed = norm("q_a_norm", NormKind.RMS, source=latent, target="q_latent_normed", over=(Q_RANK,))
+        up = projection("q_b_proj", source=normed.outputs[0], outputs=(query,), suffixes=("q_b",), bias=Bias.NONE)
+        return [down, normed, up]
+
+    def _keys_and_values(self, source: Tensor) -> list[Operator]:
+        latents = (activation("kv_latent", KV_RANK), activation("k_rope", QK_ROPE_DIM))
+        expanded = (activation("k_nope", HEADS, QK_NOPE_DIM), activation("v", HEADS, V_HEAD_DIM))
+        down = projection("kv_a_proj", source=source, outputs=latents, suffixes=("kv_a", "k_rope"), bias=self.bias)
+        normed = norm("kv_a_norm", NormKind.RMS, source=latents[0], target="kv_latent_normed", over=(KV_RANK,))
+        up = projection("kv_b_proj", source=normed.outputs[0], outputs=expanded, suffixes=("k_b", "v_b"), bias=Bias.NONE)
+        return [down, normed, up]
+
+
+def _rope(query: Tensor, k_nope: Tensor, dims: Mapping[str, int]) -> Operator:
+    """Rotate the rotary part of queries and the one rotary key, and join it to the keys of all heads."""
+    rotated_share = dims[QK_ROPE_DIM] / dims[QK_HEAD_DIM]
+    return Operator(
+        "rope",
+        OperatorKind.ELEMENTWISE,
+        inputs=(query, k_nope, activation("k_rope", QK_ROPE_DIM)),
+        outputs=(Tensor("q_rot", query.dims), activation("k_rot", HEADS, QK_HEAD_DIM)),
+        flops_per_element=ROPE_FLOPS * rotated_share * (1.0 + 1.0 / dims[HEADS]),
+    )

@@ -1,0 +1,94 @@
+"""DeepSeek-V2 and V3 (and Kimi-K2, which is a V3): latent attention, and experts after the first dense layers.
+
+The multi-token-prediction layer of V3 is not built, as transformers does not build it.
+"""
+
+from __future__ import annotations
+
+from app.importers.architecture import Architecture, Branch, Layer
+from app.importers.bodies.experts import Experts, SharedExpert
+from app.importers.bodies.mla import KV_RANK, Q_RANK, QK_HEAD_DIM, QK_NOPE_DIM, QK_ROPE_DIM, V_HEAD_DIM, LatentAttention
+from app.importers.config_fields import ConfigFields
+from app.importers.families.family import Family, bias, gated_mlp, rms_head
+from app.importers.families.moe import expert_dims
+from app.importers.parts import FFN, HEADS, HIDDEN, VOCAB, Bias, NormKind
+
+_V2_DEFAULTS = {
+    "vocab_size": 102400,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "first_k_dense_replace": 0,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "num_experts": 64,
+    "n_shared_experts": 2,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "moe_intermediate_size": 1407,
+}
+_V3_DEFAULTS = _V2_DEFAULTS | {
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "first_k_dense_replace": 3,
+    "num_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+}
+_ALIASES = {"num_experts": ("n_routed_experts", "num_local_experts")}
+
+
+def _read_v2(fields: ConfigFields) -> Architecture:
+    return _architecture(fields, mlp_bias=bias(fields.flag("mlp_bias")))
+
+
+def _read_v3(fields: ConfigFields) -> Architecture:
+    return _architecture(fields, mlp_bias=Bias.NONE)
+
+
+def _architecture(fields: ConfigFields, *, mlp_bias: Bias) -> Architecture:
+    n_layers, n_dense = fields.layers(), fields.count("first_k_dense_replace")
+    attention = Branch("attn", LatentAttention(bias(fields.flag("attention_bias"))), NormKind.RMS)
+    dense = Layer((attention, Branch("mlp", gated_mlp(fields, with_bias=mlp_bias), NormKind.RMS)))
+    experts = Experts(fields.text("hidden_act"), shared=SharedExpert.ADDED, shared_bias=mlp_bias)
+    sparse = Layer((attention, Branch("mlp", experts, NormKind.RMS)))
+    n_dense = min(n_dense, n_layers)
+    return Architecture(_dims(fields), (dense,) * n_dense + (sparse,) * (n_layers - n_dense), rms_head(fields))
+
+
+def _dims(fields: ConfigFields) -> dict[str, int]:
+    nope, rope = fields.size("qk_nope_head_dim"), fields.size("qk_rope_head_dim")
+    width = fields.size("moe_intermediate_size")
+    sizes = {
+        HIDDEN: fields.size("hidden_size"),
+        HEADS: fields.size("num_attention_heads"),
+        FFN: fields.size("intermediate_size"),
+        VOCAB: fields.size("vocab_size"),
+        KV_RANK: fields.size("kv_lora_rank"),
+        QK_NOPE_DIM: nope,
+        QK_ROPE_DIM: rope,
+        QK_HEAD_DIM: nope + rope,
+        V_HEAD_DIM: fields.size("v_head_dim"),
+    }
+    q_rank = fields.optional_size("q_lora_rank")
+    if q_rank is not None:
+        sizes[Q_RANK] = q_rank
+    return sizes | expert_dims(fields, width=width, shared_width=fields.size("n_shared_experts") * width)
+
+
+DEEPSEEK_FAMILIES = (
+    Family("deepseek_v2", ("DeepseekV2ForCausalLM",), _read_v2, _V2_DEFAULTS, _ALIASES),
+    Family("deepseek_v3", ("DeepseekV3ForCausalLM",), _read_v3, _V3_DEFAULTS, _ALIASES),
+    # Kimi-K2 has a model_type of its own and the classes of DeepSeek-V3.
+    Family("kimi_k2", ("DeepseekV3ForCausalLM",), _read_v3, _V3_DEFAULTS, _ALIASES),
+)

@@ -1,0 +1,241 @@
+"""Mixture-of-experts decoders with grouped-query attention: Mixtral, Qwen2-MoE, Qwen3-MoE, gpt-oss, Llama 4 (text)."""
+
+from __future__ import annotations
+
+from app.importers.architecture import Architecture, Body, Branch, Layer
+from app.importers.bodies.attention import Attention, Position, QkNorm, Sink
+from app.importers.bodies.experts import EXPERT_FFN, EXPERTS, SHARED_FFN, TOP_K, Experts, SharedExpert
+from app.importers.config_fields import ConfigFields
+from app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
+from app.importers.parts import Bias, NormKind
+from costmodels.errors import ModelError
+from costmodels.operators import AttentionMask
+
+_EXPERT_ALIASES = {"num_experts": ("num_local_experts",)}
+_MIXTRAL_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": None,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "sliding_window": None,
+    "num_experts_per_tok": 2,
+    "num_experts": 8,
+}
+_QWEN2_MOE_DEFAULTS = {
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "head_dim": None,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+    "layer_types": None,
+    "decoder_sparse_step": 1,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "num_experts_per_tok": 4,
+    "num_experts": 60,
+    "mlp_only_layers": None,
+    "qkv_bias": True,
+}
+_QWEN3_MOE_DEFAULTS = _QWEN2_MOE_DEFAULTS | {
+    "intermediate_size": 6144,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 768,
+    "num_experts_per_tok": 8,
+    "num_experts": 128,
+    "attention_bias": False,
+}
+_GPT_OSS_DEFAULTS = {
+    "vocab_size": 201088,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "tie_word_embeddings": False,
+    "sliding_window": 128,
+    "layer_types": None,
+    "num_experts_per_tok": 4,
+    "num_experts": 128,
+    "attention_bias": True,
+}
+_LLAMA4_DEFAULTS = {
+    "vocab_size": 202048,
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "num_experts_per_tok": 1,
+    "num_experts": 16,
+    "moe_layers": None,
+    "interleave_moe_layer_step": 1,
+    "use_qk_norm": True,
+    "no_rope_layers": None,
+    "no_rope_layer_interval": 4,
+    "attention_chunk_size": 8192,
+    "layer_types": None,
+    "attention_bias": False,
+}
+_CHUNKED = "chunked_attention"
+
+
+def expert_dims(fields: ConfigFields, *, width: int, shared_width: int | None = None) -> dict[str, int]:
+    """Sizes of the dims of routed and shared experts."""
+    experts, top_k = fields.size("num_experts"), fields.size("num_experts_per_tok")
+    if top_k > experts:
+        raise ModelError(
+            f"{fields.family}: a token can't be sent to more experts than there are",
+            given={"num_experts": experts, "num_experts_per_tok": top_k},
+        )
+    sizes = {EXPERTS: experts, TOP_K: top_k, EXPERT_FFN: width}
+    return sizes if shared_width is None else sizes | {SHARED_FFN: shared_width}
+
+
+def _layer(attention: Attention, feed_forward: Body) -> Layer:
+    return Layer((Branch("attn", attention, NormKind.RMS), Branch("mlp", feed_forward, NormKind.RMS)))
+
+
+def _dims(fields: ConfigFields, *, ffn: int) -> dict[str, int]:
+    return decoder_dims(
+        fields,
+        ffn=ffn,
+        head_dim=fields.optional_size("head_dim"),
+        kv_heads=fields.optional_size("num_key_value_heads"),
+    )
+
+
+def _read_mixtral(fields: ConfigFields) -> Architecture:
+    width = fields.size("intermediate_size")
+    attention = Attention(window=fields.optional_size("sliding_window"))
+    layer = _layer(attention, Experts(fields.text("hidden_act")))
+    dims = _dims(fields, ffn=width) | expert_dims(fields, width=width)
+    return Architecture(dims, (layer,) * fields.layers(), rms_head(fields))
+
+
+def _read_qwen2_moe(fields: ConfigFields) -> Architecture:
+    qkv_bias = bias(fields.flag("qkv_bias"))
+    attentions = tuple(Attention(qkv_bias=qkv_bias, window=window) for window in _qwen2_moe_windows(fields))
+    return _qwen_moe(fields, attentions, SharedExpert.GATED)
+
+
+def _read_qwen3_moe(fields: ConfigFields) -> Architecture:
+    window = fields.optional_size("sliding_window") if fields.flag("use_sliding_window") else None
+    attention_bias = bias(fields.flag("attention_bias"))
+    attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias, window=window, qk_norm=QkNorm.PER_HEAD)
+    return _qwen_moe(fields, (attention,) * fields.layers(), SharedExpert.NONE)
+
+
+def _qwen_moe(fields: ConfigFields, attentions: tuple[Attention, ...], shared: SharedExpert) -> Architecture:
+    """Experts in every ``decoder_sparse_step``-th layer that is not among ``mlp_only_layers``."""
+    dims = _dims(fields, ffn=fields.size("intermediate_size"))
+    dense, experts = gated_mlp(fields), Experts(fields.text("hidden_act"), shared=shared)
+    step, mlp_only = fields.size("decoder_sparse_step"), fields.optional_indices("mlp_only_layers") or frozenset()
+    has_experts = fields.count("num_experts") > 0
+    sparse = [has_experts and (i + 1) % step == 0 and i not in mlp_only for i in range(len(attentions))]
+    if any(sparse):
+        shared_width = None if shared is SharedExpert.NONE else fields.size("shared_expert_intermediate_size")
+        dims |= expert_dims(fields, width=fields.size("moe_intermediate_size"), shared_width=shared_width)
+    layers = tuple(
+        _layer(attention, experts if is_sparse else dense) for attention, is_sparse in zip(attentions, sparse, strict=True)
+    )
+    return Architecture(dims, layers, rms_head(fields))
+
+
+def _qwen2_moe_windows(fields: ConfigFields) -> tuple[int | None, ...]:
+    n_layers = fields.layers()
+    window = fields.optional_size("sliding_window") if fields.flag("use_sliding_window") else None
+    kinds = fields.optional_words("layer_types", length=n_layers, allowed=(FULL, SLIDING))
+    if kinds is None:
+        last = fields.count("max_window_layers")
+        kinds = tuple(SLIDING if (i + 1) % 2 and i < last else FULL for i in range(n_layers))
+    return tuple(window if kind == SLIDING else None for kind in kinds)
+
+
+def _read_gpt_oss(fields: ConfigFields) -> Architecture:
+    n_layers, width = fields.layers(), fields.size("intermediate_size")
+    attention_bias, window = bias(fields.flag("attention_bias")), fields.optional_size("sliding_window")
+    kinds = fields.optional_words("layer_types", length=n_layers, allowed=(FULL, SLIDING))
+    if kinds is None:
+        kinds = tuple(SLIDING if (i + 1) % 2 else FULL for i in range(n_layers))
+    experts = Experts("clamped_silu", bias=Bias.ADDED, router_bias=Bias.ADDED)
+    layers = tuple(
+        _layer(
+            Attention(
+                qkv_bias=attention_bias,
+                out_bias=attention_bias,
+                window=window if kind == SLIDING else None,
+                sink=Sink.PER_HEAD,
+            ),
+            experts,
+        )
+        for kind in kinds
+    )
+    return Architecture(_dims(fields, ffn=width) | expert_dims(fields, width=width), layers, rms_head(fields))
+
+
+def _read_llama4(fields: ConfigFields) -> Architecture:
+    n_layers, width = fields.layers(), fields.size("intermediate_size")
+    step = fields.size("interleave_moe_layer_step")
+    moe_layers = fields.optional_indices("moe_layers")
+    sparse = frozenset(range(step - 1, n_layers, step)) if moe_layers is None else moe_layers
+    experts = Experts(fields.text("hidden_act"), shared=SharedExpert.ADDED)
+    dense = gated_mlp(fields)
+    attentions = _llama4_attentions(fields, n_layers)
+    layers = tuple(_layer(attentions[i], experts if i in sparse else dense) for i in range(n_layers))
+    dims = _dims(fields, ffn=fields.size("intermediate_size_mlp"))
+    return Architecture(dims | expert_dims(fields, width=width, shared_width=width), layers, rms_head(fields))
+
+
+def _llama4_attentions(fields: ConfigFields, n_layers: int) -> list[Attention]:
+    """Rotary layers attend in chunks and norm queries and keys; every ``no_rope_layer_interval``-th does neither."""
+    attention_bias, chunk = bias(fields.flag("attention_bias")), fields.optional_size("attention_chunk_size")
+    interval = fields.size("no_rope_layer_interval")
+    rotary = fields.optional_switches("no_rope_layers", least_length=n_layers)
+    if not rotary:
+        rotary = tuple((i + 1) % interval != 0 for i in range(n_layers))
+    kinds = fields.optional_words("layer_types", length=n_layers, allowed=(FULL, _CHUNKED))
+    if kinds is None:
+        kinds = tuple(_CHUNKED if rotary[i] else FULL for i in range(n_layers))
+    norm_rotary = fields.flag("use_qk_norm")
+    attentions = []
+    for i in range(n_layers):
+        chunked = kinds[i] == _CHUNKED and chunk is not None
+        attentions.append(
+            Attention(
+                Position.ROTARY if rotary[i] else Position.ELSEWHERE,
+                attention_bias,
+                attention_bias,
+                window=chunk if chunked else None,
+                mask=AttentionMask.CHUNKED if chunked else AttentionMask.CAUSAL,
+                qk_norm=QkNorm.PER_HEAD if norm_rotary and rotary[i] else QkNorm.NONE,
+                qk_norm_kind=NormKind.RMS_FIXED,
+            )
+        )
+    return attentions
+
+
+MOE_FAMILIES = (
+    Family("mixtral", ("MixtralForCausalLM",), _read_mixtral, _MIXTRAL_DEFAULTS, _EXPERT_ALIASES),
+    Family("qwen2_moe", ("Qwen2MoeForCausalLM",), _read_qwen2_moe, _QWEN2_MOE_DEFAULTS),
+    Family("qwen3_moe", ("Qwen3MoeForCausalLM",), _read_qwen3_moe, _QWEN3_MOE_DEFAULTS, _EXPERT_ALIASES),
+    Family("gpt_oss", ("GptOssForCausalLM",), _read_gpt_oss, _GPT_OSS_DEFAULTS, _EXPERT_ALIASES),
+    Family("llama4_text", ("Llama4ForCausalLM",), _read_llama4, _LLAMA4_DEFAULTS, _EXPERT_ALIASES),
+)
