@@ -43,7 +43,7 @@ def _attention_time(
     Zig-zag chunks balance the causal mask, so each step has 1/cp of the rank's pairs. A merge reads the running output
     and the new one, and writes the running one, all in fp32 (Liu et al. 2023, Ring Attention, algorithm 1).
     """
-    query = operator.inputs[0]
+    query, key, _ = operator.inputs
     head_dim = sizes[query.dims[-1]]
     tokens = sizes[BATCH] * sizes[SEQ]
     shape = {
@@ -52,6 +52,7 @@ def _attention_time(
         "kv_tokens": sizes[SEQ],
         "batch": sizes[BATCH],
         "heads": query.elements(sizes) // (tokens * head_dim),
+        "kv_heads": key.elements(sizes) // (tokens * sizes[key.dims[-1]]),
         "head_dim": head_dim,
     }
     forward = cp * float(attention_forward_s(device, dtype, **shape))

@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-
-from costmodels.cluster import Device, group_topology
 from costmodels.collectives import Collective, collective_s
 from costmodels.compute import memory_bound_s
+
+from costmodels.cluster import Device, group_topology
 from costmodels.memory import framework_overhead_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
 from costmodels.operators import OperatorKind
 from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem

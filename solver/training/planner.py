@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from costmodels.errors import PlanFileError, WorkloadError
@@ -14,36 +15,38 @@ from solver.training.costs import Sharding, TrainingCosts
 from solver.training.evaluate import Decision, StageSpan, evaluate_decision
 from solver.training.partition import Shortfall
 from solver.training.report import decided_plan, feasible_plan, infeasible_plan, memory_reason
-from solver.training.search import closest_to_fitting, search, stage_tables
+from solver.training.search import SearchResult, closest_to_fitting, search, stage_tables
+from solver.training.sizes import search_sizes
 from solver.training.space import Candidate, Mesh, candidates
-
-TRAINING_OBJECTIVES = (Objective.THROUGHPUT, Objective.STEP_TIME)
-"""With a fixed global batch and all devices in use, both ask for the shortest step."""
 
 
 def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
-    """The fastest plan of the request's space that fits memory and meets the SLO, or the reason why none does.
+    """The best plan of the request's space that fits memory and meets the SLO, or the reason why none does.
 
-    Raises WorkloadError for an objective that training has not, and InvalidInputError for a model that can't be staged.
+    With all devices in use and a fixed global batch, the objectives throughput and step_time both ask for the shortest
+    step; devices and cost choose a part of the cluster. Raises WorkloadError for a model that can't be staged.
     """
-    if request.objective not in TRAINING_OBJECTIVES:
-        raise WorkloadError(
-            "this objective does not go with a training workload",
-            given=request.objective.value,
-            allowed=", ".join(objective.value for objective in TRAINING_OBJECTIVES),
-        )
     if not request.model.is_chain:
         raise WorkloadError(
             "training plans need a model whose blocks follow one another in one line",
             given=f"{len(request.model.edges)} edges",
             remedy="give the model as a chain; branches may live inside a block",
         )
+    if request.objective in (Objective.DEVICES, Objective.COST):
+        sized = search_sizes(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
+        if sized is not None:
+            return feasible_plan(sized.request, sized.costs, sized.result, sized.certificate)
     costs = TrainingCosts(request)
     result = search(request, costs, stop=stop, progress=progress)
+    proven = result.complete or (result.bound_s is not None and result.bound_s > _slo_limit_s(request))
     if result.best is not None:
         reason = _slo_reason(request, result.best.cost.step_time_s)
         if reason is None:
             return feasible_plan(request, costs, result)
+        if not proven:
+            reason = _unfinished_reason(result)
+    elif not proven:
+        reason = _unfinished_reason(result)
     elif result.n_members == 0:
         reason = _division_reason(request)
     else:
@@ -82,6 +85,31 @@ def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: Shortf
     sharding = next(costs.shardings(candidate, kinds))
     overhead = costs.table(candidate, kinds[shortfall.stage], sharding).parts.overhead_bytes
     return memory_reason(candidate, shortfall, overhead)
+
+
+def _unfinished_reason(result: SearchResult) -> Reason:
+    """Reason of a search that was stopped before it found a plan or proved that there is none."""
+    return Reason(
+        constraint="search",
+        need=float(result.n_members + 1),
+        have=float(result.n_members),
+        unit="candidates",
+        message=(
+            f"the search was stopped after {result.n_members} candidates, before it found a plan that fits and meets the "
+            "SLO: whether there is one is not known"
+        ),
+        remedies=("raise search.time_limit_s or search.max_candidates", "restrict the space in 'search'"),
+    )
+
+
+def _slo_limit_s(request: PlanRequest) -> float:
+    """Longest step that the SLO allows."""
+    workload, slo = request.workload, request.slo
+    assert isinstance(workload, TrainingWorkload)
+    limits = [math.inf if slo.max_step_time_s is None else slo.max_step_time_s]
+    if slo.min_tokens_per_s is not None:
+        limits.append(workload.global_batch * workload.seq_len / slo.min_tokens_per_s)
+    return min(limits)
 
 
 def _slo_reason(request: PlanRequest, step_time_s: float) -> Reason | None:

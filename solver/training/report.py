@@ -22,14 +22,13 @@ from solver.plan import (
     StageMemory,
     Status,
 )
-from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
-from solver.sharding import strategies
+from solver.request import PlanRequest, Space, TrainingWorkload
+from solver.training.alternatives import frontier, runners_up, summary
 from solver.training.bands import calibrations_used, step_time_bands
+from solver.training.breakdown import time_breakdown
 from solver.training.costs import StageTable, TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan
 from solver.training.partition import Shortfall
-from solver.training.breakdown import time_breakdown
-from solver.training.alternatives import frontier, runners_up, summary
 from solver.training.search import SearchResult, stage_tables
 from solver.training.space import Candidate
 
@@ -44,13 +43,15 @@ NOTES = (
 """What the time model assumes about overlap; every training plan says so."""
 
 
-def feasible_plan(request: PlanRequest, costs: TrainingCosts, result: SearchResult) -> Plan:
-    """The plan of a search that found one."""
+def feasible_plan(
+    request: PlanRequest, costs: TrainingCosts, result: SearchResult, certificate: Certificate | None = None
+) -> Plan:
+    """The plan of a search that found one; ``certificate`` replaces that of the step time."""
     assert result.best is not None and result.bound_s is not None
     best = result.best
     objective = best.cost.step_time_s
     gap = max(0.0, (objective - result.bound_s) / objective)
-    certificate = Certificate(
+    step_certificate = Certificate(
         status=Status.OPTIMAL if result.complete else Status.FEASIBLE,
         objective=objective,
         bound=min(result.bound_s, objective),
@@ -63,7 +64,7 @@ def feasible_plan(request: PlanRequest, costs: TrainingCosts, result: SearchResu
         costs,
         best.decision,
         best.cost,
-        certificate=certificate,
+        certificate=certificate or step_certificate,
         stats=SearchStats(result.n_candidates, result.n_solved, 0.0),
         runners_up=runners_up(costs, best, result),
         frontier=frontier(request, best, result),
@@ -88,6 +89,7 @@ def decided_plan(
     kinds = costs.stage_kinds(candidate)
     tables = stage_tables(candidate, decision.sharding, kinds, costs)
     tokens_per_s = workload.global_batch * workload.seq_len / cost.step_time_s
+    mfu = _mfu(request, cost.step_time_s)
     stages = tuple(
         Stage(
             blocks=_layer_spans(costs.model.layers, span),
@@ -115,9 +117,9 @@ def decided_plan(
             tokens_per_s=tokens_per_s,
             peak_memory_bytes=peak_bytes,
             step_time_s=cost.step_time_s,
-            mfu=_mfu(request, cost.step_time_s),
+            mfu=mfu,
             cost_per_million_tokens=_cost_per_million_tokens(request, tokens_per_s),
-            bands=step_time_bands(request, cost.step_time_s, tokens_per_s),
+            bands=step_time_bands(request, step_time_s=cost.step_time_s, tokens_per_s=tokens_per_s, mfu=mfu),
         ),
         axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp),
         stages=stages,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -75,8 +76,14 @@ class Member:
     tables: tuple[StageTable, ...]
 
 
-def search(request: PlanRequest, costs: TrainingCosts, *, stop: Stop, progress: OnProgress) -> SearchResult:
-    """The fastest plan of the request's space, with a proven lower bound on the step time of every plan in it."""
+def search(
+    request: PlanRequest, costs: TrainingCosts, *, stop: Stop, progress: OnProgress, limit_s: float = math.inf
+) -> SearchResult:
+    """The fastest plan of the request's space, with a proven lower bound on the step time of every plan in it.
+
+    Plans slower than ``limit_s`` are of no interest to the caller: a search that finds none faster ends early, with
+    ``bound_s`` at least the limit.
+    """
     result = SearchResult()
     families: dict[tuple[object, ...], list[Candidate]] = {}
     for candidate in candidates(request):
@@ -99,7 +106,7 @@ def search(request: PlanRequest, costs: TrainingCosts, *, stop: Stop, progress: 
         if beaten and result.bound_s is None:
             result.bound_s = result.best.cost.step_time_s if result.best else None
             result.complete = True
-        if result.complete and enough:
+        if (result.complete and enough) or (result.best is None and bound > limit_s):
             break
         if stop() or (limit is not None and result.n_solved >= limit):
             break
@@ -204,7 +211,7 @@ def _take(result: SearchResult, solved: Solved) -> None:
         return
     difference = solved.cost.step_time_s - best.cost.step_time_s
     tie = abs(difference) <= RELATIVE_TIE * best.cost.step_time_s
-    if difference < 0 and not tie or tie and solved.sort_key < best.sort_key:
+    if (difference < 0 and not tie) or (tie and solved.sort_key < best.sort_key):
         result.best = solved
         result.alternatives.append(best)
     else:
