@@ -46,17 +46,23 @@ def _attention_time(
     query, key, _ = operator.inputs
     head_dim = sizes[query.dims[-1]]
     tokens = sizes[BATCH] * sizes[SEQ]
-    shape = {
-        "flops": forward_flops(operator, sizes, sizes[SEQ] * cp) / cp,
-        "q_tokens": sizes[SEQ],
-        "kv_tokens": sizes[SEQ],
-        "batch": sizes[BATCH],
-        "heads": query.elements(sizes) // (tokens * head_dim),
-        "kv_heads": key.elements(sizes) // (tokens * sizes[key.dims[-1]]),
-        "head_dim": head_dim,
-    }
-    forward = cp * float(attention_forward_s(device, dtype, **shape))
-    backward = cp * float(attention_backward_s(device, dtype, **shape))
+    forward, backward = (
+        cp
+        * float(
+            pass_s(
+                device,
+                dtype,
+                flops=forward_flops(operator, sizes, sizes[SEQ] * cp) / cp,
+                q_tokens=sizes[SEQ],
+                kv_tokens=sizes[SEQ],
+                batch=sizes[BATCH],
+                heads=query.elements(sizes) // (tokens * head_dim),
+                kv_heads=key.elements(sizes) // (tokens * sizes[key.dims[-1]]),
+                head_dim=head_dim,
+            )
+        )
+        for pass_s in (attention_forward_s, attention_backward_s)
+    )
     if cp > 1:
         outputs = sum(tensor.elements(sizes) for tensor in operator.outputs)
         merge = float(memory_bound_s(device, 3 * outputs * DType.FP32.size_bytes))
