@@ -18,13 +18,19 @@ _DOMINANCE_WORK = 200_000
 
 
 def reduce_problem(problem: ShardingProblem) -> WorkingGraph:
-    """Apply every rule until nothing changes; raises ProvenInfeasible when a node is left without strategies."""
+    """The reduced graph of a whole problem; raises ProvenInfeasible when a node is left without strategies."""
     graph = WorkingGraph.of(problem)
+    reduce_graph(graph)
+    return graph
+
+
+def reduce_graph(graph: WorkingGraph) -> None:
+    """Apply every rule until nothing changes; raises ProvenInfeasible when a node is left without strategies."""
     while True:
         tighten_memory(graph)
         _settle(graph)
         if not tighten_memory(graph):
-            return graph
+            return
 
 
 def _settle(graph: WorkingGraph) -> None:
@@ -73,9 +79,9 @@ def fold_separable_edge(graph: WorkingGraph, u: int, v: int) -> bool:
     """Replace an edge R_ij = a_i + b_j by node costs a and b."""
     table = graph.neighbors[u][v]
     of_u = table[:, 0]
-    of_v = table[0] - table[0, 0]
-    if not np.isfinite(of_u).all() or not np.isfinite(of_v).all():
+    if not np.isfinite(of_u).all() or not np.isfinite(table[0]).all():
         return False
+    of_v = table[0] - table[0, 0]
     if not np.array_equal(of_u[:, None] + of_v, table):
         return False
     graph.cost[u] = graph.cost[u] + of_u

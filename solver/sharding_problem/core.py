@@ -1,0 +1,133 @@
+"""The core that reductions leave, in flat arrays for the compiled loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.sharding_problem.problem import IntArray
+from solver.sharding_problem.working_graph import FloatArray, Span, WorkingGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Core:
+    """Nodes 0 .. n - 1 in the order of the original problem; nodes[i] is the original index.
+
+    offsets       (n + 1,)   strategies of node i
+    cost          (sum k,)   finite costs
+    edge_nodes    (m, 2)     first < second, sorted
+    edge_offsets  (m + 1,)   entries of edge e in ``tables`` (first node's strategies are the rows) and in ``transposed``
+    links         (2 m,)     edge of each link; the links of node i are link_offsets[i] .. link_offsets[i + 1] - 1
+    link_ends     (2 m,)     the node at the other end of each link; a node's links are sorted by it
+    item_nodes    (items,)   owner of each memory item, ascending
+    item_spans    (items, 2) first time point and one past the last
+    item_offsets  (items + 1,) entries of each item in ``usage``, one per strategy of its node
+    capacity      (time points,)
+    constant      cost already decided
+    """
+
+    nodes: IntArray
+    offsets: IntArray
+    cost: FloatArray
+    edge_nodes: IntArray
+    edge_offsets: IntArray
+    tables: FloatArray
+    transposed: FloatArray
+    links: IntArray
+    link_ends: IntArray
+    link_offsets: IntArray
+    item_nodes: IntArray
+    item_spans: IntArray
+    item_offsets: IntArray
+    usage: FloatArray
+    capacity: FloatArray
+    constant: float
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes still choose."""
+        return len(self.nodes)
+
+    def table(self, edge: int) -> FloatArray:
+        """Costs of one edge, rows for its first node."""
+        u, v = self.edge_nodes[edge]
+        shape = (self.offsets[u + 1] - self.offsets[u], self.offsets[v + 1] - self.offsets[v])
+        return self.tables[self.edge_offsets[edge] : self.edge_offsets[edge + 1]].reshape(shape)
+
+    def cost_of(self, choice: IntArray) -> float:
+        """Cost of one strategy per core node, the constant included."""
+        first, second = self.edge_nodes[:, 0], self.edge_nodes[:, 1]
+        entries = self.edge_offsets[:-1] + choice[first] * np.diff(self.offsets)[second] + choice[second]
+        return self.constant + float(self.cost[self.offsets[:-1] + choice].sum() + self.tables[entries].sum())
+
+    def load_of(self, choice: IntArray) -> FloatArray:
+        """Memory used at every time point, shape (time points,)."""
+        used = self.usage[self.item_offsets[:-1] + choice[self.item_nodes]]
+        steps = np.zeros(len(self.capacity) + 1)
+        np.add.at(steps, self.item_spans[:, 0], used)
+        np.subtract.at(steps, self.item_spans[:, 1], used)
+        return np.cumsum(steps)[:-1]
+
+    def fits(self, choice: IntArray) -> bool:
+        """Whether memory stays within capacity."""
+        return bool((self.load_of(choice) <= self.capacity).all())
+
+
+def core_of(graph: WorkingGraph) -> Core:
+    """Flatten what is left of a working graph."""
+    nodes = sorted(graph.alive)
+    index = {node: i for i, node in enumerate(nodes)}
+    edges = [(i, index[w]) for i, v in enumerate(nodes) for w in sorted(graph.neighbors[v]) if v < w]
+    return assemble_core(
+        nodes=nodes,
+        cost=[graph.cost[v] for v in nodes],
+        edges={(i, j): graph.neighbors[nodes[i]][nodes[j]] for i, j in edges},
+        items=[graph.items[v] for v in nodes],
+        capacity=graph.capacity.copy(),
+        constant=graph.constant,
+    )
+
+
+def assemble_core(
+    *,
+    nodes: list[int],
+    cost: list[FloatArray],
+    edges: Mapping[tuple[int, int], FloatArray],
+    items: list[dict[Span, FloatArray]],
+    capacity: FloatArray,
+    constant: float,
+) -> Core:
+    """Build a core from per-node and per-edge arrays; edges are sorted pairs of positions in ``nodes``."""
+    edge_nodes = np.asarray(list(edges), dtype=np.int64).reshape(-1, 2)
+    count = len(edge_nodes)
+    order = np.lexsort((np.concatenate((edge_nodes[:, 1], edge_nodes[:, 0])), edge_nodes.T.ravel()))
+    link_offsets = np.searchsorted(edge_nodes.T.ravel()[order], np.arange(len(nodes) + 1))
+    spans = [(i, span, usage) for i, mine in enumerate(items) for span, usage in sorted(mine.items())]
+    return Core(
+        nodes=np.asarray(nodes, dtype=np.int64),
+        offsets=_offsets([len(values) for values in cost]),
+        cost=_joined(cost),
+        edge_nodes=edge_nodes,
+        edge_offsets=_offsets([table.size for table in edges.values()]),
+        tables=_joined([table.ravel() for table in edges.values()]),
+        transposed=_joined([table.T.ravel() for table in edges.values()]),
+        links=(order % max(count, 1)).astype(np.int64),
+        link_ends=np.concatenate((edge_nodes[:, 1], edge_nodes[:, 0]))[order],
+        link_offsets=link_offsets.astype(np.int64),
+        item_nodes=np.asarray([i for i, _, _ in spans], dtype=np.int64),
+        item_spans=np.asarray([span for _, span, _ in spans], dtype=np.int64).reshape(-1, 2),
+        item_offsets=_offsets([len(usage) for _, _, usage in spans]),
+        usage=_joined([usage for _, _, usage in spans]),
+        capacity=capacity,
+        constant=constant,
+    )
+
+
+def _offsets(sizes: list[int]) -> IntArray:
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)))
+
+
+def _joined(parts: list[FloatArray]) -> FloatArray:
+    return np.concatenate(parts) if parts else np.empty(0)

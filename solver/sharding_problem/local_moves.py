@@ -1,0 +1,145 @@
+"""Single-node moves within memory, compiled: descend in cost, and repair a choice that does not fit."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from solver.sharding_problem.core import Core
+from solver.sharding_problem.problem import IntArray
+
+
+def descend(core: Core, choice: IntArray, *, max_passes: int = 50) -> IntArray:
+    """Improve a choice that fits by single-node changes until none helps; the result fits."""
+    improved = choice.copy()
+    load = core.load_of(choice)
+    _descend(*_arrays(core), improved, load, max_passes)
+    return improved
+
+
+def repair(core: Core, choice: IntArray, *, max_moves: int) -> IntArray | None:
+    """Make a choice fit by single-node changes, cheapest per byte freed at the fullest time; None if that gets stuck."""
+    repaired = choice.copy()
+    load = core.load_of(choice)
+    _repair(*_arrays(core), repaired, load, max_moves)
+    return repaired if core.fits(repaired) else None
+
+
+def _arrays(core: Core):  # type: ignore[no-untyped-def]
+    item_starts = np.searchsorted(core.item_nodes, np.arange(core.node_count + 1))
+    return (
+        core.offsets, core.cost, core.link_offsets, core.links, core.link_ends, core.edge_offsets, core.tables,
+        core.transposed, item_starts, core.item_spans, core.item_offsets, core.usage, core.capacity,
+    )  # fmt: skip
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _costs_at(
+    i, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice, out
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    k = offsets[i + 1] - offsets[i]
+    out[:k] = cost[offsets[i] : offsets[i + 1]]
+    for link in range(link_offsets[i], link_offsets[i + 1]):
+        j = link_ends[link]
+        # Entries of j's strategy are contiguous where j's strategies are the rows.
+        table = tables if j < i else transposed
+        start = edge_offsets[links[link]] + choice[j] * k
+        for s in range(k):
+            out[s] += table[start + s]
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _shift(i, old, new, item_starts, item_spans, item_offsets, usage, load):  # type: ignore[no-untyped-def]
+    for item in range(item_starts[i], item_starts[i + 1]):
+        change = usage[item_offsets[item] + new] - usage[item_offsets[item] + old]
+        if change != 0.0:
+            for t in range(item_spans[item, 0], item_spans[item, 1]):
+                load[t] += change
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _overflow(i, old, new, item_starts, item_spans, item_offsets, usage, load, capacity):  # type: ignore[no-untyped-def]
+    """Largest excess over capacity at times where the move from old to new adds memory, after the move; -inf if none."""
+    _shift(i, old, new, item_starts, item_spans, item_offsets, usage, load)
+    worst = -np.inf
+    for item in range(item_starts[i], item_starts[i + 1]):
+        if usage[item_offsets[item] + new] > usage[item_offsets[item] + old]:
+            for t in range(item_spans[item, 0], item_spans[item, 1]):
+                worst = max(worst, load[t] - capacity[t])
+    _shift(i, new, old, item_starts, item_spans, item_offsets, usage, load)
+    return worst
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _descend(
+    offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
+    item_offsets, usage, capacity, choice, load, max_passes,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    nodes = len(offsets) - 1
+    here = np.empty((offsets[1:] - offsets[:-1]).max() if nodes else 1)
+    for _ in range(max_passes):
+        moved = False
+        for i in range(nodes):
+            k = offsets[i + 1] - offsets[i]
+            _costs_at(i, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice, here)
+            old = choice[i]
+            while True:
+                new = old
+                for s in range(k):
+                    if here[s] < here[new]:
+                        new = s
+                if new == old:
+                    break
+                if _overflow(i, old, new, item_starts, item_spans, item_offsets, usage, load, capacity) <= 0.0:
+                    _shift(i, old, new, item_starts, item_spans, item_offsets, usage, load)
+                    choice[i] = new
+                    moved = True
+                    break
+                here[new] = np.inf
+        if not moved:
+            return
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _repair(
+    offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
+    item_offsets, usage, capacity, choice, load, max_moves,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    nodes = len(offsets) - 1
+    here = np.empty((offsets[1:] - offsets[:-1]).max() if nodes else 1)
+    for _ in range(max_moves):
+        worst = 0
+        for t in range(len(capacity)):
+            if load[t] - capacity[t] > load[worst] - capacity[worst]:
+                worst = t
+        if len(capacity) == 0 or load[worst] <= capacity[worst]:
+            return
+        best_rate, best_node, best_new = np.inf, -1, -1
+        over = load[worst] - capacity[worst]
+        for i in range(nodes):
+            k = offsets[i + 1] - offsets[i]
+            holds = False
+            for item in range(item_starts[i], item_starts[i + 1]):
+                if item_spans[item, 0] <= worst < item_spans[item, 1] and usage[item_offsets[item] + choice[i]] > 0.0:
+                    holds = True
+            if not holds:
+                continue
+            _costs_at(i, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice, here)
+            for s in range(k):
+                freed = 0.0
+                for item in range(item_starts[i], item_starts[i + 1]):
+                    if item_spans[item, 0] <= worst < item_spans[item, 1]:
+                        freed += usage[item_offsets[item] + choice[i]] - usage[item_offsets[item] + s]
+                if freed <= 0.0:
+                    continue
+                rise = here[s] - here[choice[i]]
+                # Freeing more than the excess is worth no more; a move that saves cost as well goes first.
+                rate = rise / min(freed, over) if rise > 0.0 else rise
+                if rate < best_rate and (
+                    _overflow(i, choice[i], s, item_starts, item_spans, item_offsets, usage, load, capacity) < over
+                ):
+                    best_rate, best_node, best_new = rate, i, s
+        if best_node < 0:
+            return
+        _shift(best_node, choice[best_node], best_new, item_starts, item_spans, item_offsets, usage, load)
+        choice[best_node] = best_new

@@ -1,0 +1,196 @@
+"""Lower bounds on a core: Lagrangian prices for memory over message passing on the priced pairwise problem.
+
+    bound(prices, messages) = constant - prices . capacity + TRW-S bound of (cost + prices x memory) <= cost of any fit
+
+Prices follow the averaged excess of the decoded choices, as in the volume algorithm (Barahona and Anbil, Mathematical
+Programming 87, 2000): a step from the best prices so far, longer after a gain, shorter after a run of failures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from solver.sharding_problem.core import Core
+from solver.sharding_problem.message_passing import Messages
+from solver.sharding_problem.problem import IntArray
+from solver.sharding_problem.working_graph import FloatArray
+
+_EPSILON = float(np.finfo(np.float64).eps)
+_AVERAGING = 0.1
+_FIRST_STEP, _LONGEST_STEP, _STEP_GAIN, _STEP_LOSS, _PATIENCE = 0.1, 2.0, 1.1, 0.7, 10
+"""Step control: shares of the Polyak step; the gain and loss factors are those of the volume algorithm's paper."""
+
+_SMALLEST_TARGET, _FIRST_TARGET = 0.002, 0.05
+"""Gap to aim at, as a share of the cost: at least the first, and the second while no cost is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """Slack of every choice above a proven bound: cost of any fit >= bound + slack of its strategies and edges.
+
+    bound     proven lower bound on the cost of every choice that fits, rounding accounted for
+    edge      (entries of the tables,) least that the cost exceeds the bound when an edge takes this pair
+    strategy  (sum k,) the same for a strategy, all its edges together
+    """
+
+    bound: float
+    edge: FloatArray
+    strategy: FloatArray
+
+
+class Relaxation:
+    """Prices and messages that improve with every ``improve``."""
+
+    def __init__(self, core: Core):
+        self.core = core
+        self.messages = Messages(core)
+        self.bound = -np.inf
+        self.prices: FloatArray = np.zeros(len(core.capacity))
+        self._trial = self.prices
+        self._average: FloatArray | None = None
+        self._step = _FIRST_STEP
+        self._failures = 0
+        sizes = np.diff(core.item_offsets)
+        self._item_of_entry = np.repeat(np.arange(len(sizes)), sizes)
+        within = np.arange(len(core.usage)) - np.repeat(core.item_offsets[:-1], sizes)
+        self._strategy_of_entry = within + np.repeat(core.offsets[core.item_nodes], sizes)
+        self._most_usage = float(np.maximum.reduceat(core.usage, core.item_offsets[:-1]).sum()) if len(sizes) else 0.0
+
+    @property
+    def work(self) -> float:
+        """Work of one ``improve``: two passes over every table, one decode, and the memory of every item."""
+        core = self.core
+        return float(6 * len(core.tables) + 20 * len(core.cost) + 4 * len(core.usage) + 10 * len(core.capacity))
+
+    def improve(self, upper: float | None) -> IntArray:
+        """One sweep and one step of the prices towards ``upper``, a known cost; returns the decoded choice."""
+        core = self.core
+        value, error = self.messages.sweep(self.priced_cost(self._trial))
+        bound = self._total(value, error, self._trial)
+        choice = self.messages.choice.copy()
+        if bound > self.bound:
+            self.bound, self.prices = bound, self._trial
+            self._failures = 0
+            self._step = min(_LONGEST_STEP, self._step * _STEP_GAIN)
+        else:
+            self._failures += 1
+            if self._failures >= _PATIENCE:
+                self._failures = 0
+                self._step *= _STEP_LOSS
+        if len(core.capacity):
+            excess = core.load_of(choice) - core.capacity
+            last = excess if self._average is None else self._average
+            self._average = (1 - _AVERAGING) * last + _AVERAGING * excess
+            self._trial = self._next_prices(bound, upper)
+        return choice
+
+    def _next_prices(self, bound: float, upper: float | None) -> FloatArray:
+        assert self._average is not None
+        reference = abs(bound) if upper is None else abs(upper)
+        target = _FIRST_TARGET * reference if upper is None else upper - bound
+        target = max(target, _SMALLEST_TARGET * reference)
+        direction = np.where((self.prices <= 0) & (self._average < 0), 0.0, self._average)
+        norm = float(direction @ direction)
+        if norm == 0.0:
+            return self.prices
+        stepped: FloatArray = np.maximum(0.0, self.prices + self._step * target / norm * direction)
+        return stepped
+
+    def priced_cost(self, prices: FloatArray) -> FloatArray:
+        """Node costs plus the price of their memory, shape (sum k,)."""
+        core = self.core
+        if not len(core.usage):
+            return core.cost
+        before = np.concatenate((np.zeros(1), np.cumsum(prices)))
+        price = before[core.item_spans[:, 1]] - before[core.item_spans[:, 0]]
+        memory = np.bincount(
+            self._strategy_of_entry, weights=core.usage * price[self._item_of_entry], minlength=len(core.cost)
+        )
+        priced: FloatArray = core.cost + memory
+        return priced
+
+    def _total(self, value: float, error: float, prices: FloatArray) -> float:
+        core = self.core
+        sold = float(prices @ core.capacity)
+        # Rounding of the prefix sums of prices, times all memory they are applied to.
+        error += len(prices) * _EPSILON * (sold + float(prices.sum()) * self._most_usage)
+        return value - sold + core.constant - error - abs(core.constant) * _EPSILON
+
+    def certificate(self) -> Certificate:
+        """Slacks at the best prices, after one more sweep there."""
+        core, messages = self.core, self.messages
+        cost = self.priced_cost(self.prices)
+        value, error = messages.sweep(cost)
+        self.bound = max(self.bound, self._total(value, error, self.prices))
+        edge = np.empty(len(core.tables))
+        strategy = np.zeros(len(core.cost))
+        value, magnitude = _slacks(
+            core.offsets, cost, core.link_offsets, core.links, core.link_ends, core.edge_nodes, core.edge_offsets,
+            core.tables, messages.offsets, messages.opposite, messages.values, edge, strategy,
+        )  # fmt: skip
+        error = float(len(cost) + len(core.tables)) * _EPSILON * magnitude
+        return Certificate(self._total(value, error, self.prices), edge, strategy)
+
+
+@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+def _slacks(
+    offsets, cost, link_offsets, links, link_ends, edge_nodes, edge_offsets, tables, message_offsets, opposite,
+    messages, edge, strategy,
+):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Explicit decomposition: bound = sum of node minima + sum of edge minima of the reparametrised problem."""
+    bound = 0.0
+    magnitude = 0.0
+    nodes = len(offsets) - 1
+    spare = cost.copy()
+    for i in range(nodes):
+        first, k = offsets[i], offsets[i + 1] - offsets[i]
+        for link in range(link_offsets[i], link_offsets[i + 1]):
+            start = message_offsets[link]
+            for s in range(k):
+                spare[first + s] += messages[start + s]
+        least = spare[first : first + k].min()
+        bound += least
+        magnitude += abs(least)
+        degree = link_offsets[i + 1] - link_offsets[i]
+        for s in range(k):
+            # What a node costs above its least is shared among its edges.
+            spare[first + s] = (spare[first + s] - least) / max(degree, 1)
+            if degree == 0:
+                strategy[first + s] = spare[first + s]
+    for i in range(nodes):
+        k = offsets[i + 1] - offsets[i]
+        for link in range(link_offsets[i], link_offsets[i + 1]):
+            j = link_ends[link]
+            if j < i:
+                continue
+            k_j = offsets[j + 1] - offsets[j]
+            into_i = message_offsets[link]
+            into_j = message_offsets[opposite[link]]
+            start = edge_offsets[links[link]]
+            least = np.inf
+            for s in range(k):
+                for r in range(k_j):
+                    left = (
+                        tables[start + s * k_j + r]
+                        - (messages[into_i + s] - spare[offsets[i] + s])
+                        - (messages[into_j + r] - spare[offsets[j] + r])
+                    )
+                    edge[start + s * k_j + r] = left
+                    least = min(least, left)
+            bound += least
+            magnitude += abs(least)
+            for s in range(k):
+                row_least = np.inf
+                for r in range(k_j):
+                    edge[start + s * k_j + r] -= least
+                    row_least = min(row_least, edge[start + s * k_j + r])
+                strategy[offsets[i] + s] += row_least
+            for r in range(k_j):
+                column_least = np.inf
+                for s in range(k):
+                    column_least = min(column_least, edge[start + s * k_j + r])
+                strategy[offsets[j] + r] += column_least
+    return bound, magnitude

@@ -1,0 +1,112 @@
+"""A core with some nodes held at their choice and the others limited to promising strategies, as a new problem."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.sharding_problem.core import Core
+from solver.sharding_problem.problem import IntArray
+from solver.sharding_problem.relaxation import Certificate
+from solver.sharding_problem.working_graph import BoolArray, FloatArray, Span, WorkingGraph
+
+
+def restricted(
+    core: Core, choice: IntArray | None, *, free: IntArray, certificate: Certificate | None, slack: float
+) -> WorkingGraph:
+    """The problem over the ``free`` nodes (ascending); node i of the result is free[i].
+
+    Strategies and pairs whose certified slack exceeds ``slack`` are left out, never the current choice. Nodes that are
+    not free keep their choice: their edges become costs and their memory is taken from the capacity.
+    """
+    position = np.full(core.node_count, -1, dtype=np.int64)
+    position[free] = np.arange(len(free))
+    allowed = _allowed_strategies(core, choice, certificate, slack)
+    kept = [np.flatnonzero(allowed[core.offsets[i] : core.offsets[i + 1]]) for i in free.tolist()]
+    graph = WorkingGraph(
+        [core.cost[core.offsets[i] + states] for i, states in zip(free.tolist(), kept, strict=True)],
+        [{} for _ in kept],
+        [{} for _ in kept],
+        np.empty(0),
+        alive=set(range(len(kept))),
+    )
+    for p, i in enumerate(free.tolist()):
+        for link in range(core.link_offsets[i], core.link_offsets[i + 1]):
+            j, edge = int(core.link_ends[link]), int(core.links[link])
+            q = int(position[j])
+            if q < 0:
+                assert choice is not None
+                table = core.table(edge)
+                fixed = table[:, choice[j]] if i < j else table[choice[j]]
+                graph.cost[p] = graph.cost[p] + fixed[kept[p]]
+            elif i < j:
+                graph.add_edge(p, q, _allowed_pairs(core, edge, (kept[p], kept[q]), choice, certificate, slack))
+    _take_memory(core, choice, position, kept, graph)
+    graph.touched_nodes = dict.fromkeys(range(len(kept)))
+    return graph
+
+
+def strategies_kept(
+    core: Core, choice: IntArray, *, free: IntArray, certificate: Certificate | None, slack: float
+) -> list[IntArray]:
+    """For each free node, the strategies of the core that ``restricted`` numbers 0, 1, ..."""
+    allowed = _allowed_strategies(core, choice, certificate, slack)
+    return [np.flatnonzero(allowed[core.offsets[i] : core.offsets[i + 1]]) for i in free.tolist()]
+
+
+def _allowed_strategies(
+    core: Core, choice: IntArray | None, certificate: Certificate | None, slack: float
+) -> BoolArray:
+    if certificate is None:
+        return np.ones(len(core.cost), dtype=bool)
+    allowed: BoolArray = certificate.strategy <= slack
+    if choice is not None:
+        allowed[core.offsets[:-1] + choice] = True
+    return allowed
+
+
+def _allowed_pairs(
+    core: Core,
+    edge: int,
+    kept: tuple[IntArray, IntArray],
+    choice: IntArray | None,
+    certificate: Certificate | None,
+    slack: float,
+) -> FloatArray:
+    table = core.table(edge)
+    rows, columns = kept
+    small: FloatArray = table[rows[:, None], columns]
+    if certificate is None:
+        return small
+    slacks = certificate.edge[core.edge_offsets[edge] : core.edge_offsets[edge + 1]].reshape(table.shape)
+    limited: FloatArray = np.where(slacks[rows[:, None], columns] <= slack, small, np.inf)
+    if choice is not None:
+        i, j = core.edge_nodes[edge]
+        row, column = np.searchsorted(rows, choice[i]), np.searchsorted(columns, choice[j])
+        limited[row, column] = small[row, column]
+    return limited
+
+
+def _take_memory(
+    core: Core, choice: IntArray | None, position: IntArray, kept: list[IntArray], graph: WorkingGraph
+) -> None:
+    of_free = np.flatnonzero(position[core.item_nodes] >= 0)
+    if not len(of_free):
+        return
+    left = core.capacity
+    if choice is not None:
+        load = core.load_of(choice)
+        mine = np.zeros(len(core.capacity) + 1)
+        used = core.usage[core.item_offsets[of_free] + choice[core.item_nodes[of_free]]]
+        np.add.at(mine, core.item_spans[of_free, 0], used)
+        np.subtract.at(mine, core.item_spans[of_free, 1], used)
+        left = core.capacity - (load - np.cumsum(mine)[:-1])
+    # Between two starts or ends of the free items only the least capacity matters.
+    breaks = np.unique(core.item_spans[of_free])
+    starts = breaks[:-1] if breaks[-1] == len(left) else breaks
+    graph.capacity = np.minimum.reduceat(left, starts)
+    rank = np.searchsorted(breaks, core.item_spans[of_free])
+    for (first, last), item in zip(rank.tolist(), of_free.tolist(), strict=True):
+        p = int(position[core.item_nodes[item]])
+        usage = core.usage[core.item_offsets[item] : core.item_offsets[item + 1]]
+        span: Span = (first, last)
+        graph.items[p][span] = usage[kept[p]]

@@ -1,0 +1,85 @@
+"""How a caller limits a solve: by work done, the same on any machine, or by a clock that the caller holds.
+
+One unit of work is about one table entry visited. The solver reports its work and asks how much of the budget is gone;
+a deadline ignores the reports and looks at its clock, a work limit adds them up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from costmodels.errors import InvalidInputError
+
+
+class WorkStop(Protocol):
+    """A stopping rule that also says how far along it is. Also a ``solver.control.Stop``."""
+
+    def __call__(self) -> bool:
+        """Whether to stop now with the best answer so far."""
+        ...
+
+    def spend(self, work: float) -> None:
+        """Take note of work done since the last report."""
+        ...
+
+    def used(self) -> float:
+        """Share of the budget gone, from 0 at the start to 1 (or more) at the end."""
+        ...
+
+
+@dataclass
+class WorkLimit:
+    """Stops after this many units of work."""
+
+    limit: float
+    spent: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.limit > 0:
+            raise InvalidInputError("a work limit must be positive", given=self.limit, allowed="above 0")
+
+    def __call__(self) -> bool:
+        return self.spent >= self.limit
+
+    def spend(self, work: float) -> None:
+        self.spent += work
+
+    def used(self) -> float:
+        return self.spent / self.limit
+
+
+@dataclass
+class NoLimit:
+    """Runs to the proven end; counts work for the answer."""
+
+    spent: float = field(default=0.0, init=False)
+
+    def __call__(self) -> bool:
+        return False
+
+    def spend(self, work: float) -> None:
+        self.spent += work
+
+    def used(self) -> float:
+        return 0.0
+
+
+@dataclass
+class Until:
+    """A part of a budget: stops when the whole has used this share, or after so much work of its own."""
+
+    whole: WorkStop
+    share: float = 1.0
+    work_limit: float = float("inf")
+    spent: float = field(default=0.0, init=False)
+
+    def __call__(self) -> bool:
+        return self.whole() or self.spent >= self.work_limit or self.whole.used() >= self.share
+
+    def spend(self, work: float) -> None:
+        self.spent += work
+        self.whole.spend(work)
+
+    def used(self) -> float:
+        return max(self.whole.used() / self.share, self.spent / self.work_limit)
