@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -52,24 +53,25 @@ def predict_here(request: PlanRequest, plan: Plan) -> Plan:
 
 
 class ChildSolver:
-    """Solves each request in a child process, forked from a server process that has the solver loaded."""
+    """Runs ``solve`` for each request in a child process, forked from a server process that has the solver loaded."""
 
-    def __init__(self) -> None:
+    def __init__(self, solve: Callable[[PlanRequest], Plan] = solve_here, grace_s: float = GRACE_S) -> None:
+        self._solve, self._grace_s = solve, grace_s
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["solver.api"])
         self._running: set[ForkServerProcess] = set()
         self._lock = threading.Lock()
 
     def __call__(self, request: PlanRequest) -> Plan:
-        """The plan; a child that overstays its limit by GRACE_S is ended with SolveTimeoutError."""
+        """The plan; a child that overstays its request's limit by ``grace_s`` is ended with SolveTimeoutError."""
         ours, theirs = self._context.Pipe(duplex=False)
-        child = self._context.Process(target=_solve_and_send, args=(theirs, request), daemon=True)
+        child = self._context.Process(target=_solve_and_send, args=(theirs, self._solve, request), daemon=True)
         child.start()
         theirs.close()
         with self._lock:
             self._running.add(child)
         try:
-            answer = _answer(ours, child, limit_s=request.search.time_limit_s + GRACE_S)
+            answer = _answer(ours, child, limit_s=request.search.time_limit_s + self._grace_s)
         finally:
             child.kill()
             child.join()
@@ -98,10 +100,10 @@ def _answer(answers: Connection, child: ForkServerProcess, *, limit_s: float) ->
     return answer
 
 
-def _solve_and_send(answers: Connection, request: PlanRequest) -> None:
+def _solve_and_send(answers: Connection, solve: Callable[[PlanRequest], Plan], request: PlanRequest) -> None:
     answer: Plan | MeshwrightError
     try:
-        answer = solve_here(request)
+        answer = solve(request)
     except MeshwrightError as error:
         answer = error
     except Exception as error:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from app.render.bars import Part, bar, parts_table
 from app.render.figures import axes, band, gib, percent, seconds, significant
-from app.render.stages import folded, stage_table
-from solver.plan import Plan, Predicted, Stage, Status, TimeBreakdown
+from app.render.stages import memory_bars, stage_table
+from solver.plan import Plan, Predicted, Status, TimeBreakdown
 from solver.request import Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
 
 
@@ -49,7 +50,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     parts: list[RenderableType] = [
         Group(headline, Text(certificate_in_words(plan, request)), Text(f"Space: {plan.certificate.space}", style="dim")),
         Group(Text(f"Layout: {_layout(plan)}"), stage_table(plan)),
-        _memory(plan),
+        memory_bars(plan),
     ]
     if plan.breakdown is not None:
         parts.append(_time(plan.breakdown))
@@ -111,31 +112,6 @@ def _layout(plan: Plan) -> str:
     return "; ".join(parts)
 
 
-def _memory(plan: Plan) -> Group:
-    lines: list[RenderableType] = []
-    for run in folded(plan.stages):
-        number, stage = max(run, key=lambda numbered: numbered[1].memory.total_bytes)
-        share = stage.memory.total_bytes / stage.memory.capacity_bytes
-        lines.append(Text(f"  stage {number:<4}") + bar(share) + Text(f" {gib(stage.memory.total_bytes)}  {percent(share)}"))
-    fullest = max(plan.stages, key=lambda stage: stage.memory.total_bytes / stage.memory.capacity_bytes)
-    title = f"Memory of the fullest device, of {gib(fullest.memory.capacity_bytes)} that may be used"
-    return Group(Text(title, style="bold"), *lines, Text(f"  fullest: {_memory_kinds(fullest)}", style="dim"))
-
-
-def _memory_kinds(stage: Stage) -> str:
-    memory = stage.memory
-    kinds = (
-        ("weights", memory.weights_bytes),
-        ("gradients", memory.gradients_bytes),
-        ("optimizer", memory.optimizer_bytes),
-        ("activations", memory.activations_bytes),
-        ("KV cache", memory.kv_cache_bytes),
-        ("transient", memory.transient_bytes),
-        ("overhead", memory.overhead_bytes),
-    )
-    return ", ".join(f"{name} {gib(amount)}" for name, amount in kinds if amount > 0)
-
-
 def _time(breakdown: TimeBreakdown) -> Group:
     exposed = breakdown.tp_comm_s + breakdown.cp_comm_s + breakdown.pp_comm_s + breakdown.dp_comm_s
     amounts = (
@@ -151,7 +127,7 @@ def _time(breakdown: TimeBreakdown) -> Group:
     named = ", ".join(f"{name} {seconds(amount)}" for name, amount in kinds if amount > 0)
     lines: list[RenderableType] = [Text(f"Time of a step, {seconds(whole)}", style="bold"), parts_table(parts, whole)]
     if named:
-        lines.append(Text(f"  communication by axis: {named}", style="dim"))
+        lines.append(_indented(Text(f"communication by axis: {named}", style="dim"), 2))
     return Group(*lines)
 
 
@@ -161,8 +137,10 @@ SHOWN_RUNNERS_UP = 3
 def _comparison(plan: Plan) -> RenderableType:
     if not plan.runners_up:
         return Text("Nothing came close: the search kept no runner-up.")
-    others = [Text(f"  {other.summary}\n    {other.why_not}") for other in plan.runners_up[:SHOWN_RUNNERS_UP]]
-    return Group(Text("Why not another plan", style="bold"), *others)
+    lines: list[RenderableType] = [Text("Why not another plan", style="bold")]
+    for other in plan.runners_up[:SHOWN_RUNNERS_UP]:
+        lines += [_indented(Text(other.summary), 2), _indented(Text(other.why_not, style="dim"), 4)]
+    return Group(*lines)
 
 
 def _calibration(plan: Plan) -> Group:
@@ -191,7 +169,7 @@ def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     lines.append(Text(certificate_in_words(plan, request)))
     parts: list[RenderableType] = [Group(*lines), Text(reason.message)]
     if reason.remedies:
-        remedies = [Text(f"  - {remedy}") for remedy in reason.remedies]
+        remedies = [_indented(Text(f"- {remedy}"), 2) for remedy in reason.remedies]
         parts.append(Group(Text("What would help", style="bold"), *remedies))
     return parts
 
@@ -204,6 +182,11 @@ def _amount(value: float, unit: str) -> str:
 
 def _notes(plan: Plan) -> list[RenderableType]:
     return [Group(*(Text(f"Note: {note}", style="dim") for note in plan.notes))] if plan.notes else []
+
+
+def _indented(text: Text, columns: int) -> Padding:
+    """Text whose every line starts so far to the right."""
+    return Padding(text, (0, 0, 0, columns), expand=False)
 
 
 def _ending(next_step: NextStep) -> Group:

@@ -1,13 +1,16 @@
-"""The table of stages, equal neighbours folded into one line."""
+"""The stages of a plan: a table of what they hold and how, and bars of what they need; equal neighbours are one line."""
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import groupby
 
 from rich import box
+from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
+from app.render.bars import bar
 from app.render.figures import axes, gib, number_range, percent, seconds, spread
 from solver.plan import Plan, Stage
 
@@ -15,15 +18,40 @@ NumberedStage = tuple[int, Stage]
 
 
 def stage_table(plan: Plan) -> Table:
-    """One line for each run of equal stages: layers, devices, axes, recompute, ZeRO, time, memory of its fullest device."""
+    """One line for each run of equal stages: layers, ranks, recompute, ZeRO and time; axes where stages differ in them."""
+    differ = len({stage.axes for stage in plan.stages}) > 1
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    for name in ("stage", "layers", "devices", "recompute", "ZeRO"):
+    for name in ("stage", "layers", "ranks", *(["axes"] if differ else []), "recompute", "ZeRO"):
         table.add_column(name, overflow="fold")
-    table.add_column(_time_title(plan), justify="right")
-    table.add_column("memory", justify="right")
+    table.add_column("micro-batch" if plan.kind == "training" else "decode step", justify="right")
     for run in folded(plan.stages):
-        table.add_row(*_row(run))
+        stages = [stage for _, stage in run]
+        first = stages[0]
+        table.add_row(
+            number_range(number for number, _ in run),
+            _layers(first) + (" each" if len(run) > 1 else ""),
+            _ranks(first, stages[-1]),
+            *([axes(first.axes)] if differ else []),
+            first.recompute.value,
+            str(first.zero_stage),
+            spread(seconds(time_s) for time_s in sorted(stage.time_s for stage in stages)),
+        )
     return table
+
+
+def memory_bars(plan: Plan) -> Group:
+    """One bar for each run of equal stages, its fullest device against what may be used, and what fills the fullest of all."""
+    table = Table.grid(padding=(0, 1))
+    for run in folded(plan.stages):
+        totals = [stage.memory.total_bytes for _, stage in run]
+        fullest = max((stage for _, stage in run), key=_fullness)
+        amount = spread(gib(total) for total in sorted({min(totals), max(totals)}))
+        numbers = number_range(number for number, _ in run)
+        table.add_row(f"  stage {numbers}", bar(_fullness(fullest)), amount, percent(_fullness(fullest)))
+    fullest = max(plan.stages, key=_fullness)
+    title = f"Memory of the fullest device, of {gib(fullest.memory.capacity_bytes)} that may be used"
+    kinds = Text(f"at most: {_memory_kinds(fullest)}", style="dim")
+    return Group(Text(title, style="bold"), table, Padding(kinds, (0, 0, 0, 2), expand=False))
 
 
 def folded(stages: tuple[Stage, ...]) -> list[list[NumberedStage]]:
@@ -32,43 +60,39 @@ def folded(stages: tuple[Stage, ...]) -> list[list[NumberedStage]]:
 
 
 def _likeness(stage: Stage) -> tuple[object, ...]:
-    counts = Counter[str]()
-    for span in stage.blocks:
-        counts[span.block] += span.count
     n_devices = sum(part.count for part in stage.devices)
-    return (tuple(counts.items()), n_devices, stage.axes, stage.recompute, stage.zero_stage)
-
-
-def _row(run: list[NumberedStage]) -> tuple[str, ...]:
-    stages = [stage for _, stage in run]
-    first, last = stages[0], stages[-1]
-    memories = [stage.memory.total_bytes for stage in stages]
-    fullest = max(stages, key=lambda stage: stage.memory.total_bytes).memory
-    used = percent(fullest.total_bytes / fullest.capacity_bytes)
-    memory = gib(fullest.total_bytes) if min(memories) > 0.995 * max(memories) else f"to {gib(max(memories))}"
-    ranks = (first.devices[0].first, last.devices[-1].first + last.devices[-1].count - 1)
-    each = "" if len(stages) == 1 else " each"
-    return (
-        number_range(number for number, _ in run),
-        f"{_layers(first)}{each}",
-        f"{number_range(set(ranks))} ({axes(first.axes)})",
-        first.recompute.value,
-        str(first.zero_stage),
-        spread(seconds(stage.time_s) for stage in (min(stages, key=_time), max(stages, key=_time))),
-        f"{memory} ({used})",
-    )
+    return (tuple(_counts(stage).items()), n_devices, stage.axes, stage.recompute, stage.zero_stage)
 
 
 def _layers(stage: Stage) -> str:
-    parts: dict[str, int] = {}
+    return " + ".join(block if count == 1 else f"{count} x {block}" for block, count in _counts(stage).items())
+
+
+def _counts(stage: Stage) -> dict[str, int]:
+    counts: dict[str, int] = {}
     for span in stage.blocks:
-        parts[span.block] = parts.get(span.block, 0) + span.count
-    return " + ".join(block if count == 1 else f"{count} x {block}" for block, count in parts.items())
+        counts[span.block] = counts.get(span.block, 0) + span.count
+    return counts
 
 
-def _time(stage: Stage) -> float:
-    return stage.time_s
+def _ranks(first: Stage, last: Stage) -> str:
+    end = max(part.first + part.count for part in last.devices) - 1
+    return number_range({min(part.first for part in first.devices), end})
 
 
-def _time_title(plan: Plan) -> str:
-    return "micro-batch" if plan.kind == "training" else "decode step"
+def _fullness(stage: Stage) -> float:
+    return stage.memory.total_bytes / stage.memory.capacity_bytes
+
+
+def _memory_kinds(stage: Stage) -> str:
+    memory = stage.memory
+    kinds = (
+        ("weights", memory.weights_bytes),
+        ("gradients", memory.gradients_bytes),
+        ("optimizer", memory.optimizer_bytes),
+        ("activations", memory.activations_bytes),
+        ("KV cache", memory.kv_cache_bytes),
+        ("transient", memory.transient_bytes),
+        ("overhead", memory.overhead_bytes),
+    )
+    return ", ".join(f"{name} {gib(amount)}" for name, amount in kinds if amount > 0)

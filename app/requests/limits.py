@@ -24,6 +24,7 @@ MAX_CHOICES = 1_000
 MAX_TIME_LIMIT_S = 86_400.0
 MAX_DIM = 2**40
 MAX_VALUES = 1_000_000
+MAX_ITEMS = 100_000
 MAX_NUMBER = 1e18
 MIN_NUMBER = 1e-18
 
@@ -41,6 +42,7 @@ REQUEST_LIMITS = {
     "layers of a model": MAX_LAYERS,
     "operators in distinct blocks": MAX_OPERATORS,
     "values in a document": MAX_VALUES,
+    "items of one list or object": MAX_ITEMS,
     "magnitude of a number": MAX_NUMBER,
 }
 """Every bound, as the documentation lists them."""
@@ -55,6 +57,8 @@ def check_values(document: object) -> None:
         count += 1
         if count > MAX_VALUES:
             raise _fault("", "too many values in the document", f"more than {MAX_VALUES}", f"at most {MAX_VALUES}")
+        if isinstance(value, dict | list) and len(value) > MAX_ITEMS:
+            raise _fault(path, "too many items", len(value), f"at most {MAX_ITEMS}")
         if isinstance(value, dict):
             for key in value:
                 _check_text(path, str(key))

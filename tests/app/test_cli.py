@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from app import solving
 from app.cli import main
 from solver.control import OnProgress
 from solver.plan import Plan
@@ -292,12 +291,3 @@ def test_serve_answers_and_stops_on_sigterm(tmp_path: Path) -> None:
     _, rest = process.communicate(timeout=30)
     assert process.returncode in (0, -signal.SIGTERM), rest
     assert b"Traceback" not in rest
-
-
-def test_solve_here_notes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("solver.api")
-    from solver import api
-    from tests.app.requests_given import resolved
-
-    monkeypatch.setattr(api, "solve", lambda request, *, stop, progress: feasible_plan(request))
-    assert solving.solve_here(resolved()).search.seconds >= 0
