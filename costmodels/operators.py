@@ -29,6 +29,8 @@ class OperatorKind(StrEnum):
     ELEMENTWISE = "elementwise"
     EMBEDDING = "embedding"
     LOSS = "loss"
+    CONVOLUTION = "convolution"
+    SCAN = "scan"
 
 
 class AttentionMask(StrEnum):
@@ -69,15 +71,20 @@ class Weight:
         return math.prod(sizes[dim] for dim in self.dims)
 
 
+_NEEDS_WEIGHTS = (OperatorKind.MATMUL, OperatorKind.EMBEDDING, OperatorKind.CONVOLUTION)
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One operator of a block.
 
     inputs, outputs     activations; an input that no operator of the block produces is the block's own input
-    weights             parameters; a fused projection (Q, K and V) has several and is one kernel
+    weights             parameters; a fused projection (Q, K and V) has several and is one kernel; of a CONVOLUTION, first
+                        the kernel of each output, in order, then biases
     saved               names of tensors kept for the backward pass (inputs or outputs), flash attention assumed
     flops_per_element   NORM, ELEMENTWISE and LOSS: FLOPs per element of the first input (survey 5.2 counts SwiGLU as 5)
     mask, window        ATTENTION: causal or full, and the sliding window in tokens if there is one
+    chunk               SCAN: tokens of a chunk of the state-space dual form (Mamba-2); None scans token by token (Mamba-1)
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -91,6 +98,7 @@ class Operator:
     flops_per_element: NonNegativeFloat = 0.0
     mask: AttentionMask | None = None
     window: PositiveInt | None = None
+    chunk: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         if not self.inputs or not self.outputs:
@@ -109,7 +117,11 @@ class Operator:
             raise ModelError(f"attention {self.name!r} with a chunked mask needs 'window', the tokens of a chunk")
         if self.kind is OperatorKind.ATTENTION and len(self.inputs) != 3:
             raise ModelError(f"attention {self.name!r} takes query, key and value", given=len(self.inputs))
-        if self.kind in (OperatorKind.MATMUL, OperatorKind.EMBEDDING) and not self.weights:
+        if self.kind is OperatorKind.SCAN and len(self.inputs) != 4:
+            raise ModelError(f"scan {self.name!r} takes x, B, C and time step", given=len(self.inputs))
+        if self.chunk is not None and self.kind is not OperatorKind.SCAN:
+            raise ModelError(f"operator {self.name!r}: 'chunk' goes with kind scan only", given=self.kind.value)
+        if self.kind in _NEEDS_WEIGHTS and not self.weights:
             raise ModelError(f"operator {self.name!r} of kind {self.kind} needs at least one weight")
 
     @property
@@ -192,4 +204,40 @@ def forward_flops(operator: Operator, sizes: Mapping[str, int], kv_tokens: int |
         pairs = attention_pairs(operator, sizes, kv_tokens) * sizes[BATCH]
         # Scores (2 d_qk) and their product with the values (2 d_v) for every pair and head.
         return pairs * heads_and_dim * 2.0 * (1.0 + value_dim / query_dim)
+    if operator.kind is OperatorKind.CONVOLUTION:
+        return _convolution_flops(operator, sizes)
+    if operator.kind is OperatorKind.SCAN:
+        return scan_flops(operator, sizes)
     return operator.flops_per_element * operator.inputs[0].elements(sizes)
+
+
+def _convolution_flops(operator: Operator, sizes: Mapping[str, int]) -> float:
+    """Each element of a kernel is used once, in a multiply-add, for every position of the output."""
+    total = 0.0
+    for tensor, weight in zip(operator.outputs, operator.weights, strict=False):
+        positions = math.prod(sizes[dim] for dim in tensor.dims if dim not in weight.dims)
+        total += 2.0 * positions * weight.elements(sizes)
+    return total
+
+
+# exp(dt A) 2, dt B x 2, state update 2, product with C and sum 2: a channel's state element in a token of Mamba-1.
+_SCAN_FLOPS_PER_STATE_ELEMENT = 8.0
+
+
+def scan_flops(operator: Operator, sizes: Mapping[str, int]) -> float:
+    """FLOPs of a selective scan: inputs x [.., heads, p], B [.., n], C [.., n] and the time step.
+
+    With chunks of l tokens (survey section 5.3, steps 1 to 5): C B^T and its product with x inside chunks, 2 h s l (n + p);
+    states of chunks and their effect on outputs, 2 x 2 h s p n; the scan over s / l states, 2 h (s / l) p n. The survey's
+    total writes its last term without the factor l of its own step 5; here the step's term is used.
+    """
+    x, b = operator.inputs[0], operator.inputs[1]
+    state = sizes[b.dims[-1]]
+    if operator.chunk is None:
+        return _SCAN_FLOPS_PER_STATE_ELEMENT * x.elements(sizes) * state
+    width = sizes[x.dims[-1]]
+    heads_and_tokens = x.elements(sizes) / width
+    chunk = min(operator.chunk, sizes[SEQ])
+    inside_chunks = 2.0 * heads_and_tokens * chunk * (state + width)
+    through_states = (4.0 + 2.0 / chunk) * heads_and_tokens * width * state
+    return inside_chunks + through_states
