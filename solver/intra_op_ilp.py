@@ -44,10 +44,10 @@ def solve_weighted(
     scale = _criterion_scale(node_costs, edges)
     problem = pulp.LpProblem("operator_sharding", pulp.LpMinimize)
     picks = [
-        [pulp.LpVariable(f"s_{v}_{i}", cat="Binary") for i in range(len(costs))] for v, costs in enumerate(node_costs)
+        [problem.add_variable(f"s_{v}_{i}", cat="Binary") for i in range(len(costs))] for v, costs in enumerate(node_costs)
     ]
     marginals = [
-        [[pulp.LpVariable(f"e_{e}_{i}_{j}", lowBound=0) for j in range(table.shape[1])] for i in range(table.shape[0])]
+        [[problem.add_variable(f"e_{e}_{i}_{j}", lowBound=0) for j in range(table.shape[1])] for i in range(table.shape[0])]
         for e, (_, _, table) in enumerate(edges)
     ]
     totals = []

@@ -1,8 +1,7 @@
 """Logical mesh axes laid on ranks: rank groups, and the topology each axis sees.
 
 Ranks of a training plan follow Megatron's order, tp innermost, then cp, dp, and pp outermost: a stage is a contiguous
-range of ranks, and the axes that talk most are closest. ``rank_groups`` builds groups for any order (the survey's
-Fig. 4 and 5 use dp, pp, tp, cp from outer to inner).
+range of ranks, and the axes that talk most are closest. ``rank_groups`` builds groups for any order.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from costmodels.cluster import Cluster, GroupTopology, group_topology
 MEGATRON_ORDER = ("pp", "dp", "cp", "tp")
 """Outer to inner; megatron.core.parallel_state default order "tp-cp-ep-dp-pp" names it inner to outer."""
 
-SURVEY_ORDER = ("dp", "pp", "tp", "cp")
+SURVEY_ORDER = ("dp", "pp", "cp", "tp")
+"""Outer to inner in the survey's Fig. 4 and 5: although its text lists tp before cp, its tp groups are neighbours."""
 
 
 def rank_groups(order: Sequence[str], degrees: Mapping[str, int], axis: str) -> tuple[tuple[int, ...], ...]:

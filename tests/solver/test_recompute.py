@@ -1,0 +1,42 @@
+"""What each recompute mode keeps, on real layers."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.catalog import model
+from costmodels.operators import BATCH, SEQ
+from solver.recompute import kept_tensors, recomputable
+
+
+def test_selective_drops_attention_and_norms_of_a_llama_layer() -> None:
+    kept = kept_tensors(model("llama-3.1-8b").block("layer"))
+    assert kept.none - kept.selective == {"attn_normed", "mlp_normed", "context"}
+    assert kept.selective_reruns == {"attn_norm", "mlp_norm", "attention"}
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt2-xl", "gemma-2-9b", "phi-3-mini"])
+def test_what_is_dropped_can_be_rebuilt_from_what_is_kept(name: str) -> None:
+    for block in model(name).blocks:
+        kept = kept_tensors(block)
+        have = set(kept.selective) | {"x", "ids"}
+        for operator in block.operators:  # in order of execution
+            if operator.name in kept.selective_reruns:
+                assert all(tensor.name in have for tensor in operator.inputs), operator.name
+                have |= {tensor.name for tensor in operator.outputs}
+        assert kept.none <= have | {"x"}
+
+
+def test_embedding_and_head_are_not_recomputed() -> None:
+    graph = model("llama-3.1-8b")
+    assert [block.name for block in graph.blocks if recomputable(block)] == ["layer"]
+
+
+def test_selective_saves_two_norms_and_one_attention_output() -> None:
+    graph = model("llama-3.1-8b")
+    block = graph.block("layer")
+    kept = kept_tensors(block)
+    sizes = {**graph.dims, BATCH: 1, SEQ: 1}
+    bytes_of = {t.name: 2 * t.elements(sizes) for op in block.operators for t in op.outputs}
+    dropped = sum(bytes_of[name] for name in kept.none - kept.selective)
+    assert dropped == 3 * 2 * graph.dims["hidden"]
