@@ -109,7 +109,7 @@ def export(
 def shard(
     problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="Sharding problem, JSON or JSON.gz.")],
     time_limit_s: Annotated[
-        float | None, typer.Option("--time-limit", metavar="S", min=0.0, help="Stop after this many seconds.")
+        float | None, typer.Option("--time-limit", metavar="S", help="Stop after this many seconds.")
     ] = None,
     work_limit: Annotated[
         int | None, typer.Option("--work-limit", metavar="N", min=1, help="Stop after this many units of work.")

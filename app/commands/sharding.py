@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from app.commands.exits import print_json
 from app.commands.planning import Output
 from app.errors import EXIT_GOOD, EXIT_NO
+from app.render.figures import percent, seconds
+from app.shard_command import run_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,14 @@ class ShardCommand:
 
 
 def run_shard_command(command: ShardCommand) -> int:
-    """Solve the problem and print the answer; exit code 1 when nothing feasible was found."""
-    from app.shard_command import run_shard
-
+    """Solve the problem and print the answer; exit code 1 when no feasible choice was found."""
     answer = run_shard(command.problem, time_limit_s=command.time_limit_s, work_limit=command.work_limit, seed=command.seed)
-    print_json(answer)
-    return EXIT_GOOD if answer.get("feasible", True) else EXIT_NO
+    if command.output is Output.JSON:
+        print_json(answer)
+    else:
+        print(f"{answer['name']}: {answer['status']} after {seconds(answer['seconds'])}")
+        if answer["feasible"]:
+            gap = "unknown" if answer["gap"] is None else percent(answer["gap"])
+            print(f"cost {answer['cost']:,}, proven bound {answer['bound']:,}, gap {gap}")
+            print(f"{len(answer['solution']):,} operators have their strategy; --json lists them")
+    return EXIT_GOOD if answer["feasible"] else EXIT_NO

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from app.cli import main
-from solver.control import OnProgress
+from solver.control import OnProgress, Progress
 from solver.plan import Plan
 from solver.request import PlanRequest
 from tests.app.fakes import fake_predict, feasible_plan, infeasible_plan
@@ -229,6 +229,56 @@ def test_ctrl_c_is_exit_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, KeyboardInterrupt())
     assert cli("plan", cli.write("request.json", training())) == 130
     assert cli.out == ""
+
+
+SHARDING_PROBLEM = {
+    "problem": {
+        "name": "pair",
+        "nodes": {"intervals": [[0, 2], [1, 3]], "costs": [[5, 1], [2, 2]], "usages": [[4, 9], [4, 4]]},
+        "edges": {"nodes": [[0, 1]], "costs": [[0, 7, 3, 8]]},
+        "usage_limit": 10,
+    }
+}
+
+
+def test_shard_prints_the_proven_choice(cli: Cli) -> None:
+    problem = cli.write("problem.json", SHARDING_PROBLEM)
+    assert cli("shard", problem, "--json") == 0
+    answer = cli.json()
+    # The cheaper strategy of the first operator needs 9 + 4 of 10 while both live.
+    assert (answer["solution"], answer["cost"], answer["status"]) == ([0, 0], 7, "optimal")
+    assert cli("shard", problem) == 0
+    assert "cost 7, proven bound 7" in cli.out
+
+
+def test_shard_without_an_answer_is_exit_1(cli: Cli) -> None:
+    problem = json.loads(json.dumps(SHARDING_PROBLEM))
+    problem["problem"]["usage_limit"] = 7
+    assert cli("shard", cli.write("problem.json", problem)) == 1
+    assert "infeasible" in cli.out
+
+
+def test_shard_refuses_bad_files(cli: Cli) -> None:
+    assert cli("shard", str(cli.folder / "none.json")) == 2
+    assert cli("shard", cli.write("problem.json", {"problem": {}})) == 2
+    assert cli("shard", cli.write("problem.json", SHARDING_PROBLEM), "--time-limit", "nan") == 2
+
+
+def test_progress_is_drawn_only_on_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(request: PlanRequest, on_progress: OnProgress) -> Plan:
+        on_progress(Progress(done=3, total=10, best=2.0, bound=1.5, note="meshes"))
+        return feasible_plan(request)
+
+    monkeypatch.setattr("app.commands.planning.solve_here", plan)
+    request = cli.write("request.json", training())
+    assert cli("plan", request, "--fresh", "--json") == 0
+    assert cli.err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert cli("plan", request, "--fresh", "--json") == 0
+    assert "planning llama-3.1-8b" in cli.err
+    assert cli.json()["feasible"]
 
 
 def test_schemas_are_listed_and_printed(cli: Cli) -> None:

@@ -1,0 +1,87 @@
+"""Settings from the environment, and the log lines that follow them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from app.settings import MIB, LogFormat, LogLevel, SettingError, Settings, default_database_path, read_settings
+from app.telemetry import JsonFormatter, TextFormatter, request_id, start_logging
+
+
+def test_defaults() -> None:
+    settings = read_settings({"XDG_DATA_HOME": "/data"})
+    assert settings == Settings("sqlite:////data/meshwright/plans.db")
+    assert settings.max_body_bytes == 8 * MIB
+
+
+@pytest.mark.parametrize("data_home", ["", "relative/path"])
+def test_a_data_folder_that_is_not_absolute_is_not_used(data_home: str) -> None:
+    expected = Path.home() / ".local" / "share" / "meshwright" / "plans.db"
+    assert default_database_path({"XDG_DATA_HOME": data_home}) == expected
+
+
+def test_every_variable_sets_its_setting() -> None:
+    settings = read_settings(
+        {
+            "MESHWRIGHT_DATABASE_URL": "sqlite:///x.db",
+            "MESHWRIGHT_MAX_BODY_BYTES": "10",
+            "MESHWRIGHT_MAX_SOLVES": "3",
+            "MESHWRIGHT_MAX_WAITING_SOLVES": "4",
+            "MESHWRIGHT_MAX_TIME_LIMIT_S": "5",
+            "MESHWRIGHT_LOG_LEVEL": "DEBUG",
+            "MESHWRIGHT_LOG_FORMAT": "json",
+        }
+    )
+    assert settings == Settings("sqlite:///x.db", 10, 3, 4, 5, LogLevel.DEBUG, LogFormat.JSON)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "", "many", "1e3", "٣", "9" * 30])
+def test_numbers_that_are_none(value: str) -> None:
+    with pytest.raises(SettingError, match="MESHWRIGHT_MAX_SOLVES"):
+        read_settings({"MESHWRIGHT_MAX_SOLVES": value})
+
+
+def test_choices_that_are_none() -> None:
+    with pytest.raises(SettingError, match="text, json"):
+        read_settings({"MESHWRIGHT_LOG_FORMAT": "xml"})
+
+
+def record(message: str, **fields: object) -> logging.LogRecord:
+    made = logging.makeLogRecord({"msg": message, "name": "app.x", "levelname": "INFO", "levelno": logging.INFO})
+    made.__dict__.update(fields)
+    return made
+
+
+def test_text_lines_have_their_fields_and_stay_one_line() -> None:
+    line = TextFormatter().format(record("solved\nforged line", digest="sha256:1"))
+    assert line.endswith("info app.x solved\\nforged line digest=sha256:1")
+    assert "\n" not in line
+
+
+def test_json_lines_have_their_fields_and_request() -> None:
+    token = request_id.set("r-1")
+    try:
+        line = json.loads(JsonFormatter().format(record("solved", digest="sha256:1")))
+    finally:
+        request_id.reset(token)
+    assert line.pop("time").endswith("+00:00")
+    assert line == {"level": "info", "logger": "app.x", "message": "solved", "digest": "sha256:1", "request_id": "r-1"}
+
+
+def test_log_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    try:
+        start_logging(LogLevel.INFO, LogFormat.TEXT)
+        logging.getLogger("app.x").info("hello", extra={"n": 1})
+        logging.getLogger("app.x").debug("unheard")
+    finally:
+        root.handlers, root.level = handlers, level
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("info app.x hello n=1\n")
+    assert "unheard" not in err
