@@ -46,6 +46,11 @@ class ConfigFields:
         key, value = self._entry(name)
         return self._integer(key, value, least=1, most=MAX_LAYERS)
 
+    def size_or_auto(self, name: str, *, auto: int) -> int:
+        """A positive integer, or the given value where the file (or the class default) says "auto"."""
+        key, value = self._entry(name)
+        return auto if value == "auto" else self._integer(key, value, least=1)
+
     def flag(self, name: str) -> bool:
         """true or false."""
         key, value = self._entry(name)
@@ -64,18 +69,22 @@ class ConfigFields:
             raise self._wrong_type(key, value, "a string")
         return value
 
-    def optional_words(self, name: str, *, length: int, allowed: tuple[str, ...]) -> tuple[str, ...] | None:
-        """A list of ``length`` words out of ``allowed``, or None for null."""
+    def optional_text(self, name: str) -> str | None:
+        """A string, or None for null."""
+        return None if self._entry(name)[1] is None else self.text(name)
+
+    def optional_words(self, name: str, *, length: int | None, allowed: tuple[str, ...]) -> tuple[str, ...] | None:
+        """A list of ``length`` words (any number up to a graph's layers if None) out of ``allowed``, or None for null."""
         key, value = self._entry(name)
         if value is None:
             return None
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
             raise self._wrong_type(key, value, "a list of strings")
-        if len(value) != length:
+        if not value or (length is not None and len(value) != length):
             raise ModelError(
                 f"{self.family}: '{key}' must have an entry for each layer",
                 given=len(value),
-                allowed=str(length),
+                allowed="at least 1" if length is None else str(length),
             )
         unknown = sorted(set(value) - set(allowed))
         if unknown:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Hashable
+from enum import StrEnum
 from typing import Any
 
 import yaml
@@ -29,7 +30,20 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_STRUCTURE = re.compile(r"[^\[\]{},]++")
 
 
-def parse_document(text: bytes, *, what: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> Any:
+class NonFinite(StrEnum):
+    """What becomes of NaN, Infinity and numbers too large for a float.
+
+    Files of other tools hold them (``time_step_limit`` in config.json of state-space models): as text they harm nobody,
+    and no field of ours that wants a number takes them.
+    """
+
+    REFUSED = "refused"
+    AS_TEXT = "as_text"
+
+
+def parse_document(
+    text: bytes, *, what: str, max_bytes: int = MAX_DOCUMENT_BYTES, non_finite: NonFinite = NonFinite.REFUSED
+) -> Any:
     """The value that a JSON or YAML document holds: None, bool, int, float, str, list or dict.
 
     text    UTF-8; JSON if its first character is a brace or a bracket, YAML otherwise
@@ -48,18 +62,18 @@ def parse_document(text: bytes, *, what: str, max_bytes: int = MAX_DOCUMENT_BYTE
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"{what} is not UTF-8 text", given=f"byte {error.start} can't be decoded") from None
     if decoded.lstrip()[:1] in ("{", "["):
-        return _parse_json(decoded, what)
-    return _parse_yaml(decoded, what)
+        return _parse_json(decoded, what, non_finite)
+    return _parse_yaml(decoded, what, non_finite)
 
 
-def _parse_json(text: str, what: str) -> Any:
+def _parse_json(text: str, what: str, non_finite: NonFinite) -> Any:
     _check_structure(text, what)
     try:
         value = json.loads(
             text,
             object_pairs_hook=lambda pairs: _object(pairs, what),
-            parse_constant=lambda word: _not_finite(word, what),
-            parse_float=lambda digits: _finite(digits, what),
+            parse_constant=lambda word: _not_finite(word, what, non_finite),
+            parse_float=lambda digits: _finite(digits, what, non_finite),
             parse_int=lambda digits: _whole(digits, what),
         )
     except json.JSONDecodeError as error:
@@ -95,7 +109,7 @@ def _check_unicode(value: Any, what: str) -> None:
         raise InvalidInputError(f"{what} has half of a surrogate pair", remedy="write the character itself") from None
 
 
-def _parse_yaml(text: str, what: str) -> Any:
+def _parse_yaml(text: str, what: str, non_finite: NonFinite) -> Any:
     if len(text) > MAX_YAML_BYTES:
         raise InvalidInputError(
             f"{what} is too large for YAML",
@@ -103,7 +117,7 @@ def _parse_yaml(text: str, what: str) -> Any:
             allowed=f"at most {MAX_YAML_BYTES}",
             remedy="write it as JSON",
         )
-    loader = _Loader(text, what)
+    loader = _Loader(text, what, non_finite)
     try:
         return loader.get_single_data()
     except yaml.YAMLError as error:
@@ -115,8 +129,9 @@ def _parse_yaml(text: str, what: str) -> Any:
 class _Loader(yaml.SafeLoader):
     """Safe loader that counts depth, refuses aliases, tags and repeated keys, and resolves scalars as YAML 1.2 does."""
 
-    def __init__(self, text: str, what: str) -> None:
+    def __init__(self, text: str, what: str, non_finite: NonFinite) -> None:
         self._what = what
+        self._non_finite = non_finite
         self._depth = 0
         try:
             super().__init__(text)
@@ -150,17 +165,17 @@ class _Loader(yaml.SafeLoader):
         ]
         return _object(pairs, self._what)
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+    def construct_whole(self, node: yaml.ScalarNode) -> int:
         return _whole(self.construct_scalar(node), self._what)
 
-    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        return _finite(self.construct_scalar(node), self._what)
+    def construct_finite(self, node: yaml.ScalarNode) -> float | str:
+        return _finite(self.construct_scalar(node), self._what, self._non_finite)
 
 
 # Drop PyYAML's rules of YAML 1.1 before adding those of the core schema.
 _Loader.yaml_implicit_resolvers = {}
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_finite)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:null",
     re.compile(r"^(?:null|Null|NULL|~|)$"),
@@ -190,12 +205,12 @@ def _object(pairs: list[tuple[Any, Any]], what: str) -> dict[Any, Any]:
     return result
 
 
-def _finite(digits: str, what: str) -> float:
+def _finite(digits: str, what: str, non_finite: NonFinite) -> float | str:
     try:
         number = float(digits)
     except ValueError:
         number = math.nan
-    return number if math.isfinite(number) else _not_finite(digits, what)
+    return number if math.isfinite(number) else _not_finite(digits, what, non_finite)
 
 
 def _whole(digits: str, what: str) -> int:
@@ -206,7 +221,9 @@ def _whole(digits: str, what: str) -> int:
     return number
 
 
-def _not_finite(word: str, what: str) -> Any:
+def _not_finite(word: str, what: str, non_finite: NonFinite) -> str:
+    if non_finite is NonFinite.AS_TEXT:
+        return word
     raise InvalidInputError(f"{what} has a number that is not finite", given=word, allowed="finite numbers")
 
 

@@ -6,9 +6,11 @@ from app.importers.families.deepseek import DEEPSEEK_FAMILIES
 from app.importers.families.family import Family
 from app.importers.families.gemma import GEMMA_FAMILIES
 from app.importers.families.gpt import GPT_FAMILIES
+from app.importers.families.hybrid import HYBRID_FAMILIES
 from app.importers.families.llama import LLAMA_FAMILIES
 from app.importers.families.moe import MOE_FAMILIES
+from app.importers.families.nemotron import NEMOTRON_FAMILIES
 
-_GROUPS = (LLAMA_FAMILIES, GEMMA_FAMILIES, GPT_FAMILIES, MOE_FAMILIES, DEEPSEEK_FAMILIES)
+_GROUPS = (LLAMA_FAMILIES, GEMMA_FAMILIES, GPT_FAMILIES, MOE_FAMILIES, DEEPSEEK_FAMILIES, HYBRID_FAMILIES, NEMOTRON_FAMILIES)
 
 FAMILIES: dict[str, Family] = {family.model_type: family for group in _GROUPS for family in group}

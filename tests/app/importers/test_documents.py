@@ -15,6 +15,7 @@ from app.importers.documents import (
     MAX_INTEGER,
     MAX_VALUES,
     MAX_YAML_BYTES,
+    NonFinite,
     parse_document,
 )
 from costmodels.errors import InvalidInputError
@@ -94,6 +95,13 @@ def test_hostile_text_is_refused(case: str) -> None:
     with pytest.raises(InvalidInputError, match="document") as refusal:
         parse_document(text, what="document")
     assert reason in str(refusal.value)
+
+
+def test_files_of_other_tools_may_keep_numbers_that_are_not_finite_as_text() -> None:
+    text = b'{"time_step_limit": [0.0, Infinity], "a": NaN, "b": 1e999, "c": 1.5}'
+    value = parse_document(text, what="document", non_finite=NonFinite.AS_TEXT)
+    assert value == {"time_step_limit": [0.0, "Infinity"], "a": "NaN", "b": "1e999", "c": 1.5}
+    assert parse_document(b"a: .inf", what="document", non_finite=NonFinite.AS_TEXT) == {"a": ".inf"}
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
