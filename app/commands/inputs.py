@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from app.importers.documents import MAX_DOCUMENT_BYTES, parse_document
+from app.importers.documents import MAX_DOCUMENT_BYTES, NonFinite, parse_document
 from costmodels.errors import InvalidInputError
 
 STDIN = "-"
@@ -18,8 +18,11 @@ class FilesBeside:
         self._folder = folder
 
     def read(self, path: str) -> object:
-        """The parsed document at a path; raises InvalidInputError."""
-        return parse_document(read_bytes(self._folder / path), what=f"file {path}")
+        """The parsed document at a path; raises InvalidInputError.
+
+        These may be files of other tools, in which Infinity stands; fields that want a number don't take it.
+        """
+        return parse_document(read_bytes(self._folder / path), what=f"file {path}", non_finite=NonFinite.AS_TEXT)
 
 
 def read_document(path: str, *, what: str) -> object:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.commands.inputs import FilesBeside
 from app.importers.huggingface import read_huggingface_config
 from costmodels.errors import ModelError
 from costmodels.operators import BATCH, SEQ, OperatorKind, forward_flops
@@ -78,6 +80,14 @@ def test_every_mixer_has_one_scan_and_one_convolution() -> None:
         for block in model.blocks:
             kinds = [operator.kind for operator in block.operators]
             assert kinds.count(OperatorKind.SCAN) == kinds.count(OperatorKind.CONVOLUTION)
+
+
+def test_files_with_an_infinite_time_step_are_read(tmp_path: Path) -> None:
+    text = '{"model_type": "mamba2", "time_step_limit": [0.0, Infinity]}'
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    document = FilesBeside(tmp_path).read("config.json")
+    assert isinstance(document, dict)
+    assert graph(document) == graph({"model_type": "mamba2"})
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
