@@ -187,7 +187,9 @@ def group_topology(cluster: Cluster, *, n: int, stride: int, first: int = 0) -> 
     """
     span = (n - 1) * stride + 1
     if first + span > cluster.n_devices:
-        raise ClusterError("rank group is outside the cluster", given=(first, n, stride), allowed=f"{cluster.n_devices} devices")
+        raise ClusterError(
+            "rank group is outside the cluster", given=(first, n, stride), allowed=f"{cluster.n_devices} devices"
+        )
     touched = cluster.groups_spanned(first, span)
     slowest_inter = min(touched, key=lambda g: g.node.inter.bytes_per_s / g.node.devices_per_node)
     slowest_intra = min(touched, key=lambda g: g.node.intra.bytes_per_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from costmodels.cluster import Device
 from costmodels.compute import attention_backward_s, attention_forward_s, matmul_s, memory_bound_s
+from costmodels.kernel_calibration import VectorKernel
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_shape
 from costmodels.units import DType
 
@@ -19,9 +20,7 @@ class OperatorTime:
     backward_s: float
 
 
-def operator_time(
-    operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, cp: int = 1
-) -> OperatorTime:
+def operator_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, cp: int = 1) -> OperatorTime:
     """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``."""
     if operator.kind is OperatorKind.MATMUL:
         m, n, k = matmul_shape(operator, sizes)
@@ -32,12 +31,14 @@ def operator_time(
     if operator.kind is OperatorKind.ATTENTION:
         return _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp)
     forward_bytes, backward_bytes = _bytes_moved(operator, sizes, dtype)
-    return OperatorTime(float(memory_bound_s(device, forward_bytes)), float(memory_bound_s(device, backward_bytes)))
+    kernel = _vector_kernel(operator)
+    return OperatorTime(
+        float(memory_bound_s(device, forward_bytes, kernel=kernel)),
+        float(memory_bound_s(device, backward_bytes, kernel=kernel)),
+    )
 
 
-def _attention_time(
-    operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, cp: int
-) -> OperatorTime:
+def _attention_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, cp: int) -> OperatorTime:
     """Flash attention; in a ring (cp > 1) one kernel a chunk of keys, and a merge of the partial outputs after each.
 
     Zig-zag chunks balance the causal mask, so each step has 1/cp of the rank's pairs. A merge reads the running output
@@ -69,6 +70,15 @@ def _attention_time(
         # Backward adds up the query gradient the same way.
         forward, backward = forward + (cp - 1) * merge, backward + (cp - 1) * merge
     return OperatorTime(forward, backward)
+
+
+def _vector_kernel(operator: Operator) -> VectorKernel:
+    """The kind of memory-bound kernel that runs a vector operator; one FLOP an element is an addition."""
+    if operator.kind in (OperatorKind.NORM, OperatorKind.LOSS):
+        return VectorKernel.NORM
+    if operator.kind is OperatorKind.EMBEDDING:
+        return VectorKernel.GATHER
+    return VectorKernel.ACTIVATION if operator.flops_per_element > 1 else VectorKernel.STREAM
 
 
 def _bytes_moved(operator: Operator, sizes: Mapping[str, int], dtype: DType) -> tuple[float, float]:

@@ -7,9 +7,9 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+from costmodels.collectives import Collective, collective_s
 
 from costmodels.cluster import Device, GroupTopology
-from costmodels.collectives import Collective, collective_s
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
 from costmodels.units import DType
@@ -102,10 +102,7 @@ def build_block_problem(graph: ModelGraph, block: Block, setting: BlockSetting) 
         u, v = index[source], index[target]
         tensor = next(t for t in block.operators[u].outputs if t.name == tensor_name)
         table = np.array(
-            [
-                [costing.edge(block.operators[u], a, block.operators[v], b, tensor) for b in choices[v]]
-                for a in choices[u]
-            ],
+            [[costing.edge(block.operators[u], a, block.operators[v], b, tensor) for b in choices[v]] for a in choices[u]],
             dtype=np.float64,
         )
         if table.any():

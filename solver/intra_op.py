@@ -82,8 +82,7 @@ def frontier(problem: IntraOpProblem) -> tuple[IntraOpPoint, ...]:
 
 
 def _elimination_order(problem: IntraOpProblem) -> tuple[list[int], int]:
-    """Min-degree order of all operators, and the size of the largest table it opens.
-    """
+    """Min-degree order of all operators, and the size of the largest table it opens."""
     sizes = [len(costs) for costs in problem.node_costs]
     neighbours: dict[int, set[int]] = {node: set() for node in range(len(sizes))}
     for edge in problem.edges:

@@ -1,8 +1,8 @@
 """Which saved activations of a block each recompute mode drops, and what is run again for them.
 
-NONE keeps every saved tensor. SELECTIVE drops what a vector or attention operator can rebuild from kept tensors, so no
-matrix multiplication runs twice (Korthikanti et al., MLSys'23, section 5, generalised from the attention core to every
-cheap operator). FULL keeps the block's input and runs the whole forward pass again.
+NONE keeps every saved tensor. SELECTIVE drops what attention cores and norms wrote, where their own inputs are kept, so no
+matrix multiplication runs twice (Korthikanti et al., MLSys'23, section 5; Megatron-LM's recompute modules core_attn and
+layernorm). FULL keeps the block's input and runs the whole forward pass again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from costmodels.operators import OperatorKind
 from solver.graph import Block
 
-_CHEAP = (OperatorKind.ATTENTION, OperatorKind.NORM, OperatorKind.ELEMENTWISE)
+_RERUN_BY_SELECTIVE = (OperatorKind.ATTENTION, OperatorKind.NORM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +28,15 @@ def kept_tensors(block: Block) -> KeptTensors:
     """What a block keeps. A tensor is dropped only if all inputs of its writer are kept, dropped likewise or the block's."""
     saved = frozenset(name for operator in block.operators for name in operator.saved)
     writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
-    rebuilt: dict[str, bool] = {}
 
-    def available(name: str) -> bool:
-        """Whether backward can have the tensor without a matrix multiplication: kept anyway, or rebuilt."""
-        if name not in writer:
-            return True
-        if writer[name].kind not in _CHEAP:
-            return name in saved
-        return rebuildable(name)
+    def obtainable(name: str) -> bool:
+        """Whether backward can have the tensor without a matrix multiplication; operators form no cycle, so this ends."""
+        return name not in writer or name in saved or rebuildable(name)
 
     def rebuildable(name: str) -> bool:
-        if name not in rebuilt:
-            # Operators form no cycle (Block checks), so this ends.
-            rebuilt[name] = writer[name].kind in _CHEAP and all(available(t.name) for t in writer[name].inputs)
-        return rebuilt[name] or name in saved and writer[name].kind not in _CHEAP
+        return writer[name].kind in _RERUN_BY_SELECTIVE and all(obtainable(tensor.name) for tensor in writer[name].inputs)
 
-    dropped = frozenset(name for name in saved if name in writer and writer[name].kind in _CHEAP and rebuildable(name))
+    dropped = frozenset(name for name in saved if name in writer and rebuildable(name))
     return KeptTensors(none=saved, selective=saved - dropped, selective_reruns=_reruns(block, dropped, saved))
 
 

@@ -20,7 +20,7 @@ REQUEST_SCHEMA = "meshwright.request/1"
 
 
 class Recompute(StrEnum):
-    """Activation recomputation of a stage: nothing, attention and activation functions only, or whole layers."""
+    """Activation recomputation of a stage: nothing, attention cores and norms only, or whole layers."""
 
     NONE = "none"
     SELECTIVE = "selective"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from costmodels.collectives import Collective
+
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
 from solver.request import Space
 

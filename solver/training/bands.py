@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from costmodels.cluster import Device
-from costmodels.compute import BACKWARD_ERROR, kernel_error
-from costmodels.kernel_calibration import KernelError, KernelKind
+from costmodels.compute import kernel_error
+from costmodels.kernel_calibration import KernelError, KernelKind, VectorKernel
 from costmodels.operators import OperatorKind
 from solver.plan import Band, CalibrationUse
 from solver.request import PlanRequest, TrainingWorkload
@@ -49,14 +49,13 @@ def _devices(request: PlanRequest) -> list[Device]:
 def _errors(request: PlanRequest, device: Device) -> Iterator[tuple[str, KernelError]]:
     workload = request.workload
     assert isinstance(workload, TrainingWorkload)
-    kinds = {operator.kind for block in request.model.blocks for operator in block.operators}
-    if OperatorKind.MATMUL in kinds:
-        yield KernelKind.GEMM.value, kernel_error(device, workload.precision, KernelKind.GEMM)
-    if OperatorKind.ATTENTION in kinds:
-        head_dim = request.model.dims.get("head_dim", 128)
-        yield (
-            KernelKind.PREFILL_ATTENTION.value,
-            kernel_error(device, workload.precision, KernelKind.PREFILL_ATTENTION, head_dim=head_dim),
-        )
-        yield "attention_backward", BACKWARD_ERROR
-    yield KernelKind.MEMORY_BOUND.value, kernel_error(device, workload.precision, KernelKind.MEMORY_BOUND)
+    present = {operator.kind for block in request.model.blocks for operator in block.operators}
+    head_dim = request.model.dims.get("head_dim", 128)
+    kinds: list[KernelKind | VectorKernel] = []
+    if OperatorKind.MATMUL in present:
+        kinds.append(KernelKind.GEMM)
+    if OperatorKind.ATTENTION in present:
+        kinds += [KernelKind.PREFILL_ATTENTION, KernelKind.ATTENTION_BACKWARD]
+    kinds.append(VectorKernel.STREAM)
+    for kind in kinds:
+        yield kind.value, kernel_error(device, workload.precision, kind, head_dim=head_dim)

@@ -10,9 +10,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 from costmodels.collectives import Collective, collective_s
-from costmodels.compute import memory_bound_s
 
 from costmodels.cluster import Device, group_topology
+from costmodels.compute import memory_bound_s
 from costmodels.memory import framework_overhead_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
 from costmodels.operators import OperatorKind
 from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem
@@ -22,6 +22,7 @@ from solver.mesh import StageTopology, stage_topology
 from solver.recompute import kept_tensors, recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.training.space import Candidate
+from solver.training.state_sync import StateSync, state_sync
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -38,7 +39,6 @@ class StageKind:
     topology: StageTopology
 
 
-
 Sharding = tuple[tuple[int, ...], ...]
 """For each distinct block, the strategy index of each of its operators."""
 
@@ -53,7 +53,8 @@ class StageTable:
     static_bytes       weights, gradients, optimizer state (by layer)
     extra_s            what a step adds once: exposed gradient reduction and parameter gather, optimizer (by layer)
     boundary_s         sending to the next stage and back, each micro-batch
-    step_s             what a step adds once to any stage: the last gradient bucket, which nothing hides
+    step_s             what a step adds once to a stage after the first: its own first bucket, which nothing hides
+                       (that of the model's first layer is in its extra_s)
     capacity_bytes     usable memory, the framework's overhead taken off
     """
 
@@ -79,7 +80,6 @@ class StageParts:
     tp_comm_s: FloatArray
     cp_comm_s: FloatArray
     dp_comm_s: FloatArray
-    step_dp_comm_s: FloatArray
     optimizer_s: FloatArray
     overhead_bytes: float
 
@@ -196,9 +196,7 @@ class TrainingCosts:
         tables = [self._device_table(candidate, kind, setting, sharding) for setting in self.settings(candidate, kind)]
         return tables[0] if len(tables) == 1 else max_table(tables)
 
-    def _device_table(
-        self, candidate: Candidate, kind: StageKind, setting: BlockSetting, sharding: Sharding
-    ) -> StageTable:
+    def _device_table(self, candidate: Candidate, kind: StageKind, setting: BlockSetting, sharding: Sharding) -> StageTable:
         workload = self.workload
         costs = np.array(
             [self.block_cost(name, setting, choice) for name, choice in zip(self.block_names, sharding, strict=True)]
@@ -212,7 +210,7 @@ class TrainingCosts:
             zero_stage=candidate.zero_stage,
             shards=group.n,
         )
-        sync = _state_sync(candidate.zero_stage, parameters, costs, workload, kind)
+        sync = state_sync(candidate.zero_stage, parameters, costs, workload, group)
         traffic = optimizer_traffic_bytes(
             precision=workload.precision, gradient_dtype=workload.gradient_dtype, optimizer=workload.optimizer
         )
@@ -222,26 +220,25 @@ class TrainingCosts:
         time_s, activation, transient = self._by_mode(candidate, setting, costs, sync, state.weights)
         overhead = framework_overhead_bytes(communicators=_communicators(candidate))
         layer = self.layer_block
+        first_bucket_s = np.zeros(len(layer))
+        first_bucket_s[0] = sync.hidden_step_s[layer[0]]
         return StageTable(
             time_s=time_s[:, layer],
             activation_bytes=activation[:, layer],
             transient_bytes=transient[:, layer],
             static_bytes=(stored * state.total)[layer],
-            extra_s=(sync.exposed_step_s + optimizer_s + costs[:, Criterion.SYNC_S])[layer],
+            extra_s=(sync.exposed_step_s + optimizer_s + costs[:, Criterion.SYNC_S])[layer] + first_bucket_s,
             boundary_s=self._boundary_s(candidate, kind, setting),
-            step_s=sync.tail_s,
+            step_s=float(sync.hidden_step_s[layer[1:-1] if len(layer) > 2 else layer].max()),
             capacity_bytes=setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead,
             parts=StageParts(
                 weights_bytes=(stored * state.weights)[layer],
                 gradients_bytes=(stored * state.gradients)[layer],
                 optimizer_bytes=(stored * state.optimizer)[layer],
-                compute_s=(costs[:, Criterion.TIME_S] - costs[:, Criterion.TP_COMM_S] - costs[:, Criterion.CP_COMM_S])[
-                    layer
-                ],
+                compute_s=(costs[:, Criterion.TIME_S] - costs[:, Criterion.TP_COMM_S] - costs[:, Criterion.CP_COMM_S])[layer],
                 tp_comm_s=costs[layer, Criterion.TP_COMM_S],
                 cp_comm_s=costs[layer, Criterion.CP_COMM_S],
                 dp_comm_s=sync.exposed_microbatch_s[layer],
-                step_dp_comm_s=(sync.exposed_step_s + costs[:, Criterion.SYNC_S])[layer],
                 optimizer_s=optimizer_s[layer],
                 overhead_bytes=overhead,
             ),
@@ -288,51 +285,6 @@ class TrainingCosts:
             return 0.0
         link = group_topology(self.request.cluster, n=2, stride=mesh.stage_devices)
         return 2.0 * float(collective_s(Collective.SEND_RECV, boundary_bytes(self.model, setting), link))
-
-
-@dataclass(frozen=True)
-class StateSync:
-    """Exposed time of sharing gradients and weights over the dp x cp group, by distinct block.
-
-    Buckets are layers: the bucket of one layer travels under the backward pass of the next (forward, for gathers), and
-    the last one has nothing left to hide under: ``tail_s``. ``gathered_bytes`` are ZeRO-3's whole weights while in use.
-    """
-
-    exposed_microbatch_s: FloatArray
-    exposed_step_s: FloatArray
-    tail_s: float
-    gathered_bytes: FloatArray
-
-
-def _state_sync(
-    zero_stage: int, parameters: FloatArray, costs: FloatArray, workload: TrainingWorkload, kind: StageKind
-) -> StateSync:
-    group = kind.topology.state
-    nothing = np.zeros(len(parameters))
-    if group.n == 1:
-        return StateSync(nothing, nothing, 0.0, nothing)
-    gradients = parameters * workload.gradient_dtype.size_bytes
-    weights = parameters * workload.precision.size_bytes
-    forward_s = costs[:, Criterion.FORWARD_S]
-    backward_s = costs[:, Criterion.TIME_S] - forward_s
-    if zero_stage == 0:
-        reduce_s = collective_s(Collective.ALL_REDUCE, gradients, group)
-        return StateSync(nothing, _exposed(reduce_s, backward_s), float(np.max(reduce_s)), nothing)
-    reduce_s = collective_s(Collective.REDUCE_SCATTER, gradients, group)
-    gather_s = collective_s(Collective.ALL_GATHER, weights, group)
-    if zero_stage == 1:
-        exposed = _exposed(reduce_s, backward_s) + _exposed(gather_s, forward_s)
-        return StateSync(nothing, exposed, float(np.max(reduce_s) + np.max(gather_s)), nothing)
-    if zero_stage == 2:
-        # Gradients are reduced every micro-batch, since no device may hold them whole.
-        return StateSync(_exposed(reduce_s, backward_s), _exposed(gather_s, forward_s), float(np.max(gather_s)), gradients)
-    each = _exposed(gather_s, forward_s) + _exposed(gather_s + reduce_s, backward_s)
-    # The layer in use and the one being fetched are whole at the same time, and one layer's gradients.
-    return StateSync(each, nothing, float(np.max(gather_s) + np.max(reduce_s)), 2 * weights + gradients)
-
-
-def _exposed(communication_s: FloatArray, compute_s: FloatArray) -> FloatArray:
-    return np.maximum(0.0, communication_s - compute_s)
 
 
 def _joined(problems: list[IntraOpProblem]) -> IntraOpProblem:

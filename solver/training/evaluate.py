@@ -83,13 +83,11 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
     for position, (span, table) in enumerate(zip(decision.spans, tables, strict=True)):
         mode = candidate.recompute.index(span.recompute)
         layers = slice(span.first, span.last + 1)
-        in_flight = in_flight_1f1b(
-            pp=candidate.mesh.pp, position=position, n_microbatches=candidate.n_microbatches
-        )
+        in_flight = in_flight_1f1b(pp=candidate.mesh.pp, position=position, n_microbatches=candidate.n_microbatches)
         stages.append(
             StageCost(
                 time_s=float(table.time_s[mode, layers].sum()) + table.boundary_s,
-                extra_s=float(table.extra_s[layers].sum()) + table.step_s,
+                extra_s=float(table.extra_s[layers].sum()) + (table.step_s if position else 0.0),
                 in_flight=in_flight,
                 static_bytes=float(table.static_bytes[layers].sum()),
                 activation_bytes=in_flight * float(table.activation_bytes[mode, layers].sum()),

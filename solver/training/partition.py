@@ -36,7 +36,7 @@ def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tu
         transient_bytes=tables[0].transient_bytes,
         extra_s=np.array([table.extra_s for table in tables]),
         boundary_s=np.array([table.boundary_s for table in tables]),
-        step_s=np.array([table.step_s for table in tables]),
+        step_s=np.array([table.step_s if position else 0.0 for position, table in enumerate(tables)]),
         capacity_bytes=_capacities(tables),
         in_flight=_in_flight(candidate),
         n_microbatches=candidate.n_microbatches,

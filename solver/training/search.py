@@ -84,60 +84,103 @@ def search(
     Plans slower than ``limit_s`` are of no interest to the caller: a search that finds none faster ends early, with
     ``bound_s`` at least the limit.
     """
-    result = SearchResult()
-    families: dict[tuple[object, ...], list[Candidate]] = {}
-    for candidate in candidates(request):
-        result.n_candidates += 1
-        key = (candidate.mesh, candidate.microbatch, candidate.boundary)
-        families.setdefault(key, []).append(candidate)
-    order = itertools.count()
-    heap: list[tuple[float, int, list[Candidate] | Member]] = []
-    for members in families.values():
-        bound = family_bound_s(members[0], costs)
-        if bound is not None:
-            heapq.heappush(heap, (bound, next(order), members))
-    popped, extra_members = 0, 0
-    seen_meshes: set[Mesh] = set()
-    limit = request.search.max_candidates
-    while heap:
-        bound, _, node = heap[0]
-        enough = len(seen_meshes) > MIN_ALTERNATIVES or extra_members >= MAX_EXTRA_MEMBERS
-        beaten = result.best is not None and bound >= result.best.cost.step_time_s * (1 - RELATIVE_TIE)
-        if beaten and result.bound_s is None:
-            result.bound_s = result.best.cost.step_time_s if result.best else None
-            result.complete = True
-        if (result.complete and enough) or (result.best is None and bound > limit_s):
-            break
-        if stop() or (limit is not None and result.n_solved >= limit):
-            break
-        heapq.heappop(heap)
-        popped += 1
-        if popped % PROGRESS_EVERY == 0:
-            best = result.best.cost.step_time_s if result.best else None
-            progress(Progress(popped, popped + len(heap), best, bound, f"{result.n_solved} partitions solved"))
-        if isinstance(node, list):
-            for candidate in node:
-                for member in expand(candidate, costs):
-                    heapq.heappush(heap, (member_bound_s(member), next(order), member))
-            continue
+    state = _Search(request, costs)
+    while state.heap and not state.is_over(limit_s) and not stop():
+        bound_s, node = state.pop()
+        if state.n_popped % PROGRESS_EVERY == 0:
+            progress(state.progress(bound_s))
+        if isinstance(node, Member):
+            state.try_member(node)
+        else:
+            state.expand_family(node)
+    return state.finish()
+
+
+Family = list[Candidate]
+"""Candidates that share mesh, micro-batch and residual layout."""
+
+
+class _Search:
+    """The heap of open nodes, and what was found so far."""
+
+    def __init__(self, request: PlanRequest, costs: TrainingCosts):
+        self.costs = costs
+        self.result = SearchResult()
+        self.max_solved = request.search.max_candidates
+        self.n_popped = 0
+        self.n_extra = 0
+        self.solved_meshes: set[Mesh] = set()
+        self.heap: list[tuple[float, int, Family | Member]] = []
+        self._order = itertools.count()
+        families: dict[tuple[object, ...], Family] = {}
+        for candidate in candidates(request):
+            self.result.n_candidates += 1
+            families.setdefault((candidate.mesh, candidate.microbatch, candidate.boundary), []).append(candidate)
+        for family in families.values():
+            bound_s = family_bound_s(family[0], costs)
+            if bound_s is not None:
+                self._push(bound_s, family)
+
+    def is_over(self, limit_s: float) -> bool:
+        """Whether nothing left can matter: the best is proven and has rivals to show, or all is beyond the limit."""
+        bound_s, best = self.heap[0][0], self.result.best
+        if best is None:
+            return bound_s > limit_s or self._out_of_work()
+        if bound_s >= best.cost.step_time_s * (1 - RELATIVE_TIE):
+            self.result.complete = True
+        rivals = len(self.solved_meshes) > MIN_ALTERNATIVES or self.n_extra >= MAX_EXTRA_MEMBERS
+        return (self.result.complete and rivals) or self._out_of_work()
+
+    def pop(self) -> tuple[float, Family | Member]:
+        """The open node with the lowest bound."""
+        bound_s, _, node = heapq.heappop(self.heap)
+        self.n_popped += 1
+        return bound_s, node
+
+    def expand_family(self, family: Family) -> None:
+        """Put a family's members in its place."""
+        for candidate in family:
+            for member in expand(candidate, self.costs):
+                self._push(member_bound_s(member), member)
+
+    def try_member(self, member: Member) -> None:
+        """Solve a member exactly, unless its memory can't fit whatever the stages."""
+        result = self.result
         result.n_members += 1
-        if least_shortfall_bytes(node) > 0:
-            continue
-        extra_members += result.complete
+        if least_shortfall_bytes(member) > 0:
+            return
+        self.n_extra += result.complete
         result.n_solved += 1
-        solved = _solve(node)
+        solved = _solve(member)
         if isinstance(solved, Shortfall):
             if not result.complete:
-                _refuse(result, node.candidate, solved)
-            continue
-        seen_meshes.add(node.candidate.mesh)
+                _refuse(result, member.candidate, solved)
+            return
+        self.solved_meshes.add(member.candidate.mesh)
         _take(result, solved)
-    if not heap and result.bound_s is None:
-        result.complete = True
-        result.bound_s = result.best.cost.step_time_s if result.best else None
-    elif result.bound_s is None:
-        result.bound_s = heap[0][0] if result.best is None else min(heap[0][0], result.best.cost.step_time_s)
-    return result
+
+    def progress(self, bound_s: float) -> Progress:
+        """Where the search stands."""
+        best_s = self.result.best.cost.step_time_s if self.result.best else None
+        note = f"{self.result.n_solved} partitions solved"
+        return Progress(self.n_popped, self.n_popped + len(self.heap), best_s, bound_s, note)
+
+    def finish(self) -> SearchResult:
+        """The result with its proven bound: the best itself when complete, else the lowest bound that is left."""
+        result = self.result
+        result.complete = result.complete or not self.heap
+        left_s = self.heap[0][0] if self.heap else math.inf
+        if result.best is not None:
+            result.bound_s = result.best.cost.step_time_s if result.complete else min(left_s, result.best.cost.step_time_s)
+        elif self.heap:
+            result.bound_s = left_s
+        return result
+
+    def _push(self, bound_s: float, node: Family | Member) -> None:
+        heapq.heappush(self.heap, (bound_s, next(self._order), node))
+
+    def _out_of_work(self) -> bool:
+        return self.max_solved is not None and self.result.n_solved >= self.max_solved
 
 
 def expand(candidate: Candidate, costs: TrainingCosts) -> Iterator[Member]:
@@ -177,8 +220,9 @@ def member_bound_s(member: Member) -> float:
     boundary_s = min(table.boundary_s for table in tables)
     pp = member.candidate.mesh.pp
     # m t_i + d_i <= T for every stage i; so is their mean over stages.
-    mean = (member.candidate.n_microbatches * (layer_s.sum() + pp * boundary_s) + extra_s.sum()) / pp + step_s
-    return max(float(mean), _pipeline_bound_s(layer_s, member.candidate, boundary_s, float(extra_s[0]) + step_s))
+    extras = float(extra_s.sum()) + (pp - 1) * step_s
+    mean = (member.candidate.n_microbatches * (float(layer_s.sum()) + pp * boundary_s) + extras) / pp
+    return max(mean, _pipeline_bound_s(layer_s, member.candidate, boundary_s, float(extra_s[0])))
 
 
 def _pipeline_bound_s(layer_s: npt.NDArray[np.float64], candidate: Candidate, boundary_s: float, first_extra_s: float) -> float:

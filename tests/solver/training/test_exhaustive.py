@@ -101,6 +101,4 @@ def every_split(n_layers: int, candidate: Candidate) -> Iterator[tuple[StageSpan
     for cuts in itertools.combinations(range(1, n_layers), candidate.mesh.pp - 1):
         ends = (*cuts, n_layers)
         for modes in itertools.product(candidate.recompute, repeat=candidate.mesh.pp):
-            yield tuple(
-                StageSpan(first, end - 1, mode) for first, end, mode in zip((0, *cuts), ends, modes, strict=True)
-            )
+            yield tuple(StageSpan(first, end - 1, mode) for first, end, mode in zip((0, *cuts), ends, modes, strict=True))
