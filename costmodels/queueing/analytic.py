@@ -25,6 +25,9 @@ FloatArray = npt.NDArray[np.float64]
 _LENGTH_NODES = 32
 """Equally likely values that stand for a distribution of lengths."""
 
+_BATCH_NODES = 40
+"""Batch sizes at which step times are evaluated; linear between."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnalyticFigures:
@@ -48,33 +51,30 @@ class AnalyticFigures:
 
 @dataclass(frozen=True, eq=False)
 class _Rates:
-    """At n = 1, 2, ... decoding sequences: time between tokens without prompts, engine time of a mean prompt, and the
-    decode rounds that run within that time."""
+    """At n = 1, 2, ... decoding sequences: time between tokens without prompts, time that a mean prompt holds the slowest
+    stage, and how much it delays a decoding sequence."""
 
     sequences: FloatArray
     round_s: FloatArray
     prefill_s: FloatArray
-    rounds_in_prefill: FloatArray
+    delay_s: FloatArray
 
 
 def predict(times: StepTimes, load: Load, limits: BatchLimits) -> AnalyticFigures:
     """Expected figures of a replica; see the module's docstring for the model."""
-    rates = _rates(times, load, limits, load.prompt.mean)
+    rates = _rates(times, load, limits)
     tokens = max(load.output.mean - 1.0, 1e-9)
-    # A request keeps a full engine busy for its share of decode rounds and its prompt, less the rounds that go with it.
-    per_request_s = tokens * rates.round_s / rates.sequences + rates.prefill_s - rates.rounds_in_prefill * rates.round_s
+    # A request keeps a full engine busy for its share of decode rounds and the delay of its prompt.
+    per_request_s = tokens * rates.round_s / rates.sequences + rates.delay_s
     max_rate = float(np.max(1.0 / np.maximum(per_request_s, rates.prefill_s)))
     utilisation = load.requests_per_s / max_rate
-    prefill_share = load.requests_per_s * rates.prefill_s
-    if utilisation >= 1.0 or prefill_share[0] >= 1.0:
-        return AnalyticFigures(
-            utilisation, max_rate, float(rates.sequences[-1]), float(rates.prefill_s[-1]), float(rates.round_s[-1]), math.inf, math.inf
-        )
-    share = np.minimum(prefill_share, 1.0 - 1e-9)
-    token_rate = (1.0 - share) / rates.round_s + load.requests_per_s * rates.rounds_in_prefill
-    occupancy = _occupancy(load.requests_per_s * tokens / token_rate, rates.sequences)
-    counts = np.arange(len(occupancy), dtype=np.float64)
-    decoding = np.minimum(counts, rates.sequences[-1])
+    if utilisation >= 1.0:
+        full = float(rates.sequences[-1])
+        prefill_s, round_s = float(rates.prefill_s[-1]), float(rates.round_s[-1])
+        return AnalyticFigures(utilisation, max_rate, full, prefill_s, round_s, math.inf, math.inf)
+    open_share = np.maximum(1e-9, 1.0 - load.requests_per_s * rates.delay_s)
+    occupancy = _occupancy(load.requests_per_s * tokens * rates.round_s / open_share, rates.sequences)
+    decoding = np.minimum(np.arange(len(occupancy), dtype=np.float64), rates.sequences[-1])
     mean_batch = float(np.dot(occupancy, decoding))
     at_mean = max(1.0, mean_batch)
     return AnalyticFigures(
@@ -88,42 +88,52 @@ def predict(times: StepTimes, load: Load, limits: BatchLimits) -> AnalyticFigure
     )
 
 
-def _rates(times: StepTimes, load: Load, limits: BatchLimits, prompt: float) -> _Rates:
-    kv_tokens = load.prompt.mean + load.output.second_moment / (2.0 * load.output.mean)
+def _rates(times: StepTimes, load: Load, limits: BatchLimits) -> _Rates:
+    kv_tokens = mean_kv_tokens(load)
     reserved = load.prompt.mean + load.output.mean
     most = max(1, min(limits.sequences, int(limits.kv_tokens / reserved)))
-    sequences = np.arange(1, most + 1, dtype=np.float64)
-    per_slot = np.maximum(1.0, sequences / times.stages)
+    nodes = np.unique(np.rint(np.geomspace(1.0, most, _BATCH_NODES)))
+    per_slot = np.maximum(1.0, nodes / times.stages)
     stage_s = times.decode_step_s(per_slot, kv_tokens)
     # A slot goes round in the latency of the pipeline, or as fast as the slowest stage serves all slots.
-    slots = np.minimum(sequences, times.stages)
+    slots = np.minimum(nodes, times.stages)
     round_s = np.maximum(stage_s.sum(axis=0), slots * stage_s.max(axis=0))
-    prefill_s, rounds = _prefill(times, limits, per_slot, kv_tokens, prompt)
-    return _Rates(sequences, round_s, prefill_s, rounds / times.stages)
+    prefill_s, rounds = _prefill(times, limits, per_slot, kv_tokens, load.prompt.mean)
+    # A prompt's step keeps its own slot for its whole way, the other slots for the stage they wait for.
+    delay_s = prefill_s * (2.0 - 1.0 / times.stages) - rounds / times.stages * round_s
+    sequences = np.arange(1, most + 1, dtype=np.float64)
+    return _Rates(
+        sequences=sequences,
+        round_s=np.interp(sequences, nodes, round_s),
+        prefill_s=np.interp(sequences, nodes, prefill_s),
+        delay_s=np.interp(sequences, nodes, np.maximum(0.0, delay_s)),
+    )
+
+
+def mean_kv_tokens(load: Load) -> float:
+    """Tokens that a decoding sequence holds on average: long outputs are met more often (inspection paradox)."""
+    return load.prompt.mean + load.output.second_moment / (2.0 * load.output.mean)
 
 
 def _prefill(
     times: StepTimes, limits: BatchLimits, per_slot: FloatArray, kv_tokens: float, prompt: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Time that a prompt holds the slowest stage, and the steps it takes."""
+    """Time that a prompt holds the slowest stage, and the decode rounds that its steps take along."""
     if limits.scheduling is Scheduling.PREFILL_FIRST:
-        alone = times.mixed_step_s(np.zeros_like(per_slot), kv_tokens, prompt_tokens=prompt, prefix_tokens=0.0, logits=1)
-        return alone.max(axis=0), np.zeros_like(per_slot)
+        nothing = np.zeros_like(per_slot)
+        alone = times.mixed_step_s(nothing, kv_tokens, prompt_tokens=nothing + prompt, prefix_tokens=nothing)
+        return alone.max(axis=0), nothing
     room = np.maximum(1.0, limits.step_tokens - per_slot)
-    total, steps = np.zeros_like(per_slot), np.zeros_like(per_slot)
-    for chunk in np.unique(room):
-        chosen = room == chunk
-        n_chunks = prompt / chunk
-        done = 0.0
-        while done < prompt:
-            size = min(chunk, prompt - done)
-            # The rest of a last, short chunk is filled with the next prompt: it counts for the part of a step it takes.
-            weight = size / chunk if n_chunks > 1.0 else 1.0
-            full = chunk if n_chunks > 1.0 else size
-            step = times.mixed_step_s(per_slot[chosen], kv_tokens, prompt_tokens=full, prefix_tokens=done, logits=1)
-            total[chosen] += weight * step.max(axis=0)
-            steps[chosen] += weight
-            done += size
+    total, steps, done = np.zeros_like(per_slot), np.zeros_like(per_slot), np.zeros_like(per_slot)
+    while np.any(done < prompt):
+        size = np.clip(prompt - done, 0.0, room)
+        # The rest of a last, short chunk is filled with the next prompt: it counts for the part of a step it takes.
+        chunk = np.where(room < prompt, room, prompt)
+        weight = size / chunk
+        step = times.mixed_step_s(per_slot, kv_tokens, prompt_tokens=chunk, prefix_tokens=done)
+        total += weight * step.max(axis=0)
+        steps += weight
+        done += size
     return total, steps
 
 
@@ -166,7 +176,7 @@ def _tpot_p95(load: Load, rates: _Rates, *, mean_batch: float) -> float:
 
 def _sensitivity(load: Load, rates: _Rates, batch: float) -> tuple[float, float, float]:
     """Share of time that prompts leave to rounds, delay a prompt causes, and how a round grows with the batch."""
-    delay_s = max(0.0, float(np.interp(batch, rates.sequences, rates.prefill_s - rates.rounds_in_prefill * rates.round_s)))
+    delay_s = float(np.interp(batch, rates.sequences, rates.delay_s))
     step = max(1.0, 0.1 * batch)
     low, high = max(1.0, batch - step), min(float(rates.sequences[-1]), batch + step)
     slope_s = 0.0
@@ -203,29 +213,24 @@ def _ttft_p95(
     """Wait for earlier prompts, for the step under way, and the prompt's own steps; then the wait for a place."""
     quantiles = (np.arange(_LENGTH_NODES) + 0.5) / _LENGTH_NODES
     batch = np.array([max(1.0, at_mean / times.stages)])
-    kv_tokens = load.prompt.mean + load.output.second_moment / (2.0 * load.output.mean)
+    kv_tokens = mean_kv_tokens(load)
     prompts = load.prompt.quantile(quantiles) if load.prompt.sigma > 0.0 else np.array([load.prompt.mean])
     service_s = np.array([float(_prefill(times, limits, batch, kv_tokens, p)[0][0]) for p in prompts])
     if load.requests_per_s * float(np.mean(service_s)) >= 1.0:
         return math.inf
+    # Who arrives while sequences decode waits for the end of the step that holds the first stage.
     round_s = float(np.interp(at_mean, rates.sequences, rates.round_s))
-    latency = float(times.stages)
-    # An engine that is decoding ends its step first; the share of time with nobody decoding has no step to end.
-    busy = 1.0 - float(occupancy[0])
-    residual = busy * round_s / max(1.0, min(latency, at_mean)) * quantiles
-    through_pipeline = service_s * latency if times.stages > 1 else service_s
-    wait = waiting_time(load.requests_per_s, service_s, (residual, through_pipeline))
+    residual = (1.0 - float(occupancy[0])) * round_s / times.stages * quantiles
+    wait = waiting_time(load.requests_per_s, service_s, (residual, service_s * times.stages))
     return wait.quantile(0.95) + _place_wait_p95(load, rates, occupancy)
 
 
 def _place_wait_p95(load: Load, rates: _Rates, occupancy: FloatArray) -> float:
     """95th percentile of the wait for a place in a full batch: places come free at the rate of a full engine."""
     places = len(rates.sequences)
-    tail = 1.0 - np.cumsum(occupancy)
-    ahead = int(np.searchsorted(-tail, -0.05))
+    ahead = int(np.searchsorted(np.cumsum(occupancy), 0.95))
     if ahead < places:
         return 0.0
-    share = min(load.requests_per_s * float(rates.prefill_s[-1]), 1.0 - 1e-9)
-    token_rate = (1.0 - share) / float(rates.round_s[-1]) + load.requests_per_s * float(rates.rounds_in_prefill[-1])
-    served_per_s = places * token_rate / max(load.output.mean - 1.0, 1e-9)
+    open_share = max(1e-9, 1.0 - load.requests_per_s * float(rates.delay_s[-1]))
+    served_per_s = places * open_share / float(rates.round_s[-1]) / max(load.output.mean - 1.0, 1e-9)
     return (ahead - places + 1) / served_per_s

@@ -38,6 +38,7 @@ from costmodels.queueing.step_forming import (
     decode_attention_s,
     evict_until_round_fits,
     take_prompts,
+    tokens_at_admission,
 )
 
 
@@ -73,9 +74,11 @@ def run(  # type: ignore[no-untyped-def]
             break
         if stage_free[0] <= now:
             if stages == 1:
-                coasted = _coast(tables, limits, requests, slots, lists.ends, counters, now, stage_free, busy)
-                steps += coasted
-                now = max(now, stage_free[0])
+                coasted = _coast(tables, limits, requests, slots, lists.ends, counters, evicted, now, stage_free, busy)
+                if coasted > 0:
+                    waiting_s += _waiting_time_until(requests, counters, now, stage_free[0])
+                    steps += coasted
+                    now = stage_free[0]
             slot = _start_any_step(
                 tables, limits, requests, slots, lists, counters, evicted, attention, now, stage_free, busy, turn
             )
@@ -87,7 +90,7 @@ def run(  # type: ignore[no-untyped-def]
         if np.isinf(following):
             now = following
             break
-        waiting_s += (counters[EVICTED] + _arrived(requests, counters, now)) * (following - now)
+        waiting_s += _waiting_time_until(requests, counters, now, following)
         now = following
     return missed, now, busy.max(), waiting_s, counters[PEAK], steps, counters[EVICTIONS]
 
@@ -100,23 +103,25 @@ def _coast(
     slots: RecordArray,
     ends: IntArray,
     counters: IntArray,
+    evicted: IntArray,
     now: float,
     stage_free: FloatArray,
     busy: FloatArray,
 ) -> int:
-    """Run decode rounds in one go while nothing else can happen: nobody waits, has a prompt under way, or finishes.
+    """Run decode rounds in one go while nothing else can happen: no prompt is under way, nobody can be admitted, and
+    nobody finishes. Only a shortcut: rounds formed one by one take the same time.
 
-    Only a shortcut: rounds formed one by one take the same time. Returns the rounds run; they end at stage_free[0].
+    Returns the rounds run; they end at stage_free[0].
     """
     decoding = slots[0].decoding
-    if decoding == 0 or slots[0].queue_length > 0 or counters[EVICTED] > 0:
+    if decoding == 0 or slots[0].queue_length > 0:
         return 0
-    arrival_s = requests[counters[NEXT_NEW]].arrival_s if counters[NEXT_NEW] < counters[KNOWN] else np.inf
+    upcoming_s = _next_admission(limits, requests, slots, counters, evicted)
     columns = ends.shape[1]
     column = slots[0].rounds % columns
     kv_sum, start_s, rounds = slots[0].kv_sum, now, 0
     fixed_s = tables.tokens_s[0, decoding] + tables.logits_s[0, decoding]
-    while arrival_s > now:
+    while upcoming_s > now:
         column = column + 1 if column + 1 < columns else 0
         full = limits.admission == ADMIT_UNTIL_FULL and counters[KV_USED] + (rounds + 1) * decoding > limits.kv_tokens
         if full or ends[0, column] != NOBODY:
@@ -132,6 +137,38 @@ def _coast(
         stage_free[0] = now
         busy[0] += now - start_s
     return rounds
+
+
+@njit(cache=True)
+def _next_admission(
+    limits: Limits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray
+) -> float:
+    """When the next request could be admitted if nobody finishes before: its arrival, or never where it finds no room."""
+    if slots[0].running >= limits.sequences:
+        return np.inf
+    if counters[EVICTED] > 0:
+        request = evicted[counters[EVICTED] - 1]
+        arrival_s = -np.inf
+    elif counters[NEXT_NEW] < counters[KNOWN]:
+        request = counters[NEXT_NEW]
+        arrival_s = requests[request].arrival_s
+    else:
+        return np.inf
+    if counters[KV_USED] + tokens_at_admission(limits, requests, request) > limits.kv_tokens:
+        return np.inf
+    return arrival_s  # type: ignore[no-any-return]
+
+
+@njit(cache=True)
+def _waiting_time_until(requests: RecordArray, counters: IntArray, now: float, until: float) -> float:
+    """Number of waiting requests, integrated from now to a later time in which nobody is admitted."""
+    waiting = counters[EVICTED] + _arrived(requests, counters, now)
+    total = waiting * (until - now)
+    request = counters[NEXT_NEW] + _arrived(requests, counters, now)
+    while request < counters[KNOWN] and requests[request].arrival_s < until:
+        total += until - requests[request].arrival_s
+        request += 1
+    return total  # type: ignore[no-any-return]
 
 
 @njit(cache=True)

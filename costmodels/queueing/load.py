@@ -11,6 +11,9 @@ from scipy.special import ndtri
 
 from costmodels.errors import WorkloadError
 
+LONGEST = 0.999
+"""Quantile at which sampled lengths are cut; else the longest of a sample would decide what fits in memory."""
+
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 
@@ -19,7 +22,7 @@ FloatArray = npt.NDArray[np.float64]
 class TokenCount:
     """Distribution of a token count: lognormal with this mean and log-scale ``sigma``; sigma 0 is a fixed count.
 
-    Counts are whole and at least one.
+    Counts are whole, at least one, and cut at LONGEST: engines refuse what is longer.
     """
 
     mean: float
@@ -42,7 +45,7 @@ class TokenCount:
         """Token counts of requests whose position in the distribution is ``uniform`` (0 to 1, exclusive)."""
         if self.sigma == 0.0:
             return np.full(uniform.shape, round(self.mean), dtype=np.int64)
-        return self.quantile(uniform).astype(np.int64)
+        return self.quantile(np.minimum(uniform, LONGEST)).astype(np.int64)
 
     @property
     def second_moment(self) -> float:

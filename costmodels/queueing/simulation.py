@@ -90,6 +90,7 @@ class SimulationResult:
     missed         the run ended early: a P95 target is missed, percentiles are those of the requests seen until then
     ttft_s         time to first token of each counted request, in order of arrival, queueing included
     tpot_s         (last token - first token) / (output tokens - 1), of those with more than one output token
+    answered_s     when the last token came
     busy           share of time that the busiest stage works
     mean_batch     sequences that are decoding, averaged over time
     mean_waiting   requests waiting for admission, averaged over time
@@ -101,6 +102,7 @@ class SimulationResult:
     ttft_s: FloatArray
     tpot_s: FloatArray
     end_to_end_s: FloatArray
+    answered_s: FloatArray
     duration_s: float
     busy: float
     mean_batch: float
@@ -200,6 +202,7 @@ def _result(
         ttft_s=first_s[started] - arrival_s[started],
         tpot_s=(last_s[several] - first_s[several]) / (stream.output_tokens[several] - 1),
         end_to_end_s=last_s[ended] - arrival_s[ended],
+        answered_s=last_s[ended],
         duration_s=duration_s,
         busy=busy_s / duration_s,
         mean_batch=float(decoding_s) / duration_s,

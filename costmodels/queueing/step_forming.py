@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 from numba import njit
 
 from costmodels.queueing.engine_state import (
@@ -84,7 +83,7 @@ def take_prompts(
             if request == NOBODY:
                 break
             _remove_from_waiting(counters, request)
-            counters[KV_USED] += _tokens_at_admission(limits, requests, request)
+            counters[KV_USED] += tokens_at_admission(limits, requests, request)
             admit(requests, slots, lists.queue, slot, request)
             counters[RUNNING] += 1
             counters[PEAK] = max(counters[PEAK], counters[RUNNING])
@@ -122,7 +121,7 @@ def _admissible(
         request = counters[NEXT_NEW]
         if request >= counters[KNOWN] or requests[request].arrival_s > now:
             return NOBODY
-    if counters[KV_USED] + _tokens_at_admission(limits, requests, request) > limits.kv_tokens:
+    if counters[KV_USED] + tokens_at_admission(limits, requests, request) > limits.kv_tokens:
         return NOBODY
     if limits.scheduling == PREFILL_ONLY and requests[request].to_prefill > room:
         return NOBODY
@@ -138,7 +137,7 @@ def _remove_from_waiting(counters: IntArray, request: int) -> None:
 
 
 @njit(cache=True)
-def _tokens_at_admission(limits: Limits, requests: RecordArray, request: int) -> int:
+def tokens_at_admission(limits: Limits, requests: RecordArray, request: int) -> int:
     """Cache tokens that a request takes when it starts."""
     if limits.admission == ADMIT_RESERVED:
         return requests[request].prompt + requests[request].output  # type: ignore[no-any-return]

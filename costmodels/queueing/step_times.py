@@ -70,20 +70,18 @@ class StepTimes:
         return np.asarray(linear + self._decode_attention_s(n, kv_tokens))
 
     def mixed_step_s(
-        self, sequences: FloatArray, kv_tokens: float, *, prompt_tokens: float, prefix_tokens: float, logits: int
+        self, sequences: FloatArray, kv_tokens: float, *, prompt_tokens: FloatArray, prefix_tokens: FloatArray
     ) -> FloatArray:
-        """[stage, i] time of a step of sequences[i] decoding sequences and one chunk of a prompt.
-
-        ``logits`` is the number of sequences besides the decoding ones that get a token in this step.
-        """
+        """[stage, i] time of a step of sequences[i] decoding sequences and a chunk of prompt_tokens[i] tokens that follow
+        prefix_tokens[i] tokens of their prompt; one more sequence gets a token."""
         n = np.clip(np.rint(sequences).astype(np.int64), 0, self.max_sequences)
         tokens = np.clip(np.rint(sequences + prompt_tokens).astype(np.int64), 0, self.max_tokens)
-        linear = self.tokens_s[:, tokens] + self.logits_s[:, np.minimum(n + logits, self.max_sequences)]
-        prefill = self.prefill_launch_s + self.prefill_attention_s(prompt_tokens, prefix_tokens)
-        return np.asarray(linear + self._decode_attention_s(n, kv_tokens) + prefill[:, None])
+        linear = self.tokens_s[:, tokens] + self.logits_s[:, np.minimum(n + 1, self.max_sequences)]
+        prefill = self.prefill_launch_s[:, None] + self._prefill_attention_s(prompt_tokens, prefix_tokens)
+        return np.asarray(linear + self._decode_attention_s(n, kv_tokens) + prefill)
 
-    def prefill_attention_s(self, query_tokens: float, prefix_tokens: float) -> FloatArray:
-        """[stage] attention time of a chunk, launch not included."""
+    def _prefill_attention_s(self, query_tokens: FloatArray, prefix_tokens: FloatArray) -> FloatArray:
+        """[stage, i] attention time of chunks, launch not included."""
         i, fraction_i = _cell(self.query_grid, query_tokens)
         j, fraction_j = _cell(self.prefix_grid, prefix_tokens)
         table = self.prefill_s_per_pair
@@ -93,12 +91,12 @@ class StepTimes:
         return np.asarray((low * (1 - fraction_i) + high * fraction_i) * pairs)
 
     def _decode_attention_s(self, n: npt.NDArray[np.int64], kv_tokens: float) -> FloatArray:
-        j, fraction = _cell(self.kv_grid, kv_tokens)
+        j, fraction = _cell(self.kv_grid, np.array(kv_tokens))
         return np.asarray(self.decode_s[:, n, j] * (1 - fraction) + self.decode_s[:, n, j + 1] * fraction)
 
 
-def _cell(grid: FloatArray, value: float) -> tuple[int, float]:
-    """Cell of an ascending grid that a value falls in, and where in it; values outside take the nearest end."""
-    j = int(np.clip(np.searchsorted(grid, value, side="right") - 1, 0, len(grid) - 2))
-    fraction = (value - grid[j]) / (grid[j + 1] - grid[j])
-    return j, float(np.clip(fraction, 0.0, 1.0))
+def _cell(grid: FloatArray, values: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """Cells of an ascending grid that values fall in, and where in them; values outside take the nearest end."""
+    j = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
+    fraction = (values - grid[j]) / (grid[j + 1] - grid[j])
+    return j, np.asarray(np.clip(fraction, 0.0, 1.0))

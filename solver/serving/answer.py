@@ -1,0 +1,234 @@
+"""From what the search found to the Plan that is handed out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from costmodels.queueing.analytic import mean_kv_tokens
+from costmodels.queueing.statistics import Percentile
+from solver.plan import (
+    Axes,
+    Band,
+    Certificate,
+    DeviceRange,
+    FrontierPoint,
+    Plan,
+    Predicted,
+    Reason,
+    RunnerUp,
+    SearchStats,
+    ServingLayout,
+    Stage,
+    StageMemory,
+    Status,
+)
+from solver.request import Objective, PlanRequest, Recompute
+from solver.serving.calibrations import calibrations_used, worst_error
+from solver.serving.evaluation import REQUESTS, Evaluator, Measured
+from solver.serving.layouts import SPACE, Layout
+from solver.serving.question import Found, Refused, SearchResult, replica_count
+
+UNITS = {Objective.DEVICES: "devices", Objective.COST: "USD/h", Objective.THROUGHPUT: "s/request"}
+
+PROOF = (
+    f"{SPACE}; a layout counts when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed) meet "
+    "the targets. Others are refused by memory, by a request alone, by a throughput bound of any schedule, or by simulation; "
+    "a layout refused at a rate is taken to be refused at higher rates"
+)
+
+_RUNNERS_UP = 5
+
+
+def feasible_plan(
+    request: PlanRequest, found: Found, *, evaluator: Evaluator, certificate: Certificate, stats: SearchStats, notes: Sequence[str]
+) -> Plan:
+    """The plan of a layout that keeps the promise."""
+    layout = found.engine.layout
+    memory = _memory(found.measured)
+    tokens_per_s = found.requests_per_s * evaluator.output.mean
+    return Plan(
+        kind="serving",
+        feasible=True,
+        certificate=certificate,
+        devices=found.devices,
+        search=stats,
+        calibration=calibrations_used(request, layout.group.node.device),
+        model=request.model.name,
+        predicted=Predicted(
+            tokens_per_s=tokens_per_s,
+            peak_memory_bytes=max(stage.total_bytes for stage in memory),
+            ttft_p95_s=found.measured.ttft.value,
+            tpot_p95_s=found.measured.tpot.value,
+            cost_per_million_tokens=_cost_per_million_tokens(found, tokens_per_s),
+            bands=_bands(request, found),
+        ),
+        axes=_axes(layout, found.replicas),
+        stages=_stages(found, evaluator),
+        serving=ServingLayout(
+            replicas=found.replicas,
+            max_num_seqs=found.measured.candidate.sequences,
+            max_num_batched_tokens=found.measured.candidate.step_tokens,
+            utilisation=found.measured.utilisation,
+            prefill_time_s=evaluator.alone(found.engine, found.measured.candidate.step_tokens).ttft_s,
+            decode_step_s=float(_decode_stage_s(found, evaluator).sum()),
+            mean_batch=found.measured.mean_batch,
+        ),
+        notes=tuple(notes),
+    )
+
+
+def infeasible_plan(request: PlanRequest, reason: Reason, stats: SearchStats, notes: Sequence[str] = ()) -> Plan:
+    """The answer that there is no plan, and why."""
+    return Plan(
+        kind="serving",
+        feasible=False,
+        certificate=Certificate(Status.INFEASIBLE, None, None, None, UNITS[request.objective], PROOF),
+        devices=0,
+        search=stats,
+        calibration=(),
+        model=request.model.name,
+        reason=reason,
+        notes=tuple(notes),
+    )
+
+
+def objective_of(request: PlanRequest, found: Found) -> float:
+    """The figure that the request's objective minimises."""
+    if request.objective is Objective.THROUGHPUT:
+        return 1.0 / found.requests_per_s
+    if request.objective is Objective.COST:
+        return found.devices * (found.engine.layout.group.node.device.price_per_hour or 0.0)
+    return float(found.devices)
+
+
+def searched_certificate(request: PlanRequest, found: Found, bound: float) -> Certificate:
+    """What a search proves: optimal when its bound meets the objective."""
+    objective = objective_of(request, found)
+    bound = min(bound, objective)
+    gap = (objective - bound) / objective
+    status = Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE
+    return Certificate(status, objective, bound, gap, UNITS[request.objective], PROOF)
+
+
+def predicted_certificate(request: PlanRequest, found: Found) -> Certificate:
+    """What a prediction of a given plan proves: that it keeps the promise, nothing about others."""
+    return Certificate(Status.FEASIBLE, objective_of(request, found), None, None, UNITS[request.objective], "this plan only")
+
+
+def runners_up(request: PlanRequest, result: SearchResult) -> tuple[RunnerUp, ...]:
+    """Layouts that were best for a while, and those that could not be; nearest first."""
+    beaten = [
+        RunnerUp(_summary(found), objective_of(request, found), _figures(found.measured, "keeps the targets, but costs more"))
+        for found in result.beaten
+    ]
+    refused = [
+        RunnerUp(refusal.engine.layout.name, refusal.objective_at_least, refusal.why)
+        for refusal in result.refused
+        if math.isfinite(refusal.objective_at_least)
+    ]
+    ordered = sorted((*beaten, *refused), key=lambda runner: (runner.objective, runner.summary))
+    return tuple(ordered[:_RUNNERS_UP])
+
+
+def refusal_notes(refused: Sequence[Refused]) -> tuple[str, ...]:
+    """Engines that can't serve the request at any rate, and why, one note for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for refusal in refused:
+        if not math.isfinite(refusal.objective_at_least):
+            by_reason.setdefault(refusal.why, []).append(refusal.engine.layout.name)
+    return tuple(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
+
+
+def frontier(result: SearchResult, evaluator: Evaluator) -> tuple[FrontierPoint, ...]:
+    """Layouts found that no other beats in devices, tokens and memory at once."""
+    points = [
+        FrontierPoint(
+            summary=_summary(found),
+            devices=found.devices,
+            tokens_per_s=found.requests_per_s * evaluator.output.mean,
+            peak_memory_bytes=max(stage.total_bytes for stage in _memory(found.measured)),
+        )
+        for found in (*([result.best] if result.best else []), *result.beaten)
+    ]
+    kept = [p for p in points if not any(_dominates(q, p) for q in points)]
+    return tuple(sorted(kept, key=lambda p: (p.devices, -p.tokens_per_s, p.summary)))
+
+
+def _dominates(a: FrontierPoint, b: FrontierPoint) -> bool:
+    better = (a.devices <= b.devices, a.tokens_per_s >= b.tokens_per_s, a.peak_memory_bytes <= b.peak_memory_bytes)
+    return all(better) and (a.devices, a.tokens_per_s, a.peak_memory_bytes) != (b.devices, b.tokens_per_s, b.peak_memory_bytes)
+
+
+def _summary(found: Found) -> str:
+    return f"{replica_count(found.replicas)} of {found.engine.layout.name}"
+
+
+def _figures(measured: Measured, lead: str) -> str:
+    return f"{lead}: P95 TTFT {measured.ttft.value * 1e3:.0f} ms, P95 TPOT {measured.tpot.value * 1e3:.1f} ms"
+
+
+def _axes(layout: Layout, replicas: int) -> Axes:
+    return Axes(dp=replicas, tp=layout.tp, pp=layout.pp)
+
+
+def _memory(measured: Measured) -> list[StageMemory]:
+    candidate = measured.candidate
+    engine = candidate.engine
+    return [
+        engine.stage_memory(stage, step_tokens=candidate.step_tokens, sequences=candidate.sequences) for stage in engine.needs
+    ]
+
+
+def _stages(found: Found, evaluator: Evaluator) -> tuple[Stage, ...]:
+    layout = found.engine.layout
+    times = _decode_stage_s(found, evaluator)
+    memory = _memory(found.measured)
+    return tuple(
+        Stage(
+            blocks=spans,
+            devices=_devices(layout, found.replicas, index),
+            axes=_axes(layout, found.replicas),
+            recompute=Recompute.NONE,
+            zero_stage=0,
+            time_s=float(times[index]),
+            extra_s=0.0,
+            in_flight=1,
+            memory=memory[index],
+        )
+        for index, spans in enumerate(found.engine.spans)
+    )
+
+
+def _devices(layout: Layout, replicas: int, stage: int) -> tuple[DeviceRange, ...]:
+    """Ranks of one stage in every replica; replicas of one stage lie next to each other and make one range."""
+    if layout.pp == 1:
+        return (DeviceRange(layout.first_rank, replicas * layout.tp),)
+    firsts = (layout.first_rank + replica * layout.devices + stage * layout.tp for replica in range(replicas))
+    return tuple(DeviceRange(first, layout.tp) for first in firsts)
+
+
+def _decode_stage_s(found: Found, evaluator: Evaluator) -> np.ndarray:
+    """[stage] time of a decode step at the mean batch."""
+    engine = found.engine
+    batch = max(1.0, found.measured.mean_batch / engine.layout.pp)
+    kv_tokens = mean_kv_tokens(evaluator.load(found.measured.rate_per_s))
+    return np.asarray(engine.times.decode_step_s(np.array([batch]), kv_tokens)[:, 0])
+
+
+def _cost_per_million_tokens(found: Found, tokens_per_s: float) -> float | None:
+    price = found.engine.layout.group.node.device.price_per_hour
+    return None if price is None else found.devices * price / 3600.0 / tokens_per_s * 1e6
+
+
+def _bands(request: PlanRequest, found: Found) -> dict[str, Band]:
+    """Confidence limits of the simulation, widened by the worst 95th-percentile error of the kernels used."""
+    error, basis = worst_error(request, found.engine.layout.group.node.device)
+    basis = f"90% confidence interval of the simulation, step times within {error:.0%} ({basis})"
+
+    def band(percentile: Percentile) -> Band:
+        return Band(max(0.0, percentile.low * (1.0 - error)), percentile.high * (1.0 + error), basis)
+
+    return {"ttft_p95_s": band(found.measured.ttft), "tpot_p95_s": band(found.measured.tpot)}

@@ -1,0 +1,127 @@
+"""The fewest or cheapest devices that keep the promise, engine by engine.
+
+Exact in its space: an engine is left out only when a bound or a simulation refuses every batch limit at the largest number
+of replicas that would still beat the best plan so far. What follows for fewer replicas rests on one assumption, stated in
+the certificate: a replica that misses its targets at a rate misses them at every higher rate.
+"""
+
+from __future__ import annotations
+
+import math
+
+from solver.control import Progress
+from solver.serving.engine import Engine
+from solver.serving.evaluation import Candidate, Evaluator, Measured
+from solver.serving.question import (
+    Found,
+    Question,
+    Refused,
+    SearchResult,
+    expected_strain,
+    least_replicas,
+    measurements,
+    ordering_candidate,
+    replica_count,
+    usable_candidates,
+)
+
+
+def cheapest(question: Question) -> SearchResult:
+    """The fewest devices, or the cheapest, that keep the promise at the requested rate.
+
+    Among batch limits of the winning engine the best is the one with most room to the tighter target.
+    """
+    result = SearchResult()
+    ordered = sorted(question.engines, key=lambda engine: (_expected_cost(question, engine), engine.key))
+    for done, engine in enumerate(ordered):
+        if question.stop():
+            rest = [question.cost(engine, least_replicas(question, engine)) for engine in ordered[done:]]
+            result.bound = min([result.bound, *rest])
+            break
+        _try_to_beat(question, engine, result)
+        best_cost = None if result.best is None else question.cost(result.best.engine, result.best.replicas)
+        question.progress(Progress(done + 1, len(ordered), best=best_cost, note=engine.layout.name))
+    if result.best is not None:
+        result.bound = min(result.bound, question.cost(result.best.engine, result.best.replicas))
+        result.best = _roomiest(question, result.best)
+    return result
+
+
+def _try_to_beat(question: Question, engine: Engine, result: SearchResult) -> None:
+    """Find the least replicas of the engine that cost less than the best so far, or note why there are none."""
+    candidates = question.evaluator.candidates(engine)
+    result.considered += len(candidates)
+    usable, why = usable_candidates(question.evaluator, engine, candidates)
+    if not usable:
+        result.refused.append(Refused(engine, why, math.inf))
+        return
+    least = least_replicas(question, engine)
+    floor = question.cost(engine, least)
+    most = engine.layout.most_replicas
+    if result.best is not None:
+        limit = question.cost(result.best.engine, result.best.replicas)
+        most = min(most, math.ceil(limit / question.cost(engine, 1)) - 1)
+    counts = question.counts(engine, least, most)
+    if not counts:
+        result.refused.append(Refused(engine, f"needs at least {replica_count(least)} at this rate, by its throughput", floor))
+        return
+    found = _first_that_keeps(question, usable, counts[-1])
+    if found is None:
+        why = f"{replica_count(counts[-1])} miss the targets in simulation, whatever the batch limits"
+        result.refused.append(Refused(engine, why, question.cost(engine, counts[-1] + 1)))
+        return
+    low, high = 0, len(counts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        better = _first_that_keeps(question, usable, counts[middle])
+        if better is None:
+            low = middle + 1
+        else:
+            high, found = middle, better
+    if result.best is not None:
+        result.beaten.append(result.best)
+    result.best = found
+
+
+def _first_that_keeps(question: Question, candidates: list[Candidate], replicas: int) -> Found | None:
+    """The first candidate that keeps the promise with so many replicas, those expected to do best tried first."""
+    rate = question.rate_per_s / replicas
+    for measured in measurements(question.evaluator, candidates, rate):
+        if measured.keeps:
+            return Found(measured, replicas, question.rate_per_s)
+    return None
+
+
+def _expected_cost(question: Question, engine: Engine) -> float:
+    """Cost of the replicas that the analytic model thinks are needed; infinite when it thinks none are enough."""
+    candidates = question.evaluator.candidates(engine)
+    if not candidates:
+        return math.inf
+    candidate = ordering_candidate(candidates)
+    counts = question.counts(engine, least_replicas(question, engine), engine.layout.most_replicas)
+
+    def strained(replicas: int) -> bool:
+        return expected_strain(question.evaluator, candidate, question.rate_per_s / replicas) > 1.0
+
+    if not counts or strained(counts[-1]):
+        return math.inf
+    low, high = 0, len(counts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if strained(counts[middle]) else (low, middle)
+    return question.cost(engine, counts[low])
+
+
+def _roomiest(question: Question, best: Found) -> Found:
+    """The best plan's engine with the batch limits that leave most room to the tighter target."""
+    evaluator = question.evaluator
+    usable, _ = usable_candidates(evaluator, best.engine, evaluator.candidates(best.engine))
+    rate = best.requests_per_s / best.replicas
+    keeping = [m for m in measurements(evaluator, usable, rate) if m.keeps]
+    roomiest = min(keeping, key=lambda m: (_strain(evaluator, m), m.candidate.key), default=best.measured)
+    return Found(roomiest, best.replicas, best.requests_per_s)
+
+
+def _strain(evaluator: Evaluator, measured: Measured) -> float:
+    targets = evaluator.targets
+    return max(measured.ttft.high / targets.ttft_s, measured.tpot.high / targets.tpot_s)

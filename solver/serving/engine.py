@@ -1,0 +1,190 @@
+"""What a layout can do: step times, and memory for the cache under each token limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from costmodels.cluster import Cluster, GroupTopology, group_topology
+from costmodels.collectives import Collective, collective_s
+from costmodels.engine_profile import ENGINE_VLLM
+from costmodels.inference import BlockTimes, ServingPrecision, TableRange, block_times, step_times
+from costmodels.memory import framework_overhead_bytes
+from costmodels.operators import BATCH, SEQ
+from costmodels.queueing.step_times import StepTimes
+from costmodels.serving_memory import BlockMemory, block_memory, kv_tokens_that_fit
+from costmodels.units import DType
+from solver.graph import ModelGraph
+from solver.plan import LayerSpan, StageMemory
+from solver.request import PlanRequest, ServingWorkload
+from solver.serving.layouts import SEQUENCES, STEP_TOKENS, Layout, pipeline_stages
+
+
+@dataclass(frozen=True, eq=False)
+class StageNeeds:
+    """Memory that a stage needs before any cache, on its fullest device; workspace grows with the token limit."""
+
+    weights_bytes: float
+    kv_bytes_per_token: float
+    token_bytes: float
+    logits_bytes: float
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """A replica of a layout: layers and needs of its stages, step times, and what its devices offer."""
+
+    layout: Layout
+    spans: tuple[tuple[LayerSpan, ...], ...]
+    needs: tuple[StageNeeds, ...]
+    times: StepTimes
+    capacity_bytes: float
+    overhead_bytes: float
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What tells the engines of a request apart."""
+        return self.layout.group.name, self.layout.tp, self.layout.pp
+
+    def fixed_bytes(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> float:
+        """Weights, workspace and overhead of a stage."""
+        workspace = step_tokens * stage.token_bytes + sequences * stage.logits_bytes
+        return stage.weights_bytes + workspace + self.overhead_bytes
+
+    def usable_bytes(self) -> float:
+        """What the engine may fill of a device."""
+        return min(self.capacity_bytes, self.layout.group.node.device.memory_bytes * ENGINE_VLLM.memory_share)
+
+    def kv_tokens(self, *, step_tokens: int, sequences: int) -> int:
+        """Tokens that the cache of a replica holds: those of its fullest stage."""
+        return min(
+            kv_tokens_that_fit(
+                self.usable_bytes() - self.fixed_bytes(stage, step_tokens=step_tokens, sequences=sequences),
+                stage.kv_bytes_per_token,
+            )
+            for stage in self.needs
+        )
+
+    def stage_memory(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> StageMemory:
+        """Memory of a stage's device by kind, the cache as large as the replica can use."""
+        tokens = self.kv_tokens(step_tokens=step_tokens, sequences=sequences)
+        return StageMemory(
+            weights_bytes=stage.weights_bytes,
+            gradients_bytes=0.0,
+            optimizer_bytes=0.0,
+            activations_bytes=0.0,
+            transient_bytes=step_tokens * stage.token_bytes + sequences * stage.logits_bytes,
+            overhead_bytes=self.overhead_bytes,
+            capacity_bytes=self.capacity_bytes,
+            kv_cache_bytes=tokens * stage.kv_bytes_per_token if stage.kv_bytes_per_token else 0.0,
+        )
+
+
+class EngineBuilder:
+    """Builds engines of one request; tables of a block are made once for each device and tp."""
+
+    def __init__(
+        self, request: PlanRequest, *, sequence_tokens: int, step_tokens: int = STEP_TOKENS[-1], sequences: int = SEQUENCES[-1]
+    ):
+        assert isinstance(request.workload, ServingWorkload)
+        self._model: ModelGraph = request.model
+        self._cluster: Cluster = request.cluster
+        self._precision = serving_precision(request.workload)
+        self._range = TableRange(step_tokens, sequences, sequence_tokens)
+        self._times: dict[tuple[str, int], Mapping[str, BlockTimes]] = {}
+        self._memory: dict[int, Mapping[str, BlockMemory]] = {}
+
+    def engine(self, layout: Layout) -> Engine:
+        """The engine of a layout. Raises ClusterError when the device lacks the precision."""
+        spans = pipeline_stages(self._model, layout.pp)
+        times, memory = self._block_times(layout), self._block_memory(layout.tp)
+        links = [self._link(layout, stage) for stage in range(layout.pp - 1)]
+        device = layout.group.node.device
+        # One communicator for tp, one for the pipeline.
+        communicators = (layout.tp > 1) + (layout.pp > 1)
+        return Engine(
+            layout=layout,
+            spans=spans,
+            needs=tuple(_stage_needs(stage, memory) for stage in spans),
+            times=step_times(
+                [[(times[span.block], span.count) for span in stage] for stage in spans],
+                boundary_elements=self._boundary_elements(),
+                links=links,
+                precision=self._precision,
+                engine=ENGINE_VLLM,
+                table_range=self._range,
+            ),
+            capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
+            overhead_bytes=framework_overhead_bytes(communicators=communicators),
+        )
+
+    def _block_times(self, layout: Layout) -> Mapping[str, BlockTimes]:
+        key = (layout.group.name, layout.tp)
+        if key not in self._times:
+            topology = group_topology(self._cluster, n=layout.tp, stride=1, first=layout.first_rank)
+            self._times[key] = {
+                block.name: block_times(
+                    block.operators,
+                    self._model.dims,
+                    device=layout.group.node.device,
+                    tp_topology=topology,
+                    precision=self._precision,
+                    engine=ENGINE_VLLM,
+                    table_range=self._range,
+                )
+                for block in self._model.blocks
+            }
+        return self._times[key]
+
+    def _block_memory(self, tp: int) -> Mapping[str, BlockMemory]:
+        if tp not in self._memory:
+            self._memory[tp] = {
+                block.name: block_memory(block.operators, self._model.dims, tp=tp, precision=self._precision)
+                for block in self._model.blocks
+            }
+        return self._memory[tp]
+
+    def _link(self, layout: Layout, stage: int) -> GroupTopology:
+        """Topology between a stage and the next, in the replica where it is slowest (replicas may lie across nodes)."""
+        per_node = layout.group.node.devices_per_node
+        offsets = {(r * layout.devices) % per_node: r for r in range(min(layout.most_replicas, per_node))}
+        pairs = [
+            group_topology(
+                self._cluster,
+                n=2,
+                stride=layout.tp,
+                first=layout.first_rank + replica * layout.devices + stage * layout.tp,
+            )
+            for replica in sorted(offsets.values())
+        ]
+        return max(pairs, key=lambda pair: float(collective_s(Collective.SEND_RECV, 2**20, pair)))
+
+    def _boundary_elements(self) -> int:
+        """Elements of one token that go from one layer to the next."""
+        block = self._model.block(self._model.layers[0])
+        tensor = next(t for operator in block.operators for t in operator.outputs if t.name == block.output)
+        return tensor.elements({**self._model.dims, BATCH: 1, SEQ: 1})
+
+
+def serving_precision(workload: ServingWorkload) -> ServingPrecision:
+    """Formats of a workload: what is not quantised stays in 16 bits, the cache too unless its format is named (vLLM,
+    --kv-cache-dtype auto)."""
+    activations = DType.BF16 if workload.precision is DType.FP8 else workload.precision
+    return ServingPrecision(workload.precision, activations, workload.kv_dtype or activations)
+
+
+def _stage_needs(stage: tuple[LayerSpan, ...], memory: Mapping[str, BlockMemory]) -> StageNeeds:
+    here = {span.block for span in stage}
+    # A tied weight is stored again where its owner is on another stage.
+    tied = {
+        owner: size
+        for span in stage
+        for owner, size in memory[span.block].tied_bytes.items()
+        if owner.split("/")[0] not in here
+    }
+    return StageNeeds(
+        weights_bytes=sum(span.count * memory[span.block].weights_bytes for span in stage) + sum(tied.values()),
+        kv_bytes_per_token=sum(span.count * memory[span.block].kv_bytes_per_token for span in stage),
+        token_bytes=max(memory[span.block].token_bytes for span in stage),
+        logits_bytes=max(memory[span.block].logits_bytes for span in stage),
+    )

@@ -1,0 +1,258 @@
+"""Does a layout keep the promise at a rate? Bounds first, then simulation; every answer is kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
+from costmodels.queueing.simulation import (
+    Admission,
+    BatchLimits,
+    SimulationResult,
+    Targets,
+    Window,
+    simulate,
+    simulate_closed_loop,
+)
+from costmodels.queueing.statistics import Percentile
+from solver.request import FixedLength, Length, LognormalLength, ServingWorkload, Slo
+from solver.serving.engine import Engine
+from solver.serving.layouts import SEQUENCES, STEP_TOKENS
+
+REQUESTS = 10_000
+"""Requests of a simulation: 8,500 are counted, so a 95th percentile rests on 425 above it."""
+
+SCREENING_REQUESTS = 2_000
+"""Requests of the short simulation that comes first: its 95th percentiles must meet the targets too."""
+
+_SATURATED_REQUESTS = 2_000
+"""Requests of the simulation that finds what a full engine can keep up with."""
+
+MAX_UTILISATION = 0.97
+"""Load above which a plan is refused: the percentiles of a run of 10,000 requests say nothing of the long run there."""
+
+P95 = 0.95
+
+
+CandidateKey = tuple[str, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An engine with its batch limits; replicas and rate come later."""
+
+    engine: Engine
+    step_tokens: int
+    sequences: int
+
+    @property
+    def key(self) -> CandidateKey:
+        """What tells the candidates of a request apart; also their canonical order."""
+        return *self.engine.key, self.step_tokens, self.sequences
+
+    @property
+    def limits(self) -> BatchLimits:
+        """Limits as the queueing model wants them."""
+        kv_tokens = self.engine.kv_tokens(step_tokens=self.step_tokens, sequences=self.sequences)
+        return BatchLimits(self.sequences, self.step_tokens, kv_tokens, admission=Admission.PREEMPT)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What a request sees on an engine with nobody else: no load makes it faster."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A candidate, simulated at a rate per replica.
+
+    ``keeps`` is true when the percentiles of the short simulation and the upper ends of the confidence intervals of the long
+    one meet the targets, and the load is below MAX_UTILISATION. ``missed`` is true when a simulation ended early because a
+    target was sure to be missed; its figures are then those of the requests seen until then.
+    """
+
+    candidate: Candidate
+    rate_per_s: float
+    keeps: bool
+    ttft: Percentile
+    tpot: Percentile
+    utilisation: float
+    mean_batch: float
+    peak_running: int
+    missed: bool
+
+    @property
+    def only_overloaded(self) -> bool:
+        """Whether nothing but the load refuses it."""
+        return not self.keeps and not self.missed and self.utilisation > MAX_UTILISATION
+
+
+@dataclass
+class Evaluator:
+    """Simulates candidates for one workload and SLO; remembers what it has simulated."""
+
+    workload: ServingWorkload
+    slo: Slo
+    seed: int
+    simulations: int = 0
+    _measured: dict[tuple[CandidateKey, float], Measured] = field(default_factory=dict)
+    _rate_bound: dict[CandidateKey, float] = field(default_factory=dict)
+    _capacity: dict[CandidateKey, float] = field(default_factory=dict)
+    _alone: dict[tuple[tuple[str, int, int], int], Alone] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.prompt = token_count(self.workload.prompt_tokens)
+        self.output = token_count(self.workload.output_tokens)
+        self.targets = Targets(_target_s(self.slo.p95_ttft_ms), _target_s(self.slo.p95_tpot_ms))
+        # Times of a stream scale with the rate; what is asked stays the same.
+        self._unit_stream = poisson_stream(Load(1.0, self.prompt, self.output), requests=REQUESTS, seed=self.seed)
+        self.longest_request = int((self._unit_stream.prompt_tokens + self._unit_stream.output_tokens).max())
+
+    def load(self, rate_per_s: float) -> Load:
+        """The load of a replica that gets ``rate_per_s`` requests."""
+        return Load(rate_per_s, self.prompt, self.output)
+
+    def candidates(self, engine: Engine) -> list[Candidate]:
+        """Batch limits whose cache holds the longest request and every sequence of which may get a token, most first."""
+        found = []
+        for step_tokens in STEP_TOKENS:
+            for sequences in reversed(SEQUENCES):
+                fits = engine.kv_tokens(step_tokens=step_tokens, sequences=sequences) >= self.longest_request
+                per_slot = -(-sequences // engine.times.stages)
+                if fits and per_slot <= step_tokens:
+                    found.append(Candidate(engine, step_tokens, sequences))
+        return found
+
+    def alone(self, engine: Engine, step_tokens: int) -> Alone:
+        """Times of the request at the 95th percentile with nobody else in the engine, from the simulator itself.
+
+        Time to first token is that of the prompt's 95th percentile. Time per token is that of a request with this prompt:
+        with its own output when lengths are fixed, of its second token otherwise (later ones take longer).
+        """
+        key = (engine.key, step_tokens)
+        if key not in self._alone:
+            prompt = int(self.prompt.quantile(P95))
+            fixed = self.prompt.sigma == 0.0 and self.output.sigma == 0.0
+            output = max(2, int(self.output.quantile(P95))) if fixed else 2
+            stream = RequestStream(np.zeros(1), np.array([prompt]), np.array([output]))
+            everything = Window(warm_up=0.0, cool_down=0.0)
+            result = simulate(engine.times, stream, BatchLimits(1, step_tokens, prompt + output), window=everything)
+            tpot_s = float(result.tpot_s[0]) if self.output.quantile(P95) > 1 else 0.0
+            self._alone[key] = Alone(float(result.ttft_s[0]), tpot_s)
+        return self._alone[key]
+
+    def rate_bound(self, candidate: Candidate) -> float:
+        """Requests per second that no schedule of the engine can exceed.
+
+        On each stage a request needs (output - 1) / sequences steps of at least one token, or its tokens at the best rate
+        of any step, whichever is more; besides, its attention at the best rate of any batch.
+        """
+        if candidate.key not in self._rate_bound:
+            stages = range(candidate.engine.times.stages)
+            least = max(_least_work_s(candidate, stage, self.prompt, self.output) for stage in stages)
+            self._rate_bound[candidate.key] = 1.0 / least
+        return self._rate_bound[candidate.key]
+
+    def measure(self, candidate: Candidate, rate_per_s: float) -> Measured:
+        """Simulate a candidate at a rate; ends early when a target is sure to be missed."""
+        key = (candidate.key, rate_per_s)
+        if key not in self._measured:
+            self._measured[key] = self._simulate(candidate, rate_per_s, self.targets)
+        return self._measured[key]
+
+    def measure_fully(self, candidate: Candidate, rate_per_s: float) -> Measured:
+        """Simulate to the end whatever is missed, for figures of a layout that breaks the promise."""
+        return self._simulate(candidate, rate_per_s, Targets())
+
+    def capacity(self, candidate: Candidate) -> float:
+        """Requests per second of an engine that always has requests waiting."""
+        key = candidate.key
+        if key not in self._capacity:
+            self.simulations += 1
+            stream = self._stream(1.0, requests=_SATURATED_REQUESTS)
+            result = simulate_closed_loop(
+                candidate.engine.times, stream, candidate.limits, concurrency=2 * candidate.sequences, window=Window(0.0, 0.0)
+            )
+            # From a quarter to three quarters of the answers: the engine neither fills nor drains.
+            answered = np.sort(result.answered_s)
+            low, high = len(answered) // 4, 3 * len(answered) // 4
+            self._capacity[key] = (high - low) / float(answered[high] - answered[low])
+        return self._capacity[key]
+
+    def _simulate(self, candidate: Candidate, rate_per_s: float, targets: Targets) -> Measured:
+        result = self._run(candidate, rate_per_s, targets, SCREENING_REQUESTS)
+        if not result.missed:
+            result = self._run(candidate, rate_per_s, targets, REQUESTS)
+        ttft, tpot = result.ttft(P95), _tpot(result)
+        within = not result.missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
+        utilisation = rate_per_s / self.capacity(candidate) if within or not result.missed else math.nan
+        return Measured(
+            candidate=candidate,
+            rate_per_s=rate_per_s,
+            keeps=within and utilisation <= MAX_UTILISATION,
+            ttft=ttft,
+            tpot=tpot,
+            utilisation=utilisation,
+            mean_batch=result.mean_batch,
+            peak_running=result.peak_running,
+            missed=result.missed,
+        )
+
+    def _run(self, candidate: Candidate, rate_per_s: float, targets: Targets, requests: int) -> SimulationResult:
+        self.simulations += 1
+        stream = self._stream(rate_per_s, requests)
+        return simulate(candidate.engine.times, stream, candidate.limits, targets=targets)
+
+    def _stream(self, rate_per_s: float, requests: int = REQUESTS) -> RequestStream:
+        unit = self._unit_stream
+        return RequestStream(
+            unit.arrival_s[:requests] / rate_per_s, unit.prompt_tokens[:requests], unit.output_tokens[:requests]
+        )
+
+
+def token_count(length: Length) -> TokenCount:
+    """The distribution of a request's token count, as the queueing model takes it."""
+    if isinstance(length, FixedLength):
+        return TokenCount(float(length.fixed))
+    return TokenCount(length.mean, lognormal_sigma(length))
+
+
+def lognormal_sigma(length: LognormalLength) -> float:
+    """Log-scale deviation of a lognormal with this mean and 95th percentile.
+
+    ln p95 = ln mean - sigma^2 / 2 + z sigma has two solutions; the smaller one is meant.
+    """
+    z = 1.6448536269514722
+    spread = z * z - 2.0 * math.log(length.p95 / length.mean)
+    return z - math.sqrt(max(0.0, spread))
+
+
+def _target_s(milliseconds: float | None) -> float:
+    return math.inf if milliseconds is None else milliseconds / 1e3
+
+
+def _tpot(result: SimulationResult) -> Percentile:
+    """95th percentile of the time per output token, nothing where no request has a second token."""
+    return result.tpot(P95) if len(result.tpot_s) else Percentile(0.0, 0.0, 0.0)
+
+
+def _least_work_s(candidate: Candidate, stage: int, prompt: TokenCount, output: TokenCount) -> float:
+    """Least time that a mean request keeps one stage busy under the candidate's limits."""
+    times = candidate.engine.times
+    step_s = times.tokens_s[stage, 1 : candidate.step_tokens + 1]
+    per_slot = -(-candidate.sequences // times.stages)
+    later_tokens = max(0.0, output.mean - 1.0)
+    cheapest_token_s = float(np.min(step_s / np.arange(1, len(step_s) + 1)))
+    by_steps = later_tokens / per_slot * float(np.min(step_s))
+    by_tokens = (prompt.mean + later_tokens) * cheapest_token_s
+    sequences = np.arange(1, per_slot + 1)
+    decode_s = times.decode_s[stage, 1 : per_slot + 1, 0] / sequences
+    pairs = prompt.mean * (prompt.mean + 1.0) / 2.0
+    attention = later_tokens * float(np.min(decode_s)) + pairs * float(np.min(times.prefill_s_per_pair[stage]))
+    return max(by_steps, by_tokens) + attention

@@ -1,0 +1,153 @@
+"""The largest goodput: the highest rate at which a layout keeps the promise with all devices that it can use.
+
+As for the fewest devices, an engine is left out only when a bound or a simulation refuses every batch limit at the next rate
+of the grid above the best so far; a replica that misses its targets at a rate is taken to miss them at every higher rate.
+"""
+
+from __future__ import annotations
+
+import math
+
+from solver.control import Progress
+from solver.serving.engine import Engine
+from solver.serving.evaluation import Candidate
+from solver.serving.question import (
+    Found,
+    Question,
+    Refused,
+    SearchResult,
+    expected_strain,
+    measurements,
+    ordering_candidate,
+    replica_count,
+    usable_candidates,
+)
+
+RATE_GRID = 1.01
+"""Goodput is found on a geometric grid of rates, one percent apart."""
+
+_LEAST_RATE_SHARE = 1e-3
+"""Share of an engine's capacity below which no goodput is looked for."""
+
+
+def largest_goodput(question: Question) -> SearchResult:
+    """The layout that keeps the promise at the highest rate with all devices that it can use, on the grid of rates."""
+    result = SearchResult()
+    ordered = sorted(question.engines, key=lambda engine: (-_expected_goodput(question, engine), engine.key))
+    result.bound = 0.0
+    for done, engine in enumerate(ordered):
+        if question.stop():
+            ceilings = [_goodput_ceiling(question, engine) for engine in ordered[done:]]
+            result.bound = 1.0 / max(*ceilings, 1e-12, result.best.requests_per_s if result.best else 0.0)
+            return result
+        _raise_goodput(question, engine, result)
+        best = None if result.best is None else 1.0 / result.best.requests_per_s
+        question.progress(Progress(done + 1, len(ordered), best=best, note=engine.layout.name))
+    result.bound = 1.0 / result.best.requests_per_s if result.best else math.inf
+    return result
+
+
+def goodput_of(question: Question, candidate: Candidate, found: Found) -> Found:
+    """The highest rate of the grid at which one candidate keeps the promise, from a rate at which it does."""
+    step = _step_below(found.requests_per_s)
+    kept = _keeping_at(question, [candidate], found.replicas, step)
+    return found if kept is None else _upwards(question, [candidate], kept, step)
+
+
+def _raise_goodput(question: Question, engine: Engine, result: SearchResult) -> None:
+    evaluator = question.evaluator
+    candidates = evaluator.candidates(engine)
+    result.considered += len(candidates)
+    usable, why = usable_candidates(evaluator, engine, candidates)
+    counts = question.counts(engine, 1, engine.layout.most_replicas)
+    if not usable or not counts:
+        result.refused.append(Refused(engine, why or "the allowed numbers of replicas do not fit", math.inf))
+        return
+    replicas = counts[-1]
+    before = result.best
+    step = _step_below(_goodput_ceiling(question, engine)) if before is None else _step_below(before.requests_per_s) + 1
+    found = _keeping_at(question, usable, replicas, step)
+    if found is None and before is None:
+        found, step = _downwards(question, usable, replicas, step)
+    if found is None:
+        rate = RATE_GRID**step
+        why = f"misses the targets at {rate:.3g} requests/s with {replica_count(replicas)}, whatever the batch limits"
+        result.refused.append(Refused(engine, why, 1.0 / rate))
+        return
+    if before is not None:
+        result.beaten.append(before)
+    result.best = _upwards(question, usable, found, step)
+
+
+def _keeping_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
+    rate = RATE_GRID**step
+    for measured in measurements(question.evaluator, candidates, rate / replicas):
+        if measured.keeps:
+            return Found(measured, replicas, rate)
+    return None
+
+
+def _downwards(
+    question: Question, candidates: list[Candidate], replicas: int, refused_step: int
+) -> tuple[Found | None, int]:
+    """The highest step of the rate grid, below one that is refused, at which the promise is kept."""
+    stride, found, step = 8, None, refused_step
+    lowest = refused_step + math.floor(math.log(_LEAST_RATE_SHARE) / math.log(RATE_GRID))
+    while found is None:
+        refused_step, step = step, step - stride
+        if step < lowest:
+            return None, lowest
+        found, stride = _keeping_at(question, candidates, replicas, step), 2 * stride
+    return _between(question, candidates, found, step, refused_step)
+
+
+def _upwards(question: Question, candidates: list[Candidate], found: Found, step: int) -> Found:
+    """From a step at which the promise is kept to the highest one."""
+    stride = 1
+    while True:
+        higher = _keeping_at(question, candidates, found.replicas, step + stride)
+        if higher is None:
+            return _between(question, candidates, found, step, step + stride)[0] or found
+        found, step, stride = higher, step + stride, 2 * stride
+
+
+def _between(
+    question: Question, candidates: list[Candidate], found: Found, kept: int, refused: int
+) -> tuple[Found | None, int]:
+    while refused - kept > 1:
+        middle = (kept + refused) // 2
+        higher = _keeping_at(question, candidates, found.replicas, middle)
+        if higher is None:
+            refused = middle
+        else:
+            kept, found = middle, higher
+    return found, kept
+
+
+def _step_below(rate_per_s: float) -> int:
+    """Last step of the rate grid that is not above a rate."""
+    return math.floor(math.log(rate_per_s) / math.log(RATE_GRID) + 1e-9)
+
+
+def _goodput_ceiling(question: Question, engine: Engine) -> float:
+    """Rate that no schedule exceeds with all devices that the layout can use."""
+    candidates = question.evaluator.candidates(engine)
+    counts = question.counts(engine, 1, engine.layout.most_replicas)
+    if not candidates or not counts:
+        return 1e-12
+    return counts[-1] * max(question.evaluator.rate_bound(candidate) for candidate in candidates)
+
+
+def _expected_goodput(question: Question, engine: Engine) -> float:
+    """Rate that the analytic model thinks keeps the promise with all devices, to a factor of two."""
+    candidates = question.evaluator.candidates(engine)
+    counts = question.counts(engine, 1, engine.layout.most_replicas)
+    if not candidates or not counts:
+        return 0.0
+    candidate = ordering_candidate(candidates)
+    rate = question.evaluator.rate_bound(candidate)
+    for _ in range(10):
+        if expected_strain(question.evaluator, candidate, rate) <= 1.0:
+            return rate * counts[-1]
+        rate /= 2.0
+    return 0.0

@@ -1,0 +1,97 @@
+"""predict_serving: what a given layout does under the request's load."""
+
+from __future__ import annotations
+
+from costmodels.errors import PlanFileError
+from solver.control import ignore_progress, never_stop
+from solver.plan import Plan, SearchStats
+from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.serving.answer import feasible_plan, infeasible_plan, predicted_certificate
+from solver.serving.engine import Engine, EngineBuilder
+from solver.serving.evaluation import Candidate, Evaluator
+from solver.serving.goodput import goodput_of
+from solver.serving.layouts import Layout, layouts, require_servable
+from solver.serving.question import Found, Question
+from solver.serving.reasons import memory_shortfall, missed_targets, rate_of
+
+
+def predict_serving(request: PlanRequest, plan: Plan) -> Plan:
+    """The plan's layout and batch limits with every figure predicted anew.
+
+    Infeasible, with the reason, when it does not fit in memory or misses a target. Objective throughput: figures are at the
+    plan's goodput, else at the request's arrival rate. Raises PlanFileError when the plan does not belong to the request.
+    """
+    require_servable(request)
+    assert isinstance(request.workload, ServingWorkload)
+    layout, replicas = _layout(request, plan)
+    assert plan.serving is not None
+    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    builder = EngineBuilder(
+        request,
+        sequence_tokens=evaluator.longest_request,
+        step_tokens=plan.serving.max_num_batched_tokens,
+        sequences=plan.serving.max_num_seqs,
+    )
+    engine = builder.engine(layout)
+    candidate = Candidate(engine, plan.serving.max_num_batched_tokens, plan.serving.max_num_seqs)
+    if candidate.limits.kv_tokens < evaluator.longest_request:
+        reason = memory_shortfall(
+            engine, step_tokens=candidate.step_tokens, sequences=candidate.sequences, tokens=evaluator.longest_request
+        )
+        return infeasible_plan(request, reason, _stats(evaluator))
+    rate = rate_of(request)
+    measured = evaluator.measure_fully(candidate, rate / replicas)
+    if not measured.keeps:
+        return infeasible_plan(request, missed_targets(evaluator, measured), _stats(evaluator))
+    found = Found(measured, replicas, rate)
+    if request.objective is Objective.THROUGHPUT:
+        found = goodput_of(_question(request, engine, evaluator, replicas), candidate, found)
+    certificate = predicted_certificate(request, found)
+    return feasible_plan(request, found, evaluator=evaluator, certificate=certificate, stats=_stats(evaluator), notes=())
+
+
+def _question(request: PlanRequest, engine: Engine, evaluator: Evaluator, replicas: int) -> Question:
+    return Question(
+        engines=(engine,),
+        evaluator=evaluator,
+        rate_per_s=rate_of(request),
+        replicas=(replicas,),
+        unit_cost=lambda _: 1.0,
+        stop=never_stop,
+        progress=ignore_progress,
+    )
+
+
+def _stats(evaluator: Evaluator) -> SearchStats:
+    return SearchStats(candidates=1, evaluated=evaluator.simulations, seconds=0.0)
+
+
+def _layout(request: PlanRequest, plan: Plan) -> tuple[Layout, int]:
+    """The layout that the plan describes; raises PlanFileError when it is none of this request."""
+    if plan.kind != "serving" or plan.axes is None or plan.serving is None or not plan.stages or not plan.stages[0].devices:
+        raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)
+    first = min(devices.first for stage in plan.stages for devices in stage.devices)
+    for layout in layouts(request):
+        same = (layout.tp, layout.pp) == (plan.axes.tp, plan.axes.pp)
+        if same and layout.first_rank <= first < layout.first_rank + layout.group.n_devices:
+            _require_room(layout, plan)
+            return layout, plan.serving.replicas
+    raise PlanFileError(
+        "the plan's layout does not fit the request's model and cluster",
+        given=f"tp {plan.axes.tp}, pp {plan.axes.pp}, first device {first}",
+        remedy="use a tp that divides the model and a node, and values that the search allows",
+    )
+
+
+def _require_room(layout: Layout, plan: Plan) -> None:
+    assert plan.serving is not None
+    if not 1 <= plan.serving.replicas <= layout.most_replicas:
+        raise PlanFileError(
+            "the cluster has no room for the plan's replicas", given=plan.serving.replicas, allowed=f"1 to {layout.most_replicas}"
+        )
+    per_slot = -(-plan.serving.max_num_seqs // layout.pp)
+    if plan.serving.max_num_seqs < 1 or per_slot > plan.serving.max_num_batched_tokens:
+        raise PlanFileError(
+            "impossible batch limits: a step must have room for a token of every sequence",
+            given=(plan.serving.max_num_seqs, plan.serving.max_num_batched_tokens),
+        )

@@ -1,0 +1,147 @@
+"""What a search asks, what it finds, and the measurements that every objective needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from costmodels.queueing.analytic import predict
+from solver.control import OnProgress, Stop
+from solver.serving.engine import Engine
+from solver.serving.evaluation import Candidate, Evaluator, Measured
+
+_ORDERING_STEP_TOKENS = 4096
+"""Token limit at which the analytic model orders engines."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Replicas of a candidate that keep the promise, as simulated at their share of ``requests_per_s``."""
+
+    measured: Measured
+    replicas: int
+    requests_per_s: float
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of every replica."""
+        return self.measured.candidate.engine
+
+    @property
+    def devices(self) -> int:
+        """Devices of all replicas."""
+        return self.replicas * self.engine.layout.devices
+
+
+@dataclass(frozen=True, eq=False)
+class Refused:
+    """Why an engine is not part of the best plan, and the least objective that it could still have had."""
+
+    engine: Engine
+    why: str
+    objective_at_least: float
+
+
+@dataclass
+class SearchResult:
+    """The best plan, plans that were best for a while, engines refused, and the proven bound of the objective."""
+
+    best: Found | None = None
+    beaten: list[Found] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    bound: float = math.inf
+    considered: int = 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a search asks.
+
+    engines      every engine of the space
+    rate_per_s   requests per second that the plan must serve
+    replicas     allowed numbers of replicas; empty does not restrict
+    unit_cost    what one device of an engine costs, for the objectives devices (1) and cost (its price)
+    """
+
+    engines: Sequence[Engine]
+    evaluator: Evaluator
+    rate_per_s: float
+    replicas: tuple[int, ...]
+    unit_cost: Callable[[Engine], float]
+    stop: Stop
+    progress: OnProgress
+
+    def cost(self, engine: Engine, replicas: int) -> float:
+        """Objective of a number of replicas."""
+        return replicas * engine.layout.devices * self.unit_cost(engine)
+
+    def counts(self, engine: Engine, least: int, most: int) -> list[int]:
+        """Allowed numbers of replicas from least to most."""
+        numbers: Sequence[int] = sorted(set(self.replicas)) if self.replicas else range(least, most + 1)
+        return [n for n in numbers if least <= n <= min(most, engine.layout.most_replicas)]
+
+
+def usable_candidates(evaluator: Evaluator, engine: Engine, candidates: list[Candidate]) -> tuple[list[Candidate], str]:
+    """Candidates whose request alone meets the targets; where there are none, why."""
+    if not candidates:
+        return [], "weights and the cache of the longest request do not fit in memory"
+    targets = evaluator.targets
+    usable = []
+    for candidate in candidates:
+        alone = evaluator.alone(engine, candidate.step_tokens)
+        if alone.ttft_s <= targets.ttft_s and alone.tpot_s <= targets.tpot_s:
+            usable.append(candidate)
+    if usable:
+        return usable, ""
+    times = [evaluator.alone(engine, candidate.step_tokens) for candidate in candidates]
+    ttft_ms, tpot_ms = 1e3 * min(a.ttft_s for a in times), 1e3 * min(a.tpot_s for a in times)
+    return [], f"a request alone takes at least {ttft_ms:.0f} ms to its first token and {tpot_ms:.1f} ms a token"
+
+
+def least_replicas(question: Question, engine: Engine) -> int:
+    """Replicas below which the arrivals outrun the engine, by a bound that holds for every schedule."""
+    candidates = question.evaluator.candidates(engine)
+    if not candidates:
+        return 1
+    bound = max(question.evaluator.rate_bound(candidate) for candidate in candidates)
+    return max(1, math.ceil(question.rate_per_s / bound * (1.0 - 1e-12)))
+
+
+def measurements(evaluator: Evaluator, candidates: list[Candidate], rate_per_s: float) -> Iterator[Measured]:
+    """Simulations of all candidates at a rate, but those that can't differ from one already seen.
+
+    For one token limit, sequence limits come largest first. A limit that a run never reached changes nothing, nor does
+    any smaller one that it never reached either.
+    """
+    by_step_tokens: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        if rate_per_s < evaluator.rate_bound(candidate):
+            by_step_tokens.setdefault(candidate.step_tokens, []).append(candidate)
+    for group in sorted(by_step_tokens.values(), key=lambda group: expected_strain(evaluator, group[0], rate_per_s)):
+        unreached = math.inf
+        for candidate in group:
+            if candidate.sequences >= unreached:
+                continue
+            measured = evaluator.measure(candidate, rate_per_s)
+            yield measured
+            cache_never_full = measured.peak_running * evaluator.longest_request <= candidate.limits.kv_tokens
+            if cache_never_full and not measured.only_overloaded:
+                unreached = min(unreached, measured.peak_running)
+
+
+def expected_strain(evaluator: Evaluator, candidate: Candidate, rate_per_s: float) -> float:
+    """How close the analytic model sees a candidate to its targets: the larger ratio of percentile to target."""
+    figures = predict(candidate.engine.times, evaluator.load(rate_per_s), candidate.limits)
+    ratios = (figures.ttft_p95_s / evaluator.targets.ttft_s, figures.tpot_p95_s / evaluator.targets.tpot_s)
+    return max(figures.utilisation, *(ratio for ratio in ratios if not math.isnan(ratio)))
+
+
+def ordering_candidate(candidates: list[Candidate]) -> Candidate:
+    """The candidate that stands for its engine where engines are put in order."""
+    return min(candidates, key=lambda c: (abs(c.step_tokens - _ORDERING_STEP_TOKENS), -c.sequences))
+
+
+def replica_count(count: int) -> str:
+    """Words for a number of replicas."""
+    return "1 replica" if count == 1 else f"{count} replicas"
