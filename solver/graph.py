@@ -18,7 +18,7 @@ from costmodels.units import STRICT_RECORD, Name, PositiveInt
 
 MODEL_GRAPH_SCHEMA = "meshwright.model-graph/1"
 MAX_OPERATORS = 20_000
-MAX_LAYERS = 100_000
+MAX_LAYERS = 1024
 MAX_DIM = 10**9
 MAX_RANK = 8
 """Sizes of dims and ranks of tensors are bounded so that no product of them leaves the range of a float."""

@@ -9,9 +9,9 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from costmodels.collectives import Collective, collective_s
 
 from costmodels.cluster import Device, group_topology
+from costmodels.collectives import Collective, collective_s
 from costmodels.compute import memory_bound_s
 from costmodels.memory import framework_overhead_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
 from costmodels.operators import OperatorKind

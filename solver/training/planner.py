@@ -17,7 +17,7 @@ from solver.training.partition import Shortfall
 from solver.training.report import decided_plan, feasible_plan, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search, stage_tables
 from solver.training.sizes import search_sizes
-from solver.training.space import Candidate, Mesh, candidates
+from solver.training.space import Candidate, Mesh, families
 
 
 def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -148,7 +148,7 @@ def _division_reason(request: PlanRequest) -> Reason:
         f"{workload.global_batch}, the sequence of {workload.seq_len} and the model's heads, feed-forward and vocabulary "
         f"sizes evenly, with tp inside a node and at most {len(request.model.layers)} stages"
     )
-    dp_limit = max((c.mesh.dp for c in candidates(request)), default=workload.global_batch)
+    dp_limit = max((family.mesh.dp for family in families(request)), default=workload.global_batch)
     return Reason(
         constraint="divisibility",
         need=float(n_devices),

@@ -22,7 +22,7 @@ from solver.request import PlanRequest
 from solver.training.costs import Sharding, StageKind, StageTable, TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
-from solver.training.space import Candidate, Mesh, candidates
+from solver.training.space import Candidate, Family, Mesh, families
 
 RELATIVE_TIE = 1e-12
 """Step times closer than this count as equal; the canonical order then decides."""
@@ -89,15 +89,21 @@ def search(
         bound_s, node = state.pop()
         if state.n_popped % PROGRESS_EVERY == 0:
             progress(state.progress(bound_s))
-        if isinstance(node, Member):
-            state.try_member(node)
-        else:
-            state.expand_family(node)
+        match node:
+            case _Unpriced(family):
+                state.price_family(family)
+            case Family():
+                state.expand_family(node)
+            case Member():
+                state.try_member(node)
     return state.finish()
 
 
-Family = list[Candidate]
-"""Candidates that share mesh, micro-batch and residual layout."""
+@dataclass(frozen=True)
+class _Unpriced:
+    """A family whose bound has not been computed yet; until then it is 0."""
+
+    family: Family
 
 
 class _Search:
@@ -110,16 +116,11 @@ class _Search:
         self.n_popped = 0
         self.n_extra = 0
         self.solved_meshes: set[Mesh] = set()
-        self.heap: list[tuple[float, int, Family | Member]] = []
+        self.heap: list[tuple[float, int, _Node]] = []
         self._order = itertools.count()
-        families: dict[tuple[object, ...], Family] = {}
-        for candidate in candidates(request):
-            self.result.n_candidates += 1
-            families.setdefault((candidate.mesh, candidate.microbatch, candidate.boundary), []).append(candidate)
-        for family in families.values():
-            bound_s = family_bound_s(family[0], costs)
-            if bound_s is not None:
-                self._push(bound_s, family)
+        for family in families(request):
+            self.result.n_candidates += len(family.zero_stages) * len(family.recompute)
+            self._push(0.0, _Unpriced(family))
 
     def is_over(self, limit_s: float) -> bool:
         """Whether nothing left can matter: the best is proven and has rivals to show, or all is beyond the limit."""
@@ -131,15 +132,21 @@ class _Search:
         rivals = len(self.solved_meshes) > MIN_ALTERNATIVES or self.n_extra >= MAX_EXTRA_MEMBERS
         return (self.result.complete and rivals) or self._out_of_work()
 
-    def pop(self) -> tuple[float, Family | Member]:
+    def pop(self) -> tuple[float, _Node]:
         """The open node with the lowest bound."""
         bound_s, _, node = heapq.heappop(self.heap)
         self.n_popped += 1
         return bound_s, node
 
+    def price_family(self, family: Family) -> None:
+        """Put a family back under its bound, or drop it if its blocks can't be sharded its way."""
+        bound_s = family_bound_s(next(family.candidates()), self.costs)
+        if bound_s is not None:
+            self._push(bound_s, family)
+
     def expand_family(self, family: Family) -> None:
         """Put a family's members in its place."""
-        for candidate in family:
+        for candidate in family.candidates():
             for member in expand(candidate, self.costs):
                 self._push(member_bound_s(member), member)
 
@@ -176,11 +183,14 @@ class _Search:
             result.bound_s = left_s
         return result
 
-    def _push(self, bound_s: float, node: Family | Member) -> None:
+    def _push(self, bound_s: float, node: _Node) -> None:
         heapq.heappush(self.heap, (bound_s, next(self._order), node))
 
     def _out_of_work(self) -> bool:
         return self.max_solved is not None and self.result.n_solved >= self.max_solved
+
+
+_Node = _Unpriced | Family | Member
 
 
 def expand(candidate: Candidate, costs: TrainingCosts) -> Iterator[Member]:
@@ -265,9 +275,12 @@ def _take(result: SearchResult, solved: Solved) -> None:
 def closest_to_fitting(request: PlanRequest, costs: TrainingCosts, *, stop: Stop) -> tuple[Candidate, Shortfall] | None:
     """Of an infeasible request, the candidate that lacks the least memory on its fullest stage; None if none divides."""
     waiting: list[tuple[float, int, Candidate, Sharding]] = []
-    for candidate in candidates(request):
-        for member in expand(candidate, costs):
-            waiting.append((least_shortfall_bytes(member), len(waiting), candidate, member.sharding))
+    for family in families(request):
+        if stop():
+            return None
+        for candidate in family.candidates():
+            for member in expand(candidate, costs):
+                waiting.append((least_shortfall_bytes(member), len(waiting), candidate, member.sharding))
     heapq.heapify(waiting)
     best: tuple[Candidate, Shortfall] | None = None
     while waiting and not stop():

@@ -77,8 +77,26 @@ class Candidate:
         return (mesh.tp, mesh.cp, mesh.pp, mesh.dp, self.microbatch, self.zero_stage, self.boundary.dim or "", modes)
 
 
-def candidates(request: PlanRequest) -> Iterator[Candidate]:
-    """Every outer candidate that uses all devices of the cluster and divides the global batch evenly."""
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Candidates that differ only in ZeRO stage and recompute modes."""
+
+    mesh: Mesh
+    microbatch: int
+    n_microbatches: int
+    boundary: Spec
+    zero_stages: tuple[int, ...]
+    recompute: tuple[tuple[Recompute, ...], ...]
+
+    def candidates(self) -> Iterator[Candidate]:
+        """The family's members."""
+        for zero_stage in self.zero_stages:
+            for modes in self.recompute:
+                yield Candidate(self.mesh, self.microbatch, self.n_microbatches, zero_stage, self.boundary, modes)
+
+
+def families(request: PlanRequest) -> Iterator[Family]:
+    """Every outer candidate that uses all devices of the cluster and divides the global batch evenly, in families."""
     workload, search = request.workload, request.search
     assert isinstance(workload, TrainingWorkload)
     if search.space is Space.LAUNCHABLE and search.launcher not in _LAUNCHERS:
@@ -87,19 +105,18 @@ def candidates(request: PlanRequest) -> Iterator[Candidate]:
             given=search.launcher.value,
             allowed=", ".join(launcher.value for launcher in _LAUNCHERS),
         )
+    modes = _recompute_choices(search)
     for mesh in meshes(request):
         per_replica, rest = divmod(workload.global_batch, mesh.dp)
-        if rest:
+        zero_stages = tuple(_zero_stages(mesh, search))
+        if rest or not zero_stages:
             continue
-        for microbatch in _divisors(per_replica):
-            if not _allowed(microbatch, search.microbatch):
+        for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
+            if search.space is Space.LAUNCHABLE and not _LAUNCHERS[search.launcher].expresses(mesh, boundary):
                 continue
-            for zero_stage in _zero_stages(mesh, search):
-                for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
-                    if search.space is Space.LAUNCHABLE and not _LAUNCHERS[search.launcher].expresses(mesh, boundary):
-                        continue
-                    for modes in _recompute_choices(search):
-                        yield Candidate(mesh, microbatch, per_replica // microbatch, zero_stage, boundary, modes)
+            for microbatch in _divisors(per_replica):
+                if _allowed(microbatch, search.microbatch):
+                    yield Family(mesh, microbatch, per_replica // microbatch, boundary, zero_stages, modes)
 
 
 def meshes(request: PlanRequest) -> Iterator[Mesh]:

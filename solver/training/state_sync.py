@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from costmodels.collectives import Collective, collective_s
 
 from costmodels.cluster import GroupTopology
+from costmodels.collectives import Collective, collective_s
 from solver.block_problem import Criterion
 from solver.request import TrainingWorkload
 
