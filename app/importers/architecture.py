@@ -62,14 +62,23 @@ class Layer:
 class Embedding:
     """Token embedding, and what is added to it.
 
-    width            dim of the embedding; when it is not ``hidden``, a projection follows
-    position_dim     dim of a learned position table, if any
-    norm             normalisation of the sum, if any
+    width                   dim of the embedding; when it is not ``hidden``, a projection follows
+    position_dim, type_dim  dims of learned tables of positions and of token types, if any
+    norm                    normalisation of the sum, if any
     """
 
     width: str = HIDDEN
     position_dim: str | None = None
+    type_dim: str | None = None
     norm: NormKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PatchEmbedding:
+    """Projection of image patches of ``patch_dim`` numbers, a class token and learned positions."""
+
+    patch_dim: str
+    position_dim: str
 
 
 class Tie(StrEnum):
@@ -80,20 +89,48 @@ class Tie(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Transform:
+    """Dense layer with activation function and norm before a vocabulary head, in a dim of its own."""
+
+    dim: str
+    function: str
+    norm: NormKind
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
-    """Final norm (if any) and vocabulary head; ``width`` as in Embedding."""
+    """Final norm and transform (if any) and vocabulary head; ``width`` as in Embedding."""
 
     tie: Tie
     norm: NormKind | None
     bias: Bias = Bias.NONE
     width: str = HIDDEN
+    transform: Transform | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassHead:
+    """Final norm and a classifier of the first token; its classes are the vocabulary."""
+
+    norm: NormKind
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder: sizes of dims, embedding, every layer in order, head."""
+    """A stack of layers: sizes of dims, embedding, every layer in order, head."""
 
     dims: Mapping[str, int]
     layers: tuple[Layer, ...]
+    head: Head | ClassHead
+    embedding: Embedding | PatchEmbedding = Embedding()
+
+
+@dataclass(frozen=True)
+class EncoderDecoder:
+    """Two stacks: layers of the decoder read the normed output of the encoder too."""
+
+    dims: Mapping[str, int]
+    encoder: tuple[Layer, ...]
+    decoder: tuple[Layer, ...]
+    norm: NormKind
     head: Head
-    embedding: Embedding = Embedding()

@@ -95,6 +95,15 @@ class ConfigFields:
             )
         return tuple(value)
 
+    def optional_entries(self, name: str) -> int | None:
+        """Number of entries of an object that isn't empty, or None for null."""
+        key, value = self._entry(name)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping) or not value:
+            raise self._wrong_type(key, value, "an object with an entry for each label")
+        return len(value)
+
     def optional_indices(self, name: str) -> frozenset[int] | None:
         """A list of layer indices, or None for null."""
         key, value = self._entry(name)

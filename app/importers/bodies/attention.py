@@ -20,6 +20,8 @@ from app.importers.parts import (
 )
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 
+RELATIVE_POSITIONS = "relative_positions"
+
 
 class Position(StrEnum):
     """How attention knows about positions: rotated queries and keys, or nothing of its own (learned, ALiBi, none)."""
@@ -36,19 +38,14 @@ class QkNorm(StrEnum):
     ALL_HEADS = "all_heads"
 
 
-class Sink(StrEnum):
-    """Whether each head has a learned logit that takes attention away from the keys (gpt-oss)."""
-
-    NONE = "none"
-    PER_HEAD = "per_head"
-
-
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Grouped-query attention with one fused projection for Q, K and V.
 
     window     sliding window in tokens (chunk of a chunked mask), None for full attention
     qk_norm    with its kind in ``qk_norm_kind``
+    kernel_weights   what the kernel itself learns: a logit for each head that takes attention away from the keys (gpt-oss),
+                     a table of relative positions (T5)
     """
 
     position: Position = Position.ROTARY
@@ -58,13 +55,15 @@ class Attention:
     mask: AttentionMask = AttentionMask.CAUSAL
     qk_norm: QkNorm = QkNorm.NONE
     qk_norm_kind: NormKind = NormKind.RMS
-    sink: Sink = Sink.NONE
+    kernel_weights: tuple[Weight, ...] = ()
 
     @property
     def tag(self) -> str:
         """Word that tells blocks with this body from blocks with another kind of attention."""
         if self.mask is AttentionMask.CHUNKED:
             return "chunked"
+        if any(weight.name == RELATIVE_POSITIONS for weight in self.kernel_weights):
+            return "relative"
         return "full" if self.window is None else "sliding"
 
     def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
@@ -97,8 +96,9 @@ class Attention:
             )
             query, key = steps[-1].outputs
         context = activation("context", HEADS, HEAD_DIM)
-        sinks = (Weight("sinks", (HEADS,)),) if self.sink is Sink.PER_HEAD else ()
-        steps.append(attention_kernel(query, key, value, context, mask=self.mask, window=self.window, weights=sinks))
+        steps.append(
+            attention_kernel(query, key, value, context, mask=self.mask, window=self.window, weights=self.kernel_weights)
+        )
         out = activation("attn_out", HIDDEN)
         steps.append(
             projection(
@@ -142,10 +142,11 @@ def attention_kernel(
     mask: AttentionMask,
     window: int | None,
     weights: tuple[Weight, ...] = (),
+    name: str = "attention",
 ) -> Operator:
     """Flash attention: keeps its inputs and its output; scores are computed again in the backward pass."""
     return Operator(
-        "attention",
+        name,
         OperatorKind.ATTENTION,
         inputs=(query, key, value),
         outputs=(context,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.importers.families.deepseek import DEEPSEEK_FAMILIES
+from app.importers.families.encoders import ENCODER_FAMILIES
 from app.importers.families.family import Family
 from app.importers.families.gemma import GEMMA_FAMILIES
 from app.importers.families.gpt import GPT_FAMILIES
@@ -11,6 +12,15 @@ from app.importers.families.llama import LLAMA_FAMILIES
 from app.importers.families.moe import MOE_FAMILIES
 from app.importers.families.nemotron import NEMOTRON_FAMILIES
 
-_GROUPS = (LLAMA_FAMILIES, GEMMA_FAMILIES, GPT_FAMILIES, MOE_FAMILIES, DEEPSEEK_FAMILIES, HYBRID_FAMILIES, NEMOTRON_FAMILIES)
+_GROUPS = (
+    LLAMA_FAMILIES,
+    GEMMA_FAMILIES,
+    GPT_FAMILIES,
+    MOE_FAMILIES,
+    DEEPSEEK_FAMILIES,
+    HYBRID_FAMILIES,
+    NEMOTRON_FAMILIES,
+    ENCODER_FAMILIES,
+)
 
 FAMILIES: dict[str, Family] = {family.model_type: family for group in _GROUPS for family in group}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.importers.architecture import Architecture, Head, Tie
+from app.importers.architecture import Architecture, EncoderDecoder, Head, Tie
 from app.importers.bodies.mlp import Gate, Mlp
 from app.importers.config_fields import ConfigFields
 from app.importers.parts import (
@@ -36,7 +36,7 @@ class Family:
 
     model_type: str
     architectures: tuple[str, ...]
-    read: Callable[[ConfigFields], Architecture]
+    read: Callable[[ConfigFields], Architecture | EncoderDecoder]
     defaults: Mapping[str, Any]
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -47,8 +47,11 @@ def decoder_dims(
     ffn: int,
     head_dim: int | None = None,
     kv_heads: int | None = None,
+    vocab: int | None = None,
 ) -> dict[str, int]:
-    """Sizes of the dims of a decoder; what is not given: as many key/value heads as heads, head_dim hidden / heads."""
+    """Sizes of the dims of a decoder; what is not given: as many key/value heads as heads, head_dim
+    hidden / heads, vocab_size as the file has it.
+    """
     hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     kv_heads = heads if kv_heads is None else kv_heads
     if heads % kv_heads:
@@ -71,7 +74,7 @@ def decoder_dims(
         HEAD_DIM: head_dim,
         FFN: ffn,
     }
-    return sizes | {VOCAB: fields.size("vocab_size")}
+    return sizes | {VOCAB: fields.size("vocab_size") if vocab is None else vocab}
 
 
 def bias(present: bool) -> Bias:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from app.importers.architecture import Architecture, Body, Branch, Layer
-from app.importers.bodies.attention import Attention, Position, QkNorm, Sink
+from app.importers.bodies.attention import Attention, Position, QkNorm
 from app.importers.bodies.experts import EXPERT_FFN, EXPERTS, SHARED_FFN, TOP_K, Experts, SharedExpert
 from app.importers.config_fields import ConfigFields
 from app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
-from app.importers.parts import Bias, NormKind
+from app.importers.parts import HEADS, Bias, NormKind
 from costmodels.errors import ModelError
-from costmodels.operators import AttentionMask
+from costmodels.operators import AttentionMask, Weight
 
 _EXPERT_ALIASES = {"num_experts": ("num_local_experts",)}
 _MIXTRAL_DEFAULTS = {
@@ -95,6 +95,7 @@ _LLAMA4_DEFAULTS = {
     "attention_bias": False,
 }
 _CHUNKED = "chunked_attention"
+_SINKS = (Weight("sinks", (HEADS,)),)
 
 
 def expert_dims(fields: ConfigFields, *, width: int, shared_width: int | None = None) -> dict[str, int]:
@@ -182,7 +183,7 @@ def _read_gpt_oss(fields: ConfigFields) -> Architecture:
                 qkv_bias=attention_bias,
                 out_bias=attention_bias,
                 window=window if kind == SLIDING else None,
-                sink=Sink.PER_HEAD,
+                kernel_weights=_SINKS,
             ),
             experts,
         )
