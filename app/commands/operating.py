@@ -7,6 +7,10 @@ from app.errors import EXIT_GOOD
 from app.settings import LogLevel, Settings
 
 
+SHUTDOWN_S = 10
+"""Time that running requests have to finish when the service is told to stop; then their solves are ended."""
+
+
 def run_schema(name: str | None) -> int:
     """Print a JSON Schema, or the names of all."""
     from app.json_schemas import json_schema, schema_id, schema_names
@@ -41,5 +45,13 @@ def run_serve(host: str, port: int, settings: Settings) -> int:
 
     # The access log is our own: it has the request id.
     level = LogLevel.INFO if settings.log_level is LogLevel.WARNING else settings.log_level
-    uvicorn.run(create_app(settings), host=host, port=port, log_config=None, access_log=False, log_level=level.value)
+    uvicorn.run(
+        create_app(settings),
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        log_level=level.value,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
     return EXIT_GOOD

@@ -13,7 +13,7 @@ from pathlib import Path
 from app.commands.exits import print_json, say
 from app.commands.inputs import STDIN, FilesBeside, folder_of, read_document
 from app.errors import EXIT_GOOD, EXIT_NO, StoreError
-from app.plans.documents import plan_document, read_plan, read_plan_document
+from app.plans.documents import REQUEST_FIELD, plan_document, read_plan
 from app.plans.store import KeyedRequest, PlanStore, keyed_request, plan_text
 from app.render.plan_page import NextStep, default_launcher, print_plan
 from app.requests.resolve import request_document, resolve_request
@@ -25,6 +25,9 @@ from solver.request import PlanRequest
 
 PAGE_WIDTH = 80
 """Columns of a page that does not go to a terminal."""
+
+SHORT_DIGEST = len("sha256:") + 12
+"""Characters of a digest that a command names: enough to be the only one so among millions of plans."""
 
 
 class Store(Enum):
@@ -63,7 +66,7 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
         _write_file(command.file, document)
     if command.output is Output.JSON:
         print_json(document)
-    plan = read_plan({name: value for name, value in document.items() if name != "request"})
+    plan = read_plan(document)
     if command.output is Output.PAGE:
         _print_page(plan, request, _next_step(plan, request, command, is_stored=stored))
     return EXIT_GOOD if plan.feasible else EXIT_NO
@@ -74,10 +77,10 @@ def run_predict(request_path: str, plan_path: str, output: Output) -> int:
     if request_path == plan_path == STDIN:
         raise InvalidInputError("request and plan can't both come from stdin", given="-")
     request = _read_request(request_path)
-    plan = _read_plan_only(read_document(plan_path, what="plan"))
+    plan = read_plan(read_document(plan_path, what="plan"))
     predicted = replace(predict_here(request, plan), digest="")
     if output is Output.JSON:
-        print_json(plan_document(predicted) | {"request": request_document(request)})
+        print_json(plan_document(predicted) | {REQUEST_FIELD: request_document(request)})
     else:
         _print_page(predicted, request, NextStep("Predicted only: this plan is not stored.", None))
     return EXIT_GOOD if predicted.feasible else EXIT_NO
@@ -87,18 +90,11 @@ def _read_request(path: str) -> PlanRequest:
     return resolve_request(read_document(path, what="request"), files=FilesBeside(folder_of(path)))
 
 
-def _read_plan_only(document: object) -> Plan:
-    """The plan of a document with or without its request: ``predict`` is given the request apart."""
-    if isinstance(document, dict) and "request" in document:
-        return read_plan_document(document).plan
-    return read_plan(document)
-
-
 def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) -> tuple[str, bool]:
     """Text of the plan document, and whether it is in the store."""
     if store is not None and command.store is Store.USE:
         found = store.find(key.digest)
-        if found is not None:
+        if found is not None and _is_readable(found):
             return found, True
     plan = _solve(key.request)
     if store is None:
@@ -110,6 +106,16 @@ def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) ->
         say(f"warning: the plan was not stored: {error}")
         return plan_text(plan, key), False
     return (kept if is_new else plan_text(plan, key)), True
+
+
+def _is_readable(text: str) -> bool:
+    """Whether this version reads the stored plan; one of another form is left alone and solved anew."""
+    try:
+        read_plan(json.loads(text))
+    except InvalidInputError as error:
+        say(f"warning: the stored plan is not of this version's form, solving anew: {error}")
+        return False
+    return True
 
 
 def _solve(request: PlanRequest) -> Plan:
@@ -144,10 +150,12 @@ def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_sto
         where.append(f"stored as {plan.digest}")
     if command.file is not None:
         where.append(f"written to {command.file}")
-    place = f"Plan {' and '.join(where) or 'not stored: add -o FILE to keep it'}"
+    place = f"Plan {' and '.join(where) or 'neither stored nor written to a file'}"
     if not plan.feasible:
         return NextStep(place, None)
-    source = str(command.file) if command.file is not None else plan.digest[:19] if is_stored else "PLAN.json"
+    if command.file is None and not is_stored:
+        return NextStep(place, f"meshwright plan {command.request} -o plan.json")
+    source = plan.digest[:SHORT_DIGEST] if command.file is None else str(command.file)
     return NextStep(place, f"meshwright export {source} --to {default_launcher(request)}")
 
 

@@ -46,7 +46,7 @@ def read_plan_document(document: object) -> AnsweredRequest:
         raise PlanFileError("this is no plan document", given=given, allowed=f"schema: {PLAN_SCHEMA}")
     if REQUEST_FIELD not in document:
         raise PlanFileError("the plan document has no 'request'", remedy="write plan files with 'meshwright plan -o FILE'")
-    plan = read_plan({name: value for name, value in document.items() if name != REQUEST_FIELD})
+    plan = read_plan(document)
     try:
         request = resolve_request(document[REQUEST_FIELD], files=NoFiles())
     except InvalidInputError as error:
@@ -55,7 +55,9 @@ def read_plan_document(document: object) -> AnsweredRequest:
 
 
 def read_plan(document: object) -> Plan:
-    """The plan of a parsed plan document without its request; raises DocumentError."""
+    """The plan of a parsed plan document, whose request is not looked at; raises DocumentError."""
+    if isinstance(document, dict):
+        document = {name: value for name, value in document.items() if name != REQUEST_FIELD}
     return read_record(Plan, document, what="plan")
 
 

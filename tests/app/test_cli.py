@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -131,7 +132,7 @@ def test_the_store_answers_the_second_time(cli: Cli, monkeypatch: pytest.MonkeyP
 def test_no_store_leaves_no_file(cli: Cli) -> None:
     assert cli("plan", cli.write("request.json", training()), "--no-store") == 0
     assert not (cli.folder / "data").exists()
-    assert "not stored" in cli.out
+    assert "neither stored nor written" in cli.out
 
 
 def test_a_store_that_cannot_be_used_is_a_warning(cli: Cli) -> None:
@@ -151,6 +152,17 @@ def test_plan_file_holds_plan_and_request_whole_or_not_at_all(cli: Cli) -> None:
     assert [path.name for path in cli.folder.iterdir() if path.name.startswith(".")] == []
     assert cli("plan", cli.write("request.json", training()), "-o", str(cli.folder / "no" / "plan.json")) == 2
     assert "can't be written" in cli.err
+
+
+def test_a_stored_plan_of_another_form_is_solved_anew(cli: Cli) -> None:
+    request = cli.write("request.json", training())
+    cli("plan", request)
+    with sqlite3.connect(cli.folder / "data" / "meshwright" / "plans.db") as store:
+        store.execute("UPDATE plans SET plan = replace(plan, '\"feasible\"', '\"possible\"')")
+    store.close()
+    assert cli("plan", request) == 0
+    assert "not of this version's form" in cli.err
+    assert "Feasible" in cli.out
 
 
 def test_infeasible_is_exit_1_with_the_reason(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
