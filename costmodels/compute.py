@@ -208,4 +208,4 @@ def _plain(*sizes: Sizes) -> bool:
 
 def _columns(*sizes: Sizes) -> tuple[list[Floats], tuple[int, ...]]:
     arrays = np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes))
-    return [np.ascontiguousarray(array).reshape(-1) for array in arrays], arrays[0].shape
+    return [np.array(array, order="C").reshape(-1) for array in arrays], arrays[0].shape
