@@ -2,60 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from costmodels.cluster import Device
 from costmodels.compute import kernel_error
 from costmodels.kernel_calibration import KernelError, KernelKind, VectorKernel
-from costmodels.operators import OperatorKind
+from costmodels.operator_time import operator_time
+from costmodels.operators import BATCH, SEQ, OperatorKind
 from solver.plan import Band, CalibrationUse
 from solver.request import PlanRequest, TrainingWorkload
 
 
+@dataclass(frozen=True, slots=True)
+class KernelShare:
+    """A kind of kernel that the model runs: its share of the compute time of a micro-batch, and its error."""
+
+    kind: KernelKind | VectorKernel
+    share: float
+    error: KernelError
+
+
 def calibrations_used(request: PlanRequest) -> tuple[CalibrationUse, ...]:
-    """Each device's kernel calibration with its error, one entry a kind of kernel that the model runs."""
+    """Each device's kernel calibration with its error, one entry a kind of kernel, the most used first."""
     return tuple(
         CalibrationUse(
-            id=f"{device.calibration}/{kind}", device=device.name, median_error=e.median, p95_error=e.p95, basis=e.basis
+            id=f"{device.calibration}/{used.kind.value}",
+            device=device.name,
+            median_error=used.error.median,
+            p95_error=used.error.p95,
+            basis=f"{used.share:.0%} of compute; {used.error.basis}",
         )
         for device in _devices(request)
-        for kind, e in _errors(request, device)
+        for used in kernel_shares(request, device)
     )
 
 
 def step_time_bands(request: PlanRequest, *, step_time_s: float, tokens_per_s: float, mfu: float) -> Mapping[str, Band]:
-    """Bands of the figures that follow from kernel times: the worst 95th-percentile error among the kernels used.
+    """Bands of the figures that follow from kernel times.
 
-    Errors of single kernels partly cancel in a step, and what is not a kernel (overlap, stragglers, data loading) is not in
-    them: the band says how sure the parts are, not yet the whole.
+    The relative width is the 95th-percentile error of each kind of kernel, weighted by its share of compute: as if all
+    kernels of a kind erred the same way, which they do not. What is not a kernel (overlap, stragglers, data loading) is not
+    in it: the band says how sure the parts are, not yet the whole.
     """
-    error, basis = max(
-        ((e.p95, f"95th percentile of held-out {kind} kernels of {device.calibration}: {e.basis}")
-         for device in _devices(request) for kind, e in _errors(request, device)),
-        key=lambda item: item[0],
-    )  # fmt: skip
-    return {
-        "step_time_s": Band(step_time_s / (1 + error), step_time_s * (1 + error), basis),
-        "tokens_per_s": Band(tokens_per_s / (1 + error), tokens_per_s * (1 + error), basis),
-        "mfu": Band(mfu / (1 + error), mfu * (1 + error), basis),
+    widths = {
+        device.calibration: sum(used.share * used.error.p95 for used in kernel_shares(request, device))
+        for device in _devices(request)
     }
+    key = max(widths, key=lambda name: (widths[name], name))
+    error, basis = widths[key], f"95th-percentile held-out kernel errors of {key}, weighted by share of compute"
+    return {
+        name: Band(value / (1 + error), value * (1 + error), basis)
+        for name, value in (("step_time_s", step_time_s), ("tokens_per_s", tokens_per_s), ("mfu", mfu))
+    }
+
+
+def kernel_shares(request: PlanRequest, device: Device) -> list[KernelShare]:
+    """Kinds of kernels by their share of one unsharded sequence's compute on a device, largest first."""
+    workload, model = request.workload, request.model
+    assert isinstance(workload, TrainingWorkload)
+    sizes = {**model.dims, BATCH: 1, SEQ: workload.seq_len}
+    seconds: dict[KernelKind | VectorKernel, float] = {}
+    for run in model.chain:
+        for operator in model.block(run.block).operators:
+            time = operator_time(operator, sizes, device=device, dtype=workload.precision)
+            parts: dict[KernelKind | VectorKernel, float]
+            if operator.kind is OperatorKind.ATTENTION:
+                parts = {KernelKind.PREFILL_ATTENTION: time.forward_s, KernelKind.ATTENTION_BACKWARD: time.backward_s}
+            else:
+                kind = KernelKind.GEMM if operator.kind is OperatorKind.MATMUL else VectorKernel.STREAM
+                parts = {kind: time.forward_s + time.backward_s}
+            for kind, part_s in parts.items():
+                seconds[kind] = seconds.get(kind, 0.0) + run.repeat * part_s
+    total = sum(seconds.values())
+    head_dim = model.dims.get("head_dim", 128)
+    return [
+        KernelShare(kind, part_s / total, kernel_error(device, workload.precision, kind, head_dim=head_dim))
+        for kind, part_s in sorted(seconds.items(), key=lambda item: (-item[1], item[0].value))
+    ]
 
 
 def _devices(request: PlanRequest) -> list[Device]:
     by_name = {group.node.device.name: group.node.device for group in request.cluster.groups}
     return [by_name[name] for name in sorted(by_name)]
-
-
-def _errors(request: PlanRequest, device: Device) -> Iterator[tuple[str, KernelError]]:
-    workload = request.workload
-    assert isinstance(workload, TrainingWorkload)
-    present = {operator.kind for block in request.model.blocks for operator in block.operators}
-    head_dim = request.model.dims.get("head_dim", 128)
-    kinds: list[KernelKind | VectorKernel] = []
-    if OperatorKind.MATMUL in present:
-        kinds.append(KernelKind.GEMM)
-    if OperatorKind.ATTENTION in present:
-        kinds += [KernelKind.PREFILL_ATTENTION, KernelKind.ATTENTION_BACKWARD]
-    kinds.append(VectorKernel.STREAM)
-    for kind in kinds:
-        yield kind.value, kernel_error(device, workload.precision, kind, head_dim=head_dim)
