@@ -155,6 +155,8 @@ class _Search:
         result = self.result
         result.n_members += 1
         if least_shortfall_bytes(member) > 0:
+            if not result.complete and member.candidate.mesh not in result.refused:
+                _refuse(result, member.candidate, smallest_shortfall(member.candidate, member.tables))
             return
         self.n_extra += result.complete
         result.n_solved += 1
