@@ -5,7 +5,8 @@ MeshwrightError
 │   ├── ModelError           a model file or graph
 │   ├── ClusterError         a cluster, node or device
 │   ├── WorkloadError        a workload, SLO, objective or search option
-│   └── PlanFileError        a stored or edited plan
+│   ├── PlanFileError        a stored or edited plan
+│   └── ExportError          a plan that a launcher can't start
 ├── InfeasibleError          the answer is no: nothing in the declared space fits (exit code 1)
 └── PlanRejectedError        the independent checker refused a plan of our own (exit code 3)
 """
@@ -52,6 +53,10 @@ class WorkloadError(InvalidInputError):
 
 class PlanFileError(InvalidInputError):
     """A plan document that can't be read or does not belong to the request."""
+
+
+class ExportError(InvalidInputError):
+    """A plan that the launcher it is exported to can't start."""
 
 
 class InfeasibleError(MeshwrightError):

@@ -1,0 +1,44 @@
+"""Exporters: a plan as the command line of a launcher, one launcher a file.
+
+Launchers change their flags with every release, so each exporter names the release that it writes for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from app.exporters.deepspeed import export_deepspeed
+from app.exporters.export import Export
+from app.exporters.launchable import require_launchable
+from app.exporters.megatron_lm import export_megatron_lm
+from app.exporters.torchtitan import export_torchtitan
+from app.exporters.vllm import export_vllm
+from costmodels.errors import ExportError
+from solver.plan import Plan
+from solver.request import Launcher, PlanRequest
+
+__all__ = ["LAUNCHERS", "Export", "export"]
+
+LAUNCHERS: Mapping[str, Callable[[Plan, PlanRequest], Export]] = MappingProxyType(
+    {
+        Launcher.MEGATRON_LM.value: export_megatron_lm,
+        Launcher.DEEPSPEED.value: export_deepspeed,
+        Launcher.TORCHTITAN.value: export_torchtitan,
+        Launcher.VLLM.value: export_vllm,
+    }
+)
+"""The exporter of each launcher by the name users give it."""
+
+_KINDS = {Launcher.VLLM: "serving"}
+
+
+def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
+    """The plan for a launcher; raises ExportError for an unknown launcher or a plan that it can't start."""
+    if launcher not in LAUNCHERS:
+        raise ExportError("unknown launcher", given=launcher, allowed=", ".join(LAUNCHERS))
+    wanted = _KINDS.get(Launcher(launcher), "training")
+    if plan.kind != wanted:
+        raise ExportError(f"{launcher} launches {wanted} plans", given=f"a {plan.kind} plan")
+    require_launchable(plan, request, Launcher(launcher))
+    return LAUNCHERS[launcher](plan, request)

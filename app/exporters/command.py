@@ -1,0 +1,88 @@
+"""Writing command lines: one flag with its values a line, quoted for a shell."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from solver.request import PlanRequest
+
+PORT = 29500
+"""torchrun's own default of --master-port."""
+
+Words = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShellVariable:
+    """A value that the shell of each node fills in."""
+
+    name: str
+
+
+def flag(name: str, *values: object) -> Words:
+    """``--name value ...`` as words; values are quoted, shell variables are not."""
+    return (f"--{name}", *(_word(value) for value in values))
+
+
+def command_text(*, environment: Iterable[tuple[str, str]] = (), parts: Sequence[Words]) -> str:
+    """The command, one part a line, continued by backslashes."""
+    lines = [f"{name}={shlex.quote(value)}" for name, value in environment]
+    lines += [" ".join(part) for part in parts]
+    return " \\\n    ".join(lines)
+
+
+def torchrun(request: PlanRequest, n_devices: int) -> list[Words]:
+    """torchrun over the first ``n_devices`` ranks of the cluster: the same command on every node, node rank aside.
+
+    Ranks are numbered node by node, as plans number them, so a node's rank must be its place in the cluster.
+    """
+    per_node = devices_per_node(request, n_devices)
+    if len(per_node) == 1:
+        return [("torchrun", "--standalone", *flag("nproc-per-node", n_devices))]
+    equal = len(set(per_node)) == 1
+    return [
+        (
+            "torchrun",
+            *flag("nnodes", len(per_node)),
+            *flag("nproc-per-node", per_node[0] if equal else ShellVariable("DEVICES")),
+        ),
+        (*flag("node-rank", ShellVariable("NODE_RANK")), *flag("master-addr", ShellVariable("MASTER_ADDR"))),
+        flag("master-port", PORT),
+    ]
+
+
+def node_assumptions(request: PlanRequest, n_devices: int) -> tuple[str, ...]:
+    """What ``torchrun`` takes for granted about the nodes."""
+    per_node = devices_per_node(request, n_devices)
+    if len(per_node) == 1:
+        return ()
+    names = ", ".join(f"{group.name} ({group.nodes})" for group in request.cluster.groups)
+    said = [
+        f"NODE_RANK is the node's place in the cluster, 0 to {len(per_node) - 1}, through the groups in order: {names}; "
+        "MASTER_ADDR is the address of node 0"
+    ]
+    if len(set(per_node)) > 1:
+        counts = ", ".join(str(count) for count in per_node)
+        said.append(f"DEVICES is the number of devices that the node takes part with: {counts} for nodes 0, 1, ...")
+    return tuple(said)
+
+
+def devices_per_node(request: PlanRequest, n_devices: int) -> tuple[int, ...]:
+    """Devices that each node takes part with, first to last."""
+    counts: list[int] = []
+    left = n_devices
+    for group in request.cluster.groups:
+        for _ in range(group.nodes):
+            if left <= 0:
+                return tuple(counts)
+            counts.append(min(left, group.node.devices_per_node))
+            left -= counts[-1]
+    return tuple(counts)
+
+
+def _word(value: object) -> str:
+    if isinstance(value, ShellVariable):
+        return f'"${value.name}"'
+    return shlex.quote(str(value))

@@ -1,0 +1,145 @@
+"""DeepSpeed: ds_config.json and the launcher's line.
+
+A configuration file sets batch, ZeRO and AutoTP; pipeline stages and recomputation are set in the training script.
+"""
+
+from __future__ import annotations
+
+import json
+
+from app.exporters.command import Words, command_text, devices_per_node, flag
+from app.exporters.export import Export
+from app.exporters.launchable import recompute_differs, recompute_mode
+from costmodels.memory import Optimizer
+from costmodels.operators import OperatorKind
+from costmodels.units import DType
+from solver.plan import Plan
+from solver.request import Launcher, PlanRequest, Recompute, TrainingWorkload
+
+VERSION = "0.19.8"
+CONFIG = "ds_config.json"
+SCRIPT = "train.py"
+GB = 1e9
+
+_OPTIMIZERS: dict[Optimizer, dict[str, object]] = {
+    Optimizer.ADAMW: {"type": "AdamW", "params": {"lr": 1e-4}},
+    Optimizer.SGD_MOMENTUM: {"type": "SGD", "params": {"lr": 1e-4, "momentum": 0.9}},
+    Optimizer.MUON: {"type": "Muon", "params": {"lr": 1e-4}},
+}
+
+
+def export_deepspeed(plan: Plan, request: PlanRequest) -> Export:
+    """The configuration of batch, precision, ZeRO and tensor parallelism, and the line that starts a script with it."""
+    workload = request.workload
+    assert isinstance(workload, TrainingWorkload)
+    config = ds_config(plan, workload)
+    return Export(
+        launcher=Launcher.DEEPSPEED,
+        version=VERSION,
+        command=command_text(parts=_launch_words(request, plan.devices)),
+        files={CONFIG: json.dumps(config, indent=2) + "\n"},
+        inexpressible=(*recompute_differs(plan), *_inexpressible(plan, request)),
+        assumptions=_assumptions(plan, request),
+    )
+
+
+def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
+    """The configuration document. train_batch_size = micro-batch x accumulation x data-parallel ranks, or DeepSpeed stops."""
+    axes, microbatch = plan.axes, plan.microbatch
+    assert axes is not None and microbatch is not None
+    zero_stage = plan.stages[0].zero_stage
+    config: dict[str, object] = {
+        "train_batch_size": workload.global_batch,
+        "train_micro_batch_size_per_gpu": microbatch.size,
+        "gradient_accumulation_steps": microbatch.count,
+        "optimizer": _OPTIMIZERS[workload.optimizer],
+        "zero_optimization": {"stage": zero_stage, "overlap_comm": zero_stage >= 1},
+        "data_types": {"grad_accum_dtype": workload.gradient_dtype.value},
+    }
+    if workload.precision in (DType.BF16, DType.FP16):
+        config[workload.precision.value] = {"enabled": True}
+    if axes.tp > 1:
+        config["tensor_parallel"] = {"autotp_size": axes.tp, "vocab_parallel_lm_head": True}
+    if axes.pp > 1:
+        interval = 1 if recompute_mode(plan) is Recompute.FULL else 0
+        config["pipeline"] = {"stages": axes.pp, "activation_checkpoint_interval": interval}
+    return config
+
+
+def uniform_parts(n_layers: int, n_stages: int) -> tuple[int, ...]:
+    """Layers of each stage under PipelineModule's partition_method "uniform": the first stages take one layer more."""
+    each, rest = divmod(n_layers, n_stages)
+    return tuple(each + (1 if stage < rest else 0) for stage in range(n_stages))
+
+
+def _launch_words(request: PlanRequest, n_devices: int) -> list[Words]:
+    per_node = devices_per_node(request, n_devices)
+    hosts: list[Words] = [] if len(per_node) == 1 else [flag("hostfile", "hostfile")]
+    return [
+        ("deepspeed",),
+        *hosts,
+        (*flag("num_nodes", len(per_node)), *flag("num_gpus", per_node[0])),
+        (SCRIPT, *flag("deepspeed"), *flag("deepspeed_config", CONFIG)),
+    ]
+
+
+def _inexpressible(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+    axes, mode = plan.axes, recompute_mode(plan)
+    assert axes is not None
+    lost = []
+    if mode is Recompute.SELECTIVE:
+        lost.append("selective recompute: DeepSpeed recomputes what the script wraps; wrap attention and norms in it")
+    elif mode is Recompute.FULL and axes.pp == 1:
+        lost.append("full recompute: no key turns it on; call model.gradient_checkpointing_enable() in the script")
+    if axes.tp > 1:
+        whole = (1 - 1 / axes.tp) * _embedding_bytes(request)
+        lost.append(
+            f"a vocabulary-parallel embedding: AutoTP keeps the table whole on every rank, {whole / GB:.2f} GB of weights more "
+            "than planned"
+        )
+    if axes.pp > 1:
+        lost += _pipeline_losses(plan, request)
+    return tuple(lost)
+
+
+def _pipeline_losses(plan: Plan, request: PlanRequest) -> list[str]:
+    axes = plan.axes
+    assert axes is not None
+    lost = [f"pipeline stages: the script must build PipelineModule(layers, num_stages={axes.pp})"]
+    counts = tuple(sum(span.count for span in stage.blocks) for stage in plan.stages)
+    if counts != uniform_parts(len(request.model.layers), axes.pp):
+        borders = [sum(counts[:i]) for i in range(axes.pp + 1)]
+        lost.append(
+            f"stage borders: no partition_method gives {counts} layers; override PipelineModule._partition_layers with "
+            f"parts {borders} (embedding and head count as layers)"
+        )
+    if axes.tp > 1:
+        lost.append("tp beside pp: AutoTP does not reach into PipelineModule; its layers must be tensor-parallel themselves")
+    return lost
+
+
+def _embedding_bytes(request: PlanRequest) -> float:
+    """Weights of the token table and its kin, in the workload's number format."""
+    elements = sum(
+        weight.elements(request.model.dims)
+        for block in request.model.blocks
+        for operator in block.operators
+        if operator.kind is OperatorKind.EMBEDDING
+        for weight in operator.weights
+    )
+    return elements * request.workload.precision.size_bytes
+
+
+def _assumptions(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+    said = [
+        f"{SCRIPT} is your training script: it builds the model and calls deepspeed.initialize with the configuration",
+        "the learning rate is a stand-in",
+    ]
+    per_node = devices_per_node(request, plan.devices)
+    if len(per_node) > 1:
+        said.append("hostfile lists the nodes in the cluster's order, as 'host slots=devices'")
+    if len(set(per_node)) > 1:
+        said.append(f"nodes take part with {', '.join(str(n) for n in per_node)} devices: give these as slots, not num_gpus")
+    if plan.stages[0].zero_stage == 3 and plan.axes is not None and plan.axes.tp > 1:
+        said.append("AutoTP beside ZeRO-3 is supported from 0.19 on; its documentation still says ZeRO 0 to 2")
+    return tuple(said)

@@ -1,0 +1,78 @@
+"""Which plans a launcher can start: the checker's rules, read for that launcher."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodels.errors import ExportError
+from solver.plan import Plan
+from solver.request import Launcher, PlanRequest, Recompute, Search, Space
+from solver.verify import Rule, check
+
+_MODES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+
+_ABOUT_FIGURES = frozenset(
+    {
+        Rule.IN_FLIGHT,
+        Rule.WEIGHTS,
+        Rule.GRADIENTS,
+        Rule.OPTIMIZER,
+        Rule.ACTIVATIONS,
+        Rule.TRANSIENT,
+        Rule.KV_CACHE,
+        Rule.CAPACITY,
+        Rule.PEAK_MEMORY,
+        Rule.STAGE_TIME,
+        Rule.STEP_TIME,
+        Rule.BREAKDOWN,
+        Rule.TOKENS,
+        Rule.MFU,
+        Rule.COST,
+        Rule.BANDS,
+        Rule.UTILISATION,
+        Rule.SLO,
+    }
+)
+"""Rules about predicted figures, which no launcher reads."""
+
+
+def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> None:
+    """Raise ExportError when the plan is infeasible, broken, or breaks a rule of the launcher.
+
+    Recompute modes that differ by stage are let through: a launcher with one mode for all can run the most saving one.
+    """
+    if not plan.feasible:
+        message = None if plan.reason is None else plan.reason.message
+        raise ExportError("an infeasible answer has nothing to launch", given=message)
+    asked = replace(request, search=Search(space=Space.LAUNCHABLE, launcher=launcher))
+    broken = [v for v in check(with_one_recompute_mode(plan), asked) if v.rule not in _ABOUT_FIGURES]
+    if broken:
+        raise ExportError(
+            f"{launcher.value} can't launch this plan",
+            given="; ".join(str(violation) for violation in broken),
+            remedy=f"plan again with search.launcher: {launcher.value}, or export to another launcher",
+        )
+
+
+def with_one_recompute_mode(plan: Plan) -> Plan:
+    """The plan with the most saving of its stages' recompute modes on all of them."""
+    if not plan.stages:
+        return plan
+    mode = max((stage.recompute for stage in plan.stages), key=_MODES.index)
+    return replace(plan, stages=tuple(replace(stage, recompute=mode) for stage in plan.stages))
+
+
+def recompute_mode(plan: Plan) -> Recompute:
+    """The mode that a launcher with one mode for all stages runs."""
+    return with_one_recompute_mode(plan).stages[0].recompute
+
+
+def recompute_differs(plan: Plan) -> tuple[str, ...]:
+    """What is lost where stages recompute differently."""
+    modes = [stage.recompute.value for stage in plan.stages]
+    if len(set(modes)) == 1:
+        return ()
+    return (
+        f"recompute by stage ({', '.join(modes)}): the launcher has one mode for all, so every stage runs "
+        f"{recompute_mode(plan).value}, which fits memory and is slower than planned",
+    )

@@ -1,0 +1,203 @@
+"""Megatron-LM: arguments of pretrain_gpt.py.
+
+Rules are those of megatron/training/arguments.py (validate_args) and core/transformer/transformer_config.py.
+"""
+
+from __future__ import annotations
+
+from app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
+from app.exporters.export import Export
+from app.exporters.launchable import recompute_differs, recompute_mode
+from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
+from costmodels.errors import ExportError
+from costmodels.memory import Optimizer
+from costmodels.units import DType
+from solver.plan import Plan
+from solver.request import Launcher, PlanRequest, Recompute, TrainingWorkload
+
+VERSION = "core 0.16 to 0.20"
+MAX_VOCAB_MULTIPLE = 128
+"""Default of --make-vocab-size-divisible-by: the vocabulary is padded to a multiple of this times tp."""
+
+_SERIAL_LAUNCHES = ("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+"""validate_args asks for it beside tensor or context parallelism before Blackwell; its FSDP refuses it."""
+
+
+def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
+    """Arguments for the model, the parallelism and the memory choices; data and hyperparameters are stand-ins."""
+    workload = request.workload
+    assert isinstance(workload, TrainingWorkload) and plan.axes is not None
+    shape = decoder_shape(request.model)
+    zero_stage = plan.stages[0].zero_stage
+    if workload.optimizer is Optimizer.MUON and zero_stage > 0:
+        raise ExportError(
+            "Megatron-LM's Muon runs without its distributed optimizer and without FSDP",
+            given=f"ZeRO stage {zero_stage}",
+            allowed="ZeRO stage 0",
+            remedy="plan again with search.zero_stages: [0], or with another optimizer",
+        )
+    parts = [
+        *torchrun(request, plan.devices),
+        ("pretrain_gpt.py",),
+        *_model_words(shape, workload.seq_len),
+        *_vocabulary_words(shape.vocab, plan.axes.tp),
+        *_parallelism_words(plan, request),
+        *_batch_words(plan, workload),
+        *_recompute_words(plan),
+        *_state_words(plan),
+        *_optimizer_words(workload),
+    ]
+    serial = (plan.axes.tp > 1 or plan.axes.cp > 1) and zero_stage < 2
+    return Export(
+        launcher=Launcher.MEGATRON_LM,
+        version=VERSION,
+        command=command_text(environment=(_SERIAL_LAUNCHES,) if serial else (), parts=parts),
+        inexpressible=(*recompute_differs(plan), *_inexpressible(shape, plan, workload)),
+        assumptions=_assumptions(shape, plan, request),
+    )
+
+
+def stage_layers(plan: Plan, request: PlanRequest) -> tuple[int, ...]:
+    """Decoder layers of each stage; embedding and head not counted."""
+    return tuple(sum(span.count for span in stage.blocks if is_layer(request.model.block(span.block))) for stage in plan.stages)
+
+
+def pipeline_layout(layers: tuple[int, ...]) -> str:
+    """--pipeline-model-parallel-layout: E embedding, t decoder layer, L loss, | next stage, *n repeated."""
+    stages = ["" if n == 0 else "t" if n == 1 else f"t*{n}" for n in layers]
+    return f"E{'|'.join(stages)}L"
+
+
+def _model_words(shape: DecoderShape, seq_len: int) -> list[Words]:
+    words = [
+        flag("num-layers", shape.layers),
+        flag("hidden-size", shape.hidden),
+        flag("ffn-hidden-size", shape.ffn),
+        (*flag("num-attention-heads", shape.heads), *flag("kv-channels", shape.head_dim)),
+        (*flag("seq-length", seq_len), *flag("max-position-embeddings", shape.n_positions or seq_len)),
+        flag("normalization", "RMSNorm" if shape.norm is Norm.RMS else "LayerNorm"),
+    ]
+    if shape.kv_heads < shape.heads:
+        words.append((*flag("group-query-attention"), *flag("num-query-groups", shape.kv_heads)))
+    position = {Positions.ROTARY: "rope", Positions.LEARNED: "learned_absolute", Positions.ELSEWHERE: "none"}
+    words.append(flag("position-embedding-type", position[shape.positions]))
+    function = {Gate.SWIGLU: "swiglu", Gate.GEGLU: "swiglu", Gate.SQUARED_RELU: "squared-relu"}.get(shape.gate)
+    words += [] if function is None else [flag(function)]
+    if not shape.linear_bias:
+        words.append(flag("disable-bias-linear"))
+        words += [flag("add-qkv-bias")] if shape.qkv_bias else []
+    if shape.qk_norm:
+        words.append(flag("qk-layernorm"))
+    if not shape.tied:
+        words.append(flag("untie-embeddings-and-output-weights"))
+    if shape.window is not None:
+        words.append(flag("window-size", f"{shape.window - 1},0"))
+    # The cost model counts no dropout masks.
+    return [*words, (*flag("attention-dropout", 0), *flag("hidden-dropout", 0))]
+
+
+def vocabulary_multiple(vocab: int, tp: int) -> int:
+    """The largest power of two up to 128 that lets tp divide the vocabulary without padding; 128 where padding is due."""
+    multiple = MAX_VOCAB_MULTIPLE
+    while multiple > 1 and vocab % (multiple * tp):
+        multiple //= 2
+    return multiple if vocab % (multiple * tp) == 0 else MAX_VOCAB_MULTIPLE
+
+
+def _vocabulary_words(vocab: int, tp: int) -> list[Words]:
+    # NullTokenizer adds one token to the size it is given (megatron/training/tokenizer).
+    return [
+        (*flag("mock-data"), *flag("tokenizer-type", "NullTokenizer"), *flag("vocab-size", vocab - 1)),
+        flag("make-vocab-size-divisible-by", vocabulary_multiple(vocab, tp)),
+    ]
+
+
+def _parallelism_words(plan: Plan, request: PlanRequest) -> list[Words]:
+    axes = plan.axes
+    assert axes is not None
+    words = [flag("tensor-model-parallel-size", axes.tp), flag("pipeline-model-parallel-size", axes.pp)]
+    if plan.sequence_parallel:
+        words.append(flag("sequence-parallel"))
+    if axes.cp > 1:
+        words.append((*flag("context-parallel-size", axes.cp), *flag("cp-comm-type", "p2p")))
+    layers = stage_layers(plan, request)
+    if len(set(layers)) > 1:
+        words.append(flag("pipeline-model-parallel-layout", pipeline_layout(layers)))
+    return words
+
+
+def _batch_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
+    assert plan.microbatch is not None
+    return [(*flag("micro-batch-size", plan.microbatch.size), *flag("global-batch-size", workload.global_batch))]
+
+
+def _recompute_words(plan: Plan) -> list[Words]:
+    match recompute_mode(plan):
+        case Recompute.NONE:
+            return []
+        case Recompute.SELECTIVE:
+            return [(*flag("recompute-granularity", "selective"), *flag("recompute-modules", "core_attn", "layernorm"))]
+        case Recompute.FULL:
+            uniform = (*flag("recompute-method", "uniform"), *flag("recompute-num-layers", 1))
+            return [(*flag("recompute-granularity", "full"), *uniform)]
+
+
+def _state_words(plan: Plan) -> list[Words]:
+    """ZeRO-1 is the distributed optimizer, ZeRO-2 and 3 are Megatron-FSDP; gradients travel under the backward pass."""
+    axes, zero_stage = plan.axes, plan.stages[0].zero_stage
+    assert axes is not None
+    if axes.dp * axes.cp == 1:
+        return []
+    words = [flag("overlap-grad-reduce")]
+    if zero_stage >= 1:
+        words += [flag("use-distributed-optimizer"), flag("overlap-param-gather")]
+    if zero_stage >= 2:
+        strategy = "optim_grads" if zero_stage == 2 else "optim_grads_params"
+        words += [(*flag("use-megatron-fsdp"), *flag("data-parallel-sharding-strategy", strategy))]
+        words += [flag("ckpt-format", "fsdp_dtensor"), flag("no-gradient-accumulation-fusion")]
+    return words
+
+
+def _optimizer_words(workload: TrainingWorkload) -> list[Words]:
+    optimizer = {
+        Optimizer.ADAMW: flag("optimizer", "adam"),
+        Optimizer.SGD_MOMENTUM: (*flag("optimizer", "sgd"), *flag("sgd-momentum", 0.9)),
+        Optimizer.MUON: (*flag("optimizer", "muon"), *flag("ckpt-format", "torch")),
+    }
+    words = [optimizer[workload.optimizer], (*flag("lr", "1e-4"), *flag("train-iters", 100))]
+    if workload.precision in (DType.BF16, DType.FP16):
+        words.append(flag(workload.precision.value))
+    if workload.precision is DType.BF16 and workload.gradient_dtype is DType.BF16:
+        words.append(flag("grad-reduce-in-bf16"))
+    return words
+
+
+def _inexpressible(shape: DecoderShape, plan: Plan, workload: TrainingWorkload) -> tuple[str, ...]:
+    assert plan.axes is not None
+    lost = [f"{oddity}: Megatron-LM's GPT layer can't; give a layer of your own with --spec" for oddity in shape.oddities]
+    stand_in = {Gate.GEGLU: "swiglu", Gate.RELU: "gelu"}.get(shape.gate)
+    if stand_in is not None:
+        lost.append(f"activation function {shape.gate.value}: no flag; launched as {stand_in}, of the same size and work")
+    if shape.positions is Positions.ELSEWHERE:
+        lost.append("positions that are neither rotary nor learned (ALiBi): launched without any")
+    padded = -shape.vocab % (vocabulary_multiple(shape.vocab, plan.axes.tp) * plan.axes.tp)
+    if padded:
+        lost.append(f"a vocabulary of {shape.vocab}: padded by {padded} tokens so that tp {plan.axes.tp} divides it")
+    if workload.gradient_dtype is DType.FP16 or (
+        workload.gradient_dtype is DType.BF16 and workload.precision is not DType.BF16
+    ):
+        lost.append(f"{workload.gradient_dtype.value} gradients beside {workload.precision.value} weights: kept in fp32")
+    return tuple(lost)
+
+
+def _assumptions(shape: DecoderShape, plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+    said = [
+        *node_assumptions(request, plan.devices),
+        "run in a checkout of Megatron-LM, with Transformer Engine",
+        "--mock-data, --tokenizer-type, --lr and --train-iters are stand-ins that make it start: put your own there",
+    ]
+    if shape.positions is Positions.ROTARY:
+        said.append("the graph does not hold the rotary base: add --rotary-base (and scaling) as the model has it")
+    if plan.axes is not None and plan.axes.pp > 1:
+        said.append("without virtual stages Megatron-LM runs 1F1B, as planned")
+    return tuple(said)

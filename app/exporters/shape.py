@@ -1,0 +1,159 @@
+"""The sizes and habits of a decoder, read back from its graph: what launchers ask for by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from costmodels.errors import ExportError
+from costmodels.operators import Operator, OperatorKind
+from solver.graph import Block, ModelGraph
+
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB = "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"
+
+
+class Gate(StrEnum):
+    """The feed-forward network's shape and function, told from its matrices and FLOPs."""
+
+    SWIGLU = "swiglu"
+    GEGLU = "geglu"
+    GELU = "gelu"
+    SQUARED_RELU = "squared_relu"
+    RELU = "relu"
+
+
+class Positions(StrEnum):
+    """How positions enter the model."""
+
+    ROTARY = "rotary"
+    LEARNED = "learned"
+    ELSEWHERE = "elsewhere"
+
+
+class Norm(StrEnum):
+    """The normalisation of the residual stream."""
+
+    RMS = "rms"
+    LAYER = "layer"
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderShape:
+    """A decoder-only transformer. ``oddities`` are sentences on what its layers do that a standard decoder does not."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    gate: Gate
+    positions: Positions
+    n_positions: int | None
+    norm: Norm
+    qk_norm: bool
+    qkv_bias: bool
+    linear_bias: bool
+    tied: bool
+    window: int | None
+    oddities: tuple[str, ...]
+
+
+def decoder_shape(graph: ModelGraph) -> DecoderShape:
+    """The shape of a decoder; raises ExportError for a graph that is not embedding, attention layers and head."""
+    missing = [dim for dim in (HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB) if dim not in graph.dims]
+    if missing:
+        raise ExportError(
+            "launchers take decoder models by their sizes, and this graph does not name them",
+            given=f"no dims {', '.join(missing)}",
+            remedy="name the graph's dims as the importers do, or launch with your own code",
+        )
+    used = [graph.block(name) for name in dict.fromkeys(graph.layers)]
+    layers = [block for block in used if is_layer(block)]
+    if not layers or any(not _of_kind(block, OperatorKind.ATTENTION) for block in layers):
+        raise ExportError(
+            "launchers build layers of attention and feed-forward network",
+            given=", ".join(block.name for block in layers) or "no layer",
+            remedy="launch with your own code",
+        )
+    first = layers[0]
+    norms = [op for op in _of_kind(first, OperatorKind.NORM) if HIDDEN in _weight_dims(op)]
+    biases = {weight.dims for op in _of_kind(first, OperatorKind.MATMUL) for weight in op.weights}
+    positions, n_positions = _positions(graph, first)
+    windows = {op.window for block in layers for op in _of_kind(block, OperatorKind.ATTENTION)}
+    return DecoderShape(
+        layers=sum(1 for name in graph.layers if is_layer(graph.block(name))),
+        hidden=graph.dims[HIDDEN],
+        heads=graph.dims[HEADS],
+        kv_heads=graph.dims[KV_HEADS],
+        head_dim=graph.dims[HEAD_DIM],
+        ffn=graph.dims[FFN],
+        vocab=graph.dims[VOCAB],
+        gate=_gate(first),
+        positions=positions,
+        n_positions=n_positions,
+        norm=Norm.LAYER if any(len(op.weights) == 2 for op in norms) else Norm.RMS,
+        qk_norm=any(HEAD_DIM in _weight_dims(op) for op in _of_kind(first, OperatorKind.NORM)),
+        qkv_bias=(HEADS, HEAD_DIM) in biases,
+        linear_bias=(HIDDEN,) in biases,
+        tied=bool(graph.tied_weights()),
+        window=windows.pop() if len(windows) == 1 else None,
+        oddities=_oddities(layers, norms, windows),
+    )
+
+
+def is_layer(block: Block) -> bool:
+    """Whether a block is a layer, not the embedding or the head."""
+    return not any(op.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS) for op in block.operators)
+
+
+def _of_kind(block: Block, kind: OperatorKind) -> list[Operator]:
+    return [operator for operator in block.operators if operator.kind is kind]
+
+
+def _weight_dims(operator: Operator) -> set[str]:
+    return {dim for weight in operator.weights for dim in weight.dims}
+
+
+def _gate(layer: Block) -> Gate:
+    """Gated networks have two inputs to their activation function; FLOPs an element tell SiLU (4), ReLU (1) and its
+    square (2) from GELU (5 to 9), one more where the gate is multiplied in."""
+    functions = [op for op in _of_kind(layer, OperatorKind.ELEMENTWISE) if all(FFN in t.dims for t in op.inputs)]
+    if not functions:
+        raise ExportError("launchers build feed-forward networks with an activation function", given=layer.name)
+    function = functions[0]
+    if len(function.inputs) == 2:
+        return Gate.SWIGLU if function.flops_per_element <= 5 else Gate.GEGLU
+    return {1.0: Gate.RELU, 2.0: Gate.SQUARED_RELU}.get(function.flops_per_element, Gate.GELU)
+
+
+def _positions(graph: ModelGraph, layer: Block) -> tuple[Positions, int | None]:
+    rotary = [op for op in _of_kind(layer, OperatorKind.ELEMENTWISE) if any(KV_HEADS in t.dims for t in op.inputs)]
+    if rotary:
+        return Positions.ROTARY, None
+    for block in graph.blocks:
+        for operator in _of_kind(block, OperatorKind.EMBEDDING):
+            tables = [weight.dims[0] for weight in operator.weights if weight.dims[0] != VOCAB]
+            if tables:
+                return Positions.LEARNED, graph.dims[tables[0]]
+    return Positions.ELSEWHERE, None
+
+
+def _oddities(layers: list[Block], norms: list[Operator], windows: set[int | None]) -> tuple[str, ...]:
+    found = []
+    first = layers[0]
+    written = {tensor.name for operator in first.operators for tensor in operator.outputs}
+    at_entry = [op for op in norms if op.inputs[0].name not in written]
+    if len(norms) > 2:
+        found.append(f"a layer has {len(norms)} norms, a standard one has two")
+    elif len(norms) < 2 or len(at_entry) == 2:
+        found.append("attention and feed-forward network of a layer run side by side, not one after the other")
+    elif not at_entry:
+        found.append("norms come after attention and feed-forward network, not before")
+    if len(windows) > 1:
+        listed = ", ".join("full" if window is None else str(window) for window in sorted(windows, key=lambda w: w or 0))
+        found.append(f"layers differ in their attention window ({listed})")
+    elif len(layers) > 1:
+        found.append(f"layers are of {len(layers)} kinds ({', '.join(block.name for block in layers)})")
+    return tuple(found)

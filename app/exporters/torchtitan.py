@@ -1,0 +1,220 @@
+"""torchtitan: command-line flags over one of its registered configurations.
+
+Rules are those of torchtitan/distributed/parallel_dims.py, models/common/decoder.py and config/configs.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
+from app.exporters.export import Export
+from app.exporters.launchable import recompute_differs, recompute_mode
+from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
+from costmodels.errors import ExportError
+from costmodels.memory import Optimizer
+from costmodels.operators import OperatorKind
+from costmodels.units import DType
+from solver.plan import Plan
+from solver.request import Launcher, PlanRequest, Recompute, TrainingWorkload
+
+VERSION = "0.3.0"
+PLAN_MODULE = "meshwright_plan"
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredModel:
+    """A configuration that torchtitan ships: its module and function, and the sizes it builds."""
+
+    module: str
+    config: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    qk_norm: bool = False
+    tied: bool = False
+
+    def builds(self, shape: DecoderShape) -> bool:
+        """Whether the configuration has these sizes."""
+        sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.ffn, shape.vocab)
+        own = (self.layers, self.hidden, self.heads, self.kv_heads, self.head_dim, self.ffn, self.vocab)
+        plain = shape.gate is Gate.SWIGLU and shape.norm is Norm.RMS and shape.positions is Positions.ROTARY
+        habits = (shape.qk_norm, shape.tied) == (self.qk_norm, self.tied)
+        return sizes == own and plain and habits and not (shape.qkv_bias or shape.linear_bias or shape.oddities or shape.window)
+
+
+LLAMA3_405B = RegisteredModel("llama3", "llama3_405b", 126, 16384, 128, 8, 128, 53248, 128256)
+
+MODELS = (
+    RegisteredModel("llama3", "llama3_8b", 32, 4096, 32, 8, 128, 14336, 128256),
+    RegisteredModel("llama3", "llama3_70b", 80, 8192, 64, 8, 128, 28672, 128256),
+    LLAMA3_405B,
+    RegisteredModel("qwen3", "qwen3_0_6b", 28, 1024, 16, 8, 128, 3072, 151936, qk_norm=True, tied=True),
+    RegisteredModel("qwen3", "qwen3_1_7b", 28, 2048, 16, 8, 128, 6144, 151936, qk_norm=True, tied=True),
+    RegisteredModel("qwen3", "qwen3_14b", 40, 5120, 40, 8, 128, 17408, 151936, qk_norm=True),
+    RegisteredModel("qwen3", "qwen3_32b", 64, 5120, 64, 8, 128, 25600, 151936, qk_norm=True),
+)
+"""Dense configurations of torchtitan 0.3.0, sizes read from what their functions build."""
+
+_PLAN_405B = '''"""Llama-3.1-405B in bf16. torchtitan's own configuration turns on float8 and torch.compile."""
+
+from torchtitan.models.llama3 import model_registry
+from torchtitan.models.llama3.config_registry import llama3_70b
+from torchtitan.trainer import Trainer
+
+
+def planned() -> Trainer.Config:
+    """The 70B configuration, which has the same vocabulary and length, with the 405B model in it."""
+    config = llama3_70b()
+    config.model_spec = model_registry("405B")
+    config.hf_assets_path = "./assets/hf/Llama-3.1-405B"
+    return config
+'''
+
+
+def export_torchtitan(plan: Plan, request: PlanRequest) -> Export:
+    """Flags of parallelism, batch, checkpointing and stage borders; raises ExportError for a model torchtitan has not."""
+    workload = request.workload
+    assert isinstance(workload, TrainingWorkload) and plan.axes is not None
+    _require_trainable(workload)
+    model = registered_model(decoder_shape(request.model))
+    own_module = model is LLAMA3_405B
+    module, config = (PLAN_MODULE, "planned") if own_module else (model.module, model.config)
+    parts = [
+        *torchrun(request, plan.devices),
+        ("-m", "torchtitan.train"),
+        (*flag("module", module), *flag("config", config)),
+        *_batch_words(plan, workload),
+        *_parallelism_words(plan),
+        *_pipeline_words(plan, request),
+        *_precision_words(workload),
+        # Subcommands come last.
+        (f"activation-checkpoint:{recompute_mode(plan).value}",),
+    ]
+    return Export(
+        launcher=Launcher.TORCHTITAN,
+        version=VERSION,
+        command=command_text(environment=(("PYTHONPATH", "."),) if own_module else (), parts=parts),
+        files={f"{PLAN_MODULE}.py": _PLAN_405B} if own_module else {},
+        inexpressible=(*recompute_differs(plan), *_inexpressible(plan, workload)),
+        assumptions=(
+            *node_assumptions(request, plan.devices),
+            "tokenizer files lie where the configuration looks for them (hf_assets_path); dataset, learning rate and steps are "
+            "the configuration's",
+            *_master_weights(workload),
+        ),
+    )
+
+
+def registered_model(shape: DecoderShape) -> RegisteredModel:
+    """The registered configuration of these sizes; raises ExportError when torchtitan ships none."""
+    for model in MODELS:
+        if model.builds(shape):
+            return model
+    raise ExportError(
+        "torchtitan has no configuration of this model",
+        given=f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads, ffn {shape.ffn}, vocabulary {shape.vocab}",
+        allowed=", ".join(model.config for model in MODELS),
+        remedy="register a configuration of your own in torchtitan, or export to megatron-lm",
+    )
+
+
+def stage_modules(plan: Plan, request: PlanRequest) -> tuple[tuple[str, ...], ...]:
+    """Names of the modules that each stage holds, as --parallelism.module_fqns_per_model_part takes them."""
+    stages, layer = [], 0
+    for stage in plan.stages:
+        names: list[str] = []
+        for span in stage.blocks:
+            block = request.model.block(span.block)
+            if is_layer(block):
+                names += [f"layers.{layer + i}" for i in range(span.count)]
+                layer += span.count
+            elif any(operator.kind is OperatorKind.EMBEDDING for operator in block.operators):
+                names.append("tok_embeddings")
+            else:
+                names += ["norm", "lm_head"]
+        stages.append(tuple(names))
+    return tuple(stages)
+
+
+def _require_trainable(workload: TrainingWorkload) -> None:
+    if workload.optimizer is not Optimizer.ADAMW:
+        raise ExportError("torchtitan's configurations train with AdamW", given=workload.optimizer.value, allowed="adamw")
+    if workload.precision is DType.FP16:
+        raise ExportError("torchtitan has no fp16 training", given="fp16", allowed="bf16, fp32")
+
+
+def _batch_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
+    """A pipeline splits the local batch into micro-batches; without one, micro-batches are accumulated steps."""
+    axes, microbatch = plan.axes, plan.microbatch
+    assert axes is not None and microbatch is not None
+    local = microbatch.size * (microbatch.count if axes.pp > 1 else 1)
+    return [
+        (*flag("training.local_batch_size", local), *flag("training.global_batch_size", workload.global_batch)),
+        flag("training.seq_len", workload.seq_len),
+    ]
+
+
+def _parallelism_words(plan: Plan) -> list[Words]:
+    axes, zero_stage = plan.axes, plan.stages[0].zero_stage
+    assert axes is not None
+    replicate, shard = (axes.dp, 1) if zero_stage == 0 else (1, axes.dp)
+    words = [
+        flag("parallelism.data_parallel_replicate_degree", replicate),
+        flag("parallelism.data_parallel_shard_degree", shard),
+        flag("parallelism.fsdp_reshard_after_forward", "always" if zero_stage == 3 else "never"),
+        flag("parallelism.tensor_parallel_degree", axes.tp),
+        flag("parallelism.context_parallel_degree", axes.cp),
+    ]
+    if axes.tp > 1 and not plan.sequence_parallel:
+        words.append(flag("parallelism.no-enable_sequence_parallel"))
+    return words
+
+
+def _pipeline_words(plan: Plan, request: PlanRequest) -> list[Words]:
+    axes, microbatch = plan.axes, plan.microbatch
+    assert axes is not None and microbatch is not None
+    if axes.pp == 1:
+        return []
+    return [
+        (*flag("parallelism.pipeline_parallel_degree", axes.pp), *flag("parallelism.pipeline_parallel_schedule", "1F1B")),
+        flag("parallelism.pipeline_parallel_microbatch_size", microbatch.size),
+        flag("parallelism.module_fqns_per_model_part", *(",".join(names) for names in stage_modules(plan, request))),
+        # torchtitan refuses a pipeline under its default CUDA graphs.
+        flag("training.disable_cuda_graphs"),
+    ]
+
+
+def _precision_words(workload: TrainingWorkload) -> list[Words]:
+    name = "bfloat16" if workload.precision is DType.BF16 else "float32"
+    return [flag("training.mixed_precision_param", name)]
+
+
+def _inexpressible(plan: Plan, workload: TrainingWorkload) -> tuple[str, ...]:
+    axes, zero_stage = plan.axes, plan.stages[0].zero_stage
+    assert axes is not None
+    lost = []
+    if zero_stage == 1:
+        lost.append("ZeRO-1: FSDP shards gradients with the optimizer state; launched as ZeRO-2, which takes less memory")
+    if zero_stage == 0 and axes.cp > 1:
+        lost.append("ZeRO-0 beside context parallelism: torchtitan shards parameters over the cp ranks all the same")
+    if recompute_mode(plan) is Recompute.SELECTIVE:
+        lost.append(
+            "selective recompute of attention and norms: torchtitan's selective mode chooses by operator what it saves, so "
+            "memory and time of activations differ"
+        )
+    if workload.gradient_dtype is not DType.FP32:
+        lost.append(f"{workload.gradient_dtype.value} gradients: torchtitan reduces and keeps them in fp32")
+    return tuple(lost)
+
+
+def _master_weights(workload: TrainingWorkload) -> tuple[str, ...]:
+    if workload.precision is DType.FP32:
+        return ()
+    return (
+        "torchtitan keeps fp32 weights and makes bf16 copies while a layer runs: 16 bytes a parameter where 18 are planned",
+    )

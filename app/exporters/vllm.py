@@ -1,0 +1,129 @@
+"""vLLM: one `vllm serve` command a replica, or one for all replicas of a node.
+
+Rules are those of vllm/config (parallel, model and scheduler) and vllm/engine/arg_utils.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from app.exporters.command import ShellVariable, Words, command_text, flag
+from app.exporters.export import Export
+from app.exporters.shape import is_layer
+from costmodels.errors import ExportError
+from costmodels.units import DType
+from solver.plan import Plan
+from solver.request import FixedLength, Launcher, Length, PlanRequest, ServingWorkload
+
+VERSION = "0.33.0"
+PORT = 8000
+"""vLLM's own default of --port."""
+
+
+def export_vllm(plan: Plan, request: PlanRequest) -> Export:
+    """Flags of the layout, the scheduler and memory."""
+    workload, layout, axes = request.workload, plan.serving, plan.axes
+    assert isinstance(workload, ServingWorkload) and layout is not None and axes is not None
+    together = replicas_share_a_node(plan, request)
+    parts = [
+        ("vllm", "serve", f"./{plan.model}"),
+        flag("tensor-parallel-size", axes.tp),
+        flag("pipeline-parallel-size", axes.pp),
+        *([flag("data-parallel-size", layout.replicas)] if together and layout.replicas > 1 else []),
+        *_node_words(plan, request),
+        (*flag("max-num-seqs", layout.max_num_seqs), *flag("max-num-batched-tokens", layout.max_num_batched_tokens)),
+        *_length_words(workload),
+        flag("gpu-memory-utilization", memory_utilisation(plan)),
+        *_precision_words(workload),
+        flag("enable-chunked-prefill"),
+        flag("port", PORT),
+    ]
+    return Export(
+        launcher=Launcher.VLLM,
+        version=VERSION,
+        command=command_text(environment=_environment(plan, request), parts=parts),
+        assumptions=_assumptions(plan, request, together=together),
+    )
+
+
+def replicas_share_a_node(plan: Plan, request: PlanRequest) -> bool:
+    """Whether all replicas fit on the first node, so that one server runs them all."""
+    return plan.devices <= request.cluster.groups[0].node.devices_per_node
+
+
+def memory_utilisation(plan: Plan) -> float:
+    """Share of a device's memory that the fullest stage was planned with, rounded down to a hundredth.
+
+    vLLM gives to the KV cache what this share leaves beside weights and its own profiled peak.
+    """
+    used = max(stage.memory.total_bytes / stage.memory.capacity_bytes for stage in plan.stages)
+    return math.floor(min(used, 1.0) * 100) / 100
+
+
+def _node_words(plan: Plan, request: PlanRequest) -> list[Words]:
+    """A replica that is larger than a node runs the same command on each of its nodes."""
+    axes = plan.axes
+    assert axes is not None
+    per_node = request.cluster.groups[0].node.devices_per_node
+    n_nodes = math.ceil(axes.tp * axes.pp / per_node)
+    if n_nodes == 1:
+        return []
+    return [
+        (*flag("nnodes", n_nodes), *flag("node-rank", ShellVariable("NODE_RANK"))),
+        flag("master-addr", ShellVariable("MASTER_ADDR")),
+    ]
+
+
+def _length_words(workload: ServingWorkload) -> list[Words]:
+    """The longest request where lengths are fixed; a distribution without end is left to the model's own limit."""
+    prompt, output = _fixed(workload.prompt_tokens), _fixed(workload.output_tokens)
+    return [] if prompt is None or output is None else [flag("max-model-len", prompt + output)]
+
+
+def _fixed(length: Length) -> int | None:
+    return length.fixed if isinstance(length, FixedLength) else None
+
+
+def _precision_words(workload: ServingWorkload) -> list[Words]:
+    words = []
+    match workload.precision:
+        case DType.FP8:
+            words.append((*flag("dtype", "bfloat16"), *flag("quantization", "fp8")))
+        case DType.FP16:
+            words.append(flag("dtype", "float16"))
+        case _:
+            words.append(flag("dtype", "bfloat16"))
+    if (workload.kv_dtype or workload.precision) is DType.FP8:
+        words.append(flag("kv-cache-dtype", "fp8"))
+    return words
+
+
+def _environment(plan: Plan, request: PlanRequest) -> tuple[tuple[str, str], ...]:
+    """vLLM splits layers evenly over stages, unless this variable names the layers of each."""
+    counts = [sum(s.count for s in stage.blocks if is_layer(request.model.block(s.block))) for stage in plan.stages]
+    if len(set(counts)) == 1:
+        return ()
+    if min(counts) == 0:
+        raise ExportError("vLLM needs a layer on every pipeline stage", given=counts)
+    return (("VLLM_PP_LAYER_PARTITION", ",".join(str(count) for count in counts)),)
+
+
+def _assumptions(plan: Plan, request: PlanRequest, *, together: bool) -> tuple[str, ...]:
+    layout, axes = plan.serving, plan.axes
+    assert layout is not None and axes is not None
+    said = [f"./{plan.model} stands for the directory or the Hugging Face name of the checkpoint"]
+    if layout.replicas > 1 and not together:
+        said.append(
+            f"this is one replica of {layout.replicas}, on {axes.tp * axes.pp} devices: start it {layout.replicas} times, "
+            "each on devices and a port of its own, behind a load balancer that spreads requests evenly"
+        )
+    if axes.tp * axes.pp > request.cluster.groups[0].node.devices_per_node:
+        said.append(
+            "run it on every node of the replica, with --headless on all but the first; NODE_RANK counts them from 0, "
+            "MASTER_ADDR is the address of node 0"
+        )
+    workload = request.workload
+    assert isinstance(workload, ServingWorkload)
+    if not _length_words(workload):
+        said.append("lengths have no upper end: --max-model-len is left at the model's own, which must fit the KV cache")
+    return tuple(said)
