@@ -126,7 +126,7 @@ def test_cyclic_graph_is_refused_with_its_nodes() -> None:
 
 def test_fault_deep_inside_an_inline_graph_has_its_path() -> None:
     graph = tiny_graph()
-    graph["blocks"][0]["operators"][1]["kind"] = "convolution"
+    graph["blocks"][0]["operators"][1]["kind"] = "magic"
     assert fields_of(refused(training(model={"graph": graph}))) == ["model.graph.blocks.0.operators.1.kind"]
 
 
