@@ -6,7 +6,6 @@ from app.commands.exits import print_json
 from app.errors import EXIT_GOOD
 from app.settings import LogLevel, Settings
 
-
 SHUTDOWN_S = 10
 """Time that running requests have to finish when the service is told to stop; then their solves are ended."""
 

@@ -26,7 +26,14 @@ def gib(value_bytes: float) -> str:
 
 def percent(share: float) -> str:
     """A share as a percentage; a small one keeps a digit."""
-    return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
+    if 0 < share < 0.0005:
+        return "<0.1%"
+    return f"{share:.0%}" if share >= 0.0995 or share <= 0 else f"{share:.1%}"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number of things: "1 device", "16,384 devices"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def significant(value: float) -> str:

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from app.render.bars import Part, bar, parts_table
-from app.render.figures import axes, band, gib, percent, seconds, significant
+from app.render.figures import axes, band, counted, gib, percent, seconds, significant
 from app.render.stages import memory_bars, stage_table
 from solver.plan import Plan, Predicted, Status, TimeBreakdown
 from solver.request import Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
@@ -40,7 +40,7 @@ def _question(plan: Plan, request: PlanRequest) -> str:
         asked = f"training in {work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens a step"
     else:
         asked = f"serving in {work.precision}, {work.arrivals.requests_per_s:g} requests/s"
-    return f"{plan.model or request.model.name} on {groups} ({request.cluster.n_devices:,} devices): {asked}"
+    return f"{plan.model or request.model.name} on {groups} ({counted(request.cluster.n_devices, 'device')}): {asked}"
 
 
 def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
@@ -70,7 +70,7 @@ def _speed(plan: Plan, predicted: Predicted) -> str:
     if predicted.tpot_p95_s is not None:
         figures.append(f"P95 TPOT {seconds(predicted.tpot_p95_s)}{band(predicted.tpot_p95_s, bands.get('tpot_p95_s'))}")
     if plan.kind == "serving":
-        figures.append(f"{plan.devices:,} devices")
+        figures.append(counted(plan.devices, "device"))
     return ", ".join(figures)
 
 
@@ -103,12 +103,13 @@ def _layout(plan: Plan) -> str:
     if plan.schedule and plan.axes and plan.axes.pp > 1:
         parts.append(f"{plan.schedule} schedule")
     if plan.microbatch is not None:
-        parts.append(f"{plan.microbatch.count:,} micro-batches of {plan.microbatch.size}")
+        parts.append(f"{counted(plan.microbatch.count, 'micro-batch', 'micro-batches')} of {plan.microbatch.size}")
     if plan.sequence_parallel:
         parts.append("sequence parallel")
     if plan.serving is not None:
-        parts.append(f"{plan.serving.replicas} replicas, {percent(plan.serving.utilisation)} busy")
-        parts.append(f"at most {plan.serving.max_num_seqs} sequences and {plan.serving.max_num_batched_tokens:,} tokens a step")
+        layout = plan.serving
+        parts.append(f"{counted(layout.replicas, 'replica')}, {percent(layout.utilisation)} busy")
+        parts.append(f"at most {counted(layout.max_num_seqs, 'sequence')} and {layout.max_num_batched_tokens:,} tokens a step")
     return "; ".join(parts)
 
 
@@ -144,11 +145,10 @@ def _comparison(plan: Plan) -> RenderableType:
 
 
 def _calibration(plan: Plan) -> Group:
-    lines = [
-        Text("Calibration: ", style="bold")
-        + Text(f"{used.id}, error {percent(used.median_error)} median, {percent(used.p95_error)} P95 ({used.basis})")
-        for used in plan.calibration
-    ]
+    lines: list[RenderableType] = [Text("Calibration: error on measurements that it was not fitted to", style="bold")]
+    for used in plan.calibration:
+        lines.append(Text(f"  {used.id}: {percent(used.median_error)} median, {percent(used.p95_error)} P95"))
+        lines.append(_indented(Text(used.basis, style="dim"), 4))
     stats = plan.search
     lines.append(Text(f"Search: {stats.candidates:,} candidates in {seconds(stats.seconds)} of CPU time", style="dim"))
     return Group(*lines)

@@ -12,7 +12,7 @@ import re
 from app.errors import DocumentError, FieldError, short_text
 from costmodels.cluster import Cluster
 from costmodels.errors import ClusterError
-from solver.graph import MAX_LAYERS, MAX_OPERATORS
+from solver.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK
 from solver.request import FixedLength, PlanRequest, Search, ServingWorkload, TrainingWorkload
 
 MAX_DEVICES = 1_000_000
@@ -22,7 +22,6 @@ MAX_SEQ_LEN = 100_000_000
 MAX_REQUESTS_PER_S = 1e6
 MAX_CHOICES = 1_000
 MAX_TIME_LIMIT_S = 86_400.0
-MAX_DIM = 2**40
 MAX_VALUES = 1_000_000
 MAX_ITEMS = 100_000
 MAX_NUMBER = 1e18
@@ -39,6 +38,7 @@ REQUEST_LIMITS = {
     "values of one restriction in 'search'": MAX_CHOICES,
     "search.time_limit_s": MAX_TIME_LIMIT_S,
     "size of a dim": MAX_DIM,
+    "dims of a tensor": MAX_RANK,
     "layers of a model": MAX_LAYERS,
     "operators in distinct blocks": MAX_OPERATORS,
     "values in a document": MAX_VALUES,
@@ -93,10 +93,7 @@ def check_cluster(cluster: Cluster) -> None:
 
 
 def check_request(request: PlanRequest) -> None:
-    """Refuse a workload, dims or search options beyond the bounds; raises DocumentError."""
-    for dim, size in request.model.dims.items():
-        if size > MAX_DIM:
-            raise _fault(f"model.graph.dims.{dim}", "dim is too large", size, f"at most {MAX_DIM}")
+    """Refuse a workload or search options beyond the bounds; raises DocumentError."""
     if isinstance(request.workload, TrainingWorkload):
         _check_training(request.workload)
     else:

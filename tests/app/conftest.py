@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from app.settings import Settings
+from tests.app.command_line import Cli
 from tests.app.fakes import FakeSolver
 from tests.app.service import running_service
 
@@ -30,3 +31,12 @@ def client(settings: Settings, solver: FakeSolver) -> Iterator[httpx.Client]:
     """A client of a service that uses ``solver``."""
     with running_service(settings, solver) as client:
         yield client
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    """The command line with a plan store of its own, in a terminal 80 columns wide."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("MESHWRIGHT_DATABASE_URL", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    return Cli(monkeypatch, capsys, tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -18,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cli import main
 from solver.control import OnProgress, Progress
 from solver.plan import Plan
 from solver.request import PlanRequest
+from tests.app.command_line import SHARDING_PROBLEM, Cli
 from tests.app.fakes import fake_predict, feasible_plan, infeasible_plan
 from tests.app.requests_given import tiny_graph, training
 
@@ -29,41 +28,9 @@ Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
 
 
-class Cli:
-    """Runs commands in this process; keeps what they printed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path):
-        self._monkeypatch, self._capsys, self.folder = monkeypatch, capsys, folder
-        self.out = self.err = ""
-
-    def __call__(self, *args: str, stdin: bytes = b"") -> int:
-        self._monkeypatch.setattr(sys, "argv", ["meshwright", *args])
-        self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        self._capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        self.out, self.err = self._capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code
-
-    def write(self, name: str, document: Any) -> str:
-        path = self.folder / name
-        path.write_text(json.dumps(document))
-        return str(path)
-
-    def json(self) -> Json:
-        document: Json = json.loads(self.out)
-        return document
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
-    """The command line with a store of its own and a solver that answers at once."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("MESHWRIGHT_DATABASE_URL", raising=False)
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.fixture(autouse=True)
+def solver_that_answers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_with(monkeypatch, feasible_plan)
-    return Cli(monkeypatch, capsys, tmp_path)
 
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, plan: Callable[[PlanRequest], Plan]) -> list[PlanRequest]:
@@ -241,16 +208,6 @@ def test_ctrl_c_is_exit_130(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_with(monkeypatch, KeyboardInterrupt())
     assert cli("plan", cli.write("request.json", training())) == 130
     assert cli.out == ""
-
-
-SHARDING_PROBLEM = {
-    "problem": {
-        "name": "pair",
-        "nodes": {"intervals": [[0, 2], [1, 3]], "costs": [[5, 1], [2, 2]], "usages": [[4, 9], [4, 4]]},
-        "edges": {"nodes": [[0, 1]], "costs": [[0, 7, 3, 8]]},
-        "usage_limit": 10,
-    }
-}
 
 
 def test_shard_prints_the_proven_choice(cli: Cli) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from app.requests.limits import REQUEST_LIMITS
 from app.requests.resolve import NoFiles, resolve_request
 from app.settings import VARIABLES, Settings
 from costmodels.units import DType
+from tests.app.command_line import SHARDING_PROBLEM, Cli
 from tests.app.requests_given import training
 
 ROOT = Path(__file__).parents[2]
@@ -115,23 +115,16 @@ def test_every_command_and_option_is_described() -> None:
         assert {option for option in options if option not in text} == set()
 
 
-@pytest.fixture
-def workplace(tmp_path: Path) -> Path:
-    """A folder with the files that the commands of the documentation name."""
-    (tmp_path / "request.yaml").write_text(yaml.safe_dump(training(search={"pp": [1], "cp": [1]})))
-    return tmp_path
-
-
-def test_commands_of_the_documentation_run(workplace: Path) -> None:
-    pytest.importorskip("solver.api", reason="the solver is not there")
-    digest = ""
+def test_commands_of_the_documentation_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cli.folder / "request.yaml").write_text(yaml.safe_dump(training()))
+    (cli.folder / "problem.json.gz").write_bytes(gzip.compress(json.dumps(SHARDING_PROBLEM).encode()))
+    monkeypatch.chdir(cli.folder)
+    stored = ""
     for line in "".join(blocks(page("cli.md"), "console")).splitlines():
-        words = line.removeprefix("$ ").replace("sha256:0123456789ab", digest)
-        if words.startswith(("meshwright serve", "meshwright shard")):
-            continue  # one does not end, the other needs a problem file: both have tests of their own
-        command = words.replace("meshwright", f"{shlex.quote(sys.executable)} -c 'from app.cli import main; main()'", 1)
-        environment = {"PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(workplace), "PATH": "/usr/bin:/bin"}
-        done = subprocess.run(command, shell=True, cwd=workplace, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, (line, done.stderr)
-        if (workplace / "plan.json").exists():
-            digest = json.loads((workplace / "plan.json").read_text())["digest"][:19]
+        command, _, stdin = line.removeprefix("$ meshwright ").replace("sha256:0123456789ab", stored).partition(" < ")
+        if command.startswith("serve"):
+            continue  # does not end; has a test of its own
+        code = cli(*shlex.split(command), stdin=Path(stdin).read_bytes() if stdin else b"")
+        assert code == 0, (line, cli.err)
+        if Path("plan.json").exists():
+            stored = json.loads(Path("plan.json").read_text())["digest"][:19]

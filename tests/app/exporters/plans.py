@@ -1,0 +1,203 @@
+"""Plans to export: real models, layouts as wished, figures made up (no launcher reads them)."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from app.catalog import model
+from app.exporters import Export
+from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from costmodels.units import DType
+from solver.graph import ModelGraph
+from solver.plan import (
+    Axes,
+    Certificate,
+    DeviceRange,
+    LayerSpan,
+    Microbatch,
+    OperatorSharding,
+    Plan,
+    Predicted,
+    SearchStats,
+    ServingLayout,
+    Stage,
+    StageMemory,
+    Status,
+    TimeBreakdown,
+)
+from solver.request import (
+    Arrivals,
+    FixedLength,
+    Launcher,
+    PlanRequest,
+    Recompute,
+    Search,
+    ServingWorkload,
+    TrainingWorkload,
+)
+
+GLOBAL_BATCH = 64
+MEMORY = StageMemory(30e9, 10e9, 10e9, 15e9, 4e9, 1e9, 80e9)
+
+
+def cluster(nodes: int, devices_per_node: int = 8) -> Cluster:
+    device = Device("h100", 80 * 10**9, {DType.BF16: 1e15}, 3e12, "h100")
+    node = NodeType("node", device, devices_per_node, Link("nvlink", 4e11, 1e-6), Link("ib", 4e11, 5e-6))
+    return Cluster((NodeGroup("a", node, nodes),))
+
+
+def training(
+    name: str = "llama-3.1-8b",
+    *,
+    dp: int = 1,
+    tp: int = 1,
+    pp: int = 1,
+    cp: int = 1,
+    layers: Sequence[int] | None = None,
+    microbatch: int = 1,
+    zero_stage: int = 0,
+    sequence_parallel: bool = False,
+    recompute: Sequence[Recompute] = (Recompute.NONE,),
+    devices_per_node: int = 8,
+    graph: ModelGraph | None = None,
+    **workload: object,
+) -> tuple[Plan, PlanRequest]:
+    """A training plan and its request. ``layers`` gives each stage its number of decoder layers."""
+    graph = graph or model(name)
+    n_devices = dp * tp * pp * cp
+    axes = Axes(dp=dp, tp=tp, pp=pp, cp=cp)
+    decoder = len(graph.layers) - 2
+    stages = _stages(graph, layers or _even(decoder, pp), axes, zero_stage, recompute)
+    plan = Plan(
+        kind="training",
+        feasible=True,
+        certificate=Certificate(Status.FEASIBLE, 1.0, None, None, "s", "made up"),
+        devices=n_devices,
+        search=SearchStats(1, 1, 0.0),
+        calibration=(),
+        model=graph.name,
+        predicted=Predicted(tokens_per_s=1.0, peak_memory_bytes=1.0, step_time_s=1.0, mfu=0.5),
+        axes=axes,
+        stages=stages,
+        shardings=_shardings(graph, tp, sequence_parallel),
+        sequence_parallel=sequence_parallel,
+        schedule="1f1b",
+        microbatch=Microbatch(microbatch, GLOBAL_BATCH // (dp * microbatch)),
+        breakdown=TimeBreakdown(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    )
+    fields: dict[str, object] = {"global_batch": GLOBAL_BATCH, "seq_len": 8192} | workload
+    nodes = max(1, -(-n_devices // devices_per_node))
+    request = PlanRequest(graph, cluster(nodes, devices_per_node), TrainingWorkload("training", **fields))  # type: ignore[arg-type]
+    return plan, request
+
+
+def serving(
+    name: str = "llama-3.1-70b",
+    *,
+    replicas: int = 1,
+    tp: int = 8,
+    pp: int = 1,
+    layers: Sequence[int] | None = None,
+    nodes: int = 2,
+    **workload: object,
+) -> tuple[Plan, PlanRequest]:
+    """A serving plan and its request."""
+    graph = model(name)
+    axes = Axes(tp=tp, pp=pp)
+    memory = replace(MEMORY, gradients_bytes=0.0, optimizer_bytes=0.0, kv_cache_bytes=20e9)
+    stages = _stages(graph, layers or _even(len(graph.layers) - 2, pp), axes, 0, (Recompute.NONE,))
+    plan = Plan(
+        kind="serving",
+        feasible=True,
+        certificate=Certificate(Status.FEASIBLE, float(replicas * tp * pp), None, None, "devices", "made up"),
+        devices=replicas * tp * pp,
+        search=SearchStats(1, 1, 0.0),
+        calibration=(),
+        model=graph.name,
+        predicted=Predicted(tokens_per_s=1.0, peak_memory_bytes=1.0, ttft_p95_s=0.5, tpot_p95_s=0.02),
+        axes=axes,
+        stages=tuple(replace(stage, memory=memory) for stage in stages),
+        serving=ServingLayout(replicas, 64, 8192, 0.5, 0.3, 0.02, 10.0),
+    )
+    fields: dict[str, object] = {
+        "arrivals": Arrivals("poisson", 4.0),
+        "prompt_tokens": FixedLength(4000),
+        "output_tokens": FixedLength(500),
+    } | workload
+    request = PlanRequest(
+        graph,
+        cluster(nodes),
+        ServingWorkload("serving", **fields),
+        search=Search(launcher=Launcher.VLLM),  # type: ignore[arg-type]
+    )
+    return plan, request
+
+
+def arguments(export: Export) -> list[str]:
+    """The words of a command, line continuations, environment and launcher included."""
+    return shlex.split(export.command.replace("\\\n", " "))
+
+
+def flags(export: Export) -> Mapping[str, tuple[str, ...]]:
+    """Values of each --flag of a command."""
+    found: dict[str, tuple[str, ...]] = {}
+    current = None
+    for word in arguments(export):
+        if re.match(r"--[a-z]", word):
+            assert word not in found, f"{word} is given twice"
+            current = word
+            found[word] = ()
+        elif current is not None:
+            found[current] = (*found[current], word)
+    return found
+
+
+def _even(n_layers: int, n_stages: int) -> list[int]:
+    assert n_layers % n_stages == 0, "give the layers of uneven stages"
+    return [n_layers // n_stages] * n_stages
+
+
+def _stages(
+    graph: ModelGraph, layers: Sequence[int], axes: Axes, zero_stage: int, recompute: Sequence[Recompute]
+) -> tuple[Stage, ...]:
+    stages, first = [], 1
+    size = axes.dp * axes.tp * axes.cp
+    for index, count in enumerate(layers):
+        blocks: list[LayerSpan] = [LayerSpan("embedding", 0, 1)] if index == 0 else []
+        for layer in range(first, first + count):
+            name = graph.layers[layer]
+            if blocks and blocks[-1].block == name:
+                blocks[-1] = replace(blocks[-1], count=blocks[-1].count + 1)
+            else:
+                blocks.append(LayerSpan(name, layer, 1))
+        first += count
+        if index == len(layers) - 1:
+            blocks.append(LayerSpan("head", first, 1))
+        stages.append(
+            Stage(
+                blocks=tuple(blocks),
+                devices=(DeviceRange(index * size, size),),
+                axes=axes,
+                recompute=recompute[index % len(recompute)],
+                zero_stage=zero_stage,
+                time_s=1.0,
+                extra_s=0.0,
+                in_flight=1,
+                memory=MEMORY,
+            )
+        )
+    return tuple(stages)
+
+
+def _shardings(graph: ModelGraph, tp: int, sequence_parallel: bool) -> tuple[OperatorSharding, ...]:
+    found = []
+    for block in graph.blocks:
+        for operator in block.operators:
+            dims = [dim for dim in ("heads", "ffn", "vocab") if dim in operator.dims]
+            vector = operator.kind.value in ("norm", "elementwise")
+            strategy = dims[0] if dims else "seq" if sequence_parallel and vector else "replicate"
+            found.append(OperatorSharding(block.name, operator.name, strategy if tp > 1 else "replicate"))
+    return tuple(found)

@@ -1,0 +1,37 @@
+"""Run by an interpreter that has DeepSpeed: reads a list of ds_config documents, says what its own parser makes of each.
+
+One process plays rank 0 of a world of eight on PyTorch's fake process group.
+"""
+
+import json
+import sys
+
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+import deepspeed.comm  # noqa: E402
+from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
+
+deepspeed.comm.init_distributed(dist_backend="fake")
+answers = []
+for document in json.loads(sys.argv[1]):
+    try:
+        config = DeepSpeedConfig(document)
+    except Exception as error:
+        answers.append({"error": f"{type(error).__name__}: {error}"})
+        continue
+    answers.append(
+        {
+            "batch": [
+                config.train_batch_size,
+                config.train_micro_batch_size_per_gpu,
+                config.gradient_accumulation_steps,
+            ],
+            "zero_stage": config.zero_optimization_stage,
+            "bf16": config.bfloat16_config.enabled,
+            "tp": config.tensor_parallel_config.autotp_size,
+            "grad_accum_dtype": config.grad_accum_dtype,
+        }
+    )
+print("ANSWER" + json.dumps(answers))
