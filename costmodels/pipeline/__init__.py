@@ -1,0 +1,22 @@
+"""Pipeline schedules as event programs: order of each rank, timeline, bubble, activations in flight; and closed forms."""
+
+from costmodels.pipeline.build import build, chunks_per_rank
+from costmodels.pipeline.closed_forms import bubble_s, one_f_one_b_step_s, peak_in_flight
+from costmodels.pipeline.program import Action, Kind, Program, Schedule
+from costmodels.pipeline.timeline import Durations, Span, Timeline, simulate
+
+__all__ = [
+    "Action",
+    "Durations",
+    "Kind",
+    "Program",
+    "Schedule",
+    "Span",
+    "Timeline",
+    "bubble_s",
+    "build",
+    "chunks_per_rank",
+    "one_f_one_b_step_s",
+    "peak_in_flight",
+    "simulate",
+]

@@ -1,0 +1,175 @@
+"""Runs a pipeline program: when each slot starts and ends, the makespan and the bubble."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.errors import InvalidInputError
+from costmodels.pipeline.program import Action, Kind, Program, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """Seconds that one micro-batch takes, by position on its path.
+
+    forward_s   [position] forward
+    input_s     [position] backward with respect to the input
+    weight_s    [position] backward with respect to the weights; a full backward takes the sum of both
+    send_s      [position - 1] from a position to the next or back, if they are on different ranks; the sender goes on
+    overlapped  time of a forward and a backward that run together, as a fraction of their sum: 1 means nothing is saved
+    """
+
+    forward_s: Sequence[float]
+    input_s: Sequence[float]
+    weight_s: Sequence[float]
+    send_s: Sequence[float]
+    overlapped: float = 1.0
+
+    def __post_init__(self) -> None:
+        n = len(self.forward_s)
+        lengths = (n, len(self.input_s), len(self.weight_s), len(self.send_s) + 1)
+        if n < 1 or len(set(lengths)) > 1:
+            raise InvalidInputError("durations disagree in length", given=lengths, allowed="one a position, one send less")
+        if not all(value >= 0 for values in (self.forward_s, self.input_s, self.weight_s, self.send_s) for value in values):
+            raise InvalidInputError("bad duration", allowed="0 or more")
+        if not 0.5 <= self.overlapped <= 1:
+            raise InvalidInputError("bad fraction of overlapped time", given=self.overlapped, allowed="0.5 to 1")
+
+    @staticmethod
+    def equal(
+        n_positions: int,
+        *,
+        forward_s: float,
+        input_s: float,
+        weight_s: float,
+        send_s: float = 0.0,
+        overlapped: float = 1.0,
+    ) -> Durations:
+        """The same durations at every position."""
+        return Durations(
+            (forward_s,) * n_positions,
+            (input_s,) * n_positions,
+            (weight_s,) * n_positions,
+            (send_s,) * (n_positions - 1),
+            overlapped,
+        )
+
+    def slot_s(self, slot: Slot) -> float:
+        """Time of a slot."""
+        total_s = sum(self._action_s(action) for action in slot)
+        return total_s if len(slot) == 1 else self.overlapped * total_s
+
+    def _action_s(self, action: Action) -> float:
+        match action.kind:
+            case Kind.FORWARD:
+                return self.forward_s[action.position]
+            case Kind.INPUT:
+                return self.input_s[action.position]
+            case Kind.WEIGHT:
+                return self.weight_s[action.position]
+            case Kind.BACKWARD:
+                return self.input_s[action.position] + self.weight_s[action.position]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A slot with its start and end, in seconds from the start of the step."""
+
+    slot: Slot
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The spans of each rank, in order."""
+
+    ranks: tuple[tuple[Span, ...], ...]
+
+    @property
+    def makespan_s(self) -> float:
+        """From the first start to the last end over all ranks."""
+        return max(spans[-1].end_s for spans in self.ranks) - min(spans[0].start_s for spans in self.ranks)
+
+    def busy_s(self, rank: int) -> float:
+        """Time in which a rank computes."""
+        return sum(span.end_s - span.start_s for span in self.ranks[rank])
+
+    def idle_s(self, rank: int) -> float:
+        """Time in which a rank waits between its own first start and its own last end."""
+        return self.ranks[rank][-1].end_s - self.ranks[rank][0].start_s - self.busy_s(rank)
+
+    @property
+    def bubble_s(self) -> float:
+        """Most idle time of a rank, as the zero-bubble papers count it.
+
+        Waiting for the first micro-batch or for the slowest rank at the end is not in it: ranks of a steady stream of
+        steps start staggered. A program that synchronises all ranks at the end of a step takes `makespan_s`.
+        """
+        return max(self.idle_s(rank) for rank in range(len(self.ranks)))
+
+
+def simulate(program: Program, durations: Durations) -> Timeline:
+    """Runs every slot as soon as its rank is free and what it needs has arrived.
+
+    A forward needs the forward at the position before; a backward the one at the position behind, and its own forward; a
+    weight gradient its own input gradient. Raises InvalidInputError when durations don't match the program, or when its
+    order can't be run.
+    """
+    if len(durations.forward_s) != program.n_positions:
+        raise InvalidInputError(
+            "durations don't match the program", given=len(durations.forward_s), allowed=f"{program.n_positions} positions"
+        )
+    arrived_s: dict[Action, float] = {}
+    waiting: dict[Action, int] = {}
+    spans: list[list[Span]] = [[] for _ in program.orders]
+    free_s = [0.0] * program.n_ranks
+    ready = deque(range(program.n_ranks))
+    while ready:
+        rank = ready.popleft()
+        order = program.orders[rank]
+        while len(spans[rank]) < len(order):
+            slot = order[len(spans[rank])]
+            needs = [need for action in slot for need in _needs(program, action)]
+            missing = next((need for need, _ in needs if need not in arrived_s), None)
+            if missing is not None:
+                waiting[missing] = rank
+                break
+            start_s = free_s[rank]
+            for need, boundary in needs:
+                sent_s = 0.0 if boundary is None else durations.send_s[boundary]
+                start_s = max(start_s, arrived_s[need] + sent_s)
+            free_s[rank] = start_s + durations.slot_s(slot)
+            spans[rank].append(Span(slot, start_s, free_s[rank]))
+            for action in slot:
+                done = _gives(action)
+                arrived_s[done] = free_s[rank]
+                if done in waiting:
+                    ready.append(waiting.pop(done))
+    if waiting:
+        raise InvalidInputError("the order of a pipeline program waits for itself", given=next(iter(waiting)))
+    return Timeline(tuple(tuple(of_rank) for of_rank in spans))
+
+
+def _gives(action: Action) -> Action:
+    """What others wait for: a full backward gives the input's gradient, too."""
+    return action._replace(kind=Kind.INPUT) if action.kind is Kind.BACKWARD else action
+
+
+def _needs(program: Program, action: Action) -> list[tuple[Action, int | None]]:
+    """What an action waits for, each with the boundary it crosses, None when it stays on the rank."""
+    kind, microbatch, position = action
+    if kind is Kind.WEIGHT:
+        return [(Action(Kind.INPUT, microbatch, position), None)]
+    step = -1 if kind is Kind.FORWARD else 1
+    before = position + step
+    needs: list[tuple[Action, int | None]] = []
+    if 0 <= before < program.n_positions:
+        stays = program.rank_of(microbatch, before) == program.rank_of(microbatch, position)
+        need = Action(Kind.FORWARD if kind is Kind.FORWARD else Kind.INPUT, microbatch, before)
+        needs.append((need, None if stays else min(before, position)))
+    if kind is not Kind.FORWARD:
+        needs.append((Action(Kind.FORWARD, microbatch, position), None))
+    return needs

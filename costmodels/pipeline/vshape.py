@@ -1,0 +1,138 @@
+"""Schedules on a path that goes along the ranks and back (a V), two chunks a rank: ZB-V, V-Half and V-Min.
+
+A rank is nearest to the turn when its number is greatest. Chunk 0 is the one on the way out, chunk 1 the one on the way
+back, which holds the later part of the model.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from costmodels.pipeline.order import Chunk, RankOrder
+from costmodels.pipeline.program import Action, Kind, Slot
+
+BLOCK_SLOTS = 6
+"""Slots a micro-batch takes on a rank when all passes take one: two chunks, each forward, input and weight."""
+
+
+def zb_v_order(rank: int, n_ranks: int, n_microbatches: int) -> list[Slot]:
+    """Order of ZB-V (Zero Bubble, section on V schedules): never more than 1F1B in memory.
+
+    Fewer micro-batches than fill the pipeline run as the first of so many that do.
+    """
+    n = max(n_microbatches, 2 * n_ranks - 1)
+    to_turn = n_ranks - rank
+    order = RankOrder((Chunk(rank), Chunk(2 * n_ranks - 1 - rank)))
+    order.forward(0, 2 * to_turn - 1)
+    for _ in range(rank):
+        order.forward(1)
+        order.forward(0)
+    for _ in range(to_turn):
+        order.forward(1)
+        _input_and_weight(order, 1)
+    started = 2 * to_turn - 1 + rank
+    for _ in range(n_ranks, n):
+        if started < n:
+            order.forward(0)
+            started += 1
+        _input_and_weight(order, 0)
+        order.forward(1)
+        _input_and_weight(order, 1)
+    for _ in range(rank):
+        order.input(0)
+        order.input(1)
+    for _ in range(to_turn):
+        order.input(0)
+        order.weight_of(0)
+    for _ in range(rank):
+        order.weight_of(1)
+    order.remaining_weights()
+    return [slot for slot in order.slots if slot[0].microbatch < n_microbatches]
+
+
+def _input_and_weight(order: RankOrder, chunk: int) -> None:
+    order.input(chunk)
+    order.weight()
+
+
+def v_half_orders(n_ranks: int, n_microbatches: int) -> list[list[Slot]]:
+    """Orders of V-Half: half the memory of 1F1B."""
+    shift = 3 if n_ranks % 2 == 0 else 0
+    # offsets: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS'24), V-Half building block
+    blocks = [
+        (2 * i, 3 * n_ranks - i - 2, 3 * n_ranks + shift + 2 * i - 1, 6 * n_ranks + shift - i - 2) for i in range(n_ranks)
+    ]
+    return _repeat_blocks(blocks, n_microbatches, most_held=2 * ((n_ranks + 2) // 2))
+
+
+def v_min_orders(n_ranks: int, n_microbatches: int) -> list[list[Slot]]:
+    """Orders of V-Min: a third of the memory of 1F1B."""
+    shift = 2 if n_ranks % 3 == 0 else 0
+    # offsets: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS'24), V-Min building block
+    blocks = [(i, 2 * n_ranks - i - 1, 2 * n_ranks + shift + i, 4 * n_ranks + shift - i - 1) for i in range(n_ranks)]
+    return _repeat_blocks(blocks, n_microbatches, most_held=2 * ((n_ranks + 4) // 3))
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What a rank has still to do, and what it has done."""
+
+    passes: deque[Action]
+    weights: deque[Action] = field(default_factory=deque)
+    held: int = 0
+    slots: list[Slot] = field(default_factory=list)
+
+
+def _repeat_blocks(blocks: Sequence[tuple[int, int, int, int]], n_microbatches: int, *, most_held: int) -> list[list[Slot]]:
+    """Orders of a building block that repeats for every micro-batch.
+
+    A block gives the slots at which a rank forwards on chunks 0 and 1 and backwards on chunks 1 and 0. The order of
+    these passes is kept; gaps close as soon as what a pass needs has arrived, and a rank that would wait, or that may hold
+    no more, runs a weight half instead. Times are counted in slots, all passes being equal.
+    """
+    n_ranks = len(blocks)
+    lanes = [_Lane(deque(_passes(rank, n_ranks, block, n_microbatches))) for rank, block in enumerate(blocks)]
+    done: set[Action] = set()
+    while any(lane.passes or lane.weights for lane in lanes):
+        chosen = [(lane, action) for lane in lanes if (action := _choose(lane, done, 2 * n_ranks, most_held))]
+        assert chosen, "a building block that repeats can't wait for itself"
+        for lane, action in chosen:
+            lane.slots.append((action,))
+            lane.held += (action.kind is Kind.FORWARD) - (action.kind is Kind.WEIGHT)
+            done.add(action)
+            if action.kind is Kind.INPUT:
+                lane.weights.append(action._replace(kind=Kind.WEIGHT))
+    return [lane.slots for lane in lanes]
+
+
+def _passes(rank: int, n_ranks: int, block: tuple[int, int, int, int], n_microbatches: int) -> list[Action]:
+    out, back = rank, 2 * n_ranks - 1 - rank
+    chunks = ((Kind.FORWARD, out), (Kind.FORWARD, back), (Kind.INPUT, back), (Kind.INPUT, out))
+    timed = [
+        (offset + BLOCK_SLOTS * microbatch, Action(kind, microbatch, position))
+        for microbatch in range(n_microbatches)
+        for offset, (kind, position) in zip(block, chunks, strict=True)
+    ]
+    return [action for _, action in sorted(timed)]
+
+
+def _choose(lane: _Lane, done: set[Action], n_positions: int, most_held: int) -> Action | None:
+    """The next pass if it can run now, else a weight half, else nothing."""
+    if lane.passes:
+        action = lane.passes[0]
+        has_room = action.kind is not Kind.FORWARD or lane.held < most_held
+        previous = _previous(action, n_positions)
+        if has_room and (previous is None or previous in done):
+            return lane.passes.popleft()
+    return lane.weights.popleft() if lane.weights else None
+
+
+def _previous(action: Action, n_positions: int) -> Action | None:
+    """What a forward or input pass waits for; None for the first forward."""
+    if action.kind is Kind.FORWARD:
+        return action._replace(position=action.position - 1) if action.position else None
+    if action.position == n_positions - 1:
+        return action._replace(kind=Kind.FORWARD)
+    return action._replace(position=action.position + 1)
