@@ -39,7 +39,7 @@ def _steps(chunks: tuple[Chunk, Chunk], from_end: int, from_middle: int, n_micro
         order.forward(1)
     for i in range(n_microbatches - 2 * from_middle - from_end - 1):
         if i == 0 and from_middle == 0:
-            order.forward(0)  # the first pair at the middle runs apart: its backward would wait for its own forward
+            order.forward(0)  # the first pair at the middle runs apart, so that the forward can be sent on earlier
             order.backward(1)
         else:
             order.overlapped(0, 1)

@@ -164,6 +164,13 @@ def test_overlap_saves_its_share_of_every_pair() -> None:
     assert slow - fast == pytest.approx(pairs * 0.5 * 3)
 
 
+def test_only_the_first_pair_at_the_middle_runs_apart() -> None:
+    p, m = 4, 16
+    pairs = [sum(len(slot) == 2 for slot in order) for order in build(Schedule.DUALPIPE_V, p, m).orders]
+    # deepseek-ai/DualPipe: steps 4 and 5 of rank r have 2 (m - 2p + r + 1) and p - r - 1 pairs
+    assert pairs == [2 * (m - 2 * p + r + 1) + (p - r - 1) - (r == p - 1) for r in range(p)]
+
+
 stage_times = st.lists(st.floats(0.01, 10), min_size=1, max_size=7)
 
 
