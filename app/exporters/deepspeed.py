@@ -44,12 +44,17 @@ def export_deepspeed(plan: Plan, request: PlanRequest) -> Export:
 
 
 def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
-    """The configuration document. train_batch_size = micro-batch x accumulation x data-parallel ranks, or DeepSpeed stops."""
+    """The configuration document.
+
+    DeepSpeed stops unless train_batch_size = micro-batch x accumulation x ranks, and without a grid of the script's own it
+    counts AutoTP's ranks as if each had data of its own: under AutoTP the field is left out.
+    """
     axes, microbatch = plan.axes, plan.microbatch
     assert axes is not None and microbatch is not None
     zero_stage = plan.stages[0].zero_stage
-    config: dict[str, object] = {
-        "train_batch_size": workload.global_batch,
+    auto_tp = axes.tp > 1 and axes.pp == 1
+    config: dict[str, object] = {} if auto_tp else {"train_batch_size": workload.global_batch}
+    config |= {
         "train_micro_batch_size_per_gpu": microbatch.size,
         "gradient_accumulation_steps": microbatch.count,
         "optimizer": _OPTIMIZERS[workload.optimizer],
@@ -58,7 +63,7 @@ def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
     }
     if workload.precision in (DType.BF16, DType.FP16):
         config[workload.precision.value] = {"enabled": True}
-    if axes.tp > 1:
+    if auto_tp:
         config["tensor_parallel"] = {"autotp_size": axes.tp, "vocab_parallel_lm_head": True}
     if axes.pp > 1:
         interval = 1 if recompute_mode(plan) is Recompute.FULL else 0
@@ -91,7 +96,7 @@ def _inexpressible(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
         lost.append("selective recompute: DeepSpeed recomputes what the script wraps; wrap attention and norms in it")
     elif mode is Recompute.FULL and axes.pp == 1:
         lost.append("full recompute: no key turns it on; call model.gradient_checkpointing_enable() in the script")
-    if axes.tp > 1:
+    if axes.tp > 1 and axes.pp == 1:
         whole = (1 - 1 / axes.tp) * _embedding_bytes(request)
         lost.append(
             f"a vocabulary-parallel embedding: AutoTP keeps the table whole on every rank, {whole / GB:.2f} GB of weights more "
@@ -114,7 +119,10 @@ def _pipeline_losses(plan: Plan, request: PlanRequest) -> list[str]:
             f"parts {borders} (embedding and head count as layers)"
         )
     if axes.tp > 1:
-        lost.append("tp beside pp: AutoTP does not reach into PipelineModule; its layers must be tensor-parallel themselves")
+        lost.append(
+            "tp beside pp: AutoTP does not reach into PipelineModule; its layers must be tensor-parallel themselves, under "
+            f"topology=PipeModelDataParallelTopology(num_pp={axes.pp}, num_mp={axes.tp}, num_dp={axes.dp})"
+        )
     return lost
 
 
@@ -130,6 +138,11 @@ def _embedding_bytes(request: PlanRequest) -> float:
     return elements * request.workload.precision.size_bytes
 
 
+def _global_batch(request: PlanRequest) -> int:
+    assert isinstance(request.workload, TrainingWorkload)
+    return request.workload.global_batch
+
+
 def _assumptions(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
     said = [
         f"{SCRIPT} is your training script: it builds the model and calls deepspeed.initialize with the configuration",
@@ -140,6 +153,11 @@ def _assumptions(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
         said.append("hostfile lists the nodes in the cluster's order, as 'host slots=devices'")
     if len(set(per_node)) > 1:
         said.append(f"nodes take part with {', '.join(str(n) for n in per_node)} devices: give these as slots, not num_gpus")
+    if plan.axes is not None and plan.axes.tp > 1 and plan.axes.pp == 1:
+        said.append(
+            f"train_batch_size is left out: DeepSpeed counts AutoTP's ranks in it, and prints {plan.axes.tp} times the real "
+            f"{_global_batch(request)} sequences"
+        )
     if plan.stages[0].zero_stage == 3 and plan.axes is not None and plan.axes.tp > 1:
         said.append("AutoTP beside ZeRO-3 is supported from 0.19 on; its documentation still says ZeRO 0 to 2")
     return tuple(said)

@@ -38,12 +38,13 @@ _TRAINERS = {
         replicated_kv_heads=True,
         tied_with_pipeline=True,
     ),
-    # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms; its long-context axis is Ulysses.
+    # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms, and leaves ranks beyond the key/value
+    # heads without attention; its long-context axis is Ulysses.
     Launcher.DEEPSPEED: _LauncherLimits(
         zero_with_pipeline=1,
         context_parallel=False,
         sequence_parallel=False,
-        replicated_kv_heads=True,
+        replicated_kv_heads=False,
         tied_with_pipeline=True,
     ),
     # torchtitan 0.3: key/value heads must divide by tp.

@@ -9,7 +9,7 @@ import pytest
 
 from costmodels.errors import PlanRejectedError
 from costmodels.units import DType
-from solver.graph import Block, BlockRun, ModelGraph
+from solver.graph import MAX_LAYERS, Block, BlockRun, ModelGraph
 from solver.plan import Band, DeviceRange, LayerSpan, OperatorSharding, Plan, Status
 from solver.request import Launcher, PlanRequest, Recompute, Search, Slo, Space, TrainingWorkload
 from solver.verify import Rule, accept, check
@@ -294,8 +294,14 @@ def test_launchers_refuse_what_they_do_not_have() -> None:
     plan, deepspeed = training_plan(), training_request(search=Search(launcher=Launcher.DEEPSPEED))
     assert rules(plan, deepspeed) == {Rule.LAUNCHER}
     assert rules(plan, training_request(search=Search(launcher=Launcher.VLLM))) == {Rule.LAUNCHER}
-    few = training_request(model=model(kv_heads=1), search=Search(launcher=Launcher.TORCHTITAN))
-    assert Rule.LAUNCHER in rules(plan, few)
+
+
+@pytest.mark.parametrize("launcher", [Launcher.TORCHTITAN, Launcher.DEEPSPEED])
+def test_only_megatron_copies_key_value_heads(launcher: Launcher) -> None:
+    few = training_request(model=model(kv_heads=1))
+    assert Rule.LAUNCHER not in rules(training_plan(), few)
+    broken = check(training_plan(), replace(few, search=Search(launcher=launcher)))
+    assert "plan.axes.tp" in {violation.where for violation in broken if violation.rule is Rule.LAUNCHER}
 
 
 def recompute_plan(mode: Recompute) -> Plan:
@@ -379,9 +385,10 @@ def test_the_smallest_device_of_a_stage_decides_its_capacity() -> None:
     assert [(v.rule, v.where) for v in violations] == [(Rule.CAPACITY, "plan.stages[0].memory.capacity_bytes")]
 
 
-def test_thousands_of_layers_and_devices_are_checked_quickly() -> None:
-    """Work grows with distinct blocks and node groups: 100,000 layers would not end otherwise."""
+def test_the_deepest_model_is_checked_too() -> None:
     whole = model()
-    deep = ModelGraph("tiny", whole.dims, whole.blocks, (BlockRun("embedding"), BlockRun("layer", 99_998), BlockRun("head")))
-    plan = changed(training_plan(), "stages.1.blocks", (LayerSpan("layer", 3, 99_996), LayerSpan("head", 99_999, 1)))
+    chain = (BlockRun("embedding"), BlockRun("layer", MAX_LAYERS - 2), BlockRun("head"))
+    deep = ModelGraph("tiny", whole.dims, whole.blocks, chain)
+    blocks = (LayerSpan("layer", 3, MAX_LAYERS - 4), LayerSpan("head", MAX_LAYERS - 1, 1))
+    plan = changed(training_plan(), "stages.1.blocks", blocks)
     assert Rule.WEIGHTS in rules(plan, training_request(model=deep))
