@@ -24,11 +24,7 @@ def model_names() -> tuple[str, ...]:
 def model(name: str) -> ModelGraph:
     """The model graph of that name; raises ModelError with the names there are."""
     if name not in model_names():
-        raise ModelError(
-            "the catalogue has no such model",
-            given=name,
-            allowed=", ".join(model_names()),
-        )
+        raise ModelError("the catalogue has no such model", given=name, allowed=", ".join(model_names()))
     document = json.loads(_models().joinpath(f"{name}.json").read_text(encoding="utf-8"))
     document.pop(NOTES_FIELD, None)
     return read_huggingface_config(document, name=name)

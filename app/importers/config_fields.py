@@ -88,11 +88,7 @@ class ConfigFields:
             )
         unknown = sorted(set(value) - set(allowed))
         if unknown:
-            raise ModelError(
-                f"{self.family}: '{key}' has unknown entries",
-                given=unknown,
-                allowed=", ".join(allowed),
-            )
+            raise ModelError(f"{self.family}: '{key}' has unknown entries", given=unknown, allowed=", ".join(allowed))
         return tuple(value)
 
     def optional_entries(self, name: str) -> int | None:
@@ -129,11 +125,7 @@ class ConfigFields:
     def refuse(self, name: str, *, because: str) -> None:
         """Raise ModelError when the flag ``name`` is set: the model then has parts that the reader does not know."""
         if self.optional_flag(name):
-            raise ModelError(
-                f"{self.family}: '{name}' is not supported: {because}",
-                given=True,
-                allowed="false",
-            )
+            raise ModelError(f"{self.family}: '{name}' is not supported: {because}", given=True, allowed="false")
 
     def _entry(self, name: str) -> tuple[str, Any]:
         """The key under which the file gives the field, and its value; the class default where it does not."""
@@ -142,20 +134,13 @@ class ConfigFields:
                 return key, self.document[key]
         if name in self.defaults:
             return name, self.defaults[name]
-        raise ModelError(
-            f"{self.family}: field '{name}' is missing",
-            remedy=f"add '{name}' to the config.json",
-        )
+        raise ModelError(f"{self.family}: field '{name}' is missing", remedy=f"add '{name}' to the config.json")
 
     def _integer(self, key: str, value: Any, *, least: int, most: int = MAX_FIELD) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong_type(key, value, f"an integer from {least} to {most}")
         if not least <= value <= most:
-            raise ModelError(
-                f"{self.family}: '{key}' is out of range",
-                given=value,
-                allowed=f"{least} to {most}",
-            )
+            raise ModelError(f"{self.family}: '{key}' is out of range", given=value, allowed=f"{least} to {most}")
         return value
 
     def _wrong_type(self, key: str, value: Any, allowed: str) -> ModelError:

@@ -52,11 +52,7 @@ def parse_document(
     Raises InvalidInputError for whatever can't or mustn't be read.
     """
     if len(text) > max_bytes:
-        raise InvalidInputError(
-            f"{what} is too large",
-            given=f"{len(text)} bytes",
-            allowed=f"at most {max_bytes} bytes",
-        )
+        raise InvalidInputError(f"{what} is too large", given=f"{len(text)} bytes", allowed=f"at most {max_bytes} bytes")
     try:
         decoded = text.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -78,8 +74,7 @@ def _parse_json(text: str, what: str, non_finite: NonFinite) -> Any:
         )
     except json.JSONDecodeError as error:
         raise InvalidInputError(
-            f"{what} is not valid JSON",
-            given=f"{error.msg} at line {error.lineno}, column {error.colno}",
+            f"{what} is not valid JSON", given=f"{error.msg} at line {error.lineno}, column {error.colno}"
         ) from None
     if _SURROGATE_ESCAPE.search(text):
         _check_unicode(value, what)
@@ -141,9 +136,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise InvalidInputError(
-                f"{self._what} uses YAML aliases",
-                allowed="plain values",
-                remedy="write the value where it is used",
+                f"{self._what} uses YAML aliases", allowed="plain values", remedy="write the value where it is used"
             )
         tag = getattr(self.peek_event(), "tag", None)  # type: ignore[no-untyped-call]
         if tag is not None:
@@ -156,13 +149,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        pairs = [
-            (
-                self.construct_object(key, deep=True),
-                self.construct_object(value, deep=True),
-            )
-            for key, value in node.value
-        ]
+        pairs = [(self.construct_object(key, deep=True), self.construct_object(value, deep=True)) for key, value in node.value]
         return _object(pairs, self._what)
 
     def construct_whole(self, node: yaml.ScalarNode) -> int:
@@ -176,16 +163,8 @@ class _Loader(yaml.SafeLoader):
 _Loader.yaml_implicit_resolvers = {}
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_whole)
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_finite)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:null",
-    re.compile(r"^(?:null|Null|NULL|~|)$"),
-    ["n", "N", "~", ""],
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool",
-    re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"),
-    list("tTfF"),
-)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:null|Null|NULL|~|)$"), ["n", "N", "~", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9]+$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",

@@ -61,17 +61,9 @@ def _family(document: Mapping[str, Any]) -> Family:
     if model_type is None:
         model_type = _model_type_of_architecture(document)
     if not isinstance(model_type, str):
-        raise ModelError(
-            "'model_type' must be a string",
-            given=model_type,
-            allowed=", ".join(supported_model_types()),
-        )
+        raise ModelError("'model_type' must be a string", given=model_type, allowed=", ".join(supported_model_types()))
     if model_type not in FAMILIES:
-        raise ModelError(
-            "unknown model_type",
-            given=model_type,
-            allowed=", ".join(supported_model_types()),
-        )
+        raise ModelError("unknown model_type", given=model_type, allowed=", ".join(supported_model_types()))
     return FAMILIES[model_type]
 
 
@@ -79,17 +71,12 @@ def _model_type_of_architecture(document: Mapping[str, Any]) -> str:
     architecture = _architecture(document)
     if architecture is None:
         raise ModelError(
-            "a config.json must name its 'model_type' or 'architectures'",
-            allowed=", ".join(supported_model_types()),
+            "a config.json must name its 'model_type' or 'architectures'", allowed=", ".join(supported_model_types())
         )
     for family in FAMILIES.values():
         if architecture in family.architectures:
             return family.model_type
-    raise ModelError(
-        "unknown architecture",
-        given=architecture,
-        allowed=", ".join(_supported_architectures()),
-    )
+    raise ModelError("unknown architecture", given=architecture, allowed=", ".join(_supported_architectures()))
 
 
 def _check_architecture(document: Mapping[str, Any], family: Family) -> None:

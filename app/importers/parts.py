@@ -88,22 +88,11 @@ def activation(name: str, *dims: str) -> Tensor:
 def activation_flops(function: str) -> float:
     """FLOPs per element of an activation function; raises ModelError for one we have no count of."""
     if function not in ACTIVATION_FLOPS:
-        raise ModelError(
-            "unknown activation function",
-            given=function,
-            allowed=", ".join(sorted(ACTIVATION_FLOPS)),
-        )
+        raise ModelError("unknown activation function", given=function, allowed=", ".join(sorted(ACTIVATION_FLOPS)))
     return ACTIVATION_FLOPS[function]
 
 
-def norm(
-    name: str,
-    kind: NormKind,
-    *,
-    source: Tensor,
-    target: str,
-    over: Sequence[str] = (HIDDEN,),
-) -> Operator:
+def norm(name: str, kind: NormKind, *, source: Tensor, target: str, over: Sequence[str] = (HIDDEN,)) -> Operator:
     """Normalise ``source`` over the dims ``over``, its learned vectors having these dims too."""
     return Operator(
         name,
@@ -116,14 +105,7 @@ def norm(
     )
 
 
-def projection(
-    name: str,
-    *,
-    source: Tensor,
-    outputs: Sequence[Tensor],
-    suffixes: Sequence[str],
-    bias: Bias,
-) -> Operator:
+def projection(name: str, *, source: Tensor, outputs: Sequence[Tensor], suffixes: Sequence[str], bias: Bias) -> Operator:
     """One kernel that multiplies ``source`` by a weight for each output; ``suffixes`` name weights w_* and biases b_*.
 
     Dims of the source that no output has are contracted; those that it shares with the outputs are its rows.
@@ -137,12 +119,7 @@ def projection(
         if bias is Bias.ADDED:
             weights.append(Weight(f"b{suffix}", features))
     return Operator(
-        name,
-        OperatorKind.MATMUL,
-        inputs=(source,),
-        outputs=tuple(outputs),
-        weights=tuple(weights),
-        saved=(source.name,),
+        name, OperatorKind.MATMUL, inputs=(source,), outputs=tuple(outputs), weights=tuple(weights), saved=(source.name,)
     )
 
 
@@ -160,9 +137,5 @@ def rope(name: str, *, query: Tensor, key: Tensor, key_heads_per_query_head: flo
 def residual_add(name: str, *, stream: Tensor, branch: Tensor, target: str) -> Operator:
     """Add a branch to the residual stream."""
     return Operator(
-        name,
-        OperatorKind.ELEMENTWISE,
-        inputs=(stream, branch),
-        outputs=(Tensor(target, stream.dims),),
-        flops_per_element=1.0,
+        name, OperatorKind.ELEMENTWISE, inputs=(stream, branch), outputs=(Tensor(target, stream.dims),), flops_per_element=1.0
     )

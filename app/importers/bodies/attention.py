@@ -6,18 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.importers.parts import (
-    HEAD_DIM,
-    HEADS,
-    HIDDEN,
-    KV_HEADS,
-    Bias,
-    NormKind,
-    activation,
-    norm,
-    projection,
-    rope,
-)
+from app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, Bias, NormKind, activation, norm, projection, rope
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 
 RELATIVE_POSITIONS = "relative_positions"
@@ -74,41 +63,20 @@ class Attention:
             activation("v", KV_HEADS, HEAD_DIM),
         )
         steps = [
-            projection(
-                "qkv_proj",
-                source=source,
-                outputs=(query, key, value),
-                suffixes=("q", "k", "v"),
-                bias=self.qkv_bias,
-            )
+            projection("qkv_proj", source=source, outputs=(query, key, value), suffixes=("q", "k", "v"), bias=self.qkv_bias)
         ]
         if self.qk_norm is not QkNorm.NONE:
             steps += self._norms(query, key)
             query, key = steps[-2].outputs[0], steps[-1].outputs[0]
         if self.position is Position.ROTARY:
-            steps.append(
-                rope(
-                    "rope",
-                    query=query,
-                    key=key,
-                    key_heads_per_query_head=dims[KV_HEADS] / dims[HEADS],
-                )
-            )
+            steps.append(rope("rope", query=query, key=key, key_heads_per_query_head=dims[KV_HEADS] / dims[HEADS]))
             query, key = steps[-1].outputs
         context = activation("context", HEADS, HEAD_DIM)
         steps.append(
             attention_kernel(query, key, value, context, mask=self.mask, window=self.window, weights=self.kernel_weights)
         )
         out = activation("attn_out", HIDDEN)
-        steps.append(
-            projection(
-                "o_proj",
-                source=context,
-                outputs=(out,),
-                suffixes=("o",),
-                bias=self.out_bias,
-            )
-        )
+        steps.append(projection("o_proj", source=context, outputs=(out,), suffixes=("o",), bias=self.out_bias))
         return tuple(steps)
 
     def _norms(self, query: Tensor, key: Tensor) -> list[Operator]:
@@ -116,20 +84,8 @@ class Attention:
         query_dims = (HEAD_DIM,) if per_head else (HEADS, HEAD_DIM)
         key_dims = (HEAD_DIM,) if per_head else (KV_HEADS, HEAD_DIM)
         return [
-            norm(
-                "q_norm",
-                self.qk_norm_kind,
-                source=query,
-                target="q_normed",
-                over=query_dims,
-            ),
-            norm(
-                "k_norm",
-                self.qk_norm_kind,
-                source=key,
-                target="k_normed",
-                over=key_dims,
-            ),
+            norm("q_norm", self.qk_norm_kind, source=query, target="q_normed", over=query_dims),
+            norm("k_norm", self.qk_norm_kind, source=key, target="k_normed", over=key_dims),
         ]
 
 

@@ -9,16 +9,7 @@ from typing import Any
 from app.importers.architecture import Architecture, EncoderDecoder, Head, Tie
 from app.importers.bodies.mlp import Gate, Mlp
 from app.importers.config_fields import ConfigFields
-from app.importers.parts import (
-    FFN,
-    HEAD_DIM,
-    HEADS,
-    HIDDEN,
-    KV_HEADS,
-    VOCAB,
-    Bias,
-    NormKind,
-)
+from app.importers.parts import FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCAB, Bias, NormKind
 from costmodels.errors import ModelError
 
 FULL = "full_attention"
@@ -42,12 +33,7 @@ class Family:
 
 
 def decoder_dims(
-    fields: ConfigFields,
-    *,
-    ffn: int,
-    head_dim: int | None = None,
-    kv_heads: int | None = None,
-    vocab: int | None = None,
+    fields: ConfigFields, *, ffn: int, head_dim: int | None = None, kv_heads: int | None = None, vocab: int | None = None
 ) -> dict[str, int]:
     """Sizes of the dims of a decoder; what is not given: as many key/value heads as heads, head_dim
     hidden / heads, vocab_size as the file has it.
@@ -67,13 +53,7 @@ def decoder_dims(
                 remedy="give 'head_dim' if the model has heads of another width",
             )
         head_dim = hidden // heads
-    sizes = {
-        HIDDEN: hidden,
-        HEADS: heads,
-        KV_HEADS: kv_heads,
-        HEAD_DIM: head_dim,
-        FFN: ffn,
-    }
+    sizes = {HIDDEN: hidden, HEADS: heads, KV_HEADS: kv_heads, HEAD_DIM: head_dim, FFN: ffn}
     return sizes | {VOCAB: fields.size("vocab_size") if vocab is None else vocab}
 
 

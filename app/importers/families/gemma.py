@@ -5,15 +5,7 @@ from __future__ import annotations
 from app.importers.architecture import Architecture, Branch, Layer, NormPlace
 from app.importers.bodies.attention import Attention, QkNorm
 from app.importers.config_fields import ConfigFields
-from app.importers.families.family import (
-    FULL,
-    SLIDING,
-    Family,
-    bias,
-    decoder_dims,
-    gated_mlp,
-    rms_head,
-)
+from app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
 from app.importers.parts import NormKind
 from costmodels.operators import AttentionMask
 
@@ -40,11 +32,7 @@ _GEMMA2_DEFAULTS = _GEMMA_DEFAULTS | {
     "sliding_window": 4096,
     "layer_types": None,
 }
-_GEMMA3_DEFAULTS = _GEMMA2_DEFAULTS | {
-    "vocab_size": 262208,
-    "use_bidirectional_attention": False,
-    "sliding_window_pattern": 6,
-}
+_GEMMA3_DEFAULTS = _GEMMA2_DEFAULTS | {"vocab_size": 262208, "use_bidirectional_attention": False, "sliding_window_pattern": 6}
 # Gemma 2 alternates: every second layer sees everything.
 _GEMMA2_PATTERN = 2
 
@@ -65,12 +53,7 @@ def _mask(fields: ConfigFields) -> AttentionMask:
 def _read_gemma(fields: ConfigFields) -> Architecture:
     attention_bias = bias(fields.flag("attention_bias"))
     attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias, mask=_mask(fields))
-    layer = Layer(
-        (
-            Branch("attn", attention, NormKind.RMS),
-            Branch("mlp", gated_mlp(fields), NormKind.RMS),
-        )
-    )
+    layer = Layer((Branch("attn", attention, NormKind.RMS), Branch("mlp", gated_mlp(fields), NormKind.RMS)))
     return Architecture(_dims(fields), (layer,) * fields.layers(), rms_head(fields))
 
 
@@ -83,11 +66,7 @@ def _read_gemma3(fields: ConfigFields) -> Architecture:
     window = fields.optional_size("sliding_window")
     if window is not None and _mask(fields) is AttentionMask.FULL:
         window = window // 2 + 1  # the window then counts tokens on both sides
-    return _alternating(
-        fields,
-        _windows(fields, pattern=fields.size("sliding_window_pattern"), window=window),
-        QkNorm.PER_HEAD,
-    )
+    return _alternating(fields, _windows(fields, pattern=fields.size("sliding_window_pattern"), window=window), QkNorm.PER_HEAD)
 
 
 def _windows(fields: ConfigFields, *, pattern: int, window: int | None) -> tuple[int | None, ...]:
@@ -104,13 +83,7 @@ def _alternating(fields: ConfigFields, windows: tuple[int | None, ...], qk_norm:
     mlp = Branch("mlp", gated_mlp(fields, act="hidden_activation"), NormKind.RMS, NormPlace.BOTH)
     layers = []
     for window in windows:
-        attention = Attention(
-            qkv_bias=attention_bias,
-            out_bias=attention_bias,
-            window=window,
-            mask=mask,
-            qk_norm=qk_norm,
-        )
+        attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias, window=window, mask=mask, qk_norm=qk_norm)
         layers.append(Layer((Branch("attn", attention, NormKind.RMS, NormPlace.BOTH), mlp)))
     return Architecture(_dims(fields), tuple(layers), rms_head(fields))
 

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from app.importers.architecture import (
-    Architecture,
-    Branch,
-    Embedding,
-    Head,
-    Joining,
-    Layer,
-    NormPlace,
-)
+from app.importers.architecture import Architecture, Branch, Embedding, Head, Joining, Layer, NormPlace
 from app.importers.bodies.attention import Attention, Position
 from app.importers.bodies.mlp import Gate, Mlp
 from app.importers.config_fields import ConfigFields
@@ -69,11 +61,7 @@ _BLOOM_DEFAULTS = {
 }
 # BLOOM has no field for its activation function: its own GELU is the tanh form.
 _BLOOM_ACTIVATION = "gelu_new"
-_BLOOM_ALIASES = {
-    "hidden_size": ("n_embed",),
-    "num_hidden_layers": ("n_layer",),
-    "num_attention_heads": ("n_head",),
-}
+_BLOOM_ALIASES = {"hidden_size": ("n_embed",), "num_hidden_layers": ("n_layer",), "num_attention_heads": ("n_head",)}
 _FALCON_DEFAULTS = {
     "vocab_size": 65024,
     "hidden_size": 4544,
@@ -140,15 +128,7 @@ def _read_opt(fields: ConfigFields) -> Architecture:
     final_norm = kind if pre_norm and not fields.flag("_remove_final_layer_norm") else None
     return Architecture(
         dims,
-        (
-            Layer(
-                (
-                    Branch("attn", attention, kind, place),
-                    Branch("mlp", mlp, kind, place),
-                )
-            ),
-        )
-        * fields.layers(),
+        (Layer((Branch("attn", attention, kind, place), Branch("mlp", mlp, kind, place))),) * fields.layers(),
         Head(tie(fields), final_norm, width=width),
         Embedding(width, POSITIONS),
     )
@@ -180,13 +160,10 @@ def _read_falcon(fields: ConfigFields) -> Architecture:
     norms = fields.optional_size("num_ln_in_parallel_attn") or (2 if new_architecture else 1)
     mlp_place = NormPlace.SHARED if parallel and norms == 1 else NormPlace.BEFORE
     layer = Layer(
-        (attention, Branch("mlp", mlp, NormKind.LAYER, mlp_place)),
-        Joining.PARALLEL if parallel else Joining.SEQUENTIAL,
+        (attention, Branch("mlp", mlp, NormKind.LAYER, mlp_place)), Joining.PARALLEL if parallel else Joining.SEQUENTIAL
     )
     return Architecture(
-        decoder_dims(fields, ffn=ffn, kv_heads=kv_heads),
-        (layer,) * fields.layers(),
-        Head(tie(fields), NormKind.LAYER),
+        decoder_dims(fields, ffn=ffn, kv_heads=kv_heads), (layer,) * fields.layers(), Head(tie(fields), NormKind.LAYER)
     )
 
 

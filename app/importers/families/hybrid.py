@@ -127,12 +127,7 @@ def _read_jamba(fields: ConfigFields) -> Architecture:
     attn_period, attn_offset = fields.size("attn_layer_period"), fields.count("attn_layer_offset")
     moe_period, moe_offset = fields.size("expert_layer_period"), fields.count("expert_layer_offset")
     layers = tuple(
-        Layer(
-            (
-                attention if i % attn_period == attn_offset else mamba,
-                sparse if i % moe_period == moe_offset else dense,
-            )
-        )
+        Layer((attention if i % attn_period == attn_offset else mamba, sparse if i % moe_period == moe_offset else dense))
         for i in range(fields.layers())
     )
     dims = decoder_dims(fields, ffn=ffn, kv_heads=fields.optional_size("num_key_value_heads")) | {

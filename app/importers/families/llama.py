@@ -5,15 +5,7 @@ from __future__ import annotations
 from app.importers.architecture import Architecture, Branch, Layer, NormPlace
 from app.importers.bodies.attention import Attention, QkNorm
 from app.importers.config_fields import ConfigFields
-from app.importers.families.family import (
-    FULL,
-    SLIDING,
-    Family,
-    bias,
-    decoder_dims,
-    gated_mlp,
-    rms_head,
-)
+from app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
 from app.importers.parts import Bias, NormKind
 
 _COMMON = {
@@ -44,12 +36,7 @@ _QWEN_DEFAULTS = _COMMON | {
     "layer_types": None,
 }
 _QWEN3_DEFAULTS = _QWEN_DEFAULTS | {"head_dim": 128}
-_PHI3_DEFAULTS = _COMMON | {
-    "vocab_size": 32064,
-    "hidden_size": 3072,
-    "intermediate_size": 8192,
-    "sliding_window": None,
-}
+_PHI3_DEFAULTS = _COMMON | {"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192, "sliding_window": None}
 _OLMO2_DEFAULTS = _COMMON | {"vocab_size": 50304, "intermediate_size": 11008}
 
 
@@ -81,21 +68,13 @@ def _read_llama(fields: ConfigFields) -> Architecture:
     attention_bias = bias(fields.flag("attention_bias"))
     attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias)
     mlp = Branch("mlp", gated_mlp(fields, with_bias=bias(fields.flag("mlp_bias"))), NormKind.RMS)
-    return Architecture(
-        _dims(fields),
-        (pre_norm_layer(attention, mlp),) * fields.layers(),
-        rms_head(fields),
-    )
+    return Architecture(_dims(fields), (pre_norm_layer(attention, mlp),) * fields.layers(), rms_head(fields))
 
 
 def _read_mistral(fields: ConfigFields) -> Architecture:
     attention = Attention(window=fields.optional_size("sliding_window"))
     mlp = Branch("mlp", gated_mlp(fields), NormKind.RMS)
-    return Architecture(
-        _dims(fields),
-        (pre_norm_layer(attention, mlp),) * fields.layers(),
-        rms_head(fields),
-    )
+    return Architecture(_dims(fields), (pre_norm_layer(attention, mlp),) * fields.layers(), rms_head(fields))
 
 
 def _read_qwen2(fields: ConfigFields) -> Architecture:
@@ -111,15 +90,7 @@ def _read_qwen3(fields: ConfigFields) -> Architecture:
     attention_bias = bias(fields.flag("attention_bias"))
     mlp = Branch("mlp", gated_mlp(fields), NormKind.RMS)
     layers = tuple(
-        pre_norm_layer(
-            Attention(
-                qkv_bias=attention_bias,
-                out_bias=attention_bias,
-                window=window,
-                qk_norm=QkNorm.PER_HEAD,
-            ),
-            mlp,
-        )
+        pre_norm_layer(Attention(qkv_bias=attention_bias, out_bias=attention_bias, window=window, qk_norm=QkNorm.PER_HEAD), mlp)
         for window in windows(fields, fields.layers())
     )
     return Architecture(_dims(fields), layers, rms_head(fields))

@@ -116,10 +116,7 @@ def _layer(attention: Attention, feed_forward: Body) -> Layer:
 
 def _dims(fields: ConfigFields, *, ffn: int) -> dict[str, int]:
     return decoder_dims(
-        fields,
-        ffn=ffn,
-        head_dim=fields.optional_size("head_dim"),
-        kv_heads=fields.optional_size("num_key_value_heads"),
+        fields, ffn=ffn, head_dim=fields.optional_size("head_dim"), kv_heads=fields.optional_size("num_key_value_heads")
     )
 
 

@@ -95,8 +95,7 @@ def _read_nemotron_h(fields: ConfigFields) -> Architecture:
     if "moe" in kinds:
         if fields.optional_size("moe_latent_size") is not None:
             raise ModelError(
-                f"{fields.family}: 'moe_latent_size' is not supported: experts then work behind a projection",
-                allowed="null",
+                f"{fields.family}: 'moe_latent_size' is not supported: experts then work behind a projection", allowed="null"
             )
         width, shared_width = fields.size("moe_intermediate_size"), fields.size("moe_shared_expert_intermediate_size")
         dims |= expert_dims(fields, width=width, shared_width=shared_width)

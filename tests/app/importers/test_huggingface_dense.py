@@ -1,11 +1,16 @@
 """Dense decoders: exact parameter counts, and the graph that others rely on."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from app.catalog import model, model_names
+from app.catalog import NOTES_FIELD, model, model_names
 from app.importers.huggingface import read_huggingface_config
 from costmodels.operators import BATCH, SEQ, Tensor, forward_flops
 from solver.graph import Block, BlockRun, ModelGraph
+
+CATALOG = Path(__file__).parents[3] / "app" / "catalog" / "models"
 
 # Counts of transformers 5.23.0 on the meta device; GPT-3 and the survey's are its layers at their sizes.
 EXACT_PARAMETERS = {
@@ -31,11 +36,7 @@ def test_catalogue_model_has_exactly_the_parameters_of_transformers(name: str) -
 
 def test_llama_layer_is_one_block_repeated() -> None:
     graph = model("llama-3.1-8b")
-    assert graph.chain == (
-        BlockRun("embedding"),
-        BlockRun("layer", repeat=32),
-        BlockRun("head"),
-    )
+    assert graph.chain == (BlockRun("embedding"), BlockRun("layer", repeat=32), BlockRun("head"))
     names = [operator.name for operator in graph.block("layer").operators]
     assert names == [
         "attn_norm",
@@ -54,11 +55,7 @@ def test_llama_layer_is_one_block_repeated() -> None:
 
 def test_gpt2_block_names_and_tied_head() -> None:
     graph = model("gpt2-xl")
-    assert graph.chain == (
-        BlockRun("embedding"),
-        BlockRun("layer", repeat=48),
-        BlockRun("head"),
-    )
+    assert graph.chain == (BlockRun("embedding"), BlockRun("layer", repeat=48), BlockRun("head"))
     embed = graph.block("embedding").operator("embed")
     assert [weight.name for weight in embed.weights] == ["weight", "positions"]
     assert graph.tied_weights() == (("head", "lm_head", graph.block("head").operator("lm_head").weights[0]),)
@@ -68,12 +65,7 @@ def test_gpt2_block_names_and_tied_head() -> None:
 
 def test_gemma2_alternates_windowed_and_full_layers() -> None:
     graph = model("gemma-2-9b")
-    assert graph.layers[1:5] == (
-        "layer_sliding",
-        "layer_full",
-        "layer_sliding",
-        "layer_full",
-    )
+    assert graph.layers[1:5] == ("layer_sliding", "layer_full", "layer_sliding", "layer_full")
     assert graph.block("layer_sliding").operator("attention").window == 4096
     assert graph.block("layer_full").operator("attention").window is None
     assert {"attn_post_norm", "mlp_post_norm"} <= {operator.name for operator in graph.block("layer_full").operators}
@@ -82,21 +74,14 @@ def test_gemma2_alternates_windowed_and_full_layers() -> None:
 def test_qwen3_normalises_queries_and_keys_of_each_head() -> None:
     layer = model("qwen3-8b").block("layer")
     assert layer.operator("q_norm").weights[0].dims == ("head_dim",)
-    assert [tensor.name for tensor in layer.operator("attention").inputs] == [
-        "q_rot",
-        "k_rot",
-        "v",
-    ]
+    assert [tensor.name for tensor in layer.operator("attention").inputs] == ["q_rot", "k_rot", "v"]
 
 
 def test_parallel_attention_and_mlp_read_the_same_normed_input() -> None:
     layer = read_huggingface_config({"model_type": "falcon"}, name="falcon").block("layer")
     assert layer.operator("qkv_proj").inputs == layer.operator("up_proj").inputs
     assert layer.output == "mlp_sum"
-    assert [tensor.name for tensor in layer.operator("mlp_residual").inputs] == [
-        "attn_sum",
-        "mlp_out",
-    ]
+    assert [tensor.name for tensor in layer.operator("mlp_residual").inputs] == ["attn_sum", "mlp_out"]
 
 
 def test_swiglu_flops_follow_the_survey() -> None:
@@ -149,3 +134,10 @@ def _saved(block: Block) -> dict[str, Tensor]:
         for tensor in (*operator.inputs, *operator.outputs)
         if tensor.name in operator.saved
     }
+
+
+@pytest.mark.parametrize("name", ["gpt3-175b", "seed-llama-1b", "seed-llama-7b"])
+def test_catalogue_files_that_assume_something_say_so(name: str) -> None:
+    document = json.loads((CATALOG / f"{name}.json").read_text(encoding="utf-8"))
+    assert "Table" in document[NOTES_FIELD]
+    assert document["vocab_size"] == model(name).dims["vocab"]

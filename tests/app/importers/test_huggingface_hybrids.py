@@ -24,15 +24,7 @@ def names(model: ModelGraph, block: str) -> list[str]:
 
 def test_mamba2_layer_is_one_branch() -> None:
     model = graph({"model_type": "mamba2"})
-    assert names(model, "layer") == [
-        "mamba_norm",
-        "in_proj",
-        "conv",
-        "scan",
-        "ssm_norm",
-        "out_proj",
-        "mamba_residual",
-    ]
+    assert names(model, "layer") == ["mamba_norm", "in_proj", "conv", "scan", "ssm_norm", "out_proj", "mamba_residual"]
     assert model.block("layer").operator("scan").chunk == 256
 
 

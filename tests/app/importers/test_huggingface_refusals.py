@@ -34,10 +34,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown activation": ({"model_type": "llama", "hidden_act": "mystery"}, "unknown activation function"),
     "alias in the file's words": ({"model_type": "gpt2", "n_embd": -1}, "'n_embd' is out of range"),
     "heads that do not divide": ({"model_type": "llama", "hidden_size": 100}, "multiple of num_attention_heads"),
-    "key/value heads that do not divide": (
-        {"model_type": "llama", "num_key_value_heads": 5},
-        "multiple of key/value heads",
-    ),
+    "key/value heads that do not divide": ({"model_type": "llama", "num_key_value_heads": 5}, "multiple of key/value heads"),
     "too few layer types": (
         {"model_type": "gemma2", "layer_types": ["full_attention"]},
         "'layer_types' must have an entry for each layer; given: 1; allowed: 26",
