@@ -146,7 +146,7 @@ def compare(limit_s: float) -> Iterator[str]:
             spent_s = time.process_time() - begin
             ratio = f"{'>' if reference_s is None else ''}{spent_s / ours_s:.0f}x"
             theirs = f"{'not run':>10} {'':>9}" if limit_s <= 0 else f"{spent_s:10.2f} {ratio:>9}"
-            answer = "not finished" if reference_s is None else f"{reference_s:.6f}"
+            answer = ("not finished" if limit_s > 0 else "not run") if reference_s is None else f"{reference_s:.6f}"
             yield f"{table.name:78} {ours_s:8.4f} {extra_s:8.4f} {theirs}  {objective_s:.6f}, {answer}"
 
 
