@@ -84,6 +84,14 @@ def test_parallel_attention_and_mlp_read_the_same_normed_input() -> None:
     assert [tensor.name for tensor in layer.operator("mlp_residual").inputs] == ["attn_sum", "mlp_out"]
 
 
+def test_parallel_branches_with_two_norms_both_read_the_input() -> None:
+    parallel = read_huggingface_config({"model_type": "gpt_neox"}, name="neox").block("layer")
+    assert [tensor.name for tensor in parallel.operator("mlp_norm").inputs] == ["x"]
+    document = {"model_type": "gpt_neox", "use_parallel_residual": False}
+    sequential = read_huggingface_config(document, name="neox").block("layer")
+    assert [tensor.name for tensor in sequential.operator("mlp_norm").inputs] == ["attn_sum"]
+
+
 def test_swiglu_flops_follow_the_survey() -> None:
     # Survey section 5.2: b s (6 d I + 5 I), up, gate and down projection and SwiGLU.
     graph = model("seed-llama-7b")
