@@ -12,6 +12,8 @@ from solver.graph import ModelGraph
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import Spec, boundary_specs
 
+KV_HEADS = "kv_heads"
+
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
@@ -35,23 +37,51 @@ class LauncherRules:
     max_zero_with_pipeline   highest ZeRO stage beside pipeline parallelism
     context_parallel         whether it has ring context parallelism
     sequence_parallel        whether norms may be sharded over the sequence beside tp
+    replicates_kv_heads      whether tp may be larger than the number of key/value heads
+    ties_across_stages       whether a tied head may be on another stage than the embedding
     """
 
     max_zero_with_pipeline: int
     context_parallel: bool
     sequence_parallel: bool
+    replicates_kv_heads: bool
+    ties_across_stages: bool
 
-    def expresses(self, mesh: Mesh, boundary: Spec) -> bool:
+    def expresses(self, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
         """Whether the launcher has flags for this mesh and residual layout."""
-        return (mesh.cp == 1 or self.context_parallel) and (boundary.dim is None or self.sequence_parallel)
+        return (
+            (mesh.cp == 1 or self.context_parallel)
+            and (boundary.dim is None or self.sequence_parallel)
+            and (self.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
+            and (self.ties_across_stages or mesh.pp == 1 or not model.tied_weights())
+        )
 
 
 _LAUNCHERS = {
     # Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here.
-    Launcher.MEGATRON_LM: LauncherRules(max_zero_with_pipeline=1, context_parallel=True, sequence_parallel=True),
+    Launcher.MEGATRON_LM: LauncherRules(
+        max_zero_with_pipeline=1,
+        context_parallel=True,
+        sequence_parallel=True,
+        replicates_kv_heads=True,
+        ties_across_stages=True,
+    ),
     # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms; its long-context axis is Ulysses.
-    Launcher.DEEPSPEED: LauncherRules(max_zero_with_pipeline=1, context_parallel=False, sequence_parallel=False),
-    Launcher.TORCHTITAN: LauncherRules(max_zero_with_pipeline=3, context_parallel=True, sequence_parallel=True),
+    Launcher.DEEPSPEED: LauncherRules(
+        max_zero_with_pipeline=1,
+        context_parallel=False,
+        sequence_parallel=False,
+        replicates_kv_heads=True,
+        ties_across_stages=True,
+    ),
+    # torchtitan 0.3 splits key/value heads evenly (its PR 4016) and has no tied weights over stages.
+    Launcher.TORCHTITAN: LauncherRules(
+        max_zero_with_pipeline=3,
+        context_parallel=True,
+        sequence_parallel=True,
+        replicates_kv_heads=False,
+        ties_across_stages=False,
+    ),
 }
 
 
@@ -112,7 +142,7 @@ def families(request: PlanRequest) -> Iterator[Family]:
         if rest or not zero_stages:
             continue
         for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
-            if search.space is Space.LAUNCHABLE and not _LAUNCHERS[search.launcher].expresses(mesh, boundary):
+            if search.space is Space.LAUNCHABLE and not _LAUNCHERS[search.launcher].expresses(request.model, mesh, boundary):
                 continue
             for microbatch in _divisors(per_replica):
                 if _allowed(microbatch, search.microbatch):
