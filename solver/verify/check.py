@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from costmodels.errors import PlanRejectedError
 from solver.plan import Plan
 from solver.request import PlanRequest, ServingWorkload
 from solver.verify.answer import answer_violations
@@ -36,15 +35,6 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
         if broken:
             return broken
     return ()
-
-
-def accept(plan: Plan, request: PlanRequest) -> Plan:
-    """The plan itself when every rule holds; raises PlanRejectedError that lists the broken ones otherwise."""
-    broken = check(plan, request)
-    if broken:
-        lines = "; ".join(str(violation) for violation in broken)
-        raise PlanRejectedError(f"the checker refused the plan: {lines}")
-    return plan
 
 
 _TRAINING: tuple[tuple[_Rules, ...], ...] = (
