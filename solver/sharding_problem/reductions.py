@@ -9,37 +9,46 @@ from __future__ import annotations
 
 import numpy as np
 
+from solver.control import Stop, never_stop
 from solver.sharding_problem.problem import ShardingProblem
 from solver.sharding_problem.time_points import tighten_memory
 from solver.sharding_problem.working_graph import Fixed, FloatArray, Follows, FollowsTwo, IntArray, WorkingGraph
+
+_RULES_PER_ASK = 64
+"""Edges looked at between two looks at the stopping rule."""
 
 _DOMINANCE_WORK = 200_000
 """Largest number of table entries that one node's dominance test may compare (k_v^2 times neighbours' strategies)."""
 
 
-def reduce_problem(problem: ShardingProblem) -> WorkingGraph:
+def reduce_problem(problem: ShardingProblem, stop: Stop = never_stop) -> WorkingGraph:
     """The reduced graph of a whole problem; raises ProvenInfeasible when a node is left without strategies."""
     graph = WorkingGraph.of(problem)
-    reduce_graph(graph)
+    reduce_graph(graph, stop)
     return graph
 
 
-def reduce_graph(graph: WorkingGraph) -> None:
-    """Apply every rule until nothing changes; raises ProvenInfeasible when a node is left without strategies."""
+def reduce_graph(graph: WorkingGraph, stop: Stop = never_stop) -> None:
+    """Apply every rule until nothing changes; raises ProvenInfeasible when a node is left without strategies.
+
+    Stopping early leaves a larger graph, equally valid.
+    """
     while True:
         tighten_memory(graph)
-        _settle(graph)
-        if not tighten_memory(graph):
+        _settle(graph, stop)
+        if not tighten_memory(graph) or stop():
             return
 
 
-def _settle(graph: WorkingGraph) -> None:
-    while graph.touched_edges or graph.touched_nodes:
-        while graph.touched_edges:
+def _settle(graph: WorkingGraph, stop: Stop) -> None:
+    while (graph.touched_edges or graph.touched_nodes) and not stop():
+        for _ in range(_RULES_PER_ASK):
+            if not graph.touched_edges:
+                break
             u, v = next(iter(graph.touched_edges))
             del graph.touched_edges[u, v]
             examine_edge(graph, u, v)
-        if graph.touched_nodes:
+        if graph.touched_nodes and not graph.touched_edges:
             v = next(iter(graph.touched_nodes))
             del graph.touched_nodes[v]
             examine_node(graph, v)

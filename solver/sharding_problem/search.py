@@ -7,13 +7,13 @@ the reduced subproblem to be one that can be solved.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 
 from solver.sharding_problem.core import Core, core_of
-from solver.sharding_problem.exact import ExactStatus, solve_exactly
+from solver.sharding_problem.exact import solve_exactly
 from solver.sharding_problem.problem import IntArray
 from solver.sharding_problem.reductions import reduce_graph
 from solver.sharding_problem.relaxation import Certificate
@@ -21,11 +21,23 @@ from solver.sharding_problem.subproblem import restricted, strategies_kept
 from solver.sharding_problem.work import Until, WorkStop
 from solver.sharding_problem.working_graph import FloatArray, ProvenInfeasible
 
-_FIRST_ENTRIES, _FEWEST_ENTRIES, _MOST_ENTRIES = 60_000, 8_000, 400_000
-"""Table entries that a window may hold before its reductions: HiGHS closes a few 10^4 reduced entries in about 1 s."""
+_FIRST_ENTRIES, _FEWEST_ENTRIES, _MOST_ENTRIES = 60_000.0, 8_000.0, 1e6
+"""Table entries that a window may hold before its reductions; how many remain after them varies much, so this adapts."""
+
+_SHRINK, _GROW, _EASY = 0.7, 1.4, 0.2
+"""Windows shrink after one that was given up and grow after one that took less than this share of its work."""
 
 _WINDOW_WORK = 1.5e8
 """Work after which a window is given up: about 1 s."""
+
+_MOST_REDUCED_ENTRIES = 25_000
+"""Windows that are larger after their reductions are not tried: HiGHS rarely closes them within their work."""
+
+_WHOLE = 4
+"""Factor on both limits for a window over the whole core."""
+
+_CURIOSITY, _MEMORY = 0.3, 0.9
+"""Chance of a window picked whatever its record, and how much of the record stays after a window."""
 
 _BUILD_WORK_PER_NODE, _BUILD_WORK_PER_ENTRY = 40_000.0, 4.0
 """Work of building and reducing a window, measured: about 0.2 ms a node."""
@@ -35,7 +47,12 @@ class _Kind(StrEnum):
     NEIGHBORS = "neighbors"
     STRETCH = "stretch"
     MOMENT = "moment"
-    ALL = "all"
+    WHOLE = "whole"
+
+
+_WINDOWS = [(kind, count) for kind in _Kind if kind is not _Kind.WHOLE for count in (60, 150, 400, 1000)]
+_WINDOWS.append((_Kind.WHOLE, 0))
+"""Ways to pick a window, and about how many nodes each takes."""
 
 
 @dataclass
@@ -46,30 +63,43 @@ class Search:
     choice: IntArray
     cost: float
     rng: np.random.Generator
-    entries: float = _FIRST_ENTRIES
     windows: int = 0
+    entries: dict[int, float] = field(default_factory=dict)
+    fatigue: FloatArray = field(init=False)
+    gains: FloatArray = field(init=False)
+    works: FloatArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fatigue = np.zeros(self.core.node_count)
+        self.gains = np.zeros(len(_WINDOWS))
+        self.works = np.ones(len(_WINDOWS))
 
     def run(self, stop: WorkStop, certificate: Certificate) -> None:
         """Improve ``choice`` window by window until stopped or until every slack is zero."""
-        sizes = self.core.node_count
         while not stop() and self.cost > certificate.bound:
-            kind = self._pick_kind()
-            count = sizes if kind is _Kind.ALL else int(min(sizes, self.rng.choice([60, 150, 400, 1000])))
-            free = self._window(kind, count, certificate)
-            self._solve_window(free, certificate, stop)
+            pick = self._pick_window()
+            free = self._window(*_WINDOWS[pick], certificate)
+            cost, budget = self.cost, Until(stop)
+            self._solve_window(free, certificate, budget)
+            self.fatigue[free] = 0.0 if self.cost < cost else self.fatigue[free] + 1.0
+            self.gains[pick] = _MEMORY * self.gains[pick] + (cost - self.cost)
+            self.works[pick] = _MEMORY * self.works[pick] + budget.spent
             self.windows += 1
 
-    def _pick_kind(self) -> _Kind:
-        kinds = list(_Kind)
+    def _pick_window(self) -> int:
+        """The whole core first, then mostly what gained most for its work."""
         if self.windows == 0:
-            return _Kind.ALL
-        return kinds[int(self.rng.choice(len(kinds), p=[0.35, 0.35, 0.2, 0.1]))]
+            return len(_WINDOWS) - 1
+        rates = self.gains / self.works
+        if rates.sum() <= 0 or self.rng.random() < _CURIOSITY:
+            return int(self.rng.integers(len(_WINDOWS)))
+        return int(self.rng.choice(len(_WINDOWS), p=rates / rates.sum()))
 
     def _window(self, kind: _Kind, count: int, certificate: Certificate) -> IntArray:
         core = self.core
-        if kind is _Kind.ALL or count >= core.node_count:
+        if kind is _Kind.WHOLE or count >= core.node_count:
             return np.arange(core.node_count)
-        weight = current_slacks(core, self.choice, certificate)
+        weight = current_slacks(core, self.choice, certificate) / (1.0 + self.fatigue) ** 2
         total = float(weight.sum())
         chances = weight / total if total > 0 else np.full(core.node_count, 1 / core.node_count)
         seed = int(self.rng.choice(core.node_count, p=chances))
@@ -109,23 +139,32 @@ class Search:
         return np.unique(np.concatenate((around, picked)))
 
     def _solve_window(self, free: IntArray, certificate: Certificate, stop: WorkStop) -> None:
-        target = self.entries * (3 if len(free) == self.core.node_count else 1)
+        is_whole = len(free) == self.core.node_count
+        size = len(free).bit_length()
+        target = self.entries.setdefault(size, _FIRST_ENTRIES * (_WHOLE if is_whole else 1))
         slack = self._affordable_slack(free, certificate, target)
         graph = restricted(self.core, self.choice, free=free, certificate=certificate, slack=slack)
         stop.spend(_BUILD_WORK_PER_NODE * len(free) + _BUILD_WORK_PER_ENTRY * target)
         try:
-            reduce_graph(graph)
+            reduce_graph(graph, stop)
         except ProvenInfeasible as error:
             raise AssertionError("a window always holds the current choice") from error
         part = core_of(graph)
         inner = np.zeros(len(free), dtype=np.int64)
+        factor = _WHOLE if is_whole else 1
+        budget = Until(stop, work_limit=_WINDOW_WORK * factor)
+        if len(part.tables) > _MOST_REDUCED_ENTRIES * factor:
+            self.entries[size] = max(_FEWEST_ENTRIES, target * _SHRINK)
+            return
         if part.node_count:
-            budget = Until(stop, work_limit=_WINDOW_WORK * (4 if len(free) == self.core.node_count else 1))
             answer = solve_exactly(part, budget, reference=self.cost)
-            self._resize(answer.status, budget)
+            if budget.spent >= budget.work_limit:
+                self.entries[size] = max(_FEWEST_ENTRIES, target * _SHRINK)
             if answer.choice is None:
                 return
             inner[part.nodes] = answer.choice
+        if budget.spent < _EASY * budget.work_limit and slack < self.cost - certificate.bound:
+            self.entries[size] = min(_MOST_ENTRIES, target * _GROW)
         kept = strategies_kept(self.core, self.choice, free=free, certificate=certificate, slack=slack)
         chosen = graph.lift(inner)
         candidate = self.choice.copy()
@@ -140,12 +179,6 @@ class Search:
         gained = cost < self.cost
         self.choice, self.cost = candidate, cost
         return gained
-
-    def _resize(self, status: ExactStatus, budget: Until) -> None:
-        if status is ExactStatus.STOPPED:
-            self.entries = max(_FEWEST_ENTRIES, self.entries * 0.8)
-        elif budget.used() < 0.2:
-            self.entries = min(_MOST_ENTRIES, self.entries * 1.1)
 
     def _affordable_slack(self, free: IntArray, certificate: Certificate, target: float) -> float:
         """Largest slack, up to the whole gap, that leaves at most about ``target`` entries between free nodes."""

@@ -30,6 +30,12 @@ _EXACT_SHARE, _BOUND_SHARE = 0.5, 0.3
 _TURN_SEARCH, _TURN_BOUND = 0.1, 0.02
 """Shares of the budget: for the first exact try, for the first bounds, and for each later turn of the two."""
 
+_SWEEPS_PER_REPAIR = 30
+"""Decoded choices rarely fit; every so many sweeps one is repaired and improved by single moves."""
+
+_SWEEPS_PER_MARK, _STALLED = 60, 0.03
+"""Bounds give way to the search when so many sweeps close less than this share of the gap."""
+
 _REDUCTION_WORK = 8000.0
 """Work of the reductions for each node and edge: about 50 us."""
 
@@ -77,7 +83,7 @@ def solve(
     Deterministic when ``stop`` is (a ``WorkLimit``, or ``NoLimit``). ``seed`` picks the windows of the search.
     """
     try:
-        graph = reduce_problem(problem)
+        graph = reduce_problem(problem, stop)
     except ProvenInfeasible:
         return ShardingAnswer(None, None, None, None, Status.INFEASIBLE, Work(0, 0, 0, 0))
     stop.spend(_REDUCTION_WORK * (problem.node_count + problem.edge_count))
@@ -142,17 +148,20 @@ class _Run:
         return min(1.0, self.stop.used() + share)
 
     def _improve_bound(self, relaxation: Relaxation, stop: WorkStop) -> None:
-        first = True
-        while (first or not stop()) and not self._is_done():
-            first = False
+        marks = [self.bound]
+        while not self._is_done():
             choice = relaxation.improve(self.cost if self.choice is not None else None)
             self.stop.spend(relaxation.work)
             self.bound = max(self.bound, relaxation.bound)
             self.sweeps += 1
             if self.core.fits(choice):
                 self._take(choice)
-            elif self.sweeps % 10 == 0 and self.choice is None:
+            elif self.sweeps % _SWEEPS_PER_REPAIR == 0:
                 self._repair(choice)
+            if self.sweeps % _SWEEPS_PER_MARK == 0:
+                marks.append(self.bound)
+                if stop() or self.cost < math.inf and marks[-1] - marks[-2] < _STALLED * (self.cost - self.bound):
+                    return
 
     def _repair(self, choice: IntArray) -> None:
         repaired = repair(self.core, choice, max_moves=2 * self.core.node_count)
