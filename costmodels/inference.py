@@ -17,6 +17,7 @@ from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
 from costmodels.compute import attention_forward_s, decode_attention_s, matmul_s, memory_bound_s
 from costmodels.engine_profile import EngineProfile
+from costmodels.kernel_calibration import VectorKernel
 from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, matmul_shape
 from costmodels.queueing.step_times import StepTimes
 from costmodels.tensor_parallel import VOCAB, leaves_partial_sums, local_sizes
@@ -106,7 +107,8 @@ def block_times(
             times.prefill_s_per_pair[:] += per_pair
             launch_s += launch
         elif operator.kind is OperatorKind.LOSS:
-            logits_s += memory_bound_s(device, grids.sequences * dims[VOCAB] * engine.logits_bytes)
+            moved = grids.sequences * dims[VOCAB] * engine.logits_bytes
+            logits_s += memory_bound_s(device, moved, kernel=VectorKernel.NORM)
         elif operator.kind is OperatorKind.MATMUL and VOCAB in operator.dims:
             logits_s += _head_s(operator, local, grids.sequences, device, tp_topology, precision)
         else:
@@ -203,10 +205,20 @@ def _operator_s(
     else:
         # Rows of a lookup are read and written; norms and activation functions read inputs and write outputs.
         inputs = outputs if operator.kind is OperatorKind.EMBEDDING else sum(t.elements(local) for t in operator.inputs)
-        time = np.asarray(memory_bound_s(device, tokens * (inputs + outputs) * activation_bytes), dtype=np.float64)
+        moved = tokens * (inputs + outputs) * activation_bytes
+        time = np.asarray(memory_bound_s(device, moved, kernel=_vector_kernel(operator)), dtype=np.float64)
     if tp_topology.n > 1 and leaves_partial_sums(operator):
         time = time + _collective(Collective.ALL_REDUCE, tokens * outputs * activation_bytes, tp_topology)
     return time
+
+
+def _vector_kernel(operator: Operator) -> VectorKernel:
+    """The kind of memory-bound kernel that runs an operator; one FLOP an element is an addition."""
+    if operator.kind is OperatorKind.NORM:
+        return VectorKernel.NORM
+    if operator.kind is OperatorKind.EMBEDDING:
+        return VectorKernel.GATHER
+    return VectorKernel.ACTIVATION if operator.flops_per_element > 1 else VectorKernel.STREAM
 
 
 def _head_s(
@@ -260,7 +272,14 @@ def _prefill_s_per_pair(
 
     def kernel_s(flops: float | FloatArray, q_tokens: float | FloatArray, kv_tokens: float | FloatArray) -> FloatArray:
         time = attention_forward_s(
-            device, dtype, flops=flops, q_tokens=q_tokens, kv_tokens=kv_tokens, heads=heads, kv_heads=kv_heads, head_dim=head_dim
+            device,
+            dtype,
+            flops=flops,
+            q_tokens=q_tokens,
+            kv_tokens=kv_tokens,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
         )
         return np.asarray(time, dtype=np.float64)
 

@@ -120,23 +120,30 @@ class SimulationResult:
         return percentile(self.tpot_s, probability)
 
 
+NO_TARGETS = Targets()
+MIDDLE = Window()
+
+
 def simulate(
-    times: StepTimes, stream: RequestStream, limits: BatchLimits, *, targets: Targets | None = None, window: Window | None = None
+    times: StepTimes, stream: RequestStream, limits: BatchLimits, *, targets: Targets = NO_TARGETS, window: Window = MIDDLE
 ) -> SimulationResult:
-    """Requests of the stream through one replica, arriving as the stream says. Raises WorkloadError when the engine could
-    never run a request (longer than the cache or, unless prompts are chunked, than a step)."""
-    return _simulate(times, stream, limits, targets or Targets(), window or Window(), known=len(stream))
+    """Requests of the stream through one replica, arriving as the stream says.
+
+    Raises WorkloadError when the engine could never run a request (longer than the cache or, unless prompts are chunked,
+    than a step).
+    """
+    return _simulate(times, stream, limits, targets, window, known=len(stream))
 
 
 def simulate_closed_loop(
-    times: StepTimes, stream: RequestStream, limits: BatchLimits, *, concurrency: int, window: Window | None = None
+    times: StepTimes, stream: RequestStream, limits: BatchLimits, *, concurrency: int, window: Window = MIDDLE
 ) -> SimulationResult:
     """As ``simulate``, with ``concurrency`` clients that send their next request as soon as the last is answered (how
     public benchmarks measure); arrival times of the stream are not used."""
     arrival_s = np.full(len(stream), np.inf)
     arrival_s[:concurrency] = 0.0
     closed = RequestStream(arrival_s, stream.prompt_tokens, stream.output_tokens)
-    return _simulate(times, closed, limits, Targets(), window or Window(), known=min(concurrency, len(stream)))
+    return _simulate(times, closed, limits, NO_TARGETS, window, known=min(concurrency, len(stream)))
 
 
 def _simulate(

@@ -27,25 +27,34 @@ class Percentile:
 
 
 def percentile(observations: FloatArray, probability: float) -> Percentile:
-    """Percentile of observations in order of time, by sectioning (Asmussen and Glynn 2007, section III.5a).
+    """Percentile of observations in order of time, with a confidence interval that holds for correlated ones.
 
-    The run is cut into sections; how far their percentiles lie from that of the whole run says how certain it is, also
-    when neighbours are correlated, as in a queue. With too few observations for sections the interval is unbounded.
+    Batch means (Schmeiser 1982) of "does not exceed the percentile" give the error of the probability, also when neighbours
+    are correlated, as in a queue; the percentiles at the probability more or less that error are the interval (Conover 1999,
+    section 3.2). This needs no density, so it holds where many requests see the same time. An end is infinite where the
+    run is too short to bound it.
     """
-    if len(observations) == 0:
+    n = len(observations)
+    if n == 0:
         return Percentile(math.nan, -math.inf, math.inf)
-    value = _order_statistic(observations, probability)
-    size = len(observations) // SECTIONS
-    if size * (1.0 - probability) < 1.0:
+    ordered = np.sort(observations)
+    value = float(ordered[_rank(n, probability)])
+    size = n // SECTIONS
+    if size == 0:
         return Percentile(value, -math.inf, math.inf)
-    sections = np.sort(observations[: size * SECTIONS].reshape(SECTIONS, size), axis=1)
-    rank = min(size - 1, math.ceil(probability * size) - 1)
-    deviation = math.sqrt(float(np.sum((sections[:, rank] - value) ** 2)) / (SECTIONS - 1))
-    half = float(student_t.ppf((1.0 + CONFIDENCE) / 2.0, SECTIONS - 1)) * deviation / math.sqrt(SECTIONS)
-    return Percentile(value, value - half, value + half)
+    shares = np.mean(observations[: size * SECTIONS].reshape(SECTIONS, size) <= value, axis=1)
+    spread = math.sqrt(float(np.var(shares, ddof=1)) / SECTIONS)
+    # Where no section differs, the error of independent observations is the least that is credible.
+    spread = max(spread, math.sqrt(probability * (1.0 - probability) / n))
+    half = float(student_t.ppf((1.0 + CONFIDENCE) / 2.0, SECTIONS - 1)) * spread
+    low, high = probability - half, probability + half
+    return Percentile(
+        value,
+        float(ordered[_rank(n, low)]) if low > 0.0 else -math.inf,
+        float(ordered[_rank(n, high)]) if high < 1.0 else math.inf,
+    )
 
 
-def _order_statistic(observations: FloatArray, probability: float) -> float:
-    """Smallest observation that at least the given share does not exceed."""
-    rank = max(0, math.ceil(probability * len(observations)) - 1)
-    return float(np.partition(observations, rank)[rank])
+def _rank(n: int, probability: float) -> int:
+    """Index of the smallest of n ordered observations that at least the given share does not exceed."""
+    return min(n - 1, max(0, math.ceil(probability * n - 1e-9) - 1))

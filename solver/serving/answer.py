@@ -29,7 +29,7 @@ from solver.request import Objective, PlanRequest, Recompute
 from solver.serving.calibrations import calibrations_used, worst_error
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured
 from solver.serving.layouts import SPACE, Layout
-from solver.serving.question import Found, Refused, SearchResult, replica_count
+from solver.serving.question import Cause, Found, Refused, SearchResult, replica_count
 
 UNITS = {Objective.DEVICES: "devices", Objective.COST: "USD/h", Objective.THROUGHPUT: "s/request"}
 
@@ -43,7 +43,13 @@ _RUNNERS_UP = 5
 
 
 def feasible_plan(
-    request: PlanRequest, found: Found, *, evaluator: Evaluator, certificate: Certificate, stats: SearchStats, notes: Sequence[str]
+    request: PlanRequest,
+    found: Found,
+    *,
+    evaluator: Evaluator,
+    certificate: Certificate,
+    stats: SearchStats,
+    notes: Sequence[str],
 ) -> Plan:
     """The plan of a layout that keeps the promise."""
     layout = found.engine.layout
@@ -134,12 +140,15 @@ def runners_up(request: PlanRequest, result: SearchResult) -> tuple[RunnerUp, ..
 
 
 def refusal_notes(refused: Sequence[Refused]) -> tuple[str, ...]:
-    """Engines that can't serve the request at any rate, and why, one note for each reason."""
-    by_reason: dict[str, list[str]] = {}
-    for refusal in refused:
-        if not math.isfinite(refusal.objective_at_least):
-            by_reason.setdefault(refusal.why, []).append(refusal.engine.layout.name)
-    return tuple(f"{', '.join(names)}: {why}" for why, names in by_reason.items())
+    """Engines that can't serve the request at any rate: for each cause all of them, and the reason of the largest."""
+    notes = []
+    for cause in (Cause.MEMORY, Cause.ALONE):
+        refusals = sorted((r for r in refused if r.cause is cause), key=lambda r: r.engine.key)
+        if refusals:
+            names = ", ".join(refusal.engine.layout.name for refusal in refusals)
+            last = refusals[-1]
+            notes.append(f"Refused at any rate ({cause.value}): {names}; {last.engine.layout.name}: {last.why}")
+    return tuple(notes)
 
 
 def frontier(result: SearchResult, evaluator: Evaluator) -> tuple[FrontierPoint, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from costmodels.cluster import Device
 from costmodels.compute import kernel_error
-from costmodels.kernel_calibration import KernelError, KernelKind
+from costmodels.kernel_calibration import KernelError, KernelKind, VectorKernel
 from costmodels.units import DType
 from solver.plan import CalibrationUse
 from solver.request import PlanRequest, ServingWorkload
-from solver.serving.engine import serving_precision
+from solver.serving.layouts import serving_precision
 
 
 def calibrations_used(request: PlanRequest, device: Device) -> tuple[CalibrationUse, ...]:
@@ -31,15 +31,15 @@ def worst_error(request: PlanRequest, device: Device) -> tuple[float, str]:
     return error.p95, error.basis
 
 
-def _errors(request: PlanRequest, device: Device) -> list[tuple[KernelKind, DType, KernelError]]:
+def _errors(request: PlanRequest, device: Device) -> list[tuple[KernelKind | VectorKernel, DType, KernelError]]:
     assert isinstance(request.workload, ServingWorkload)
     precision = serving_precision(request.workload)
     head_dim = request.model.dims.get("head_dim", 128)
-    used = [
+    used: list[tuple[KernelKind | VectorKernel, DType]] = [
         (KernelKind.GEMM, precision.weights),
         (KernelKind.GEMM, precision.activations),
         (KernelKind.PREFILL_ATTENTION, precision.activations),
         (KernelKind.DECODE_ATTENTION, precision.kv),
-        (KernelKind.MEMORY_BOUND, precision.activations),
+        (VectorKernel.NORM, precision.activations),
     ]
     return [(kind, dtype, kernel_error(device, dtype, kind, head_dim=head_dim)) for kind, dtype in dict.fromkeys(used)]

@@ -13,6 +13,7 @@ from solver.control import Progress
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 from solver.serving.question import (
+    Cause,
     Found,
     Question,
     Refused,
@@ -49,12 +50,11 @@ def cheapest(question: Question) -> SearchResult:
 
 def _try_to_beat(question: Question, engine: Engine, result: SearchResult) -> None:
     """Find the least replicas of the engine that cost less than the best so far, or note why there are none."""
-    candidates = question.evaluator.candidates(engine)
-    result.considered += len(candidates)
-    usable, why = usable_candidates(question.evaluator, engine, candidates)
-    if not usable:
-        result.refused.append(Refused(engine, why, math.inf))
+    usable = usable_candidates(question.evaluator, engine)
+    if isinstance(usable, Refused):
+        result.refused.append(usable)
         return
+    result.considered += len(usable)
     least = least_replicas(question, engine)
     floor = question.cost(engine, least)
     most = engine.layout.most_replicas
@@ -63,12 +63,14 @@ def _try_to_beat(question: Question, engine: Engine, result: SearchResult) -> No
         most = min(most, math.ceil(limit / question.cost(engine, 1)) - 1)
     counts = question.counts(engine, least, most)
     if not counts:
-        result.refused.append(Refused(engine, f"needs at least {replica_count(least)} at this rate, by its throughput", floor))
+        by_rate = f"needs at least {replica_count(least)} at this rate, by its throughput"
+        why = by_rate if least > 1 else "one replica costs as much as the best plan"
+        result.refused.append(Refused(engine, Cause.RATE, why, floor))
         return
     found = _first_that_keeps(question, usable, counts[-1])
     if found is None:
-        why = f"{replica_count(counts[-1])} miss the targets in simulation, whatever the batch limits"
-        result.refused.append(Refused(engine, why, question.cost(engine, counts[-1] + 1)))
+        why = f"misses the targets with {replica_count(counts[-1])} in simulation, whatever the batch limits"
+        result.refused.append(Refused(engine, Cause.RATE, why, question.cost(engine, counts[-1] + 1)))
         return
     low, high = 0, len(counts) - 1
     while low < high:
@@ -115,8 +117,9 @@ def _expected_cost(question: Question, engine: Engine) -> float:
 def _roomiest(question: Question, best: Found) -> Found:
     """The best plan's engine with the batch limits that leave most room to the tighter target."""
     evaluator = question.evaluator
-    usable, _ = usable_candidates(evaluator, best.engine, evaluator.candidates(best.engine))
     rate = best.requests_per_s / best.replicas
+    usable = usable_candidates(evaluator, best.engine)
+    assert not isinstance(usable, Refused), "the engine has a candidate that keeps the promise"
     keeping = [m for m in measurements(evaluator, usable, rate) if m.keeps]
     roomiest = min(keeping, key=lambda m: (_strain(evaluator, m), m.candidate.key), default=best.measured)
     return Found(roomiest, best.replicas, best.requests_per_s)

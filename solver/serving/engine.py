@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from costmodels.cluster import Cluster, GroupTopology, group_topology
 from costmodels.collectives import Collective, collective_s
 from costmodels.engine_profile import ENGINE_VLLM
-from costmodels.inference import BlockTimes, ServingPrecision, TableRange, block_times, step_times
+from costmodels.inference import BlockTimes, TableRange, block_times, step_times
 from costmodels.memory import framework_overhead_bytes
 from costmodels.operators import BATCH, SEQ
 from costmodels.queueing.step_times import StepTimes
 from costmodels.serving_memory import BlockMemory, block_memory, kv_tokens_that_fit
-from costmodels.units import DType
 from solver.graph import ModelGraph
 from solver.plan import LayerSpan, StageMemory
 from solver.request import PlanRequest, ServingWorkload
-from solver.serving.layouts import SEQUENCES, STEP_TOKENS, Layout, pipeline_stages
+from solver.serving.layouts import SEQUENCES, STEP_TOKENS, Layout, pipeline_stages, serving_precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,13 +163,6 @@ class EngineBuilder:
         block = self._model.block(self._model.layers[0])
         tensor = next(t for operator in block.operators for t in operator.outputs if t.name == block.output)
         return tensor.elements({**self._model.dims, BATCH: 1, SEQ: 1})
-
-
-def serving_precision(workload: ServingWorkload) -> ServingPrecision:
-    """Formats of a workload: what is not quantised stays in 16 bits, the cache too unless its format is named (vLLM,
-    --kv-cache-dtype auto)."""
-    activations = DType.BF16 if workload.precision is DType.FP8 else workload.precision
-    return ServingPrecision(workload.precision, activations, workload.kv_dtype or activations)
 
 
 def _stage_needs(stage: tuple[LayerSpan, ...], memory: Mapping[str, BlockMemory]) -> StageNeeds:

@@ -12,6 +12,7 @@ from solver.control import Progress
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate
 from solver.serving.question import (
+    Cause,
     Found,
     Question,
     Refused,
@@ -55,13 +56,14 @@ def goodput_of(question: Question, candidate: Candidate, found: Found) -> Found:
 
 
 def _raise_goodput(question: Question, engine: Engine, result: SearchResult) -> None:
-    evaluator = question.evaluator
-    candidates = evaluator.candidates(engine)
-    result.considered += len(candidates)
-    usable, why = usable_candidates(evaluator, engine, candidates)
+    usable = usable_candidates(question.evaluator, engine)
+    if isinstance(usable, Refused):
+        result.refused.append(usable)
+        return
+    result.considered += len(usable)
     counts = question.counts(engine, 1, engine.layout.most_replicas)
-    if not usable or not counts:
-        result.refused.append(Refused(engine, why or "the allowed numbers of replicas do not fit", math.inf))
+    if not counts:
+        result.refused.append(Refused(engine, Cause.MEMORY, "the allowed numbers of replicas do not fit in the cluster"))
         return
     replicas = counts[-1]
     before = result.best
@@ -72,7 +74,7 @@ def _raise_goodput(question: Question, engine: Engine, result: SearchResult) -> 
     if found is None:
         rate = RATE_GRID**step
         why = f"misses the targets at {rate:.3g} requests/s with {replica_count(replicas)}, whatever the batch limits"
-        result.refused.append(Refused(engine, why, 1.0 / rate))
+        result.refused.append(Refused(engine, Cause.RATE, why, 1.0 / rate))
         return
     if before is not None:
         result.beaten.append(before)

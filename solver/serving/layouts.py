@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from costmodels.cluster import NodeGroup
 from costmodels.errors import ModelError, WorkloadError
+from costmodels.inference import ServingPrecision
 from costmodels.operators import OperatorKind
 from costmodels.tensor_parallel import divides
+from costmodels.units import DType
 from solver.graph import ModelGraph
 from solver.plan import LayerSpan
-from solver.request import Launcher, Objective, PlanRequest, Search, Space
+from solver.request import Launcher, Objective, PlanRequest, Search, ServingWorkload, Space
 
 PIPELINE_DEGREES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 
@@ -62,7 +64,7 @@ def layouts(request: PlanRequest) -> Iterator[Layout]:
     first = 0
     n_layers = sum(1 for name in model.layers if is_attention_layer(model, name))
     for group in request.cluster.groups:
-        per_node = group.node.devices_per_node
+        per_node = group.node.devices_per_node if has_format(group, request) else 0
         for tp in range(1, per_node + 1):
             if per_node % tp or not divides(model.dims, tp) or (search.tp and tp not in search.tp):
                 continue
@@ -73,11 +75,30 @@ def layouts(request: PlanRequest) -> Iterator[Layout]:
         first += group.n_devices
 
 
+def has_format(group: NodeGroup, request: PlanRequest) -> bool:
+    """Whether the group's device computes in the formats that the workload needs."""
+    assert isinstance(request.workload, ServingWorkload)
+    precision = serving_precision(request.workload)
+    return {precision.weights, precision.activations} <= set(group.node.device.peak_flops)
+
+
+def serving_precision(workload: ServingWorkload) -> ServingPrecision:
+    """Formats of a workload: what is not quantised stays in 16 bits, the cache too unless its format is named (vLLM,
+    --kv-cache-dtype auto)."""
+    activations = DType.BF16 if workload.precision is DType.FP8 else workload.precision
+    return ServingPrecision(workload.precision, activations, workload.kv_dtype or activations)
+
+
 def require_servable(request: PlanRequest) -> None:
     """Refuse what no layout of this space can mean, before any search.
 
-    Raises WorkloadError for search restrictions and objectives of training, ModelError for models this space can't serve.
+    Raises WorkloadError for search restrictions and objectives of training, ModelError for models this space can't serve,
+    ClusterError when no device of the cluster computes in the workload's precision.
     """
+    if not any(has_format(group, request) for group in request.cluster.groups):
+        assert isinstance(request.workload, ServingWorkload)
+        request.cluster.groups[0].node.device.peak(request.workload.precision)
+        request.cluster.groups[0].node.device.peak(serving_precision(request.workload).activations)
     if request.objective is Objective.STEP_TIME:
         raise WorkloadError(
             "the objective does not go with a serving workload",

@@ -87,7 +87,9 @@ def _require_room(layout: Layout, plan: Plan) -> None:
     assert plan.serving is not None
     if not 1 <= plan.serving.replicas <= layout.most_replicas:
         raise PlanFileError(
-            "the cluster has no room for the plan's replicas", given=plan.serving.replicas, allowed=f"1 to {layout.most_replicas}"
+            "the cluster has no room for the plan's replicas",
+            given=plan.serving.replicas,
+            allowed=f"1 to {layout.most_replicas}",
         )
     per_slot = -(-plan.serving.max_num_seqs // layout.pp)
     if plan.serving.max_num_seqs < 1 or per_slot > plan.serving.max_num_batched_tokens:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from costmodels.queueing.analytic import predict
 from solver.control import OnProgress, Stop
@@ -34,13 +35,22 @@ class Found:
         return self.replicas * self.engine.layout.devices
 
 
+class Cause(StrEnum):
+    """What refuses an engine: memory, a request alone at any rate, or the requested rate against the best plan."""
+
+    MEMORY = "memory"
+    ALONE = "alone"
+    RATE = "rate"
+
+
 @dataclass(frozen=True, eq=False)
 class Refused:
     """Why an engine is not part of the best plan, and the least objective that it could still have had."""
 
     engine: Engine
+    cause: Cause
     why: str
-    objective_at_least: float
+    objective_at_least: float = math.inf
 
 
 @dataclass
@@ -82,21 +92,23 @@ class Question:
         return [n for n in numbers if least <= n <= min(most, engine.layout.most_replicas)]
 
 
-def usable_candidates(evaluator: Evaluator, engine: Engine, candidates: list[Candidate]) -> tuple[list[Candidate], str]:
+def usable_candidates(evaluator: Evaluator, engine: Engine) -> list[Candidate] | Refused:
     """Candidates whose request alone meets the targets; where there are none, why."""
+    candidates = evaluator.candidates(engine)
     if not candidates:
-        return [], "weights and the cache of the longest request do not fit in memory"
+        return Refused(engine, Cause.MEMORY, "weights and the cache of the longest request do not fit in memory")
+    alone = {candidate.step_tokens: evaluator.alone(engine, candidate.step_tokens) for candidate in candidates}
     targets = evaluator.targets
-    usable = []
-    for candidate in candidates:
-        alone = evaluator.alone(engine, candidate.step_tokens)
-        if alone.ttft_s <= targets.ttft_s and alone.tpot_s <= targets.tpot_s:
-            usable.append(candidate)
+    usable = [
+        candidate
+        for candidate in candidates
+        if alone[candidate.step_tokens].ttft_s <= targets.ttft_s and alone[candidate.step_tokens].tpot_s <= targets.tpot_s
+    ]
     if usable:
-        return usable, ""
-    times = [evaluator.alone(engine, candidate.step_tokens) for candidate in candidates]
-    ttft_ms, tpot_ms = 1e3 * min(a.ttft_s for a in times), 1e3 * min(a.tpot_s for a in times)
-    return [], f"a request alone takes at least {ttft_ms:.0f} ms to its first token and {tpot_ms:.1f} ms a token"
+        return usable
+    ttft_ms, tpot_ms = 1e3 * min(a.ttft_s for a in alone.values()), 1e3 * min(a.tpot_s for a in alone.values())
+    why = f"a request alone takes at least {ttft_ms:.0f} ms to its first token and {tpot_ms:.1f} ms a token"
+    return Refused(engine, Cause.ALONE, why)
 
 
 def least_replicas(question: Question, engine: Engine) -> int:

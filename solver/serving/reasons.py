@@ -56,7 +56,11 @@ def memory_shortfall(engine: Engine, *, step_tokens: int, sequences: int, tokens
             f"of one request of {tokens} tokens, workspace); the engine may use {have / 1e9:.1f} GB"
         ),
         stage=stage,
-        remedies=("spread the model over more devices (search.tp, search.pp)", "use precision fp8", "use devices with more memory"),
+        remedies=(
+            "spread the model over more devices (search.tp, search.pp)",
+            "use precision fp8",
+            "use devices with more memory",
+        ),
     )
 
 
@@ -118,9 +122,15 @@ def _late(constraint: str, name: str, best_s: float, target_s: float, at: Candid
         need=best_s * 1e3,
         have=target_s * 1e3,
         unit="ms",
-        message=f"{name}: best possible {best_s * 1e3:.1f} ms at {at.engine.layout.name} on {device}, with no other request, "
-        f"against {target_s * 1e3:g} ms",
-        remedies=(f"relax {constraint}_ms to more than {best_s * 1e3:.0f}", "use precision fp8", "use faster devices or larger nodes"),
+        message=(
+            f"{name}: best possible {best_s * 1e3:.1f} ms at {at.engine.layout.name} on {device}, with no other request, "
+            f"against {target_s * 1e3:g} ms"
+        ),
+        remedies=(
+            f"relax {constraint}_ms to more than {best_s * 1e3:.0f}",
+            "use precision fp8",
+            "use faster devices or larger nodes",
+        ),
     )
 
 
@@ -138,9 +148,9 @@ def _rate(question: Question) -> Reason:
         )
         needed = math.ceil(best.devices * question.rate_per_s / have)
         remedies.insert(0, f"use about {needed} devices")
-    return Reason(
-        "requests_per_s", max(question.rate_per_s, math.nextafter(have, math.inf)), have, "requests/s", message, remedies=tuple(remedies)
-    )
+    # On the grid of rates the best may just reach the rate that was refused.
+    need = max(question.rate_per_s, math.nextafter(have, math.inf))
+    return Reason("requests_per_s", need, have, "requests/s", message, remedies=tuple(remedies))
 
 
 def rate_of(request: PlanRequest) -> float:
