@@ -123,6 +123,14 @@ class Operator:
             raise ModelError(f"operator {self.name!r}: 'chunk' goes with kind scan only", given=self.kind.value)
         if self.kind in _NEEDS_WEIGHTS and not self.weights:
             raise ModelError(f"operator {self.name!r} of kind {self.kind} needs at least one weight")
+        if self.kind is OperatorKind.MATMUL:
+            lost = set(self.contracted_dims) - {dim for weight in self.weights for dim in weight.dims}
+            if lost:
+                raise ModelError(
+                    f"matmul {self.name!r} loses dims of its input that no weight of it contracts",
+                    given=sorted(lost),
+                    remedy="add them to an output, or to a weight",
+                )
 
     @property
     def contracted_dims(self) -> tuple[str, ...]:

@@ -124,6 +124,14 @@ def test_cyclic_graph_is_refused_with_its_nodes() -> None:
     assert "cycle" in str(error) and "down" in str(error)
 
 
+def test_matmul_that_loses_a_dim_is_refused() -> None:
+    graph = tiny_graph()
+    graph["blocks"][0]["operators"][0]["outputs"][0]["dims"] = ["batch", "ffn"]
+    error = refused(training(model={"graph": graph}))
+    assert fields_of(error) == ["model.graph.blocks.0.operators.0"]
+    assert "['seq']" in str(error)
+
+
 def test_fault_deep_inside_an_inline_graph_has_its_path() -> None:
     graph = tiny_graph()
     graph["blocks"][0]["operators"][1]["kind"] = "magic"
