@@ -70,7 +70,7 @@ class KernelCalibration:
     """Curves of one device.
 
     cores              compute units (SMs, CUs, AI cores)
-    host_launch_s      time the host spends to launch one kernel from an eager framework
+    host_launch_s      time the host spends to launch one kernel from an eager training framework
     gemm               by input format
     prefill, decode    by input (prefill) or cache (decode) format, then head dimension
     """
