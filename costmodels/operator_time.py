@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from costmodels.cluster import Device
 from costmodels.compute import attention_backward_s, attention_forward_s, matmul_s, memory_bound_s
 from costmodels.kernel_calibration import VectorKernel
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_shape
+from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_groups, matmul_shape
 from costmodels.units import DType
 
 
@@ -23,18 +23,47 @@ class OperatorTime:
 def operator_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, cp: int = 1) -> OperatorTime:
     """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``."""
     if operator.kind is OperatorKind.MATMUL:
-        m, n, k = matmul_shape(operator, sizes)
-        forward = matmul_s(device, dtype, m, n, k)
-        # Input gradient dY W^T is (m, k, n); weight gradient X^T dY is (k, n, m).
-        backward = matmul_s(device, dtype, m, k, n) + matmul_s(device, dtype, k, n, m)
-        return OperatorTime(float(forward), float(backward))
+        return _matmul_time(operator, sizes, device=device, dtype=dtype)
     if operator.kind is OperatorKind.ATTENTION:
         return _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp)
+    if operator.kind is OperatorKind.SCAN and operator.chunk is not None:
+        return _chunked_scan_time(operator, sizes, device=device, dtype=dtype)
     forward_bytes, backward_bytes = _bytes_moved(operator, sizes, dtype)
     kernel = _vector_kernel(operator)
     return OperatorTime(
         float(memory_bound_s(device, forward_bytes, kernel=kernel)),
         float(memory_bound_s(device, backward_bytes, kernel=kernel)),
+    )
+
+
+def _matmul_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> OperatorTime:
+    """One GEMM forward, two backward; with routed weights a grouped GEMM whose rows are spread evenly over the experts."""
+    m, n, k = matmul_shape(operator, sizes)
+    groups = min(matmul_groups(operator, sizes), max(1, m))
+    rows = -(-m // groups)
+    forward = matmul_s(device, dtype, rows, n, k, batch=groups)
+    # Input gradient dY W^T is (m, k, n); weight gradient X^T dY is (k, n, m).
+    backward = matmul_s(device, dtype, rows, k, n, batch=groups) + matmul_s(device, dtype, k, n, rows, batch=groups)
+    return OperatorTime(float(forward), float(backward))
+
+
+def _chunked_scan_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> OperatorTime:
+    """State-space duality: four batched products a chunk and head, or its memory traffic where that takes longer.
+
+    C B^T (l, l, n), its product with x (l, p, l), states of chunks (p, n, l) and what they add to outputs (l, p, n):
+    survey 5.3, steps 1 to 5. Each product has two in the backward pass.
+    """
+    assert operator.chunk is not None, "only chunked scans come here"
+    x, b = operator.inputs[0], operator.inputs[1]
+    width, state = sizes[x.dims[-1]], sizes[b.dims[-1]]
+    chunk = min(operator.chunk, sizes[SEQ])
+    batch = max(1, x.elements(sizes) // (width * chunk))
+    shapes = ((chunk, chunk, state), (chunk, width, chunk), (width, state, chunk), (chunk, width, state))
+    products = sum(float(matmul_s(device, dtype, m, n, k, batch=batch)) for m, n, k in shapes)
+    forward_bytes, backward_bytes = _bytes_moved(operator, sizes, dtype)
+    return OperatorTime(
+        max(products, float(memory_bound_s(device, forward_bytes))),
+        max(2 * products, float(memory_bound_s(device, backward_bytes))),
     )
 
 

@@ -7,9 +7,9 @@ from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
-from costmodels.collectives import Collective, collective_s
 
 from costmodels.cluster import Device, GroupTopology
+from costmodels.collectives import Collective, collective_s
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
 from costmodels.units import DType
@@ -53,7 +53,7 @@ class BlockSetting:
     """Everything the costs of a block depend on besides the block.
 
     seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
-    stream between blocks.
+    stream between blocks; ``padded`` dims need not divide by tp.
     """
 
     device: Device
@@ -65,6 +65,7 @@ class BlockSetting:
     seq_len: int
     boundary: Spec
     space: Space
+    padded: frozenset[str] = frozenset()
 
     @property
     def tp(self) -> int:
@@ -113,7 +114,7 @@ def build_block_problem(graph: ModelGraph, block: Block, setting: BlockSetting) 
 def _strategies(operator: Operator, sizes: dict[str, int], setting: BlockSetting) -> tuple[Strategy, ...]:
     """Strategies in the space. Launchers switch sequence parallelism for the whole model, so there the vector operators
     on the residual stream lie as the boundary does."""
-    options = strategies(operator, sizes, setting.tp, setting.space)
+    options = strategies(operator, sizes, setting.tp, setting.space, padded=setting.padded)
     if setting.space is Space.FREE or len(options) < 2:
         return options
     return tuple(strategy for strategy in options if strategy.dim == setting.boundary.dim) or options[:1]

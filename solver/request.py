@@ -188,6 +188,13 @@ class PlanRequest:
     search: Search = field(default_factory=Search)
 
     def __post_init__(self) -> None:
+        positions = self.model.dims.get("positions")
+        if isinstance(self.workload, TrainingWorkload) and positions is not None and self.workload.seq_len > positions:
+            raise WorkloadError(
+                "the sequence is longer than the model has position embeddings",
+                given=self.workload.seq_len,
+                allowed=f"at most {positions}",
+            )
         serving_only = {"p95_ttft_ms": self.slo.p95_ttft_ms, "p95_tpot_ms": self.slo.p95_tpot_ms}
         training_only = {"min_tokens_per_s": self.slo.min_tokens_per_s, "max_step_time_s": self.slo.max_step_time_s}
         wrong = serving_only if isinstance(self.workload, TrainingWorkload) else training_only

@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from costmodels.collectives import Collective
-
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
 from solver.request import Space
 
 REPLICATE = "replicate"
-MEGATRON_DIMS = ("heads", "ffn", "vocab")
+MEGATRON_DIMS = ("heads", "ffn", "expert_ffn", "shared_ffn", "ssm_heads", "vocab")
 """Dims that Megatron-style launchers shard over tp in matrix operators (column, row and vocabulary parallel)."""
 
-_FOLLOWS = {"heads": ("kv_heads",)}
-"""Dims that are sharded with another one: key/value heads go with the query heads that use them."""
+_FOLLOWS = {"heads": ("kv_heads",), "ssm_heads": ("ssm_groups",)}
+"""Dims that are sharded with another one: key/value heads go with the query heads that use them, groups of B and C with
+the heads of a state-space mixer."""
+
+_NORMALISED_IN_GROUPS = ("ssm_heads",)
+"""Dims that a norm does not reduce over although its weight has them: a state-space mixer's gated norm works by group."""
 
 
 class SpecKind(StrEnum):
@@ -65,11 +68,11 @@ class Strategy:
         return () if self.dim is None else (self.dim, *_FOLLOWS.get(self.dim, ()))
 
     def local_sizes(self, sizes: Mapping[str, int], tp: int) -> dict[str, int]:
-        """Sizes of dims on one rank. Key/value heads fewer than tp are replicated in groups, one head a rank."""
+        """Sizes of dims on one rank, rounded up where a dim is padded; key/value heads fewer than tp are one on each rank."""
         local = dict(sizes)
         for dim in self.dims():
             if dim in local:
-                local[dim] = max(1, local[dim] // tp)
+                local[dim] = -(-local[dim] // tp)
         return local
 
     def spec(self, tensor: Tensor) -> Spec:
@@ -98,24 +101,24 @@ class Strategy:
         return self.spec(tensor)
 
 
-def strategies(operator: Operator, sizes: Mapping[str, int], tp: int, space: Space) -> tuple[Strategy, ...]:
+def strategies(
+    operator: Operator, sizes: Mapping[str, int], tp: int, space: Space, *, padded: frozenset[str] = frozenset()
+) -> tuple[Strategy, ...]:
     """Strategies of an operator in a space, in canonical order; empty when the space has none (a dim does not divide).
 
     Launchable: matrix operators shard heads, ffn or vocab as launchers do; norms and other vector operators on the
     residual stream are replicated or sharded over the sequence (sequence parallelism). Free: every dim that divides.
+    ``padded`` dims are filled up where they do not divide (Megatron-LM's --make-vocab-size-divisible-by).
     """
     if tp == 1:
         return (Strategy(None),)
-    legal = [dim for dim in _shardable_dims(operator) if _divides(dim, sizes, tp)]
+    legal = [dim for dim in _shardable_dims(operator) if dim in padded or _divides(dim, sizes, tp)]
     if space is Space.FREE:
         return (Strategy(None), *(Strategy(dim) for dim in legal))
     parallel = [dim for dim in MEGATRON_DIMS if dim in operator.dims]
     if parallel:
         return tuple(Strategy(dim) for dim in parallel[:1] if dim in legal)
-    return (Strategy(None), *(Strategy(dim) for dim in legal if dim == SEQ and operator.kind in _VECTOR_KINDS))
-
-
-_VECTOR_KINDS = (OperatorKind.NORM, OperatorKind.ELEMENTWISE)
+    return (Strategy(None), *(Strategy(dim) for dim in legal if dim == SEQ))
 
 
 def _shardable_dims(operator: Operator) -> list[str]:
@@ -128,9 +131,12 @@ def _shardable_dims(operator: Operator) -> list[str]:
     if operator.kind is OperatorKind.NORM:
         # A norm reduces over its weight's dims, or the last dim of an unweighted input.
         reduced = {dim for weight in operator.weights for dim in weight.dims} or {operator.inputs[0].dims[-1]}
-        return [dim for dim in candidates if dim not in reduced]
+        return [dim for dim in candidates if dim not in reduced or dim in _NORMALISED_IN_GROUPS]
     if operator.kind is OperatorKind.ELEMENTWISE:
         return [dim for dim in candidates if all(_has(dim, tensor) for tensor in (*operator.inputs, *operator.outputs))]
+    if operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
+        # Over the sequence these pass a state or a margin on: another axis than this one.
+        return [dim for dim in candidates if dim == "ssm_heads"]
     if operator.kind is OperatorKind.LOSS:
         return [dim for dim in candidates if dim in operator.inputs[0].dims]
     return candidates

@@ -21,7 +21,7 @@ from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
 from solver.mesh import StageTopology, stage_topology
 from solver.recompute import kept_tensors, recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
-from solver.training.space import Candidate
+from solver.training.space import Candidate, padded_dims
 from solver.training.state_sync import StateSync, state_sync
 
 FloatArray = npt.NDArray[np.float64]
@@ -138,6 +138,7 @@ class TrainingCosts:
                 seq_len=self.workload.seq_len,
                 boundary=candidate.boundary,
                 space=self.request.search.space,
+                padded=padded_dims(self.request.search),
             )
             for device in kind.devices
         )

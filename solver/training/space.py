@@ -66,12 +66,13 @@ _LAUNCHERS = {
         replicates_kv_heads=True,
         ties_across_stages=True,
     ),
-    # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms; its long-context axis is Ulysses.
+    # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
+    # without attention; its long-context axis is Ulysses.
     Launcher.DEEPSPEED: LauncherRules(
         max_zero_with_pipeline=1,
         context_parallel=False,
         sequence_parallel=False,
-        replicates_kv_heads=True,
+        replicates_kv_heads=False,
         ties_across_stages=True,
     ),
     # torchtitan 0.3 splits key/value heads evenly (its PR 4016) and has no tied weights over stages.
@@ -175,6 +176,12 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
     return (modes,) if search.space is Space.FREE else tuple((mode,) for mode in modes)
 
 
+def padded_dims(search: Search) -> frozenset[str]:
+    """Dims that the launcher fills up where they do not divide by tp: Megatron-LM pads the vocabulary."""
+    pads = search.space is Space.LAUNCHABLE and search.launcher is Launcher.MEGATRON_LM
+    return frozenset({"vocab"}) if pads else frozenset()
+
+
 def _zero_stages(mesh: Mesh, search: Search) -> Iterator[int]:
     """ZeRO stages that differ on this mesh and that the launcher can run."""
     if mesh.dp * mesh.cp == 1:
@@ -189,11 +196,12 @@ def _zero_stages(mesh: Mesh, search: Search) -> Iterator[int]:
 
 
 def _cp_fits(model: ModelGraph, seq_len: int, cp: int) -> bool:
-    """Zig-zag ring attention splits the sequence into 2 cp equal chunks; without attention there is nothing to split by."""
+    """Zig-zag ring attention splits the sequence into 2 cp equal chunks; scans and convolutions along it can't be split."""
     if cp == 1:
         return True
-    has_attention = any(op.kind is OperatorKind.ATTENTION for block in model.blocks for op in block.operators)
-    return has_attention and seq_len % (2 * cp) == 0
+    kinds = {operator.kind for block in model.blocks for operator in block.operators}
+    sequential = kinds & {OperatorKind.SCAN, OperatorKind.CONVOLUTION}
+    return OperatorKind.ATTENTION in kinds and not sequential and seq_len % (2 * cp) == 0
 
 
 def _allowed(value: int, restriction: tuple[int, ...]) -> bool:

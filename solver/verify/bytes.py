@@ -11,7 +11,7 @@ from costmodels.units import DType
 from solver.graph import Block
 from solver.plan import Plan, Stage
 from solver.request import PlanRequest, Recompute, TrainingWorkload
-from solver.verify.sharding import HEADS, KV_HEADS, REPLICATE, strategies_by_operator
+from solver.verify.sharding import LEADERS, REPLICATE, strategies_by_operator
 
 _MOMENTS = {"adamw": 2, "sgd_momentum": 1, "muon": 1}
 """fp32 values an optimizer keeps for a parameter beside the master copy (multi-GPU lecture, "optimizer bytes")."""
@@ -34,8 +34,8 @@ class Share:
         sizes = dict(self.sizes)
         if dim != REPLICATE:
             sizes[dim] = math.ceil(sizes[dim] / self.tp)
-            if dim == HEADS and KV_HEADS in sizes:
-                sizes[KV_HEADS] //= min(self.tp, sizes[KV_HEADS])
+            for follower in (name for name, leader in LEADERS.items() if leader == dim and name in sizes):
+                sizes[follower] //= min(self.tp, sizes[follower])
         return sizes
 
 

@@ -11,9 +11,11 @@ from solver.verify.violation import Rule, Violation
 
 REPLICATE = "replicate"
 HEADS, KV_HEADS, VOCAB = "heads", "kv_heads", "vocab"
-_COLUMN_AND_ROW_DIMS = (HEADS, "ffn", VOCAB)
-_NEVER_SPLIT = (BATCH, "head_dim", KV_HEADS)
-"""The batch is the dp axis's; a head is never cut; key/value heads go with their query heads."""
+SSM_HEADS, SSM_GROUPS = "ssm_heads", "ssm_groups"
+_COLUMN_AND_ROW_DIMS = (HEADS, "ffn", "expert_ffn", "shared_ffn", SSM_HEADS, VOCAB)
+LEADERS = {KV_HEADS: HEADS, SSM_GROUPS: SSM_HEADS}
+_NEVER_SPLIT = (BATCH, "head_dim", *LEADERS)
+"""The batch is the dp axis's; a head is never cut; key/value heads and groups go with the heads that use them."""
 
 
 def strategies_by_operator(plan: Plan) -> dict[tuple[str, str], str]:
@@ -74,25 +76,29 @@ def _forbidden_dims(operator: Operator) -> set[str]:
             forbidden |= operator.dims - {HEADS}
         case OperatorKind.NORM:
             # A norm averages over the dims of its weight; without one, over its last dim.
+            # The gated norm of a state-space mixer works by group, so its heads may be split.
             forbidden |= {dim for weight in operator.weights for dim in weight.dims} or {operator.inputs[0].dims[-1]}
+            forbidden -= {SSM_HEADS}
         case OperatorKind.LOSS:
             forbidden |= operator.dims - set(operator.inputs[0].dims)
         case OperatorKind.ELEMENTWISE:
             for tensor in (*operator.inputs, *operator.outputs):
-                follows = {HEADS} if KV_HEADS in tensor.dims else set()
+                follows = {leader for follower, leader in LEADERS.items() if follower in tensor.dims}
                 forbidden |= operator.dims - set(tensor.dims) - follows
+        case OperatorKind.SCAN | OperatorKind.CONVOLUTION:
+            forbidden |= operator.dims - {SSM_HEADS}
         case OperatorKind.MATMUL | OperatorKind.EMBEDDING:
             pass
     return forbidden
 
 
 def _launchable_violations(plan: Plan, where: str, operator: Operator, strategy: str) -> Iterator[Violation]:
-    """Launchers split heads, ffn or vocab wherever there is one, and vector operators on the residual stream over the
+    """Launchers split heads, ffn or vocab wherever there is one, and whatever else works on the residual stream over the
     sequence or not at all, the whole model alike."""
     parallel = [dim for dim in _COLUMN_AND_ROW_DIMS if dim in operator.dims]
     if parallel:
         expected = {parallel[0]}
-    elif operator.kind in (OperatorKind.NORM, OperatorKind.ELEMENTWISE) and plan.sequence_parallel:
+    elif plan.sequence_parallel:
         expected = {SEQ}
     else:
         expected = {REPLICATE}

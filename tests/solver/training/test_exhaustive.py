@@ -69,7 +69,7 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
             continue
         if cp > 1 and (not has_attention or workload.seq_len % (2 * cp) or (not free and search.launcher == "deepspeed")):
             continue
-        if not free and search.launcher == "torchtitan" and request.model.dims.get("kv_heads", 0) % tp:
+        if not free and search.launcher != "megatron-lm" and request.model.dims.get("kv_heads", 0) % tp:
             continue
         for b, zero in itertools.product(range(1, workload.global_batch + 1), range(4)):
             m, rest = divmod(workload.global_batch, dp * b)
