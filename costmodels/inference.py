@@ -117,6 +117,7 @@ def block_times(
     every_sequence = np.arange(table_range.sequences + 1)
     times.tokens_s[:] = _interpolated(every_token, grids.tokens, tokens_s)
     times.logits_s[:] = _interpolated(every_sequence, grids.sequences, logits_s)
+    decode_s = np.maximum.accumulate(decode_s, axis=1)
     for j in range(len(grids.kv)):
         times.decode_s[:, j] = _interpolated(every_sequence, grids.sequences, decode_s[:, j])
     return BlockTimes(times.tokens_s, times.logits_s, times.decode_s, times.prefill_s_per_pair, launch_s)

@@ -145,10 +145,18 @@ def refusal_notes(refused: Sequence[Refused]) -> tuple[str, ...]:
     for cause in (Cause.MEMORY, Cause.ALONE):
         refusals = sorted((r for r in refused if r.cause is cause), key=lambda r: r.engine.key)
         if refusals:
-            names = ", ".join(refusal.engine.layout.name for refusal in refusals)
             last = refusals[-1]
+            names = _names([refusal.engine.layout for refusal in refusals])
             notes.append(f"Refused at any rate ({cause.value}): {names}; {last.engine.layout.name}: {last.why}")
     return tuple(notes)
+
+
+def _names(layouts: Sequence[Layout]) -> str:
+    """Layouts by tp, with their pipelines: "tp 1 with pp 2, 3, 4; tp 2 with pp 1"."""
+    pipelines: dict[tuple[str, int], list[str]] = {}
+    for layout in layouts:
+        pipelines.setdefault((layout.group.name, layout.tp), []).append(str(layout.pp))
+    return "; ".join(f"{group}: tp {tp} with pp {', '.join(pp)}" for (group, tp), pp in pipelines.items())
 
 
 def frontier(result: SearchResult, evaluator: Evaluator) -> tuple[FrontierPoint, ...]:

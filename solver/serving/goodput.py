@@ -48,11 +48,17 @@ def largest_goodput(question: Question) -> SearchResult:
     return result
 
 
-def goodput_of(question: Question, candidate: Candidate, found: Found) -> Found:
-    """The highest rate of the grid at which one candidate keeps the promise, from a rate at which it does."""
-    step = _step_below(found.requests_per_s)
-    kept = _keeping_at(question, [candidate], found.replicas, step)
-    return found if kept is None else _upwards(question, [candidate], kept, step)
+def goodput_of(question: Question, candidate: Candidate, found: Found, *, claimed_per_s: float) -> Found:
+    """The highest rate of the grid at which one candidate keeps the promise.
+
+    Looked for upwards from the rate that a plan claims, or, where it does not keep that, from one at which it is known to.
+    """
+    for rate in (claimed_per_s, found.requests_per_s):
+        step = _step_below(rate)
+        kept = _keeping_at(question, [candidate], found.replicas, step)
+        if kept is not None:
+            return _upwards(question, [candidate], kept, step)
+    return found
 
 
 def _raise_goodput(question: Question, engine: Engine, result: SearchResult) -> None:

@@ -45,7 +45,9 @@ def predict_serving(request: PlanRequest, plan: Plan) -> Plan:
         return infeasible_plan(request, missed_targets(evaluator, measured), _stats(evaluator))
     found = Found(measured, replicas, rate)
     if request.objective is Objective.THROUGHPUT:
-        found = goodput_of(_question(request, engine, evaluator, replicas), candidate, found)
+        claimed = rate if plan.predicted is None else plan.predicted.tokens_per_s / evaluator.output.mean
+        question = _question(request, engine, evaluator, replicas)
+        found = goodput_of(question, candidate, found, claimed_per_s=claimed)
     certificate = predicted_certificate(request, found)
     return feasible_plan(request, found, evaluator=evaluator, certificate=certificate, stats=_stats(evaluator), notes=())
 

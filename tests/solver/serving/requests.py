@@ -1,0 +1,53 @@
+"""Serving requests that plan in a second: an 8B model on one small node."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.catalog import model
+from costmodels.cluster import Cluster, NodeGroup
+from costmodels.hardware import node_type
+from costmodels.units import DType
+from solver.request import (
+    Arrivals,
+    FixedLength,
+    Length,
+    Objective,
+    PlanRequest,
+    Search,
+    ServingWorkload,
+    Slo,
+)
+
+
+def cluster(*, node: str = "dgx-h100", nodes: int = 1, per_node: int = 4, name: str = "a") -> Cluster:
+    return Cluster((NodeGroup(name, replace(node_type(node), devices_per_node=per_node), nodes),))
+
+
+def serving_request(
+    *,
+    rate: float = 4.0,
+    prompt: Length | int = 2000,
+    output: Length | int = 100,
+    ttft_ms: float | None = 500.0,
+    tpot_ms: float | None = 20.0,
+    precision: DType = DType.BF16,
+    objective: Objective = Objective.DEVICES,
+    on: Cluster | None = None,
+    model_name: str = "llama-3.1-8b",
+    search: Search | None = None,
+) -> PlanRequest:
+    return PlanRequest(
+        model=model(model_name),
+        cluster=on or cluster(),
+        workload=ServingWorkload(
+            kind="serving",
+            arrivals=Arrivals(process="poisson", requests_per_s=rate),
+            prompt_tokens=FixedLength(prompt) if isinstance(prompt, int) else prompt,
+            output_tokens=FixedLength(output) if isinstance(output, int) else output,
+            precision=precision,
+        ),
+        slo=Slo(p95_ttft_ms=ttft_ms, p95_tpot_ms=tpot_ms),
+        objective=objective,
+        search=search or Search(),
+    )
