@@ -47,9 +47,9 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
     asked = replace(request, search=Search(space=Space.LAUNCHABLE, launcher=launcher))
     broken = [v for v in check(with_one_recompute_mode(plan), asked) if v.rule not in _ABOUT_FIGURES]
     if broken:
+        listed = "; ".join(str(violation) for violation in broken)
         raise ExportError(
-            f"{launcher.value} can't launch this plan",
-            given="; ".join(str(violation) for violation in broken),
+            f"{launcher.value} can't launch this plan: {listed}",
             remedy=f"plan again with search.launcher: {launcher.value}, or export to another launcher",
         )
 

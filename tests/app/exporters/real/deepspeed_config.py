@@ -1,4 +1,4 @@
-"""Run by an interpreter that has DeepSpeed: reads a list of ds_config documents, says what its own parser makes of each.
+"""Run by an interpreter that has DeepSpeed: reads a list of {"config", "dp"}, says what its own parser makes of each.
 
 One process plays rank 0 of a world of eight on PyTorch's fake process group.
 """
@@ -14,10 +14,22 @@ import deepspeed.comm  # noqa: E402
 from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
 
 deepspeed.comm.init_distributed(dist_backend="fake")
+
+
+class Grid:
+    """What PipelineModule passes as its grid."""
+
+    def __init__(self, dp):
+        self.dp = dp
+
+    def get_data_parallel_world_size(self):
+        return self.dp
+
+
 answers = []
-for document in json.loads(sys.argv[1]):
+for case in json.loads(sys.argv[1]):
     try:
-        config = DeepSpeedConfig(document)
+        config = DeepSpeedConfig(case["config"], mpu=None if case["dp"] is None else Grid(case["dp"]))
     except Exception as error:
         answers.append({"error": f"{type(error).__name__}: {error}"})
         continue

@@ -9,16 +9,14 @@ import sys
 
 os.environ.update(VLLM_LOGGING_LEVEL="CRITICAL", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1")
 
-from vllm.engine.arg_utils import EngineArgs  # noqa: E402
-from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: E402
+from vllm.engine.arg_utils import EngineArgs
+from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
 answers = []
 for case in json.loads(sys.argv[1]):
     try:
-        args = EngineArgs.from_cli_args(
-            parser.parse_args(["--model", case["model"], "--skip-tokenizer-init", *case["args"]])
-        )
+        args = EngineArgs.from_cli_args(parser.parse_args(["--model", case["model"], "--skip-tokenizer-init", *case["args"]]))
         config = args.create_engine_config()
     except (Exception, SystemExit) as error:
         answers.append({"error": f"{type(error).__name__}: {error}"})

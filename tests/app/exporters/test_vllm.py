@@ -1,0 +1,106 @@
+"""Flags of vLLM, and what its own parser and engine configuration make of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.exporters import export
+from app.exporters.vllm import memory_utilisation
+from costmodels.errors import ExportError
+from costmodels.units import DType
+from solver.request import LognormalLength
+from tests.app.exporters.plans import arguments, flags, serving
+from tests.app.exporters.real_tools import ask
+
+LLAMA_70B = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_replicas_of_one_node_share_a_server() -> None:
+    one = flags(export(*serving(replicas=2, tp=4), "vllm"))
+    assert one["--data-parallel-size"] == ("2",)
+    spread = export(*serving(replicas=4, tp=4), "vllm")
+    assert "--data-parallel-size" not in flags(spread)
+    assert any("start it 4 times" in line for line in spread.assumptions)
+
+
+def test_a_replica_larger_than_a_node_runs_on_all_its_nodes() -> None:
+    result = export(*serving(replicas=1, tp=8, pp=2), "vllm")
+    assert (flags(result)["--nnodes"], flags(result)["--node-rank"]) == (("2",), ("$NODE_RANK",))
+    assert any("--headless" in line for line in result.assumptions)
+
+
+def test_uneven_stages_are_named_by_their_variable() -> None:
+    assert "VLLM_PP_LAYER_PARTITION=39,41" in arguments(export(*serving(tp=4, pp=2, layers=[39, 41]), "vllm"))
+    assert "VLLM_PP" not in export(*serving(tp=4, pp=2), "vllm").command
+    with pytest.raises(ExportError, match="layer on every pipeline stage"):
+        export(*serving(tp=4, pp=2, layers=[0, 80]), "vllm")
+
+
+def test_lengths_bound_the_context_only_where_they_have_an_end() -> None:
+    assert flags(export(*serving(), "vllm"))["--max-model-len"] == ("4500",)
+    open_ended = export(*serving(prompt_tokens=LognormalLength(mean=1000.0, p95=2000.0)), "vllm")
+    assert "--max-model-len" not in flags(open_ended)
+    assert any("--max-model-len" in line for line in open_ended.assumptions)
+
+
+def test_precision_of_weights_and_cache() -> None:
+    plain = flags(export(*serving(), "vllm"))
+    assert plain["--dtype"] == ("bfloat16",)
+    assert not {"--quantization", "--kv-cache-dtype"} & set(plain)
+    both = flags(export(*serving(precision=DType.FP8), "vllm"))
+    assert (both["--quantization"], both["--kv-cache-dtype"]) == (("fp8",), ("fp8",))
+    weights = flags(export(*serving(precision=DType.FP8, kv_dtype=DType.BF16), "vllm"))
+    assert weights["--quantization"] == ("fp8",)
+    assert "--kv-cache-dtype" not in weights
+
+
+def test_memory_share_is_what_was_planned_rounded_down() -> None:
+    plan, _ = serving()
+    # 30 weights + 15 activations + 4 transient + 1 overhead + 20 cache of 80 GB.
+    assert memory_utilisation(plan) == 0.87
+
+
+def test_heads_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ExportError, match="heads 64 does not divide by tp 3"):
+        export(*serving(tp=3), "vllm")
+
+
+def test_vllm_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_70B), encoding="utf-8")
+    plans = [
+        serving(replicas=2, tp=4),
+        serving(replicas=2, tp=4, pp=2, layers=[39, 41]),
+        serving(tp=8, precision=DType.FP8),
+        serving(tp=8, pp=2),
+    ]
+    cases = []
+    for plan in plans:
+        words = arguments(export(*plan, "vllm"))
+        words = [word.replace("$NODE_RANK", "0").replace("$MASTER_ADDR", "127.0.0.1") for word in words]
+        # "serve MODEL" and --port are the server's, not the engine's.
+        engine = words[words.index("serve") + 2 : words.index("--port")]
+        cases.append({"args": engine, "model": str(tmp_path)})
+    cases.append({"args": ["--tensor-parallel-size", "3"], "model": str(tmp_path)})
+    answers = ask("vllm", "vllm_args.py", cases)
+    assert [answer.get("error") for answer in answers[:-1]] == [None] * len(plans)
+    assert [(a["tp"], a["pp"], a["dp"]) for a in answers[:-1]] == [(4, 1, 2), (4, 2, 1), (8, 1, 1), (8, 2, 1)]
+    for answer in answers[:-1]:
+        scheduler = (answer["max_num_seqs"], answer["max_num_batched_tokens"], answer["max_model_len"])
+        assert scheduler == (64, 8192, 4500)
+    assert (answers[2]["quantization"], answers[2]["cache_dtype"]) == ("fp8", "fp8")
+    assert "divisible" in answers[-1]["error"]
