@@ -187,3 +187,45 @@ def test_a_format_the_board_lacks_is_refused():
 def test_an_unknown_calibration_says_which_exist():
     with pytest.raises(ClusterError, match="h100_sxm"):
         matmul_s(replace(H100, calibration="h1000"), DType.BF16, 128, 128, 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "m", "n", "k", "measured_s"),
+    [
+        # GEMM tables of aiconfigurator-core 0.12.0 (Apache-2.0).
+        ("h100", DType.BF16, 4096, 4096, 4096, 174.29e-6),
+        ("h100", DType.BF16, 8192, 8192, 8192, 1404.8e-6),
+        ("h100", DType.BF16, 16, 8192, 8192, 49.83e-6),
+        ("h100", DType.BF16, 1024, 1024, 16384, 54.90e-6),
+        ("a100", DType.BF16, 8192, 8192, 8192, 4280.4e-6),
+        ("a100", DType.BF16, 16, 8192, 8192, 99.80e-6),
+        ("a100", DType.BF16, 129, 6144, 2048, 35.61e-6),
+        ("b200", DType.FP8, 4096, 4096, 4096, 81.01e-6),
+        ("b200", DType.FP4, 8192, 8192, 8192, 284.56e-6),
+    ],
+)
+def test_measured_matmuls_are_met(name, dtype, m, n, k, measured_s):
+    assert matmul_s(device(name), dtype, m, n, k) == pytest.approx(measured_s, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "measured_s"), [("h100", 2048, 124.5e-6), ("h100", 8192, 1084.5e-6), ("a100", 8192, 2905.8e-6)]
+)
+def test_measured_prefills_are_met(name, tokens, measured_s):
+    # Context-attention tables of aiconfigurator-core 0.12.0: 32 heads of 128, 8 key/value heads.
+    assert forward(device(name), DType.BF16, tokens=tokens, kv_heads=8) == pytest.approx(measured_s, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "measured_s"),
+    [("h100", 1, 15.18e-6), ("h100", 64, 365.3e-6), ("a100", 1, 38.2e-6), ("a100", 64, 866.1e-6)],
+)
+def test_measured_decode_steps_are_met(name, batch, measured_s):
+    # Generation-attention tables of aiconfigurator-core 0.12.0: 4095 cached tokens and the new one.
+    shape = {"batch": batch, "kv_tokens": 4096, "kv_heads": 8, "heads": 32, "head_dim": 128}
+    assert decode_attention_s(device(name), DType.BF16, **shape) == pytest.approx(measured_s, rel=0.15)
+
+
+def test_a_batch_does_all_its_work():
+    flops = 64 * 2 * 1024 * 1024 * 4096
+    assert matmul_s(H100, DType.BF16, 1024, 1024, 4096, batch=64) > flops / H100.peak(DType.BF16)
