@@ -100,9 +100,7 @@ def collective_error(topology: GroupTopology) -> KernelError:
     return NETWORK_ERROR if topology.spans_nodes else collective_calibration(topology.calibration).error
 
 
-def _fastest_s(
-    kind: Collective, message_bytes: Floats, topology: GroupTopology, calibration: CollectiveCalibration
-) -> Floats:
+def _fastest_s(kind: Collective, message_bytes: Floats, topology: GroupTopology, calibration: CollectiveCalibration) -> Floats:
     """By the algorithm that NCCL would choose: the fastest it has for the group."""
     if not topology.spans_nodes:
         return _inside_node_s(kind, message_bytes, topology.n, topology, calibration)
@@ -129,8 +127,7 @@ def _inside_node_s(
 def curve_s(curve: GroupCurve, sent_bytes: Floats, bytes_per_s: float) -> Floats:
     """Seconds of a collective in which each rank sends the given bytes over a fabric of the given speed."""
     times = [
-        latency_s + sent_bytes / (share * bytes_per_s)
-        for latency_s, share in zip(curve.latencies_s, curve.shares, strict=True)
+        latency_s + sent_bytes / (share * bytes_per_s) for latency_s, share in zip(curve.latencies_s, curve.shares, strict=True)
     ]
     times[-1] = times[-1] + curve.root_s * np.sqrt(sent_bytes / MEGABYTE)
     return np.asarray(np.min(times, axis=0))

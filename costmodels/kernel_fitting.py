@@ -117,9 +117,7 @@ def fit_decode(shapes: Floats, seconds: Floats, *, silicon: Silicon, cores: int,
     )  # fmt: skip
 
     def curve_of(x: Floats) -> DecodeCurve:
-        return nothing._replace(
-            launch_s=x[0], memory_efficiency=x[1], saturating_waves=x[2], peak_efficiency=x[3], head_s=x[4]
-        )
+        return nothing._replace(launch_s=x[0], memory_efficiency=x[1], saturating_waves=x[2], peak_efficiency=x[3], head_s=x[4])
 
     bounds = [(1e-6, 1e-5, 4e-5), (0.1, 0.7, 1.0), (0.01, 0.5, 10.0), (1e-3, 0.1, 1.0), (1e-11, 5e-10, 2e-8)]
     chosen = _sample(len(seconds), seed)
