@@ -24,7 +24,9 @@ async def read_json_body(request: Request, *, max_bytes: int) -> object:
         raise MediaTypeError("the body's content type is not read here", given=media_type or "none", allowed=JSON)
     body = await _read(request, max_bytes)
     if not body.lstrip().startswith(b"{"):
-        raise MalformedError("the body is no JSON object", given=short_text(body[:20]), allowed="{...}")
+        raise MalformedError(
+            "the body is no JSON object", given=short_text(body[:20].decode("utf-8", "replace")), allowed="{...}"
+        )
     try:
         return await asyncio.to_thread(parse_document, body, what="request body")
     except InvalidInputError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from app.importers.documents import MAX_DOCUMENT_BYTES, NonFinite, parse_document
 from costmodels.errors import InvalidInputError
@@ -22,14 +23,14 @@ class FilesBeside:
 
         These may be files of other tools, in which Infinity stands; fields that want a number don't take it.
         """
-        return parse_document(read_bytes(self._folder / path), what=f"file {path}", non_finite=NonFinite.AS_TEXT)
+        what = f"file {path}"
+        return parse_document(_read(self._folder / path, what), what=what, non_finite=NonFinite.AS_TEXT)
 
 
 def read_document(path: str, *, what: str) -> object:
     """The parsed document in a file, or on stdin for "-"; raises InvalidInputError."""
-    if path == STDIN:
-        return parse_document(sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1), what=what)
-    return parse_document(read_bytes(Path(path)), what=what)
+    text = _bounded(sys.stdin.buffer, what) if path == STDIN else _read(Path(path), what)
+    return parse_document(text, what=what)
 
 
 def folder_of(path: str) -> Path:
@@ -37,12 +38,22 @@ def folder_of(path: str) -> Path:
     return Path() if path == STDIN else Path(path).parent
 
 
-def read_bytes(path: Path) -> bytes:
-    """At most one byte more of a file than a document may have; raises InvalidInputError when it can't be read."""
+def _read(path: Path, what: str) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(MAX_DOCUMENT_BYTES + 1)
+            return _bounded(file, what)
+    except InvalidInputError:
+        raise
     except (OSError, ValueError) as error:
         # ValueError: a path with a null character.
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidInputError(f"the file can't be read: {reason}", given=str(path)) from None
+        raise InvalidInputError(f"the {what} can't be read: {reason}", given=str(path)) from None
+
+
+def _bounded(file: BinaryIO, what: str) -> bytes:
+    """What a file holds, read no further than a document may be long."""
+    text = file.read(MAX_DOCUMENT_BYTES + 1)
+    if len(text) > MAX_DOCUMENT_BYTES:
+        size = f"more than {MAX_DOCUMENT_BYTES} bytes"
+        raise InvalidInputError(f"the {what} is too large", given=size, allowed=f"at most {MAX_DOCUMENT_BYTES} bytes")
+    return text

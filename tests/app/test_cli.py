@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from app.cli import LauncherName
 from solver.control import OnProgress, Progress
 from solver.plan import Plan
-from solver.request import PlanRequest
+from solver.request import Launcher, PlanRequest
 from tests.app.command_line import SHARDING_PROBLEM, Cli
 from tests.app.fakes import fake_predict, feasible_plan, infeasible_plan
 from tests.app.requests_given import tiny_graph, training
@@ -266,6 +267,10 @@ def test_migrate_goes_up_and_down(cli: Cli) -> None:
     assert cli("migrate", "--down-to", "base") == 0
     assert "is at revision base" in cli.out
     assert cli("migrate", "--down-to", "nonesuch") == 3
+
+
+def test_export_knows_every_launcher() -> None:
+    assert [launcher.value for launcher in LauncherName] == [launcher.value for launcher in Launcher]
 
 
 def test_usage_errors_are_exit_2(cli: Cli) -> None:
