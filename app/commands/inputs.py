@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from app.importers.documents import MAX_DOCUMENT_BYTES, NonFinite, parse_document
+from app.requests.resolve import resolve_request
 from costmodels.errors import InvalidInputError
+from solver.request import PlanRequest
 
 STDIN = "-"
 
@@ -31,6 +33,11 @@ def read_document(path: str, *, what: str) -> object:
     """The parsed document in a file, or on stdin for "-"; raises InvalidInputError."""
     text = _bounded(sys.stdin.buffer, what) if path == STDIN else _read(Path(path), what)
     return parse_document(text, what=what)
+
+
+def read_request(path: str) -> PlanRequest:
+    """The request in a file, or on stdin for "-", references resolved; raises InvalidInputError."""
+    return resolve_request(read_document(path, what="request"), files=FilesBeside(folder_of(path)))
 
 
 def folder_of(path: str) -> Path:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from app.commands.exits import print_json, say
-from app.commands.inputs import STDIN, FilesBeside, folder_of, read_document
+from app.commands.inputs import STDIN, read_document, read_request
+from app.commands.outputs import write_whole
+from app.commands.stored_plans import is_readable, open_store
 from app.errors import EXIT_GOOD, EXIT_NO, StoreError
 from app.plans.documents import REQUEST_FIELD, plan_document, read_plan
 from app.plans.store import KeyedRequest, PlanStore, keyed_request, plan_text
 from app.render.plan_page import NextStep, default_launcher, print_plan
-from app.requests.resolve import request_document, resolve_request
+from app.requests.resolve import request_document
 from app.settings import Settings
 from app.solving import predict_here, solve_here
-from costmodels.errors import InvalidInputError, PlanFileError
+from costmodels.errors import InvalidInputError
 from solver.plan import Plan
 from solver.request import PlanRequest
 
@@ -57,9 +57,9 @@ class PlanCommand:
 
 def run_plan(command: PlanCommand, settings: Settings) -> int:
     """Plan a request, print the plan, keep it; exit code 1 when the answer is no."""
-    request = _read_request(command.request)
+    request = read_request(command.request)
     key = keyed_request(request)
-    store = None if command.store is Store.NONE else _open_store(settings)
+    store = None if command.store is Store.NONE else open_store(settings)
     text, stored = _answer(key, store, command)
     document = json.loads(text)
     if command.file is not None:
@@ -76,7 +76,7 @@ def run_predict(request_path: str, plan_path: str, output: Output) -> int:
     """Predict a given plan's figures for a request, print them; exit code 1 when the plan misses a constraint."""
     if request_path == plan_path == STDIN:
         raise InvalidInputError("request and plan can't both come from stdin", given="-")
-    request = _read_request(request_path)
+    request = read_request(request_path)
     plan = read_plan(read_document(plan_path, what="plan"))
     predicted = replace(predict_here(request, plan), digest="")
     if output is Output.JSON:
@@ -86,15 +86,11 @@ def run_predict(request_path: str, plan_path: str, output: Output) -> int:
     return EXIT_GOOD if predicted.feasible else EXIT_NO
 
 
-def _read_request(path: str) -> PlanRequest:
-    return resolve_request(read_document(path, what="request"), files=FilesBeside(folder_of(path)))
-
-
 def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) -> tuple[str, bool]:
     """Text of the plan document, and whether it is in the store."""
     if store is not None and command.store is Store.USE:
         found = store.find(key.digest)
-        if found is not None and _is_readable(found):
+        if found is not None and is_readable(found):
             return found, True
     plan = _solve(key.request)
     if store is None:
@@ -108,34 +104,11 @@ def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) ->
     return (kept if is_new else plan_text(plan, key)), True
 
 
-def _is_readable(text: str) -> bool:
-    """Whether this version reads the stored plan; one of another form is left alone and solved anew."""
-    try:
-        read_plan(json.loads(text))
-    except InvalidInputError as error:
-        say(f"warning: the stored plan is not of this version's form, solving anew: {error}")
-        return False
-    return True
-
-
 def _solve(request: PlanRequest) -> Plan:
     from app.render.progress import progress_bar
 
     with progress_bar(f"planning {request.model.name}") as on_progress:
         return solve_here(request, on_progress)
-
-
-def _open_store(settings: Settings) -> PlanStore | None:
-    from app.db.engine import open_engine
-    from app.db.migrate import ensure_ready
-
-    try:
-        engine = open_engine(settings.database_url)
-        ensure_ready(engine)
-    except StoreError as error:
-        say(f"warning: planning without the plan store: {error}")
-        return None
-    return PlanStore(engine)
 
 
 def _print_page(plan: Plan, request: PlanRequest, next_step: NextStep) -> None:
@@ -160,18 +133,4 @@ def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_sto
 
 
 def _write_file(path: Path, document: object) -> None:
-    """Write the whole document or nothing: a reader never sees half a plan."""
-    try:
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            json.dump(document, file, indent=2, ensure_ascii=False, allow_nan=False)
-            file.write("\n")
-        os.chmod(file.name, 0o666 & ~_umask())
-        os.replace(file.name, path)
-    except OSError as error:
-        raise PlanFileError(f"the plan can't be written: {error.strerror}", given=str(path)) from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    write_whole(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n", what="plan")

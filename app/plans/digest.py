@@ -53,11 +53,17 @@ def digest_of_document(document: dict[str, Any]) -> str:
 def calibration_digest() -> str:
     """``sha256:<hex>`` over the paths and bytes of every calibration file that this version ships."""
     whole = hashlib.sha256()
-    for path, content in sorted(_files_under(files("costmodels.hardware").joinpath("calibrations"), "")):
+    for path, content in sorted(calibration_files().items()):
         # Each path and content is hashed by itself, so that moving bytes between files changes the whole.
         whole.update(hashlib.sha256(path.encode()).digest())
         whole.update(hashlib.sha256(content).digest())
     return f"sha256:{whole.hexdigest()}"
+
+
+@cache
+def calibration_files() -> dict[str, bytes]:
+    """The bytes of every calibration file that this version ships, by path: "kernels/h100_sxm.json"."""
+    return dict(_files_under(files("costmodels.hardware").joinpath("calibrations"), ""))
 
 
 def _files_under(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:

@@ -24,6 +24,13 @@ def gib(value_bytes: float) -> str:
     return f"{value_bytes / GIB:.1f} GiB"
 
 
+def amount(value: float, unit: str) -> str:
+    """A value in its unit: memory in GiB, durations as ``seconds`` shows them."""
+    if unit == "bytes":
+        return gib(value)
+    return seconds(value) if unit == "s" else f"{significant(value)} {unit}"
+
+
 def percent(share: float) -> str:
     """A share as a percentage; a small one keeps a digit."""
     if 0 < share < 0.0005:

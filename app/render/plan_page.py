@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from app.render.bars import Part, bar, parts_table
-from app.render.figures import axes, band, counted, gib, percent, seconds, significant
+from app.render.figures import amount, axes, band, counted, percent, seconds, significant
 from app.render.stages import memory_bars, stage_table
 from solver.plan import Plan, Predicted, Status, TimeBreakdown
 from solver.request import Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
@@ -161,7 +161,7 @@ def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     name = reason.constraint.replace("_", " ")
     lines: list[RenderableType] = [
         Text("Infeasible: ", style="bold red") + Text(f"{name} is the tightest constraint{where}", style="bold"),
-        Text(f"  need {_amount(reason.need, reason.unit)}, have {_amount(reason.have, reason.unit)}"),
+        Text(f"  need {amount(reason.need, reason.unit)}, have {amount(reason.have, reason.unit)}"),
     ]
     if reason.have > 0:
         share = reason.need / reason.have
@@ -172,12 +172,6 @@ def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
         remedies = [_indented(Text(f"- {remedy}"), 2) for remedy in reason.remedies]
         parts.append(Group(Text("What would help", style="bold"), *remedies))
     return parts
-
-
-def _amount(value: float, unit: str) -> str:
-    if unit == "bytes":
-        return gib(value)
-    return seconds(value) if unit == "s" else f"{significant(value)} {unit}"
 
 
 def _notes(plan: Plan) -> list[RenderableType]:

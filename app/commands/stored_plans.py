@@ -1,0 +1,36 @@
+"""The plan store as commands use it: one that can't be used is a warning, for the answer is worth more than the store."""
+
+from __future__ import annotations
+
+import json
+
+from app.commands.exits import say
+from app.errors import StoreError
+from app.plans.documents import read_plan
+from app.plans.store import PlanStore
+from app.settings import Settings
+from costmodels.errors import InvalidInputError
+
+
+def open_store(settings: Settings) -> PlanStore | None:
+    """The plan store of the settings; None, with a warning, when it can't be used."""
+    from app.db.engine import open_engine
+    from app.db.migrate import ensure_ready
+
+    try:
+        engine = open_engine(settings.database_url)
+        ensure_ready(engine)
+    except StoreError as error:
+        say(f"warning: planning without the plan store: {error}")
+        return None
+    return PlanStore(engine)
+
+
+def is_readable(text: str) -> bool:
+    """Whether this version reads the stored plan; one of another form is left alone and solved anew."""
+    try:
+        read_plan(json.loads(text))
+    except InvalidInputError as error:
+        say(f"warning: the stored plan is not of this version's form, solving anew: {error}")
+        return False
+    return True
