@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from costmodels.units import GIB
 from solver.plan import FrontierPoint, RunnerUp, TimeBreakdown
 from solver.request import PlanRequest, TrainingWorkload
 from solver.training.breakdown import time_breakdown
@@ -11,7 +12,6 @@ from solver.training.costs import TrainingCosts
 from solver.training.search import SearchResult, Solved, stage_tables
 from solver.training.space import Candidate
 
-GB = 1e9
 MAX_RUNNERS_UP = 4
 
 _PART_NAMES = {
@@ -48,8 +48,8 @@ def runners_up(costs: TrainingCosts, best: Solved, result: SearchResult) -> tupl
                 RunnerUp(
                     summary(candidate),
                     None,
-                    f"does not fit: stage {shortfall.stage} needs {shortfall.need_bytes / GB:.1f} GB where "
-                    f"{shortfall.have_bytes / GB:.1f} GB are left beside the framework",
+                    f"does not fit: stage {shortfall.stage} needs {shortfall.need_bytes / GIB:.1f} GiB where "
+                    f"{shortfall.have_bytes / GIB:.1f} GiB are left beside the framework",
                 )
             )
     slower: list[RunnerUp] = []

@@ -76,6 +76,7 @@ class StageParts:
     weights_bytes: FloatArray
     gradients_bytes: FloatArray
     optimizer_bytes: FloatArray
+    forward_s: FloatArray
     compute_s: FloatArray
     tp_comm_s: FloatArray
     cp_comm_s: FloatArray
@@ -236,6 +237,7 @@ class TrainingCosts:
                 weights_bytes=(stored * state.weights)[layer],
                 gradients_bytes=(stored * state.gradients)[layer],
                 optimizer_bytes=(stored * state.optimizer)[layer],
+                forward_s=costs[layer, Criterion.FORWARD_S],
                 compute_s=(costs[:, Criterion.TIME_S] - costs[:, Criterion.TP_COMM_S] - costs[:, Criterion.CP_COMM_S])[layer],
                 tp_comm_s=costs[layer, Criterion.TP_COMM_S],
                 cp_comm_s=costs[layer, Criterion.CP_COMM_S],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costmodels.operators import BATCH, SEQ, forward_flops
+from costmodels.units import GIB
 from solver.plan import (
     Axes,
     Certificate,
@@ -33,8 +34,6 @@ from solver.training.search import SearchResult, stage_tables
 from solver.training.space import Candidate
 
 SCHEDULE = "1f1b"
-GB = 1e9
-
 NOTES = (
     "gradient buckets are layers: each travels under the next layer's backward pass, the last one is exposed",
     "tensor-parallel communication is exposed; ring context parallelism hides under attention",
@@ -185,8 +184,8 @@ def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: fl
         unit="bytes",
         stage=shortfall.stage,
         message=(
-            f"device memory: the plan that comes closest ({summary(candidate)}) needs {need / GB:.2f} GB on stage "
-            f"{shortfall.stage}, a device has {have / GB:.2f} GB: {(need - have) / GB:.2f} GB too little"
+            f"device memory: the plan that comes closest ({summary(candidate)}) needs {need / GIB:.2f} GiB on stage "
+            f"{shortfall.stage}, a device has {have / GIB:.2f} GiB: {(need - have) / GIB:.2f} GiB too little"
         ),
         remedies=(
             "add devices, or devices with more memory",
