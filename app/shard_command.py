@@ -12,7 +12,7 @@ from costmodels.errors import InvalidInputError
 from solver.sharding_problem.solve import Status, solve
 from solver.sharding_problem.work import WorkLimit, WorkStop
 
-_RESERVE_S, _RESERVE_SHARE = 0.5, 0.03
+_RESERVE_S, _RESERVE_SHARE = 1.0, 0.04
 """Time kept back for the interpreter's start and exit, and for the last step to notice the deadline."""
 
 
@@ -24,18 +24,18 @@ class Deadline:
     end_s: float
 
     def __call__(self) -> bool:
+        """Whether the deadline is past."""
         return time.monotonic() >= self.end_s
 
     def spend(self, work: float) -> None:
         """A deadline looks at its clock, not at the work."""
 
     def used(self) -> float:
+        """Share of the time gone."""
         return (time.monotonic() - self.start_s) / max(self.end_s - self.start_s, 1e-9)
 
 
-def run_shard(
-    path: str | Path, *, time_limit_s: float | None, work_limit: float | None, seed: int
-) -> dict[str, Any]:
+def run_shard(path: str | Path, *, time_limit_s: float | None, work_limit: float | None, seed: int) -> dict[str, Any]:
     """Solve a problem file; the answer has solution, cost, bound, gap, status, feasible, seconds and counts of work.
 
     With a time limit, reading included, the answer may vary with the machine; with a work limit it may not. Neither

@@ -45,9 +45,7 @@ class ExactAnswer:
     bound: float
 
 
-def solve_exactly(
-    core: Core, stop: WorkStop, *, start: IntArray | None = None, reference: float | None = None
-) -> ExactAnswer:
+def solve_exactly(core: Core, stop: WorkStop, *, start: IntArray | None = None, reference: float | None = None) -> ExactAnswer:
     """Minimise cost within memory.
 
     ``start`` is a choice that fits, to begin from; ``reference`` a cost of the size that matters, to scale by.
@@ -137,7 +135,7 @@ class _Program:
         """Proven bound of the last run; a linear program that ran to its end, or the bound of the branching."""
         info = self.highs.getInfo()
         value = info.mip_dual_bound if self.is_integer else info.objective_function_value
-        return value / self.scale + self.core.constant
+        return float(value) / self.scale + self.core.constant
 
     def rounded_choice(self) -> IntArray | None:
         """The choice of the last run, or None if it found none."""
@@ -188,9 +186,7 @@ class _Program:
         usage = _usage_at(self.core, t)
         columns = np.flatnonzero(usage).astype(np.int32)
         unit = max(float(self.core.capacity[t]), float(usage.max(initial=0)), 1.0)
-        self.highs.addRow(
-            -highspy.kHighsInf, float(self.core.capacity[t]) / unit, len(columns), columns, usage[columns] / unit
-        )
+        self.highs.addRow(-highspy.kHighsInf, float(self.core.capacity[t]) / unit, len(columns), columns, usage[columns] / unit)
 
     def _forbid_combination(self, choice: IntArray, t: int) -> None:
         # The row at t holds within tolerance but not exactly: what uses memory at t can't all stay chosen.
@@ -225,9 +221,7 @@ def _columns_and_rows(core: Core) -> tuple[FloatArray, scipy.sparse.csc_matrix, 
     return np.concatenate(cost), matrix, right_hand_side
 
 
-def _linear_program(
-    cost: FloatArray, matrix: scipy.sparse.csc_matrix, right_hand_side: FloatArray
-) -> highspy.HighsLp:
+def _linear_program(cost: FloatArray, matrix: scipy.sparse.csc_matrix, right_hand_side: FloatArray) -> highspy.HighsLp:
     program = highspy.HighsLp()
     program.num_row_, program.num_col_ = matrix.shape
     program.col_cost_ = cost

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
@@ -13,7 +15,7 @@ def descend(core: Core, choice: IntArray, *, max_passes: int = 50) -> IntArray:
     """Improve a choice that fits by single-node changes until none helps; the result fits."""
     improved = choice.copy()
     load = core.load_of(choice)
-    _descend(*_arrays(core), improved, load, max_passes)
+    _descend(*(*_arrays(core), improved, load, max_passes))
     return improved
 
 
@@ -21,11 +23,11 @@ def repair(core: Core, choice: IntArray, *, max_moves: int) -> IntArray | None:
     """Make a choice fit by single-node changes, cheapest per byte freed at the fullest time; None if that gets stuck."""
     repaired = choice.copy()
     load = core.load_of(choice)
-    _repair(*_arrays(core), repaired, load, max_moves)
+    _repair(*(*_arrays(core), repaired, load, max_moves))
     return repaired if core.fits(repaired) else None
 
 
-def _arrays(core: Core):  # type: ignore[no-untyped-def]
+def _arrays(core: Core) -> tuple[Any, ...]:
     item_starts = np.searchsorted(core.item_nodes, np.arange(core.node_count + 1))
     return (
         core.offsets, core.cost, core.link_offsets, core.links, core.link_ends, core.edge_offsets, core.tables,
@@ -33,10 +35,10 @@ def _arrays(core: Core):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _costs_at(
+@numba.njit(cache=True)
+def _costs_at(  # type: ignore[no-untyped-def]
     i, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice, out
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     k = offsets[i + 1] - offsets[i]
     out[:k] = cost[offsets[i] : offsets[i + 1]]
     for link in range(link_offsets[i], link_offsets[i + 1]):
@@ -48,7 +50,7 @@ def _costs_at(
             out[s] += table[start + s]
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _shift(i, old, new, item_starts, item_spans, item_offsets, usage, load):  # type: ignore[no-untyped-def]
     for item in range(item_starts[i], item_starts[i + 1]):
         change = usage[item_offsets[item] + new] - usage[item_offsets[item] + old]
@@ -57,7 +59,7 @@ def _shift(i, old, new, item_starts, item_spans, item_offsets, usage, load):  # 
                 load[t] += change
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True)
 def _overflow(i, old, new, item_starts, item_spans, item_offsets, usage, load, capacity):  # type: ignore[no-untyped-def]
     """Largest excess over capacity at times where the move from old to new adds memory, after the move; -inf if none."""
     _shift(i, old, new, item_starts, item_spans, item_offsets, usage, load)
@@ -70,11 +72,11 @@ def _overflow(i, old, new, item_starts, item_spans, item_offsets, usage, load, c
     return worst
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _descend(
+@numba.njit(cache=True)
+def _descend(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
     item_offsets, usage, capacity, choice, load, max_passes,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     nodes = len(offsets) - 1
     here = np.empty((offsets[1:] - offsets[:-1]).max() if nodes else 1)
     for _ in range(max_passes):
@@ -100,11 +102,11 @@ def _descend(
             return
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _repair(
+@numba.njit(cache=True)
+def _repair(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
     item_offsets, usage, capacity, choice, load, max_moves,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     nodes = len(offsets) - 1
     here = np.empty((offsets[1:] - offsets[:-1]).max() if nodes else 1)
     for _ in range(max_moves):

@@ -54,11 +54,11 @@ def _opposite_links(core: Core) -> IntArray:
     return opposite
 
 
-@numba.njit(cache=True, fastmath={"nnan", "nsz"})  # type: ignore[untyped-decorator]
-def _pass(
+@numba.njit(cache=True, fastmath={"nnan", "nsz"})
+def _pass(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, message_offsets, opposite,
     messages, scratch, forward, choice, reduced,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     nodes = len(offsets) - 1
     bound = 0.0
     magnitude = 0.0
@@ -118,11 +118,11 @@ def _pass(
     return bound, magnitude
 
 
-@numba.njit(cache=True, fastmath={"nnan", "nsz"})  # type: ignore[untyped-decorator]
-def _decode(
+@numba.njit(cache=True, fastmath={"nnan", "nsz"})
+def _decode(  # type: ignore[no-untyped-def]
     i, k, total, first_link, last_link, links, link_ends, edge_offsets, tables, transposed, offsets, message_offsets,
     messages, scratch, choice,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     # Nodes after i have chosen in this backward pass: their messages give way to the exact edge costs.
     best_of = scratch[len(scratch) // 2 : len(scratch) // 2 + k]
     best_of[:] = total

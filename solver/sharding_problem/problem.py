@@ -83,19 +83,22 @@ class ShardingProblem:
         usages = self.node_usages[self.node_offsets[:-1] + chosen][alive]
         np.add.at(steps, self.intervals[alive, 0], usages)
         np.subtract.at(steps, self.intervals[alive, 1], usages)
-        return np.cumsum(steps)[:-1]
+        profile: IntArray = np.cumsum(steps)[:-1]
+        return profile
 
     def fits(self, solution: Sequence[int] | IntArray) -> bool:
         """Whether memory stays within the limit at every time."""
         return self.usage_limit is None or int(self.usage_profile(solution).max(initial=0)) <= self.usage_limit
 
     def _chosen_node_costs(self, chosen: IntArray) -> IntArray:
-        return self.node_costs[self.node_offsets[:-1] + chosen]
+        chosen_costs: IntArray = self.node_costs[self.node_offsets[:-1] + chosen]
+        return chosen_costs
 
     def _chosen_edge_costs(self, chosen: IntArray) -> IntArray:
         first, second = self.edge_nodes[:, 0], self.edge_nodes[:, 1]
         width = self.strategy_counts()[second]
-        return self.edge_costs[self.edge_offsets[:-1] + chosen[first] * width + chosen[second]]
+        chosen_costs: IntArray = self.edge_costs[self.edge_offsets[:-1] + chosen[first] * width + chosen[second]]
+        return chosen_costs
 
 
 def problem_from_lists(
@@ -161,7 +164,7 @@ def _check_nodes(problem: ShardingProblem) -> None:
     for label, values in (("cost", problem.node_costs), ("usage", problem.node_usages)):
         owner = np.repeat(np.arange(len(counts)), counts)
         _reject_first(values < 0, f"node {{}} has a negative {label}", owner=owner, values=values)
-    _reject_first(problem.intervals.min(axis=1, initial=0) < 0, "node {} is alive before time 0")
+    _reject_first(_any_in_row(problem.intervals < 0), "node {} is alive before time 0")
     _reject_first(problem.intervals[:, 1] > _LARGEST_TIME, "node {} ends too late", values=problem.intervals[:, 1])
     if problem.usage_limit is not None and problem.usage_limit < 0:
         raise InvalidInputError("the usage limit is negative", given=problem.usage_limit, allowed="0 or more")
@@ -173,7 +176,7 @@ _LARGEST_TIME = 2**24
 
 def _check_edges(problem: ShardingProblem) -> None:
     ends = problem.edge_nodes
-    outside = ((ends < 0) | (ends >= problem.node_count)).any(axis=1)
+    outside = _any_in_row((ends < 0) | (ends >= problem.node_count))
     _reject_first(outside, f"edge {{}} names a node outside 0 .. {problem.node_count - 1}", values=ends)
     _reject_first(ends[:, 0] == ends[:, 1], "edge {} joins a node to itself", values=ends)
     counts = problem.strategy_counts()
@@ -185,6 +188,10 @@ def _check_edges(problem: ShardingProblem) -> None:
     )
     owner = np.repeat(np.arange(problem.edge_count), given)
     _reject_first(problem.edge_costs < 0, "edge {} has a negative cost", owner=owner, values=problem.edge_costs)
+
+
+def _any_in_row(wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    return np.asarray(wrong.any(axis=1))
 
 
 def _check_totals(problem: ShardingProblem) -> None:

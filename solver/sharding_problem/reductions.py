@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from solver.control import Stop, never_stop
-from solver.sharding_problem.problem import ShardingProblem
+from solver.sharding_problem.problem import IntArray, ShardingProblem
 from solver.sharding_problem.time_points import tighten_memory
-from solver.sharding_problem.working_graph import Fixed, FloatArray, Follows, FollowsTwo, IntArray, WorkingGraph
+from solver.sharding_problem.working_graph import BoolArray, Fixed, FloatArray, FollowsTwo, WorkingGraph
 
 _RULES_PER_ASK = 64
 """Edges looked at between two looks at the stopping rule."""
@@ -56,9 +56,7 @@ def _settle(graph: WorkingGraph, stop: Stop) -> None:
 
 def examine_edge(graph: WorkingGraph, u: int, v: int) -> bool:
     """Apply the edge rules to one edge; True if one of them changed the graph."""
-    return (
-        restore_arc_consistency(graph, u, v) or fold_separable_edge(graph, u, v) or contract_follower(graph, u, v)
-    )
+    return restore_arc_consistency(graph, u, v) or fold_separable_edge(graph, u, v) or contract_follower(graph, u, v)
 
 
 def examine_node(graph: WorkingGraph, v: int) -> bool:
@@ -76,7 +74,8 @@ def examine_node(graph: WorkingGraph, v: int) -> bool:
 def restore_arc_consistency(graph: WorkingGraph, u: int, v: int) -> bool:
     """Drop strategies that no strategy of the other end allows."""
     allowed = np.isfinite(graph.neighbors[u][v])
-    rows, columns = allowed.any(axis=1), allowed.any(axis=0)
+    rows: BoolArray = np.asarray(allowed.any(axis=1))
+    columns: BoolArray = np.asarray(allowed.any(axis=0))
     if rows.all() and columns.all():
         return False
     graph.keep_strategies(u, rows)
@@ -121,7 +120,7 @@ def _may_merge(graph: WorkingGraph, follower: int, leader: int) -> bool:
     entries_grown = sum(
         table.shape[1] * (k_leader - k_follower) for w, table in graph.neighbors[follower].items() if w != leader
     )
-    return entries_grown <= entries_freed
+    return bool(entries_grown <= entries_freed)
 
 
 def drop_impossible_strategies(graph: WorkingGraph, v: int) -> bool:
@@ -201,20 +200,21 @@ def drop_dominated_strategies(graph: WorkingGraph, v: int) -> bool:
     if k * k * (width + 1) > _DOMINANCE_WORK:
         return False
     # excess[i, j]: most that strategy i can cost beyond strategy j.
-    excess = graph.cost[v][:, None] - graph.cost[v][None, :]
+    with np.errstate(invalid="ignore"):
+        excess = graph.cost[v][:, None] - graph.cost[v][None, :]
     for table in graph.neighbors[v].values():
         rest = np.where(np.isfinite(table), table, np.nan)
         with np.errstate(invalid="ignore"):
             differences = table[:, None, :] - rest[None, :, :]
-        # Where j is forbidden, i is no worse; where only i is forbidden, i is infinitely worse.
-        excess += np.where(np.isnan(differences), -np.inf, differences).max(axis=2)
+            # Where j is forbidden, i is no worse; where only i is forbidden, i is infinitely worse.
+            excess += np.where(np.isnan(differences), -np.inf, differences).max(axis=2)
     covers = excess <= 0
     for usage in graph.items[v].values():
         covers &= usage[:, None] <= usage[None, :]
     # Of strategies that cover each other the first stays.
     covers &= ~covers.T | (np.arange(k)[:, None] < np.arange(k)[None, :])
     np.fill_diagonal(covers, False)
-    dominated = covers.any(axis=0)
+    dominated: BoolArray = np.asarray(covers.any(axis=0))
     if not dominated.any():
         return False
     graph.keep_strategies(v, ~dominated)
@@ -225,7 +225,7 @@ def _best_rows(graph: WorkingGraph, v: int, costs: FloatArray) -> IntArray | Non
     """For each row of costs (one column per strategy of v), the strategy that is least in cost and in every item."""
     usages = list(graph.items[v].values())
     if not usages:
-        return costs.argmin(axis=1)
+        return np.asarray(costs.argmin(axis=1))
     total = np.sum(usages, axis=0)
     # Among the cheapest, the one with least memory in total; it must be least in every item among allowed strategies.
     cheapest = costs.min(axis=1, keepdims=True)
@@ -235,4 +235,4 @@ def _best_rows(graph: WorkingGraph, v: int, costs: FloatArray) -> IntArray | Non
         least = np.where(allowed, usage, np.inf).min(axis=1)
         if (usage[best] > least).any():
             return None
-    return best
+    return np.asarray(best)

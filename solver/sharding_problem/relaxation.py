@@ -107,9 +107,7 @@ class Relaxation:
             return core.cost
         before = np.concatenate((np.zeros(1), np.cumsum(prices)))
         price = before[core.item_spans[:, 1]] - before[core.item_spans[:, 0]]
-        memory = np.bincount(
-            self._strategy_of_entry, weights=core.usage * price[self._item_of_entry], minlength=len(core.cost)
-        )
+        memory = np.bincount(self._strategy_of_entry, weights=core.usage * price[self._item_of_entry], minlength=len(core.cost))
         priced: FloatArray = core.cost + memory
         return priced
 
@@ -136,11 +134,11 @@ class Relaxation:
         return Certificate(self._total(value, error, self.prices), edge, strategy)
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def _slacks(
+@numba.njit(cache=True)
+def _slacks(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_nodes, edge_offsets, tables, message_offsets, opposite,
     messages, edge, strategy,
-):  # type: ignore[no-untyped-def]  # fmt: skip
+):  # fmt: skip
     """Explicit decomposition: bound = sum of node minima + sum of edge minima of the reparametrised problem."""
     bound = 0.0
     magnitude = 0.0

@@ -50,7 +50,8 @@ class _Kind(StrEnum):
     WHOLE = "whole"
 
 
-_WINDOWS = [(kind, count) for kind in _Kind if kind is not _Kind.WHOLE for count in (60, 150, 400, 1000)]
+_PARTS = (_Kind.NEIGHBORS, _Kind.STRETCH, _Kind.MOMENT)
+_WINDOWS: list[tuple[_Kind, int]] = [(kind, count) for kind in _PARTS for count in (60, 150, 400, 1000)]
 _WINDOWS.append((_Kind.WHOLE, 0))
 """Ways to pick a window, and about how many nodes each takes."""
 
@@ -190,8 +191,8 @@ class Search:
         high = max(self.cost - certificate.bound, 0.0)
 
         def entries_at(slack: float) -> float:
-            allowed = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(certificate.strategy <= slack)))
-            width = np.maximum(allowed[core.offsets[1:]] - allowed[core.offsets[:-1]], 1)
+            allowed: IntArray = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(certificate.strategy <= slack)))
+            width = np.maximum(np.diff(allowed[core.offsets]), 1)
             return float((width[first] * width[second]).sum())
 
         if entries_at(high) <= target:
@@ -212,7 +213,8 @@ def current_slacks(core: Core, choice: IntArray, certificate: Certificate) -> Fl
     first, second = core.edge_nodes[:, 0], core.edge_nodes[:, 1]
     entries = core.edge_offsets[:-1] + choice[first] * np.diff(core.offsets)[second] + choice[second]
     slack = np.maximum(certificate.edge[entries], 0.0)
-    at_nodes = np.bincount(first, slack, core.node_count) + np.bincount(second, slack, core.node_count)
     lone = np.diff(core.link_offsets) == 0
-    summed: FloatArray = at_nodes + np.where(lone, np.maximum(certificate.strategy[core.offsets[:-1] + choice], 0), 0)
+    of_lone = np.where(lone, np.maximum(certificate.strategy[core.offsets[:-1] + choice], 0.0), 0.0)
+    ends = np.concatenate((first, second))
+    summed: FloatArray = of_lone + np.bincount(ends, np.concatenate((slack, slack)), core.node_count)
     return summed

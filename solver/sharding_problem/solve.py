@@ -14,6 +14,7 @@ import numpy as np
 
 from solver.control import OnProgress, Progress, ignore_progress
 from solver.sharding_problem.core import Core, core_of
+from solver.sharding_problem.elimination import eliminate
 from solver.sharding_problem.exact import ExactStatus, solve_exactly
 from solver.sharding_problem.local_moves import descend, repair
 from solver.sharding_problem.problem import IntArray, ShardingProblem
@@ -75,9 +76,7 @@ class ShardingAnswer:
     work: Work
 
 
-def solve(
-    problem: ShardingProblem, *, stop: WorkStop, seed: int = 0, progress: OnProgress | None = None
-) -> ShardingAnswer:
+def solve(problem: ShardingProblem, *, stop: WorkStop, seed: int = 0, progress: OnProgress | None = None) -> ShardingAnswer:
     """Solve to optimality, or as far as ``stop`` allows.
 
     Deterministic when ``stop`` is (a ``WorkLimit``, or ``NoLimit``). ``seed`` picks the windows of the search.
@@ -114,10 +113,18 @@ class _Run:
             self._take(np.zeros(0, dtype=np.int64))
             self.bound = self.core.constant
             return
-        if len(self.core.tables) <= _EXACT_ENTRIES:
+        if not len(self.core.item_nodes):
+            self._eliminate()
+        if len(self.core.tables) <= _EXACT_ENTRIES and not self._is_done():
             self._solve_exactly(Until(self.stop, share=_EXACT_SHARE))
         if not self._is_done():
             self._bound_and_search()
+
+    def _eliminate(self) -> None:
+        choice = eliminate(self.core)
+        if choice is not None:
+            self._take(choice)
+            self.bound = self.cost
 
     def _solve_exactly(self, stop: WorkStop) -> None:
         answer = solve_exactly(self.core, stop, start=self.choice)
@@ -160,7 +167,8 @@ class _Run:
                 self._repair(choice)
             if self.sweeps % _SWEEPS_PER_MARK == 0:
                 marks.append(self.bound)
-                if stop() or self.cost < math.inf and marks[-1] - marks[-2] < _STALLED * (self.cost - self.bound):
+                is_stalled = marks[-1] - marks[-2] < _STALLED * (self.cost - self.bound)
+                if stop() or (self.choice is not None and is_stalled):
                     return
 
     def _repair(self, choice: IntArray) -> None:

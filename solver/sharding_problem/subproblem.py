@@ -53,9 +53,7 @@ def strategies_kept(
     return [np.flatnonzero(allowed[core.offsets[i] : core.offsets[i + 1]]) for i in free.tolist()]
 
 
-def _allowed_strategies(
-    core: Core, choice: IntArray | None, certificate: Certificate | None, slack: float
-) -> BoolArray:
+def _allowed_strategies(core: Core, choice: IntArray | None, certificate: Certificate | None, slack: float) -> BoolArray:
     if certificate is None:
         return np.ones(len(core.cost), dtype=bool)
     allowed: BoolArray = certificate.strategy <= slack
@@ -86,9 +84,7 @@ def _allowed_pairs(
     return limited
 
 
-def _take_memory(
-    core: Core, choice: IntArray | None, position: IntArray, kept: list[IntArray], graph: WorkingGraph
-) -> None:
+def _take_memory(core: Core, choice: IntArray | None, position: IntArray, kept: list[IntArray], graph: WorkingGraph) -> None:
     of_free = np.flatnonzero(position[core.item_nodes] >= 0)
     if not len(of_free):
         return

@@ -40,12 +40,15 @@ class WorkLimit:
             raise InvalidInputError("a work limit must be positive", given=self.limit, allowed="above 0")
 
     def __call__(self) -> bool:
+        """Whether to stop now."""
         return self.spent >= self.limit
 
     def spend(self, work: float) -> None:
+        """Add work done."""
         self.spent += work
 
     def used(self) -> float:
+        """Share of the budget gone."""
         return self.spent / self.limit
 
 
@@ -56,12 +59,15 @@ class NoLimit:
     spent: float = field(default=0.0, init=False)
 
     def __call__(self) -> bool:
+        """Whether to stop now."""
         return False
 
     def spend(self, work: float) -> None:
+        """Add work done."""
         self.spent += work
 
     def used(self) -> float:
+        """Share of the budget gone."""
         return 0.0
 
 
@@ -75,11 +81,14 @@ class Until:
     spent: float = field(default=0.0, init=False)
 
     def __call__(self) -> bool:
+        """Whether to stop now."""
         return self.whole() or self.spent >= self.work_limit or self.whole.used() >= self.share
 
     def spend(self, work: float) -> None:
+        """Add work done."""
         self.spent += work
         self.whole.spend(work)
 
     def used(self) -> float:
+        """Share of the budget gone."""
         return max(self.whole.used() / self.share, self.spent / self.work_limit)

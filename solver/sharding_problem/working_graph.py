@@ -42,6 +42,7 @@ class KeptStrategies:
     kept: IntArray
 
     def undo(self, choice: IntArray) -> None:
+        """Set the node's choice."""
         choice[self.node] = self.kept[choice[self.node]]
 
 
@@ -53,6 +54,7 @@ class Fixed:
     strategy: int
 
     def undo(self, choice: IntArray) -> None:
+        """Set the node's choice."""
         choice[self.node] = self.strategy
 
 
@@ -65,6 +67,7 @@ class Follows:
     strategy_of: IntArray
 
     def undo(self, choice: IntArray) -> None:
+        """Set the node's choice."""
         choice[self.node] = self.strategy_of[choice[self.leader]]
 
 
@@ -77,6 +80,7 @@ class FollowsTwo:
     strategy_of: IntArray
 
     def undo(self, choice: IntArray) -> None:
+        """Set the node's choice."""
         choice[self.node] = self.strategy_of[choice[self.leaders[0]], choice[self.leaders[1]]]
 
 

@@ -1,0 +1,91 @@
+"""The engine equals exhaustive search on a thousand small problems, by each of its ways."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from solver.sharding_problem import solve as solve_module
+from solver.sharding_problem.core import core_of
+from solver.sharding_problem.elimination import eliminate
+from solver.sharding_problem.exact_pulp import solve_with_pulp
+from solver.sharding_problem.problem import ShardingProblem
+from solver.sharding_problem.reductions import reduce_problem
+from solver.sharding_problem.solve import Status, solve
+from solver.sharding_problem.work import NoLimit, WorkLimit
+from solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
+from tests.solver.sharding_problem.random_problems import exhaustive_optimum, random_problem
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_equals_exhaustive_search(block: int) -> None:
+    for seed in range(100 * block, 100 * block + 100):
+        problem = random_problem(seed)
+        answer = solve(problem, stop=NoLimit())
+        optimum = exhaustive_optimum(problem)
+        if optimum is None:
+            assert answer.status is Status.INFEASIBLE and answer.solution is None, seed
+            continue
+        assert (answer.status, answer.cost, answer.bound) == (Status.OPTIMAL, optimum, optimum), seed
+        assert answer.solution is not None and problem.fits(answer.solution), seed
+        assert problem.cost_of(answer.solution) == optimum, seed
+
+
+def test_thousand_problems_cover_the_cases() -> None:
+    optima = [exhaustive_optimum(random_problem(seed)) for seed in range(0, 1000, 7)]
+    infeasible = sum(optimum is None for optimum in optima)
+    assert len(optima) / 10 < infeasible < len(optima) / 2
+
+
+def test_bounds_and_search_without_the_exact_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What large cores go through: prices, message passing, repair, windows.
+    monkeypatch.setattr(solve_module, "_EXACT_ENTRIES", -1)
+    solved = tried = 0
+    for seed in range(100):
+        problem = random_problem(seed)
+        optimum = exhaustive_optimum(problem)
+        answer = solve(problem, stop=WorkLimit(1e6), seed=seed)
+        if optimum is None:
+            assert answer.solution is None, seed
+            continue
+        tried += 1
+        assert answer.bound is not None and answer.bound <= optimum, seed
+        if answer.cost is not None:
+            assert answer.cost >= optimum and answer.solution is not None and problem.fits(answer.solution), seed
+            solved += answer.cost == optimum
+    assert solved >= 0.9 * tried
+
+
+def test_elimination_equals_exhaustive_search_without_memory() -> None:
+    for seed in range(0, 240, 4):
+        problem = _without_limit(random_problem(seed))
+        core = core_of(WorkingGraph.of(problem))
+        choice = eliminate(core)
+        assert choice is not None
+        assert problem.cost_of(choice) == exhaustive_optimum(problem)
+
+
+def test_portable_program_equals_exhaustive_search() -> None:
+    for seed in range(0, 90, 2):
+        problem = random_problem(seed)
+        optimum = exhaustive_optimum(problem)
+        try:
+            graph = reduce_problem(problem)
+        except ProvenInfeasible:
+            assert optimum is None
+            continue
+        core = core_of(graph)
+        choice = solve_with_pulp(core) if core.node_count else np.zeros(0, dtype=np.int64)
+        if choice is None:
+            assert optimum is None
+            continue
+        full = np.zeros(problem.node_count, dtype=np.int64)
+        full[core.nodes] = choice
+        assert problem.cost_of(graph.lift(full)) == optimum
+
+
+def _without_limit(problem: ShardingProblem) -> ShardingProblem:
+    return ShardingProblem(
+        problem.name, problem.node_offsets, problem.node_costs, problem.node_usages, problem.intervals,
+        problem.edge_nodes, problem.edge_offsets, problem.edge_costs, None,
+    )  # fmt: skip
