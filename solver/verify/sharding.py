@@ -79,15 +79,13 @@ def _forbidden_dims(operator: Operator) -> set[str]:
             # The gated norm of a state-space mixer works by group, so its heads may be split.
             forbidden |= {dim for weight in operator.weights for dim in weight.dims} or {operator.inputs[0].dims[-1]}
             forbidden -= {SSM_HEADS}
-        case OperatorKind.LOSS:
-            forbidden |= operator.dims - set(operator.inputs[0].dims)
         case OperatorKind.ELEMENTWISE:
             for tensor in (*operator.inputs, *operator.outputs):
                 follows = {leader for follower, leader in LEADERS.items() if follower in tensor.dims}
                 forbidden |= operator.dims - set(tensor.dims) - follows
         case OperatorKind.SCAN | OperatorKind.CONVOLUTION:
             forbidden |= operator.dims - {SSM_HEADS}
-        case OperatorKind.MATMUL | OperatorKind.EMBEDDING:
+        case OperatorKind.MATMUL | OperatorKind.EMBEDDING | OperatorKind.LOSS:
             pass
     return forbidden
 

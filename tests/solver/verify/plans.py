@@ -69,8 +69,8 @@ def _t(name: str, *dims: str) -> Tensor:
     return Tensor(name, ("batch", "seq", *dims))
 
 
-def model(tied: str | None = None, **dims: int) -> ModelGraph:
-    """The model; ``tied`` is the weight that the head shares, ``dims`` overrides sizes."""
+def model(tied: str | None = None, window: int | None = None, **dims: int) -> ModelGraph:
+    """The model; ``tied`` is the weight that the head shares, ``window`` attention's, ``dims`` overrides sizes."""
     x, y = _t("x", "hidden"), _t("y", "hidden")
     n, a, s = _t("n", "hidden"), _t("a", "hidden"), _t("s", "hidden")
     q, k, v = _t("q", "heads", "head_dim"), _t("k", "kv_heads", "head_dim"), _t("v", "kv_heads", "head_dim")
@@ -97,7 +97,15 @@ def model(tied: str | None = None, **dims: int) -> ModelGraph:
             ),
             saved=("n",),
         ),
-        Operator("attention", kinds.ATTENTION, (q, k, v), (ctx,), saved=("q", "k", "v", "ctx"), mask=AttentionMask.CAUSAL),
+        Operator(
+            "attention",
+            kinds.ATTENTION,
+            (q, k, v),
+            (ctx,),
+            saved=("q", "k", "v", "ctx"),
+            mask=AttentionMask.CAUSAL,
+            window=window,
+        ),
         Operator("o", kinds.MATMUL, (ctx,), (a,), (Weight("wo", ("heads", "head_dim", "hidden")),), saved=("ctx",)),
         Operator("add", kinds.ELEMENTWISE, (x, a), (s,), flops_per_element=1.0),
         Operator("up", kinds.MATMUL, (s,), (u,), (Weight("wu", ("hidden", "ffn")),), saved=("s",)),

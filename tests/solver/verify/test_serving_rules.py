@@ -62,6 +62,17 @@ def test_percentiles_meet_the_slo() -> None:
     assert rules(serving_plan(), serving_request(slo=Slo(p95_tpot_ms=19.0))) == {Rule.SLO}
 
 
+def test_the_cache_holds_one_whole_request_at_any_load() -> None:
+    idle = changed(serving_plan(), "serving.mean_batch", 0.1)
+    assert Rule.KV_CACHE in rules(changed(idle, "stages.0.memory.kv_cache_bytes", 300.0), serving_request())
+    assert Rule.KV_CACHE not in rules(changed(idle, "stages.0.memory.kv_cache_bytes", 320.0), serving_request())
+
+
+def test_windows_bound_what_their_layers_cache() -> None:
+    small = changed(serving_plan(), "stages.0.memory.kv_cache_bytes", 300.0)
+    assert Rule.KV_CACHE not in rules(small, serving_request(model=model(window=2)))
+
+
 def test_restrictions_and_launchers_bind() -> None:
     assert rules(serving_plan(), serving_request(search=Search(launcher=Launcher.VLLM, tp=(1,)))) == {Rule.SEARCH}
     assert rules(serving_plan(), serving_request(search=Search(launcher=Launcher.TORCHTITAN))) == {Rule.LAUNCHER}

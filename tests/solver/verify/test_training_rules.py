@@ -9,7 +9,7 @@ import pytest
 
 from costmodels.units import DType
 from solver.graph import MAX_LAYERS, Block, BlockRun, ModelGraph
-from solver.plan import Band, DeviceRange, LayerSpan, OperatorSharding, Plan, Status
+from solver.plan import Axes, Band, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Plan, Status
 from solver.request import Launcher, PlanRequest, Recompute, Search, Slo, Space, TrainingWorkload
 from solver.verify import Rule, check
 from tests.solver.verify.changes import at, changed
@@ -206,12 +206,13 @@ def test_every_operator_has_one_strategy() -> None:
 
 @pytest.mark.parametrize("dims", [{"heads": 5}, {"ffn": 15}, {"kv_heads": 3}])
 def test_dims_divide_by_tp(dims: dict[str, int]) -> None:
-    assert rules(training_plan(), training_request(model=model(None, **dims))) == {Rule.DIVISIBILITY}
+    assert rules(training_plan(), training_request(model=model(None, None, **dims))) == {Rule.DIVISIBILITY}
 
 
 def test_only_megatron_pads_the_vocabulary() -> None:
     odd = training_request(model=model(vocab=31))
-    assert Rule.DIVISIBILITY not in rules(training_plan(), odd)
+    # Half of 31, rounded up, is half of the 32 that the plan counts.
+    assert not {Rule.DIVISIBILITY, Rule.WEIGHTS, Rule.ACTIVATIONS} & rules(training_plan(), odd)
     other = replace(odd, search=Search(launcher=Launcher.TORCHTITAN))
     assert rules(training_plan(), other) == {Rule.DIVISIBILITY}
 
@@ -382,6 +383,72 @@ def test_the_smallest_device_of_a_stage_decides_its_capacity() -> None:
     request = training_request(cluster=replace(large, groups=groups))
     violations = check(training_plan(), request)
     assert [(v.rule, v.where) for v in violations] == [(Rule.CAPACITY, "plan.stages[0].memory.capacity_bytes")]
+
+
+def single_stage_plan() -> Plan:
+    """All layers on one stage of dp 4, tp 2; figures of the two-stage plan."""
+    plan = training_plan()
+    axes = Axes(dp=4, tp=2, pp=1)
+    blocks = (LayerSpan("embedding", 0, 1), LayerSpan("layer", 1, 4), LayerSpan("head", 5, 1))
+    stage = replace(plan.stages[0], blocks=blocks, devices=(DeviceRange(0, 8),), axes=axes)
+    return replace(plan, axes=axes, stages=(stage,), microbatch=Microbatch(1, 2))
+
+
+def test_a_tied_head_beside_the_embedding_stores_nothing() -> None:
+    tied = training_request(model=model(tied="embedding/embed/weight"))
+    plan = changed(single_stage_plan(), "stages.0.memory.weights_bytes", 2.0 * (128 + 4 * 232))
+    assert Rule.WEIGHTS not in rules(plan, tied)
+    assert Rule.WEIGHTS in rules(plan, training_request())
+
+
+@pytest.mark.parametrize("launcher", [Launcher.MEGATRON_LM, Launcher.DEEPSPEED])
+def test_zero_2_without_a_pipeline_is_fine(launcher: Launcher) -> None:
+    strategies = {"norm": "replicate", "add": "replicate", "add2": "replicate"}
+    plan = replace(with_strategies(single_stage_plan(), **strategies), sequence_parallel=False)
+    broken = rules(changed(plan, "stages.0.zero_stage", 2), training_request(search=Search(launcher=launcher)))
+    assert Rule.WEIGHTS in broken
+    assert Rule.LAUNCHER not in broken
+
+
+def test_one_rank_has_no_axis_to_shard_over() -> None:
+    plan = every_stage(changed(training_plan(), "axes.tp", 1), "axes.tp", 1)
+    plan = every_stage(changed(plan, "axes.dp", 4), "axes.dp", 4)
+    plan = changed(replace(plan, sequence_parallel=False), "microbatch.count", 2)
+    messages = {violation.message for violation in check(plan, training_request())}
+    assert "shards 'heads' over a tp axis of one rank" in messages
+
+
+def test_few_micro_batches_fill_no_pipeline() -> None:
+    request = training_request(workload=TrainingWorkload("training", global_batch=2, seq_len=16))
+    assert Rule.IN_FLIGHT in rules(changed(training_plan(), "microbatch.count", 1), request)
+
+
+def test_the_free_space_may_split_the_residual_stream_by_hidden() -> None:
+    strategies = {"norm": "replicate", "add": "replicate", "add2": "replicate"}
+    plan = replace(with_strategies(training_plan(), **strategies), sequence_parallel=False)
+    # n and s double to 256 bytes, x stays at 128: 1536 bytes a layer, 640 for the head.
+    plan = changed(plan, "stages.0.memory.activations_bytes", 2.0 * 2 * 1536)
+    plan = rebalanced(changed(plan, "stages.1.memory.activations_bytes", 2.0 * 1536 + 640))
+    assert not check(plan, training_request(search=Search(space=Space.FREE)))
+    assert rules(plan, training_request()) == {Rule.ACTIVATIONS}
+
+
+def test_what_later_stages_add_hides_behind_earlier_ones() -> None:
+    """3 s on the second stage start 2 s into the step: sum 5, three times the slowest 9, and 1 that shows."""
+    plan = changed(changed(training_plan(), "stages.1.extra_s", 3.0), "predicted.step_time_s", 15.0)
+    plan = changed(changed(plan, "certificate.objective", 15.0), "certificate.bound", 15.0)
+    assert Rule.STEP_TIME not in rules(plan, training_request())
+
+
+def test_optimal_means_no_gap() -> None:
+    plan = changed(changed(training_plan(), "certificate.bound", 13.05), "certificate.gap", 0.1)
+    assert [v.where for v in check(plan, training_request())] == ["plan.certificate.status"]
+    assert not check(changed(plan, "certificate.status", Status.FEASIBLE), training_request())
+
+
+def test_a_bubble_of_rounding_noise_is_no_negative_time() -> None:
+    plan = changed(changed(training_plan(), "breakdown.bubble_s", -1e-12), "breakdown.compute_s", 10.5)
+    assert not check(plan, training_request())
 
 
 def test_the_deepest_model_is_checked_too() -> None:
