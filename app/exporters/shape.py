@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from costmodels.errors import ExportError
-from costmodels.operators import Operator, OperatorKind
+from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind
 from solver.graph import Block, ModelGraph
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB = "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"
+_DENSE_DIMS = frozenset({BATCH, SEQ, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN})
 
 
 class Gate(StrEnum):
@@ -61,22 +62,10 @@ class DecoderShape:
 
 
 def decoder_shape(graph: ModelGraph) -> DecoderShape:
-    """The shape of a decoder; raises ExportError for a graph that is not embedding, attention layers and head."""
-    missing = [dim for dim in (HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB) if dim not in graph.dims]
-    if missing:
-        raise ExportError(
-            "launchers take decoder models by their sizes, and this graph does not name them",
-            given=f"no dims {', '.join(missing)}",
-            remedy="name the graph's dims as the importers do, or launch with your own code",
-        )
+    """The shape of a dense decoder; raises ExportError for a graph that is something else."""
     used = [graph.block(name) for name in dict.fromkeys(graph.layers)]
     layers = [block for block in used if is_layer(block)]
-    if not layers or any(not _of_kind(block, OperatorKind.ATTENTION) for block in layers):
-        raise ExportError(
-            "launchers build layers of attention and feed-forward network",
-            given=", ".join(block.name for block in layers) or "no layer",
-            remedy="launch with your own code",
-        )
+    _require_dense_decoder(graph, layers)
     first = layers[0]
     norms = [op for op in _of_kind(first, OperatorKind.NORM) if HIDDEN in _weight_dims(op)]
     biases = {weight.dims for op in _of_kind(first, OperatorKind.MATMUL) for weight in op.weights}
@@ -98,14 +87,33 @@ def decoder_shape(graph: ModelGraph) -> DecoderShape:
         qkv_bias=(HEADS, HEAD_DIM) in biases,
         linear_bias=(HIDDEN,) in biases,
         tied=bool(graph.tied_weights()),
-        window=windows.pop() if len(windows) == 1 else None,
-        oddities=_oddities(layers, norms, windows),
+        window=next(iter(windows)) if len(windows) == 1 else None,
+        oddities=(*_layer_oddities(layers, norms, windows), *_end_oddities(used)),
     )
 
 
 def is_layer(block: Block) -> bool:
     """Whether a block is a layer, not the embedding or the head."""
     return not any(op.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS) for op in block.operators)
+
+
+def _require_dense_decoder(graph: ModelGraph, layers: list[Block]) -> None:
+    remedy = "launch it with your own code: axes, stages and shardings stand in the plan"
+    strange = sorted({dim for block in layers for op in block.operators for dim in op.dims} - _DENSE_DIMS)
+    if strange:
+        raise ExportError(
+            "exporters know dense decoders of attention and feed-forward networks",
+            given=f"layers with the dims {', '.join(strange)}",
+            remedy=remedy,
+        )
+    missing = sorted({HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB} - set(graph.dims))
+    attention = [op for block in layers for op in _of_kind(block, OperatorKind.ATTENTION)]
+    if missing or not layers or any(not _of_kind(block, OperatorKind.ATTENTION) for block in layers):
+        names = ", ".join(block.name for block in layers) or "none"
+        given = f"no dims {', '.join(missing)}" if missing else f"layers: {names}"
+        raise ExportError("launchers build layers of attention and feed-forward network", given=given, remedy=remedy)
+    if any(op.mask is not AttentionMask.CAUSAL for op in attention):
+        raise ExportError("exporters know decoders, whose attention is causal", given=graph.name, remedy=remedy)
 
 
 def _of_kind(block: Block, kind: OperatorKind) -> list[Operator]:
@@ -140,7 +148,21 @@ def _positions(graph: ModelGraph, layer: Block) -> tuple[Positions, int | None]:
     return Positions.ELSEWHERE, None
 
 
-def _oddities(layers: list[Block], norms: list[Operator], windows: set[int | None]) -> tuple[str, ...]:
+def _end_oddities(used: list[Block]) -> list[str]:
+    """Steps beside table, norm, head and loss: a normed embedding, or one of another width."""
+    plain = (OperatorKind.EMBEDDING, OperatorKind.LOSS)
+    extra = [
+        f"{block.name}/{op.name}"
+        for block in used
+        if not is_layer(block)
+        for op in block.operators
+        if op.kind not in plain and not (op.kind is OperatorKind.NORM and _of_kind(block, OperatorKind.LOSS))
+        if not any(VOCAB in weight.dims for weight in op.weights)
+    ]
+    return [f"steps of the model's ends that a standard one has not: {', '.join(extra)}"] if extra else []
+
+
+def _layer_oddities(layers: list[Block], norms: list[Operator], windows: set[int | None]) -> list[str]:
     found = []
     first = layers[0]
     written = {tensor.name for operator in first.operators for tensor in operator.outputs}
@@ -156,4 +178,4 @@ def _oddities(layers: list[Block], norms: list[Operator], windows: set[int | Non
         found.append(f"layers differ in their attention window ({listed})")
     elif len(layers) > 1:
         found.append(f"layers are of {len(layers)} kinds ({', '.join(block.name for block in layers)})")
-    return tuple(found)
+    return found

@@ -1,0 +1,67 @@
+"""Sizes and habits of a decoder, read back from its graph."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.catalog import model
+from app.exporters.shape import Gate, Norm, Positions, decoder_shape
+from app.importers.huggingface import read_huggingface_config
+from costmodels.errors import ExportError
+
+COMMON = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+
+
+def read(**fields: object) -> object:
+    return read_huggingface_config(COMMON | fields, name="tiny")
+
+
+def test_llama() -> None:
+    shape = decoder_shape(model("llama-3.1-8b"))
+    sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.ffn, shape.vocab)
+    assert sizes == (32, 4096, 32, 8, 128, 14336, 128256)
+    assert (shape.gate, shape.norm, shape.positions) == (Gate.SWIGLU, Norm.RMS, Positions.ROTARY)
+    assert not (shape.tied or shape.qk_norm or shape.qkv_bias or shape.linear_bias or shape.window or shape.oddities)
+
+
+def test_gpt2() -> None:
+    shape = decoder_shape(model("gpt2-xl"))
+    assert (shape.gate, shape.norm, shape.positions, shape.n_positions) == (Gate.GELU, Norm.LAYER, Positions.LEARNED, 1024)
+    assert shape.tied
+    assert shape.qkv_bias
+    assert shape.linear_bias
+    assert not shape.oddities
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model_type": "olmo2", "intermediate_size": 128}, "norms come after"),
+        ({"model_type": "gpt_neox", "intermediate_size": 128, "use_parallel_residual": True}, "side by side"),
+        ({"model_type": "gemma2", "intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 16}, "4 norms"),
+        ({"model_type": "opt", "ffn_dim": 128, "word_embed_proj_dim": 32, "do_layer_norm_before": True}, "project_in"),
+    ],
+)
+def test_what_a_standard_layer_has_not_is_said(fields: dict[str, object], said: str) -> None:
+    assert said in " ".join(decoder_shape(read(**fields)).oddities)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {
+                "model_type": "mixtral",
+                "intermediate_size": 128,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "num_key_value_heads": 2,
+            },
+            "experts",
+        ),
+        ({"model_type": "bert", "intermediate_size": 128}, "causal"),
+    ],
+)
+def test_other_models_are_refused(fields: dict[str, object], said: str) -> None:
+    with pytest.raises(ExportError, match=said):
+        decoder_shape(read(**fields))  # type: ignore[arg-type]
