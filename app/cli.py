@@ -128,6 +128,20 @@ def shard(
 
 @cli.command()
 @exits
+def validate(
+    measured: Annotated[Path, typer.Argument(metavar="MEASURED", help="CSV table of measured training runs.")],
+    as_json: AsJson = False,
+) -> int:
+    """Predict measured runs from their plans and report the errors."""
+    from app.commands.planning import Output
+    from app.commands.validating import run_validate
+
+    _settings()
+    return run_validate(measured, Output.JSON if as_json else Output.PAGE)
+
+
+@cli.command()
+@exits
 def schema(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Schema to print; without it, list them.")] = None,
 ) -> int:

@@ -1,0 +1,103 @@
+"""What the sources of measured runs do by default and do not repeat in each row: facts of the launchers, nothing fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from costmodels.units import GIB, DType
+
+GB = 10**9
+
+
+class GradientReduction(Enum):
+    """Whether gradients travel under the backward pass, or after it in one piece."""
+
+    OVERLAPPED = "overlapped"
+    AFTER_BACKWARD = "after backward"
+
+
+class MemoryRank(Enum):
+    """Which device's memory a source reports."""
+
+    FULLEST = "fullest"
+    FIRST_STAGE = "first stage"
+    LAST_STAGE = "last stage"
+    MEAN = "mean"
+
+
+class MemoryCount(Enum):
+    """Whether memory is what the tensor allocator gave out, or what the process holds on the device."""
+
+    ALLOCATED = "allocated"
+    PROCESS = "process"
+
+
+class Dropout(Enum):
+    """Whether the model was trained with dropout, whose masks take memory."""
+
+    NONE = "none"
+    MASKED = "masked"
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """How a source's rows are meant where they are silent; ``basis`` says how that is known."""
+
+    basis: str
+    vocab: int | None = None
+    zero_stage: int = 0
+    gradient_dtype: DType = DType.FP32
+    reduction: GradientReduction = GradientReduction.OVERLAPPED
+    dropout: Dropout = Dropout.NONE
+    memory_rank: MemoryRank = MemoryRank.FULLEST
+    memory_count: MemoryCount = MemoryCount.PROCESS
+    memory_unit_bytes: int = GIB
+
+
+DEFAULT = Convention("nothing is known of the source: Megatron-LM's defaults")
+
+GPT2_VOCAB = 50257
+"""Vocabulary of GPT-2's tokenizer, which Megatron-LM's example scripts train with."""
+
+_MEGATRON_FP16 = "Megatron-LM keeps fp16 gradients in fp16 and trains GPT with dropout 0.1 and GPT-2's vocabulary"
+
+CONVENTIONS: Mapping[str, Convention] = {
+    "seed_ascend": Convention("catalogue notes of the survey's models: vocabulary 32000; memory is a mean", vocab=32000,
+                              memory_rank=MemoryRank.MEAN),
+    "vtrain_single": Convention(_MEGATRON_FP16 + "; its config overlaps nothing", GPT2_VOCAB, gradient_dtype=DType.FP16,
+                                reduction=GradientReduction.AFTER_BACKWARD, dropout=Dropout.MASKED),
+    "vtrain_multi": Convention(_MEGATRON_FP16 + "; its config overlaps nothing", GPT2_VOCAB, gradient_dtype=DType.FP16,
+                               reduction=GradientReduction.AFTER_BACKWARD, dropout=Dropout.MASKED),
+    "aleph_layouts": Convention("its paper shards the optimizer (ZeRO-1)", zero_stage=1),
+    "mosaic": Convention("Composer's FSDP mixed precision: gradients are reduced in fp32", zero_stage=3),
+    "mbridge_pretrain": Convention("Megatron-Bridge recipes: distributed optimizer, fp32 main gradients", zero_stage=1),
+    "mbridge_sftlora": Convention("Megatron-Bridge recipes: distributed optimizer", zero_stage=1),
+    "nemo2407": Convention("NeMo 24.07 recipes: distributed optimizer with overlap", zero_stage=1),
+    "torchtitan": Convention("FSDP2 reduces in fp32; memory is what PyTorch reserved, in GiB", zero_stage=3,
+                             memory_count=MemoryCount.ALLOCATED),
+    "bigscience_1b3_v100": Convention(_MEGATRON_FP16, GPT2_VOCAB, gradient_dtype=DType.FP16, dropout=Dropout.MASKED),
+    "bigscience_v100": Convention(_MEGATRON_FP16, GPT2_VOCAB, gradient_dtype=DType.FP16, dropout=Dropout.MASKED),
+    "internevo": Convention("InternEvo 7B_sft.py: ZeRO-1 with overlapped communication, bf16 gradients", zero_stage=1,
+                            gradient_dtype=DType.BF16),
+    "korthikanti_tab5": Convention("Megatron-LM of 2022: fp16, dropout, one pipeline", gradient_dtype=DType.FP32,
+                                   dropout=Dropout.MASKED),
+    "korthikanti_fig1_mem": Convention("the paper's own count: tensors of the first stage, in GiB", dropout=Dropout.MASKED,
+                                       memory_rank=MemoryRank.FIRST_STAGE, memory_count=MemoryCount.ALLOCATED),
+    "paddlenlp": Convention("memory is max_memory_allocated in GiB", zero_stage=2, gradient_dtype=DType.BF16,
+                            memory_count=MemoryCount.ALLOCATED),
+    "simumax_b200": Convention("communication overlap is off; memory is allocated GiB", zero_stage=1,
+                               reduction=GradientReduction.AFTER_BACKWARD, memory_count=MemoryCount.ALLOCATED),
+    "megatron_ci_dense": Convention("functional tests: GPT-2 vocabulary, dropout, memory allocated on the last rank in 1e9",
+                                    GPT2_VOCAB, reduction=GradientReduction.AFTER_BACKWARD, dropout=Dropout.MASKED,
+                                    memory_rank=MemoryRank.LAST_STAGE, memory_count=MemoryCount.ALLOCATED,
+                                    memory_unit_bytes=GB),
+    "megatron_readme": Convention(_MEGATRON_FP16, gradient_dtype=DType.FP16, dropout=Dropout.MASKED),
+}  # fmt: skip
+"""By source_id; other sources follow `DEFAULT`."""
+
+
+def convention(source: str) -> Convention:
+    """The convention of a source."""
+    return CONVENTIONS.get(source, DEFAULT)

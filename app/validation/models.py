@@ -1,0 +1,105 @@
+"""From a run's shape columns to a model graph, by way of the config.json that a model of that shape would have."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from app.importers.huggingface import read_huggingface_config
+from app.validation.conventions import Convention, Dropout
+from app.validation.rows import Run
+from app.validation.unfused_attention import with_dropout, without_fused_attention
+from app.validation.unpredicted import NotPredictedError
+from solver.graph import ModelGraph
+
+GATED, PLAIN, MAMBA2 = "dense-gated", "dense-gelu", "mamba2"
+
+_MAMBA_HEAD_DIM = 64
+"""Head dimension of Mamba-2's published models (Dao and Gu 2024); the survey gives none."""
+
+
+def model_graph(run: Run, source: Convention) -> ModelGraph:
+    """The model of a run; raises NotPredictedError when the row does not describe one."""
+    return _graph(
+        run.arch,
+        _needed(run.n_layers, "n_layers"),
+        _needed(run.hidden, "hidden"),
+        run.heads,
+        run.kv_heads,
+        _needed(run.ffn, "ffn_hidden"),
+        _vocab(run, source),
+        _needed(run.seq_len, "seq_len"),
+        run.flash_attention == 0,
+        source.dropout,
+        run.model,
+    )
+
+
+def _vocab(run: Run, source: Convention) -> int:
+    vocab = run.vocab or source.vocab
+    if vocab is None:
+        raise NotPredictedError("the row and its source give no vocabulary")
+    return vocab
+
+
+def _needed(value: int | None, column: str) -> int:
+    if value is None:
+        raise NotPredictedError(f"the row gives no {column}")
+    return value
+
+
+@cache
+def _graph(
+    arch: str,
+    n_layers: int,
+    hidden: int,
+    heads: int | None,
+    kv_heads: int | None,
+    ffn: int,
+    vocab: int,
+    seq_len: int,
+    unfused: bool,
+    dropout: Dropout,
+    name: str,
+) -> ModelGraph:
+    kind = arch.split(maxsplit=1)[0] if arch else ""
+    config: dict[str, Any] = {"hidden_size": hidden, "num_hidden_layers": n_layers, "vocab_size": vocab}
+    if kind == MAMBA2:
+        return read_huggingface_config(config | _mamba_fields(arch, hidden, ffn, n_layers), name=name)
+    if kind not in (GATED, PLAIN):
+        raise NotPredictedError(f"no training cost model for architecture {arch or 'not stated'}")
+    if heads is None:
+        raise NotPredictedError("the row gives no heads")
+    config |= {"num_attention_heads": heads}
+    if kind == GATED:
+        config |= {"model_type": "llama", "num_key_value_heads": kv_heads or heads, "intermediate_size": ffn}
+    elif kv_heads not in (None, heads):
+        raise NotPredictedError("grouped key/value heads beside an ungated feed-forward network")
+    else:
+        config |= {"model_type": "gpt2", "n_inner": ffn, "max_position_embeddings": seq_len}
+    graph = read_huggingface_config(config, name=name)
+    if unfused:
+        graph = without_fused_attention(graph, seq_len=seq_len, dropout=dropout)
+    return with_dropout(graph) if dropout is Dropout.MASKED else graph
+
+
+def _mamba_fields(arch: str, hidden: int, ffn: int, n_layers: int) -> dict[str, Any]:
+    """Fields of Nemotron-H, whose layers are one branch each: a mixer and a feed-forward network for each of the run's."""
+    stated = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", arch)}
+    missing = sorted({"state", "ngroups", "expand", "chunk"} - set(stated))
+    if missing:
+        raise NotPredictedError(f"the architecture gives no {', '.join(missing)}")
+    return {
+        "model_type": "nemotron_h",
+        "hybrid_override_pattern": "M-" * n_layers,
+        "intermediate_size": ffn,
+        "ssm_state_size": stated["state"],
+        "n_groups": stated["ngroups"],
+        "chunk_size": stated["chunk"],
+        "mamba_head_dim": _MAMBA_HEAD_DIM,
+        "mamba_num_heads": stated["expand"] * hidden // _MAMBA_HEAD_DIM,
+        "num_attention_heads": 1,
+        "num_key_value_heads": 1,
+        "num_hidden_layers": 2 * n_layers,
+    }

@@ -1,0 +1,109 @@
+"""From a run's plan columns to a request and a candidate of its space."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from app.validation.clusters import cluster_of
+from app.validation.conventions import Convention
+from app.validation.models import model_graph
+from app.validation.rows import Run
+from app.validation.unpredicted import NotPredictedError
+from costmodels.memory import MAX_ZERO_STAGE
+from costmodels.operators import SEQ
+from costmodels.units import DType
+from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.sharding import REPLICATED, sharded
+from solver.training.space import Candidate, Mesh
+
+_RECOMPUTE = {
+    "": Recompute.NONE,
+    "none": Recompute.NONE,
+    "full": Recompute.FULL,
+    "selective": Recompute.SELECTIVE,
+    # torchtitan keeps what attention and every second matrix product wrote; no other mode is nearer.
+    "selective (op)": Recompute.SELECTIVE,
+}
+_SCHEDULES = ("", "1f1b", "interleaved-1f1b")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPlan:
+    """The plan that a run used: a candidate of its request's space, and model chunks a pipeline rank (1: plain 1F1B)."""
+
+    request: PlanRequest
+    candidate: Candidate
+    chunks: int
+
+
+def given_plan(run: Run, source: Convention) -> GivenPlan:
+    """The request and plan of a run; raises NotPredictedError for what it does not say or no cost model covers."""
+    mesh = _mesh(run)
+    vpp = run.vpp or 1
+    if run.schedule not in _SCHEDULES:
+        raise NotPredictedError(f"no training cost model for schedule {run.schedule}")
+    if run.recompute not in _RECOMPUTE:
+        raise NotPredictedError(f"no training cost model for recomputation {run.recompute}")
+    microbatch, count = _microbatches(run, mesh)
+    cluster = cluster_of(run)
+    if mesh.stage_devices * mesh.pp != cluster.n_devices:
+        raise NotPredictedError(f"dp x tp x pp x cp is {mesh.stage_devices * mesh.pp}, n_gpus is {cluster.n_devices}")
+    assert run.seq_len is not None and run.global_batch is not None
+    precision = _precision(run.precision)
+    pure = run.precision.endswith("(pure)")
+    workload = TrainingWorkload(
+        "training",
+        global_batch=run.global_batch,
+        seq_len=run.seq_len,
+        precision=precision,
+        gradient_dtype=precision if pure else source.gradient_dtype,
+    )
+    boundary = sharded(SEQ) if run.sequence_parallel and mesh.tp > 1 and run.seq_len % mesh.tp == 0 else REPLICATED
+    candidate = Candidate(mesh, microbatch, count, _zero_stage(run.zero, source), boundary, (_RECOMPUTE[run.recompute],))
+    return GivenPlan(PlanRequest(model_graph(run, source), cluster, workload), candidate, vpp)
+
+
+def _mesh(run: Run) -> Mesh:
+    if (run.ep or 1) > 1 or run.n_experts:
+        raise NotPredictedError("no training cost model for expert parallelism")
+    degrees = {"dp": run.dp, "tp": run.tp, "pp": run.pp}
+    missing = [name for name, degree in degrees.items() if degree is None]
+    if missing:
+        raise NotPredictedError(f"the row gives no {', '.join(missing)}")
+    return Mesh(dp=run.dp or 1, tp=run.tp or 1, pp=run.pp or 1, cp=run.cp or 1)
+
+
+def _microbatches(run: Run, mesh: Mesh) -> tuple[int, int]:
+    """Micro-batch size, and how many of them a step has: the last may be a smaller one."""
+    missing = [name for name in ("seq_len", "micro_batch", "global_batch") if getattr(run, name) is None]
+    if missing:
+        raise NotPredictedError(f"the row gives no {', '.join(missing)}")
+    assert run.micro_batch is not None and run.global_batch is not None
+    per_replica, rest = divmod(run.global_batch, mesh.dp)
+    if rest:
+        raise NotPredictedError(f"a global batch of {run.global_batch} on {mesh.dp} replicas")
+    microbatch = min(run.micro_batch, per_replica)
+    return microbatch, -(-per_replica // microbatch)
+
+
+def _precision(text: str) -> DType:
+    if re.search(r"fp8|fp4", text):
+        raise NotPredictedError("no training cost model for fp8 and fp4 matrix products")
+    return DType.FP16 if text == "fp16" else DType.BF16
+
+
+def _zero_stage(text: str, source: Convention) -> int:
+    """ "1", "zero1 shard=8", "fsdp3 (shard 64)", "fsdp", "dist-opt"; the source's own where nothing is stated."""
+    if not text:
+        return source.zero_stage
+    if text.startswith("dist-opt"):
+        return 1
+    found = re.match(r"(zero|fsdp)? ?(\d)?", text)
+    assert found is not None, "both parts may be missing"
+    if found[2] is None and found[1] != "fsdp":
+        raise NotPredictedError(f"zero_stage_or_fsdp is no ZeRO stage: {text}")
+    stage = MAX_ZERO_STAGE if found[2] is None else int(found[2])
+    if stage > MAX_ZERO_STAGE:
+        raise NotPredictedError(f"zero_stage_or_fsdp is no ZeRO stage: {text}")
+    return stage

@@ -1,0 +1,145 @@
+"""What the cost models say of a run: step time and memory of its own plan, from its inputs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import fmean
+
+from app.validation.conventions import Convention, GradientReduction, MemoryCount, MemoryRank, convention
+from app.validation.plans import GivenPlan, given_plan
+from app.validation.rows import Run
+from app.validation.unpredicted import NotPredictedError
+from costmodels.collectives import Collective, collective_s
+from costmodels.errors import InvalidInputError
+from costmodels.pipeline import Schedule, peak_in_flight
+from solver.block_problem import Criterion
+from solver.request import PlanRequest
+from solver.stages.longest import objective_s
+from solver.training.costs import FloatArray, Sharding, StageKind, TrainingCosts
+from solver.training.evaluate import Decision, DecisionCost, StageCost, StageSpan, evaluate_decision
+from solver.training.search import stage_tables
+from solver.training.space import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted figures of a run; memory is on the device and in the units that its source reports."""
+
+    step_time_s: float
+    peak_memory_gb: float
+    fits: bool
+
+
+def predict_run(run: Run) -> Prediction:
+    """Step time and memory of a run's plan; raises NotPredictedError with the reason."""
+    source = convention(run.source)
+    try:
+        plan = given_plan(run, source)
+        costs = _costs(plan.request)
+        kinds = costs.stage_kinds(plan.candidate)
+        sharding = _sharding(costs, plan.candidate, kinds)
+        tables = stage_tables(plan.candidate, sharding, kinds, costs)
+        decision = Decision(plan.candidate, sharding, launchers_spans(len(costs.model.layers), plan.candidate))
+        cost = evaluate_decision(decision, tables)
+        extra_s = [stage.extra_s for stage in cost.stages]
+        if source.reduction is GradientReduction.AFTER_BACKWARD:
+            extra_s = _extra_without_overlap(costs, decision, kinds, [table.parts.optimizer_s for table in tables])
+        return Prediction(_step_time_s(plan, cost, extra_s), *_memory(plan, cost, source))
+    except InvalidInputError as error:
+        given = "" if error.given is None else f" ({error.given})"
+        raise NotPredictedError(f"{error.problem}{given}") from error
+
+
+def launchers_spans(n_layers: int, candidate: Candidate) -> tuple[StageSpan, ...]:
+    """Layers of each stage as launchers split them: evenly, the embedding with the first stage, the head with the last.
+
+    Where the layers between do not divide, the first stages have one more.
+    """
+    pp, between = candidate.mesh.pp, n_layers - 2
+    if pp > between:
+        raise NotPredictedError(f"{pp} stages of {between} layers")
+    each, longer = divmod(between, pp)
+    spans, first = [], 0
+    for position in range(pp):
+        last = first + each + (position < longer) - 1 + (position == 0) + (position == pp - 1)
+        spans.append(StageSpan(first, last, candidate.recompute[0]))
+        first = last + 1
+    return tuple(spans)
+
+
+@lru_cache(maxsize=64)
+def _costs(request: PlanRequest) -> TrainingCosts:
+    return TrainingCosts(request)
+
+
+def _sharding(costs: TrainingCosts, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Sharding:
+    """The fastest sharding that the launcher can express: rows do not say more than tp and sequence parallelism."""
+    setting = costs.settings(candidate, kinds[0])[0]
+
+    def seconds(sharding: Sharding) -> float:
+        names = zip(costs.block_names, sharding, strict=True)
+        return sum(float(costs.block_cost(name, setting, choice)[Criterion.TIME_S]) for name, choice in names)
+
+    fastest = min(costs.shardings(candidate, kinds), key=seconds, default=None)
+    if fastest is None:
+        raise NotPredictedError(f"tp {candidate.mesh.tp} does not divide the model's dims")
+    return fastest
+
+
+def _extra_without_overlap(
+    costs: TrainingCosts, decision: Decision, kinds: tuple[StageKind, ...], optimizer_s: Sequence[FloatArray]
+) -> list[float]:
+    """What a step adds once to each stage when its gradients travel after the backward pass, in one piece."""
+    workload, candidate = costs.workload, decision.candidate
+    extra_s = []
+    for span, kind, optimizer in zip(decision.spans, kinds, optimizer_s, strict=True):
+        setting = costs.settings(candidate, kind)[0]
+        by_block = [costs.block_cost(n, setting, c) for n, c in zip(costs.block_names, decision.sharding, strict=True)]
+        layers = costs.layer_block[span.first : span.last + 1]
+        parameters = sum(float(by_block[i][Criterion.PARAMETERS]) for i in layers)
+        synchronised_s = sum(float(by_block[i][Criterion.SYNC_S]) for i in layers)
+        group = kind.topology.state
+        gradients = parameters * workload.gradient_dtype.size_bytes
+        if candidate.zero_stage == 0:
+            reduction_s = collective_s(Collective.ALL_REDUCE, gradients, group)
+        else:
+            gathered = parameters * workload.precision.size_bytes
+            reduction_s = collective_s(Collective.REDUCE_SCATTER, gradients, group)
+            reduction_s += collective_s(Collective.ALL_GATHER, gathered, group)
+        extra_s.append(float(reduction_s) + synchronised_s + float(optimizer[span.first : span.last + 1].sum()))
+    return extra_s
+
+
+def _step_time_s(plan: GivenPlan, cost: DecisionCost, extra_s: list[float]) -> float:
+    """1F1B, or with several chunks a rank the bubble that much shorter (Megatron-LM SC'21, section 2.2.2)."""
+    times_s = [stage.time_s for stage in cost.stages]
+    step_s = objective_s(times_s, extra_s, plan.candidate.n_microbatches)
+    return step_s - (sum(times_s) - max(times_s)) * (1 - 1 / plan.chunks)
+
+
+def _memory(plan: GivenPlan, cost: DecisionCost, source: Convention) -> tuple[float, bool]:
+    """Memory on the reported device in the reported unit, and whether every stage fits."""
+    held = [_held_bytes(plan, position, stage) for position, stage in enumerate(cost.stages)]
+    fits = all(need <= stage.capacity_bytes for need, stage in zip(held, cost.stages, strict=True))
+    if source.memory_count is MemoryCount.PROCESS:
+        held = [need + stage.overhead_bytes for need, stage in zip(held, cost.stages, strict=True)]
+    match source.memory_rank:
+        case MemoryRank.FULLEST:
+            shown = max(held)
+        case MemoryRank.FIRST_STAGE:
+            shown = held[0]
+        case MemoryRank.LAST_STAGE:
+            shown = held[-1]
+        case MemoryRank.MEAN:
+            shown = fmean(held)
+    return shown / source.memory_unit_bytes, fits
+
+
+def _held_bytes(plan: GivenPlan, position: int, stage: StageCost) -> float:
+    if plan.chunks == 1:
+        return stage.need_bytes
+    mesh = plan.candidate.mesh
+    held = peak_in_flight(Schedule.INTERLEAVED, mesh.pp, plan.candidate.n_microbatches, n_chunks=plan.chunks)[position]
+    return stage.need_bytes + stage.activation_bytes * (held / stage.in_flight - 1)

@@ -1,0 +1,71 @@
+"""Attention without a fused kernel, and dropout: the same model graph with the tensors that then go through memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from app.validation.conventions import Dropout
+from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
+from solver.graph import Block, ModelGraph
+
+_HALF_KEYS, _HALF_HIDDEN = "half_keys", "half_hidden"
+"""Dims of dropout masks: one byte an element is half an element of 16 bits."""
+
+_RESIDUAL_ENDING = "_residual"
+
+
+def without_fused_attention(graph: ModelGraph, *, seq_len: int, dropout: Dropout) -> ModelGraph:
+    """The graph with each attention as scores, softmax, dropout and the product with the values, all through memory.
+
+    Both products are memory-bound: they do 2 d_h FLOPs for each score of 2 bytes, below the ridge of an A100 up to a head
+    dimension of 150. Kept for backward are the softmax, its mask and what dropout leaves: 5 a s^2 b bytes (Korthikanti et
+    al., MLSys'23, section 4.1). Kernels of the causal mask compute all pairs.
+    """
+    dims = {**graph.dims, _HALF_KEYS: max(1, seq_len // 2)}
+    blocks = tuple(
+        replace(block, operators=tuple(step for op in block.operators for step in _unfused(op, dropout)))
+        for block in graph.blocks
+    )
+    return replace(graph, dims=dims, blocks=blocks)
+
+
+def with_dropout(graph: ModelGraph) -> ModelGraph:
+    """The graph with the masks of dropout before each residual sum, one byte an element (the same paper, section 4.1).
+
+    Bias, dropout and sum are one kernel, so nothing else goes through memory.
+    """
+    dims = {**graph.dims, _HALF_HIDDEN: max(1, graph.dims["hidden"] // 2)}
+    return replace(graph, dims=dims, blocks=tuple(_masked(block) for block in graph.blocks))
+
+
+def _masked(block: Block) -> Block:
+    return replace(block, operators=tuple(_with_mask(op) for op in block.operators))
+
+
+def _with_mask(operator: Operator) -> Operator:
+    if operator.kind is not OperatorKind.ELEMENTWISE or not operator.name.endswith(_RESIDUAL_ENDING):
+        return operator
+    mask = Tensor(f"{operator.name}_mask", (BATCH, SEQ, _HALF_HIDDEN))
+    return replace(operator, outputs=(*operator.outputs, mask), saved=(*operator.saved, mask.name))
+
+
+def _unfused(operator: Operator, dropout: Dropout) -> Iterator[Operator]:
+    if operator.kind is not OperatorKind.ATTENTION:
+        yield operator
+        return
+    query, key, value = operator.inputs
+    pairs = (BATCH, query.dims[2], SEQ, SEQ)
+    scores, probs = Tensor("scores", pairs), Tensor("probs", pairs)
+    yield _vector("scores", (query, key), (scores,), saved=(query.name, key.name))
+    yield _vector("softmax", (scores,), (probs,), saved=(probs.name,))
+    if dropout is Dropout.MASKED:
+        dropped, mask = Tensor("probs_dropped", pairs), Tensor("probs_mask", (*pairs[:3], _HALF_KEYS))
+        yield _vector("attention_dropout", (probs,), (dropped, mask), saved=(dropped.name, mask.name))
+        probs = dropped
+    yield _vector("context", (probs, value), operator.outputs, saved=(value.name, operator.outputs[0].name))
+
+
+def _vector(name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], *, saved: tuple[str, ...]) -> Operator:
+    # Of kind norm, because selective recomputation runs attention cores again, softmax and dropout included.
+    return Operator(name, OperatorKind.NORM, inputs, outputs, saved=saved)
