@@ -142,6 +142,27 @@ def validate(
 
 @cli.command()
 @exits
+def check(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of *.plan.yaml requests and their lock.")],
+    update: Annotated[bool, typer.Option("--update", help="Write the plans of now to the lock.")] = False,
+    as_json: AsJson = False,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write a JUnit XML report.")] = None,
+    sarif: Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 report.")] = None,
+    github: Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions as well.")] = False,
+    summary: Annotated[
+        Path | None, typer.Option("--summary", metavar="FILE", help="Add a Markdown summary to a file.")
+    ] = None,
+) -> int:
+    """Compare the plans of a folder with its lock; exit 1 if any is worse."""
+    from app.commands.checking import CheckCommand, Mode, printed, run_check
+
+    mode = Mode.UPDATE if update else Mode.COMPARE
+    output = printed(as_json=as_json, github=github)
+    return run_check(CheckCommand(folder, mode, output, junit, sarif, summary), _settings())
+
+
+@cli.command()
+@exits
 def schema(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Schema to print; without it, list them.")] = None,
 ) -> int:

@@ -1,0 +1,97 @@
+"""``check``: plans of a folder against its lock, in the formats that people and continuous integration read."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from app.commands.exits import print_json, say
+from app.commands.outputs import write_whole
+from app.commands.stored_plans import open_store
+from app.regression.check import check_folder, update_folder
+from app.regression.formats.github import workflow_commands
+from app.regression.formats.junit import junit_xml
+from app.regression.formats.markdown import markdown
+from app.regression.formats.sarif import sarif_text
+from app.regression.planning import Planner, available_cores
+from app.regression.report import CheckReport
+from app.render.check_page import print_check
+from app.requests.validation import to_document
+from app.settings import Settings
+from app.solving import ChildSolver
+from costmodels.errors import InvalidInputError
+
+
+class Printed(Enum):
+    """What goes to stdout."""
+
+    PAGE = "page"
+    JSON = "json"
+    ANNOTATIONS = "workflow commands of GitHub Actions"
+
+
+class Mode(Enum):
+    """Whether the lock is read or written."""
+
+    COMPARE = "compare"
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckCommand:
+    """Options of ``check``: the folder, what to do, what to print, and the files to write."""
+
+    folder: Path
+    mode: Mode = Mode.COMPARE
+    printed: Printed = Printed.PAGE
+    junit: Path | None = None
+    sarif: Path | None = None
+    summary: Path | None = None
+
+
+PAGE_WIDTH = 80
+"""Columns of a page that does not go to a terminal."""
+
+
+def run_check(command: CheckCommand, settings: Settings) -> int:
+    """Check a folder or update its lock, and report in every format asked for; the report's exit code."""
+    planner = Planner(open_store(settings), ChildSolver(), available_cores(), say)
+    act = check_folder if command.mode is Mode.COMPARE else update_folder
+    report = act(command.folder, planner)
+    _write_files(command, report)
+    if command.printed is Printed.JSON:
+        print_json(to_document(CheckReport, report))
+        return report.exit_code
+    if command.printed is Printed.ANNOTATIONS:
+        print("".join(f"{line}\n" for line in workflow_commands(report)), end="")
+    print_check(report, width=None if sys.stdout.isatty() else PAGE_WIDTH)
+    return report.exit_code
+
+
+def printed(*, as_json: bool, github: bool) -> Printed:
+    """What to print; raises InvalidInputError when two things are asked for at once."""
+    if as_json and github:
+        raise InvalidInputError("stdout holds one thing", given="--json and --github", allowed="one of them")
+    if as_json:
+        return Printed.JSON
+    return Printed.ANNOTATIONS if github else Printed.PAGE
+
+
+def _write_files(command: CheckCommand, report: CheckReport) -> None:
+    if command.junit is not None:
+        write_whole(command.junit, junit_xml(report), what="JUnit report")
+    if command.sarif is not None:
+        write_whole(command.sarif, sarif_text(report), what="SARIF report")
+    if command.summary is not None:
+        _append(command.summary, markdown(report))
+
+
+def _append(path: Path, text: str) -> None:
+    """Add to a file: a job summary may hold what steps before wrote."""
+    try:
+        with path.open("a", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise InvalidInputError(f"the summary can't be written: {error.strerror}", given=str(path)) from None

@@ -1,0 +1,115 @@
+"""The check of a folder: its requests planned, compared with its lock, and on request locked anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app.commands.outputs import write_whole
+from app.plans.store import KeyedRequest
+from app.regression.comparison import Planned, compare
+from app.regression.discovery import FoundRequest, find_requests
+from app.regression.lock import LOCK_NAME, Lock, LockError, accept_command, lock_text, read_lock
+from app.regression.locked_plan import locked_plan
+from app.regression.planning import Planner
+from app.regression.policy import Policy, read_policy
+from app.regression.report import CheckReport, Finding, PlanCheck, Rule, Severity, Verdict, report_of
+from costmodels.errors import InvalidInputError, MeshwrightError
+from solver.plan import Plan
+
+Outcome = Planned | MeshwrightError
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A report, and the lock that holds the plans of now; None when some request has no plan."""
+
+    report: CheckReport
+    lock: Lock | None
+
+
+def check_folder(folder: Path, planner: Planner) -> CheckReport:
+    """Compare every request under a folder with the folder's lock; raises InvalidInputError on a bad folder or policy.
+
+    A bad request or lock is part of the report, so that every output format shows it.
+    """
+    try:
+        lock = read_lock(folder / LOCK_NAME)
+    except LockError as error:
+        broken = PlanCheck(LOCK_NAME, Verdict.INVALID, (_error_finding(error),))
+        return _report(folder, read_policy({}, folder), (broken,))
+    return _check(folder, planner, lock).report
+
+
+def update_folder(folder: Path, planner: Planner) -> CheckReport:
+    """Compare, then write the plans of now to the lock, unless a request has none; raises as ``check_folder``.
+
+    The policy in the lock stays. Raises LockError for a lock that can't be read: what stands in it would be lost.
+    """
+    path = folder / LOCK_NAME
+    checked = _check(folder, planner, read_lock(path) if path.exists() else Lock())
+    if checked.lock is None:
+        return checked.report
+    write_whole(path, lock_text(checked.lock), what="lock")
+    return replace(checked.report, updated=True, exit_code=0)
+
+
+def _check(folder: Path, planner: Planner, lock: Lock) -> Checked:
+    policy = read_policy(lock.policy, folder)
+    requests = find_requests(folder)
+    if not requests and not lock.plans:
+        raise InvalidInputError("there is no request in this folder", given=str(folder), allowed="*.plan.yaml files")
+    outcomes = _outcomes(requests, planner)
+    plans = tuple(
+        _check_one(name, lock, outcomes.get(name), policy, accept=accept_command(folder))
+        for name in sorted({*lock.plans, *outcomes})
+    )
+    entries = {name: outcome.entry for name, outcome in outcomes.items() if isinstance(outcome, Planned)}
+    new_lock = replace(lock, plans=entries) if len(entries) == len(outcomes) else None
+    return Checked(_report(folder, policy, plans), new_lock)
+
+
+def _outcomes(requests: tuple[FoundRequest, ...], planner: Planner) -> dict[str, Outcome]:
+    answers = planner.plan_all(found.request for found in requests if isinstance(found.request, KeyedRequest))
+    return {found.name: _outcome(found.request, answers) for found in requests}
+
+
+def _outcome(request: KeyedRequest | InvalidInputError, answers: Mapping[str, Plan | MeshwrightError]) -> Outcome:
+    if isinstance(request, InvalidInputError):
+        return request
+    plan = answers[request.digest]
+    if isinstance(plan, MeshwrightError):
+        return plan
+    return Planned(plan, locked_plan(plan, request.digest, json.loads(request.text)))
+
+
+def _check_one(name: str, lock: Lock, outcome: Outcome | None, policy: Policy, *, accept: str) -> PlanCheck:
+    was = lock.plans.get(name)
+    if outcome is None:
+        assert was is not None
+        fix = f"bring {name} back; or, if it is meant to go: {accept}"
+        finding = Finding(Rule.MISSING, Severity.ERROR, "the locked request is gone", f"there is no file {name}", fix)
+        return PlanCheck(name, Verdict.MISSING, (finding,), was=was.figures)
+    if isinstance(outcome, MeshwrightError):
+        verdict = Verdict.INVALID if isinstance(outcome, InvalidInputError) else Verdict.FAILED
+        return PlanCheck(name, verdict, (_error_finding(outcome),), was=was.figures if was else None)
+    if was is None:
+        fix = f"lock its plan: {accept}"
+        finding = Finding(Rule.NEW, Severity.ERROR, "the request is not in the lock", "the lock was made before it", fix)
+        return PlanCheck(name, Verdict.NEW, (finding,), digest=outcome.entry.digest, now=outcome.entry.figures)
+    return compare(name, was, outcome, policy, accept=accept)
+
+
+def _error_finding(error: MeshwrightError) -> Finding:
+    """The error in one line: a document's faults stand on lines of their own."""
+    message = "; ".join(line.strip() for line in str(error).splitlines())
+    if isinstance(error, InvalidInputError):
+        remedy = error.remedy or ""
+        return Finding(Rule.INVALID, Severity.ERROR, message.removesuffix(f"; what to do: {remedy}"), fix=remedy)
+    return Finding(Rule.FAILURE, Severity.ERROR, message, fix="report it as a defect of Meshwright")
+
+
+def _report(folder: Path, policy: Policy, plans: tuple[PlanCheck, ...]) -> CheckReport:
+    return report_of(folder.as_posix(), plans, policy, accept=accept_command(folder))

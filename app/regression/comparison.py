@@ -1,0 +1,192 @@
+"""Comparing a plan with its locked one, by policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.regression.cause import Comparison, cause_of, fix_of
+from app.regression.inputs import changes
+from app.regression.locked_plan import LockedPlan, Shortfall
+from app.regression.policy import Action, Policy
+from app.regression.report import Finding, PlanCheck, Rule, Severity, Verdict
+from app.regression.structure_diff import structure_changes
+from app.render.figures import amount, gib, percent, seconds, significant
+from solver.plan import Plan
+
+SLO_CONSTRAINTS = ("slo.", "p95_", "requests_per_s", "utilisation")
+"""How the names of constraints start that come from targets and load, not from what the devices can hold."""
+
+SEVERITIES = {Action.WARN: Severity.WARNING, Action.FAIL: Severity.ERROR}
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """A figure that may get worse by a relative tolerance: its rule, in words, how it is shown, which way is better."""
+
+    name: str
+    rule: Rule
+    words: str
+    shown: Callable[[float], str]
+    higher_is_better: bool = False
+
+    def tolerance(self, policy: Policy) -> float:
+        """How much worse it may get."""
+        return {
+            Rule.THROUGHPUT: policy.throughput_tolerance,
+            Rule.LATENCY: policy.latency_tolerance,
+            Rule.COST: policy.cost_tolerance,
+        }[self.rule]
+
+
+FIGURES = (
+    ComparedFigure("tokens_per_s", Rule.THROUGHPUT, "tokens/s", significant, higher_is_better=True),
+    ComparedFigure("step_time_s", Rule.LATENCY, "step time", seconds),
+    ComparedFigure("ttft_p95_s", Rule.LATENCY, "P95 TTFT", seconds),
+    ComparedFigure("tpot_p95_s", Rule.LATENCY, "P95 TPOT", seconds),
+    ComparedFigure("cost_per_million_tokens", Rule.COST, "cost per million tokens", lambda usd: f"{usd:.3g} USD"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan of now and its entry for the lock."""
+
+    plan: Plan
+    entry: LockedPlan
+
+
+def compare(name: str, was: LockedPlan, planned: Planned, policy: Policy, *, accept: str) -> PlanCheck:
+    """What became of a locked plan; ``accept`` is the command that would lock the plan of now."""
+    now = planned.entry
+    changed = changes(was.inputs, now.inputs)
+    given = Comparison(was, now, planned.plan, changed, accept)
+    gravest_first = sorted(_findings(given, policy), key=lambda finding: list(Severity).index(finding.severity), reverse=True)
+    findings = [_explained(finding, given) for finding in gravest_first]
+    if not was.is_sealed:
+        findings.insert(0, _edited(accept))
+    differs = bool(findings) or _without_seal(was) != _without_seal(now)
+    return PlanCheck(name, _verdict(findings, differs=differs), tuple(findings), changed, now.digest, was.figures, now.figures)
+
+
+def _without_seal(entry: LockedPlan) -> tuple[object, ...]:
+    return (entry.inputs, entry.feasible, entry.figures, entry.shortfall, entry.structure)
+
+
+def _verdict(findings: list[Finding], *, differs: bool) -> Verdict:
+    severities = {finding.severity for finding in findings}
+    if any(finding.rule is Rule.EDITED for finding in findings):
+        return Verdict.EDITED
+    for severity, verdict in (
+        (Severity.ERROR, Verdict.WORSE),
+        (Severity.WARNING, Verdict.WARNED),
+        (Severity.NOTE, Verdict.BETTER),
+    ):
+        if severity in severities:
+            return verdict
+    return Verdict.CHANGED if differs else Verdict.SAME
+
+
+def _explained(finding: Finding, given: Comparison) -> Finding:
+    if finding.severity is Severity.NOTE:
+        return finding
+    return Finding(finding.rule, finding.severity, finding.message, cause_of(finding.rule, given), fix_of(finding.rule, given))
+
+
+def _findings(given: Comparison, policy: Policy) -> list[Finding]:
+    was, now = given.was, given.now
+    found: list[Finding] = []
+    if was.feasible and not now.feasible:
+        assert now.shortfall is not None
+        return [_lost(now.shortfall), *_floors(now, policy)]
+    if now.feasible and not was.feasible:
+        found.append(Finding(Rule.FEASIBILITY, Severity.NOTE, "a plan fits where none did"))
+    if now.feasible and was.feasible:
+        found += _figure_findings(was, now, policy)
+        found += _device_findings(was, now, policy)
+        found += _structure_findings(was, now, policy)
+    return [*found, *_gap_findings(was, now, policy), *_floors(now, policy)]
+
+
+def _lost(shortfall: Shortfall) -> Finding:
+    words = shortfall.constraint.replace("_", " ")
+    numbers = f"{words} needs {amount(shortfall.need, shortfall.unit)}, has {amount(shortfall.have, shortfall.unit)}"
+    if shortfall.constraint.startswith(SLO_CONSTRAINTS):
+        return Finding(Rule.SLO, Severity.ERROR, f"the SLO is not met any more: {numbers}")
+    return Finding(Rule.FEASIBILITY, Severity.ERROR, f"no plan fits any more: {numbers}")
+
+
+def _figure_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[Finding]:
+    found: list[Finding] = []
+    for figure in FIGURES:
+        finding = _figure_finding(figure, was.figures.get(figure.name), now.figures.get(figure.name), policy)
+        # The step time of a training plan says again what its throughput says, unless the batch changed.
+        says_again = figure.name == "step_time_s" and any(f.rule is Rule.THROUGHPUT for f in found)
+        if finding is not None and not says_again:
+            found.append(finding)
+    return found
+
+
+def _figure_finding(figure: ComparedFigure, was: float | None, now: float | None, policy: Policy) -> Finding | None:
+    if was is None and now is None:
+        return None
+    if was is None or now is None:
+        message = f"{figure.words} is {'not known any more' if now is None else 'known now'}"
+        return Finding(figure.rule, Severity.WARNING if now is None else Severity.NOTE, message)
+    worse_by = relative_loss(was, now, higher_is_better=figure.higher_is_better)
+    tolerance = figure.tolerance(policy)
+    if abs(worse_by) <= tolerance:
+        return None
+    numbers = f"{figure.shown(was)} -> {figure.shown(now)}"
+    if worse_by < 0:
+        return Finding(figure.rule, Severity.NOTE, f"{figure.words} {percent(-worse_by)} better: {numbers}")
+    message = f"{figure.words} {percent(worse_by)} worse: {numbers}, {percent(tolerance)} is allowed"
+    return Finding(figure.rule, Severity.ERROR, message)
+
+
+def relative_loss(was: float, now: float, *, higher_is_better: bool) -> float:
+    """By what share of the old figure the new one is worse; negative when it is better."""
+    loss = was - now if higher_is_better else now - was
+    return loss / was if was > 0 else float(loss > 0)
+
+
+def _device_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[Finding]:
+    before, after = round(was.figures["devices"]), round(now.figures["devices"])
+    message = f"{before:,} -> {after:,}"
+    if after < before:
+        return [Finding(Rule.DEVICES, Severity.NOTE, f"fewer devices: {message}")]
+    severity = SEVERITIES.get(policy.devices)
+    return [Finding(Rule.DEVICES, severity, f"more devices: {message}")] if after > before and severity else []
+
+
+def _structure_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[Finding]:
+    severity = SEVERITIES.get(policy.structure)
+    lines = structure_changes(was.structure, now.structure)
+    return [Finding(Rule.STRUCTURE, severity, f"structure changed: {'; '.join(lines)}")] if lines and severity else []
+
+
+def _gap_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[Finding]:
+    before, after = was.figures.get("gap"), now.figures.get("gap")
+    if before is None or after is None or after - before <= policy.gap_tolerance:
+        return []
+    message = (
+        f"gap of the certificate {percent(before)} -> {percent(after)}, a rise of {percent(policy.gap_tolerance)} is allowed"
+    )
+    return [Finding(Rule.GAP, Severity.ERROR, message)]
+
+
+def _floors(now: LockedPlan, policy: Policy) -> list[Finding]:
+    headroom, floor = now.figures.get("memory_headroom_bytes"), policy.min_memory_headroom_bytes
+    if headroom is None or headroom >= floor:
+        return []
+    return [Finding(Rule.MEMORY, Severity.ERROR, f"memory headroom {gib(headroom)} is under the floor of {gib(floor)}")]
+
+
+def _edited(accept: str) -> Finding:
+    return Finding(
+        Rule.EDITED,
+        Severity.ERROR,
+        "the locked plan was edited by hand: its seal does not fit what it holds",
+        "an entry of the lock holds what no run of Meshwright wrote there",
+        f"take back the edit; or lock the plan of now: {accept}",
+    )

@@ -1,0 +1,64 @@
+"""The lock file: the plans of a folder's requests, one a block, in an order and a rounding that every machine agrees on.
+
+Keys are sorted, figures have six significant digits, lines end in a line feed, and no clock, path or host stands in it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from app.commands.inputs import read_document
+from app.regression.locked_plan import LockedPlan
+from app.requests.validation import read_record, to_document
+from costmodels.errors import InvalidInputError
+from costmodels.units import STRICT_RECORD
+
+LOCK_SCHEMA: Literal["meshwright.plans-lock/1"] = "meshwright.plans-lock/1"
+LOCK_NAME = "plans.lock.json"
+
+
+class LockError(InvalidInputError):
+    """A lock that is missing or can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Locked plans by the name of their request file, and the policy fields that the lock sets."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    schema: Literal["meshwright.plans-lock/1"] = LOCK_SCHEMA
+    plans: Mapping[str, LockedPlan] = field(default_factory=dict)
+    policy: Mapping[str, float | str] = field(default_factory=dict)
+
+
+def read_lock(path: Path) -> Lock:
+    """The lock in a file; raises LockError for one that is missing or unreadable."""
+    if not path.exists():
+        raise LockError("there is no lock", given=str(path), remedy=f"make it with: {accept_command(path.parent)}")
+    try:
+        return read_record(Lock, read_document(str(path), what="lock"), what="lock")
+    except InvalidInputError as error:
+        remedy = f"take back a lock that was good (after a merge: of either side); then: {accept_command(path.parent)}"
+        raise LockError(f"the lock can't be read: {error}", remedy=remedy) from None
+
+
+def accept_command(folder: Path) -> str:
+    """The command that makes the plans of now the locked ones."""
+    return f"meshwright check {shlex.quote(folder.as_posix())} --update"
+
+
+def lock_text(lock: Lock) -> str:
+    """The file of a lock; equal locks give equal bytes."""
+    document = to_document(Lock, lock)
+    # Dumping turns whole numbers into floats; the records still have what was rounded.
+    for name, entry in lock.plans.items():
+        document["plans"][name]["figures"] = dict(entry.figures)
+        document["plans"][name]["times_s"] = dict(entry.times_s)
+        document["plans"][name]["shortfall"] = None if entry.shortfall is None else asdict(entry.shortfall)
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n"

@@ -1,0 +1,173 @@
+"""A plan as a lock holds it: what it was planned from, its figures and its structure, rounded and sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from app.regression.inputs import Value, plan_inputs, short_hash
+from app.render.figures import axes, counted, number_range
+from costmodels.units import STRICT_RECORD
+from solver.plan import Plan, Stage
+
+DIGITS = 6
+"""Significant digits of a locked figure: far finer than any tolerance, far coarser than how the last bits of a sum fall
+on different processors."""
+LEAST_TIME_S = 1e-9
+"""Times below this are the rounding error of a difference, and are locked as 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """How a plan lays the model out, in words; what does not go with the workload is None or empty."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    axes: str | None
+    schedule: str | None
+    microbatch: str | None
+    sequence_parallel: str | None
+    serving: str | None
+    shardings: tuple[str, ...]
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Why a request is infeasible: the constraint, in its unit."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    constraint: str
+    need: float
+    have: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class LockedPlan:
+    """A plan in a lock.
+
+    digest     of the request
+    inputs     flat fields that the plan depends on
+    figures    what is compared: tokens_per_s, step_time_s, ttft_p95_s, tpot_p95_s, cost_per_million_tokens,
+               memory_headroom_bytes, gap, devices; those that the plan has
+    times_s    where the time goes, to explain a change
+    seal       hash of all the rest: shows an edit by hand
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    digest: str
+    feasible: bool
+    status: str
+    inputs: Mapping[str, Value]
+    figures: Mapping[str, float]
+    times_s: Mapping[str, float]
+    shortfall: Shortfall | None
+    structure: Structure
+    seal: str = ""
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the entry is as it was written."""
+        return self.seal == seal_of(self)
+
+
+def locked_plan(plan: Plan, digest: str, request: Mapping[str, Any]) -> LockedPlan:
+    """The entry of a plan, of the digest and the resolved document of its request."""
+    entry = LockedPlan(
+        digest=digest,
+        feasible=plan.feasible,
+        status=plan.certificate.status.value,
+        inputs=plan_inputs(request),
+        figures=_figures(plan),
+        times_s=_times(plan),
+        shortfall=_shortfall(plan),
+        structure=_structure(plan),
+    )
+    return replace(entry, seal=seal_of(entry))
+
+
+def seal_of(entry: LockedPlan) -> str:
+    """Hash of everything in an entry but its seal; 8 and 8.0 are one number."""
+    content = asdict(replace(entry, seal=""))
+    return short_hash(_numbers_normalised(content))
+
+
+def rounded(value: float) -> float:
+    """The value to six significant digits, a whole one as an integer."""
+    short = float(f"{value:.{DIGITS}g}")
+    return int(short) if short.is_integer() and abs(short) < 2**53 else short
+
+
+def _numbers_normalised(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _numbers_normalised(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_numbers_normalised(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _figures(plan: Plan) -> dict[str, float]:
+    found: dict[str, float | None] = {"devices": plan.devices, "gap": plan.certificate.gap}
+    if plan.predicted is not None and plan.feasible:
+        predicted = plan.predicted
+        found |= {
+            "tokens_per_s": predicted.tokens_per_s,
+            "step_time_s": predicted.step_time_s,
+            "ttft_p95_s": predicted.ttft_p95_s,
+            "tpot_p95_s": predicted.tpot_p95_s,
+            "cost_per_million_tokens": predicted.cost_per_million_tokens,
+            "memory_headroom_bytes": min(stage.memory.capacity_bytes - stage.memory.total_bytes for stage in plan.stages),
+        }
+    return {name: rounded(value) for name, value in found.items() if value is not None}
+
+
+def _times(plan: Plan) -> dict[str, float]:
+    if not plan.feasible:
+        return {}
+    found: dict[str, float] = {}
+    if plan.breakdown is not None:
+        found = asdict(plan.breakdown)
+    elif plan.serving is not None:
+        found = {"prefill_s": plan.serving.prefill_time_s, "decode_step_s": plan.serving.decode_step_s}
+    return {name: rounded(value) if value >= LEAST_TIME_S else 0 for name, value in found.items()}
+
+
+def _shortfall(plan: Plan) -> Shortfall | None:
+    reason = plan.reason
+    if reason is None:
+        return None
+    return Shortfall(reason.constraint, rounded(reason.need), rounded(reason.have), reason.unit)
+
+
+def _structure(plan: Plan) -> Structure:
+    return Structure(
+        axes=axes(plan.axes) if plan.axes else None,
+        schedule=plan.schedule,
+        microbatch=f"{plan.microbatch.count} of {counted(plan.microbatch.size, 'sequence')}" if plan.microbatch else None,
+        sequence_parallel=("yes" if plan.sequence_parallel else "no") if plan.microbatch else None,
+        serving=_serving(plan),
+        shardings=tuple(f"{s.block}/{s.operator}: {s.strategy}" for s in plan.shardings if s.strategy != "replicate"),
+        stages=tuple(_stage(stage) for stage in plan.stages),
+    )
+
+
+def _serving(plan: Plan) -> str | None:
+    layout = plan.serving
+    if layout is None:
+        return None
+    most = f"at most {counted(layout.max_num_seqs, 'sequence')} and {layout.max_num_batched_tokens:,} tokens a step"
+    return f"{counted(layout.replicas, 'replica')}, {most}"
+
+
+def _stage(stage: Stage) -> str:
+    layers = ", ".join(f"{span.block} {_span(span.first, span.count)}" for span in stage.blocks)
+    ranks = ", ".join(_span(devices.first, devices.count) for devices in stage.devices)
+    return f"{layers} on ranks {ranks}: {axes(stage.axes)}, recompute {stage.recompute}, ZeRO {stage.zero_stage}"
+
+
+def _span(first: int, count: int) -> str:
+    return number_range((first, first + count - 1) if count > 1 else (first,))

@@ -1,0 +1,172 @@
+"""What a check found: records that every output format is made from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+
+from app.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
+from app.regression.inputs import InputChange
+from app.regression.policy import Policy
+from costmodels.units import STRICT_RECORD
+
+REPORT_SCHEMA = "meshwright.check/1"
+
+
+class Rule(StrEnum):
+    """What was compared, or what was wrong with the request or the lock."""
+
+    FEASIBILITY = "feasibility"
+    SLO = "slo"
+    THROUGHPUT = "throughput"
+    LATENCY = "latency"
+    COST = "cost"
+    GAP = "gap"
+    DEVICES = "devices"
+    MEMORY = "memory"
+    STRUCTURE = "structure"
+    NEW = "new"
+    MISSING = "missing"
+    EDITED = "edited"
+    INVALID = "invalid"
+    FAILURE = "failure"
+
+
+RULE_TEXTS = {
+    Rule.FEASIBILITY: "A request that had a plan has none any more",
+    Rule.SLO: "A plan that met its service level objective does not any more",
+    Rule.THROUGHPUT: "Predicted throughput fell by more than the tolerance",
+    Rule.LATENCY: "Predicted latency rose by more than the tolerance",
+    Rule.COST: "Predicted cost rose by more than the tolerance",
+    Rule.GAP: "The certificate's gap rose by more than the tolerance",
+    Rule.DEVICES: "The plan needs more devices",
+    Rule.MEMORY: "The plan leaves less memory free than the floor",
+    Rule.STRUCTURE: "The plan's structure changed",
+    Rule.NEW: "A request is not in the lock",
+    Rule.MISSING: "A locked request is gone",
+    Rule.EDITED: "An entry of the lock was edited by hand",
+    Rule.INVALID: "A request or the lock can't be used",
+    Rule.FAILURE: "Planning failed",
+}
+
+
+class Severity(StrEnum):
+    """What a finding does to the check; ``note`` is for what got better."""
+
+    NOTE = "note"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Verdict(StrEnum):
+    """What became of a plan, in one word."""
+
+    SAME = "same"
+    CHANGED = "changed"
+    BETTER = "better"
+    WARNED = "warned"
+    WORSE = "worse"
+    NEW = "new"
+    MISSING = "missing"
+    EDITED = "edited"
+    INVALID = "invalid"
+    FAILED = "failed"
+
+
+PASSING = frozenset({Verdict.SAME, Verdict.CHANGED, Verdict.BETTER, Verdict.WARNED})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference that matters: what happened, why, and what would fix it, a line each."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    rule: Rule
+    severity: Severity
+    message: str
+    cause: str = ""
+    fix: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.message, f"cause: {self.cause}" if self.cause else "", f"fix: {self.fix}" if self.fix else ""]
+        return "; ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCheck:
+    """A request and what became of its plan; ``was`` and ``now`` are its figures in the lock and as planned now."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    name: str
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    changed_inputs: tuple[InputChange, ...] = ()
+    digest: str | None = None
+    was: Mapping[str, float] | None = None
+    now: Mapping[str, float] | None = None
+
+    @property
+    def grouped_findings(self) -> tuple[tuple[Finding, ...], ...]:
+        """Findings in runs of one cause and one fix, so that a reader meets each once."""
+        return tuple(tuple(run) for _, run in groupby(self.findings, key=lambda finding: (finding.cause, finding.fix)))
+
+    @property
+    def passed(self) -> bool:
+        """Whether this plan lets the check pass."""
+        return self.verdict in PASSING
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """All plans of a folder.
+
+    accept              the command that makes the plans of now the locked ones
+    counts              how many plans have each verdict
+    meshwright_changes  changes of versions and calibrations, and how many plans each touches: shown whatever the verdict
+    updated             the lock holds the plans of now
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    folder: str
+    exit_code: int
+    policy: Policy
+    accept: str
+    plans: tuple[PlanCheck, ...]
+    counts: Mapping[str, int]
+    meshwright_changes: Mapping[str, int]
+    updated: bool = False
+    schema: str = REPORT_SCHEMA
+
+    @property
+    def passed(self) -> bool:
+        """Whether the check passes."""
+        return self.exit_code == EXIT_GOOD
+
+    @property
+    def summary(self) -> str:
+        """The counts in a line: "4 same, 1 worse"."""
+        return ", ".join(f"{count} {verdict}" for verdict, count in self.counts.items()) or "no plans"
+
+
+def report_of(folder: str, plans: tuple[PlanCheck, ...], policy: Policy, *, accept: str) -> CheckReport:
+    """The report of these plans."""
+    verdicts = Counter(plan.verdict for plan in plans)
+    counts = {verdict.value: verdicts[verdict] for verdict in Verdict if verdicts[verdict]}
+    changes = Counter(str(change) for plan in plans for change in plan.changed_inputs if change.is_of_meshwright)
+    return CheckReport(folder, exit_code_of(plans), policy, accept, plans, counts, dict(sorted(changes.items())))
+
+
+def exit_code_of(plans: tuple[PlanCheck, ...]) -> int:
+    """Exit code for these plans: that of the gravest verdict."""
+    verdicts = {plan.verdict for plan in plans}
+    if Verdict.FAILED in verdicts:
+        return EXIT_INTERNAL
+    if Verdict.INVALID in verdicts:
+        return EXIT_BAD_INPUT
+    return EXIT_GOOD if verdicts <= PASSING else EXIT_NO
