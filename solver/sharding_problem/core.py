@@ -13,7 +13,7 @@ from solver.sharding_problem.working_graph import FloatArray, Span, WorkingGraph
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """Nodes 0 .. n - 1 in the order of the original problem; nodes[i] is the original index.
+    """Nodes 0 .. n - 1 in order of time; nodes[i] is the original index.
 
     offsets       (n + 1,)   strategies of node i
     cost          (sum k,)   finite costs
@@ -77,9 +77,9 @@ class Core:
 
 def core_of(graph: WorkingGraph) -> Core:
     """Flatten what is left of a working graph."""
-    nodes = sorted(graph.alive)
+    nodes = sorted(graph.alive, key=lambda node: graph.rank[node])
     index = {node: i for i, node in enumerate(nodes)}
-    edges = [(i, index[w]) for i, v in enumerate(nodes) for w in sorted(graph.neighbors[v]) if v < w]
+    edges = [(i, j) for i, v in enumerate(nodes) for j in sorted(index[w] for w in graph.neighbors[v]) if i < j]
     return assemble_core(
         nodes=nodes,
         cost=[graph.cost[v] for v in nodes],

@@ -26,6 +26,7 @@ def restricted(
         [core.cost[core.offsets[i] + states] for i, states in zip(free.tolist(), kept, strict=True)],
         [{} for _ in kept],
         [{} for _ in kept],
+        list(range(len(kept))),
         np.empty(0),
         alive=set(range(len(kept))),
     )

@@ -91,6 +91,7 @@ class WorkingGraph:
     cost[v]         (k_v,) finite costs of node v's remaining strategies
     neighbors[v]    {w: (k_v, k_w) table}; neighbors[w][v] is the transposed view of the same memory
     items[v]        {span: (k_v,)} memory above the item's smallest usage, at all time points of the span
+    rank[v]         place of node v in time; message passing and windows follow it, whatever the numbering
     capacity        (time points,) memory left above the sum of smallest usages
     constant        cost already decided
     """
@@ -98,6 +99,7 @@ class WorkingGraph:
     cost: list[FloatArray]
     neighbors: list[dict[int, FloatArray]]
     items: list[dict[Span, FloatArray]]
+    rank: list[int]
     capacity: FloatArray
     constant: float = 0.0
     trail: list[Lift] = field(default_factory=list)
@@ -111,7 +113,8 @@ class WorkingGraph:
         costs = np.where(problem.node_costs >= FORBIDDEN, np.inf, problem.node_costs.astype(np.float64))
         bounds = problem.node_offsets
         cost = [costs[bounds[v] : bounds[v + 1]].copy() for v in range(problem.node_count)]
-        graph = cls(cost, [{} for _ in cost], [{} for _ in cost], np.empty(0), alive=set(range(len(cost))))
+        rank = _places_in_time(problem).tolist()
+        graph = cls(cost, [{} for _ in cost], [{} for _ in cost], rank, np.empty(0), alive=set(range(len(cost))))
         graph._set_items(problem)
         edge_costs = np.where(problem.edge_costs >= FORBIDDEN, np.inf, problem.edge_costs.astype(np.float64))
         for e, (u, v) in enumerate(problem.edge_nodes.tolist()):
@@ -210,3 +213,20 @@ class WorkingGraph:
         for step in reversed(self.trail):
             step.undo(full)
         return full
+
+
+def _places_in_time(problem: ShardingProblem) -> IntArray:
+    """Place of each node when sorted by start; one that is alive before all its neighbours goes to the first of them.
+
+    Parameters are alive from the start, yet belong where they are first used.
+    """
+    starts, ends = problem.intervals[:, 0], problem.intervals[:, 1]
+    first_neighbor = np.full(problem.node_count, np.iinfo(np.int64).max)
+    u, v = problem.edge_nodes[:, 0], problem.edge_nodes[:, 1]
+    np.minimum.at(first_neighbor, u, starts[v])
+    np.minimum.at(first_neighbor, v, starts[u])
+    has_neighbor = first_neighbor < np.iinfo(np.int64).max
+    key = np.where(has_neighbor, np.maximum(starts, first_neighbor), starts)
+    rank = np.empty(problem.node_count, dtype=np.int64)
+    rank[np.lexsort((ends, key))] = np.arange(problem.node_count)
+    return rank
