@@ -33,7 +33,7 @@ def export_vllm(plan: Plan, request: PlanRequest) -> Export:
         *_node_words(plan, request),
         (*flag("max-num-seqs", layout.max_num_seqs), *flag("max-num-batched-tokens", layout.max_num_batched_tokens)),
         *_length_words(workload),
-        flag("gpu-memory-utilization", memory_utilisation(plan)),
+        flag("gpu-memory-utilization", memory_utilisation(plan, request)),
         *_precision_words(workload),
         flag("enable-chunked-prefill"),
         flag("port", PORT),
@@ -51,12 +51,18 @@ def replicas_share_a_node(plan: Plan, request: PlanRequest) -> bool:
     return plan.devices <= request.cluster.groups[0].node.devices_per_node
 
 
-def memory_utilisation(plan: Plan) -> float:
+def memory_utilisation(plan: Plan, request: PlanRequest) -> float:
     """Share of a device's memory that the fullest stage was planned with, rounded down to a hundredth.
 
     vLLM gives to the KV cache what this share leaves beside weights and its own profiled peak.
     """
-    used = max(stage.memory.total_bytes / stage.memory.capacity_bytes for stage in plan.stages)
+    cluster = request.cluster
+    used = max(
+        stage.memory.total_bytes / group.node.device.memory_bytes
+        for stage in plan.stages
+        for devices in stage.devices
+        for group in cluster.groups_spanned(devices.first, devices.count)
+    )
     return math.floor(min(used, 1.0) * 100) / 100
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,12 @@ def test_precision_of_weights_and_cache() -> None:
 
 
 def test_memory_share_is_what_was_planned_rounded_down() -> None:
-    plan, _ = serving()
+    plan, request = serving()
     # 30 weights + 15 activations + 4 transient + 1 overhead + 20 cache of 80 GB.
-    assert memory_utilisation(plan) == 0.87
+    assert memory_utilisation(plan, request) == 0.87
+    # The share is of the whole device, whatever the plan held back.
+    reserved = replace(request, cluster=replace(request.cluster, memory_reserve=0.1))
+    assert memory_utilisation(plan, reserved) == 0.87
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:
