@@ -62,7 +62,9 @@ def test_elimination_equals_exhaustive_search_without_memory() -> None:
         core = core_of(WorkingGraph.of(problem))
         choice = eliminate(core)
         assert choice is not None
-        assert problem.cost_of(choice) == exhaustive_optimum(problem)
+        full = np.zeros(problem.node_count, dtype=np.int64)
+        full[core.nodes] = choice
+        assert problem.cost_of(full) == exhaustive_optimum(problem)
 
 
 def test_portable_program_equals_exhaustive_search() -> None:
