@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """Constants of a serving engine, each with its source in ENGINE_VLLM.
+    """Constants of a serving engine, each with its source below.
 
     step_s                host time of a step that the device does not hide: scheduling, input preparation, sampled tokens
     sequence_s            what each sequence adds to it
@@ -32,3 +32,8 @@ ENGINE_VLLM = EngineProfile(
     # Default of --gpu-memory-utilization (vLLM engine arguments).
     memory_share=0.90,
 )
+
+# Both launch the next step while the host works on the last one (TensorRT-LLM documentation, overlap scheduler, on by
+# default; SGLang v0.4 announcement, zero-overhead batch scheduler).
+ENGINE_TENSORRT_LLM = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0)
+ENGINE_SGLANG = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0)

@@ -18,6 +18,8 @@ from costmodels.collectives import Collective, collective_s
 from costmodels.compute import attention_forward_s, decode_attention_s, matmul_s, memory_bound_s
 from costmodels.engine_profile import EngineProfile
 from costmodels.kernel_calibration import VectorKernel
+from costmodels.kernel_calibration_file import kernel_calibration
+from costmodels.one_shot_all_reduce import serving_all_reduce_s
 from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, matmul_shape
 from costmodels.queueing.step_times import StepTimes
 from costmodels.tensor_parallel import VOCAB, leaves_partial_sums, local_sizes
@@ -202,15 +204,28 @@ def _operator_s(
     outputs = sum(tensor.elements(local) for tensor in operator.outputs)
     if operator.kind is OperatorKind.MATMUL:
         m, n, k = matmul_shape(operator, local)
-        time = np.asarray(matmul_s(device, precision.of(operator), tokens * m, n, k), dtype=np.float64)
+        dtype = precision.of(operator)
+        time = np.asarray(matmul_s(device, dtype, tokens * m, n, k), dtype=np.float64) - _quantisation_s(device, dtype)
     else:
         # Rows of a lookup are read and written; norms and activation functions read inputs and write outputs.
         inputs = outputs if operator.kind is OperatorKind.EMBEDDING else sum(t.elements(local) for t in operator.inputs)
         moved = tokens * (inputs + outputs) * activation_bytes
         time = np.asarray(memory_bound_s(device, moved, kernel=_vector_kernel(operator)), dtype=np.float64)
     if tp_topology.n > 1 and leaves_partial_sums(operator):
-        time = time + _collective(Collective.ALL_REDUCE, tokens * outputs * activation_bytes, tp_topology)
+        time = time + serving_all_reduce_s(tokens * outputs * activation_bytes, tp_topology)
     return time
+
+
+def _quantisation_s(device: Device, dtype: DType) -> float:
+    """What the measured time of a quantised product holds for quantising its input.
+
+    The tables time that as kernels of its own (some 10 us); serving engines quantise in the norm or activation function
+    before (vLLM, fuse_norm_quant and fuse_act_quant passes; TensorRT-LLM, fused RMSNorm and SwiGLU quantisation).
+    """
+    curves = kernel_calibration(device.calibration).gemm
+    if dtype is DType.BF16 or dtype not in curves or DType.BF16 not in curves:
+        return 0.0
+    return max(0.0, curves[dtype].curve.launch_s - curves[DType.BF16].curve.launch_s)
 
 
 def _vector_kernel(operator: Operator) -> VectorKernel:

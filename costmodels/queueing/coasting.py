@@ -19,7 +19,7 @@ from costmodels.queueing.step_forming import (
 )
 
 
-@njit(cache=True)
+@njit()
 def coast(
     tables: Tables,
     limits: Limits,
@@ -63,7 +63,7 @@ def coast(
     return rounds
 
 
-@njit(cache=True)
+@njit()
 def _next_admission(
     limits: Limits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray
 ) -> float:

@@ -91,7 +91,7 @@ def new_lists(slots: int, *, sequences: int, max_output: int) -> Lists:
     )
 
 
-@njit(cache=True)
+@njit()
 def admit(requests: RecordArray, slots: RecordArray, queue: IntArray, slot: int, request: int) -> None:
     """Put a waiting request at the end of a slot's prompt queue."""
     requests[request].phase = PREFILLING
@@ -107,7 +107,7 @@ def admit(requests: RecordArray, slots: RecordArray, queue: IntArray, slot: int,
     slots[slot].queue_length += 1
 
 
-@njit(cache=True)
+@njit()
 def start_decoding(
     requests: RecordArray, slots: RecordArray, ends: IntArray, slot: int, request: int, remaining: int
 ) -> None:
@@ -126,7 +126,7 @@ def start_decoding(
     slots[slot].kv_sum += requests[request].to_prefill
 
 
-@njit(cache=True)
+@njit()
 def leave(requests: RecordArray, slots: RecordArray, ends: IntArray, slot: int, request: int) -> None:
     """Take a running request out of its slot, finished or evicted; the prompt queue is the caller's."""
     older, newer = requests[request].older, requests[request].newer
@@ -143,14 +143,14 @@ def leave(requests: RecordArray, slots: RecordArray, ends: IntArray, slot: int, 
         slots[slot].kv_sum -= tokens_in_cache(requests, slots, slot, request)
 
 
-@njit(cache=True)
+@njit()
 def tokens_in_cache(requests: RecordArray, slots: RecordArray, slot: int, request: int) -> int:
     """Tokens of a decoding request in the cache: all but the newest token."""
     remaining = requests[request].finish_round - slots[slot].rounds
     return requests[request].prompt + requests[request].output - 1 - remaining  # type: ignore[no-any-return]
 
 
-@njit(cache=True)
+@njit()
 def _forget_end(requests: RecordArray, ends: IntArray, slot: int, request: int) -> None:
     before, after = requests[request].before, requests[request].after
     if after != NOBODY:

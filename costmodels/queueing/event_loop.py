@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+from pathlib import Path
+
 import numpy as np
 from numba import njit
 
+from costmodels.queueing import coasting, engine_state, step_forming
 from costmodels.queueing.coasting import coast
 from costmodels.queueing.engine_state import (
     DECODING,
@@ -42,8 +46,30 @@ from costmodels.queueing.step_forming import (
 )
 
 
-@njit(cache=True)
-def run(  # type: ignore[no-untyped-def]
+def _source_digest() -> str:
+    """Digest of every file whose code ends up in the compiled simulation."""
+    files = sorted(Path(module.__file__) for module in (coasting, engine_state, step_forming) if module.__file__)
+    return sha256(b"".join(file.read_bytes() for file in (*files, Path(__file__)))).hexdigest()
+
+
+def _compiled(sources: str):  # type: ignore[no-untyped-def]
+    """The simulation, kept on disk once compiled.
+
+    Numba recompiles what is on disk only when the file of the function itself changes, but keeps variables of a closure in
+    the key: with ``sources`` among them a change of any file counts.
+    """
+
+    @njit(cache=True)
+    def run(tables, limits, promise, requests, slots, lists, known):  # type: ignore[no-untyped-def]
+        if len(sources) == 0:
+            raise ValueError("the digest is part of the key")
+        return _run(tables, limits, promise, requests, slots, lists, known)
+
+    return run
+
+
+@njit()
+def _run(  # type: ignore[no-untyped-def]
     tables: Tables,
     limits: Limits,
     promise: Promise,
@@ -95,7 +121,7 @@ def run(  # type: ignore[no-untyped-def]
     return missed, now, busy.max(), waiting_s, counters[PEAK], steps, counters[EVICTIONS]
 
 
-@njit(cache=True)
+@njit()
 def _waiting_time_until(requests: RecordArray, counters: IntArray, now: float, until: float) -> float:
     """Number of waiting requests, integrated from now to a later time in which nobody is admitted."""
     waiting = counters[EVICTED] + _arrived(requests, counters, now)
@@ -107,7 +133,7 @@ def _waiting_time_until(requests: RecordArray, counters: IntArray, now: float, u
     return total  # type: ignore[no-any-return]
 
 
-@njit(cache=True)
+@njit()
 def _next_event(
     requests: RecordArray, slots: RecordArray, counters: IntArray, first_stage_free: float, now: float
 ) -> float:
@@ -129,7 +155,7 @@ def _next_event(
     return following
 
 
-@njit(cache=True)
+@njit()
 def _arrived(requests: RecordArray, counters: IntArray, now: float) -> int:
     """Requests that have arrived and were never admitted."""
     first, end = counters[NEXT_NEW], counters[KNOWN]
@@ -143,7 +169,7 @@ def _arrived(requests: RecordArray, counters: IntArray, now: float) -> int:
     return low - first  # type: ignore[no-any-return]
 
 
-@njit(cache=True)
+@njit()
 def _start_any_step(
     tables: Tables,
     limits: Limits,
@@ -187,7 +213,7 @@ def _start_any_step(
     return NOBODY
 
 
-@njit(cache=True)
+@njit()
 def _through_pipeline(
     tables: Tables,
     slots: RecordArray,
@@ -214,7 +240,7 @@ def _through_pipeline(
     return end
 
 
-@njit(cache=True)
+@njit()
 def _finish_step(
     requests: RecordArray,
     slots: RecordArray,
@@ -247,7 +273,7 @@ def _finish_step(
             start_decoding(requests, slots, ends, slot, request, requests[request].output - generated)
 
 
-@njit(cache=True)
+@njit()
 def _complete(
     requests: RecordArray,
     slots: RecordArray,
@@ -278,3 +304,6 @@ def _complete(
     if counters[KNOWN] < len(requests):
         requests[counters[KNOWN]].arrival_s = now
         counters[KNOWN] += 1
+
+
+run = _compiled(_source_digest())

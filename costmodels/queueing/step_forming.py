@@ -61,7 +61,7 @@ class Promise(NamedTuple):
     may_miss_tpot: int
 
 
-@njit(cache=True)
+@njit()
 def take_prompts(
     tables: Tables,
     limits: Limits,
@@ -101,7 +101,7 @@ def take_prompts(
     return taken
 
 
-@njit(cache=True)
+@njit()
 def _admissible(
     limits: Limits,
     requests: RecordArray,
@@ -128,7 +128,7 @@ def _admissible(
     return request  # type: ignore[no-any-return]
 
 
-@njit(cache=True)
+@njit()
 def _remove_from_waiting(counters: IntArray, request: int) -> None:
     if counters[EVICTED] > 0:
         counters[EVICTED] -= 1
@@ -136,7 +136,7 @@ def _remove_from_waiting(counters: IntArray, request: int) -> None:
         counters[NEXT_NEW] = request + 1
 
 
-@njit(cache=True)
+@njit()
 def tokens_at_admission(limits: Limits, requests: RecordArray, request: int) -> int:
     """Cache tokens that a request takes when it starts."""
     if limits.admission == ADMIT_RESERVED:
@@ -144,7 +144,7 @@ def tokens_at_admission(limits: Limits, requests: RecordArray, request: int) -> 
     return requests[request].to_prefill  # type: ignore[no-any-return]
 
 
-@njit(cache=True)
+@njit()
 def evict_until_round_fits(
     limits: Limits,
     requests: RecordArray,
@@ -175,7 +175,7 @@ def evict_until_round_fits(
         counters[RUNNING] -= 1
 
 
-@njit(cache=True)
+@njit()
 def decode_attention_s(tables: Tables, stage: int, sequences: int, kv_tokens: float) -> float:
     """Decode attention of sequences that hold kv_tokens tokens each on average."""
     j, fraction = _cell(tables.kv_grid, kv_tokens)
@@ -183,7 +183,7 @@ def decode_attention_s(tables: Tables, stage: int, sequences: int, kv_tokens: fl
     return row[j] * (1.0 - fraction) + row[j + 1] * fraction  # type: ignore[no-any-return]
 
 
-@njit(cache=True)
+@njit()
 def _prefill_attention_s(tables: Tables, stage: int, query_tokens: int, prefix_tokens: int) -> float:
     i, fi = _cell(tables.query_grid, query_tokens)
     j, fj = _cell(tables.prefix_grid, prefix_tokens)
@@ -194,7 +194,7 @@ def _prefill_attention_s(tables: Tables, stage: int, query_tokens: int, prefix_t
     return (low * (1.0 - fi) + high * fi) * pairs  # type: ignore[no-any-return]
 
 
-@njit(cache=True)
+@njit()
 def _cell(grid: FloatArray, value: float):  # type: ignore[no-untyped-def]
     """Cell of an ascending grid that a value falls in, and where in it; values outside take the nearest end."""
     low, high = 0, len(grid) - 1

@@ -125,7 +125,7 @@ def predicted_certificate(request: PlanRequest, found: Found) -> Certificate:
 
 
 def runners_up(request: PlanRequest, result: SearchResult) -> tuple[RunnerUp, ...]:
-    """Layouts that were best for a while, and those that could not be; nearest first."""
+    """Layouts that were best for a while, and those that could not be at this rate; nearest first."""
     beaten = [
         RunnerUp(_summary(found), objective_of(request, found), _figures(found.measured, "keeps the targets, but costs more"))
         for found in result.beaten
@@ -133,7 +133,7 @@ def runners_up(request: PlanRequest, result: SearchResult) -> tuple[RunnerUp, ..
     refused = [
         RunnerUp(refusal.engine.layout.name, refusal.objective_at_least, refusal.why)
         for refusal in result.refused
-        if math.isfinite(refusal.objective_at_least)
+        if refusal.cause is Cause.RATE
     ]
     ordered = sorted((*beaten, *refused), key=lambda runner: (runner.objective, runner.summary))
     return tuple(ordered[:_RUNNERS_UP])

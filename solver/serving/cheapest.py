@@ -63,9 +63,11 @@ def _try_to_beat(question: Question, engine: Engine, result: SearchResult) -> No
         most = min(most, math.ceil(limit / question.cost(engine, 1)) - 1)
     counts = question.counts(engine, least, most)
     if not counts:
-        by_rate = f"needs at least {replica_count(least)} at this rate, by its throughput"
-        why = by_rate if least > 1 else "one replica costs as much as the best plan"
-        result.refused.append(Refused(engine, Cause.RATE, why, floor))
+        if least == 1:
+            result.refused.append(Refused(engine, Cause.COST, "one replica costs as much as the best plan", floor))
+        else:
+            why = f"needs at least {replica_count(least)} at this rate, by its throughput"
+            result.refused.append(Refused(engine, Cause.RATE, why, floor))
         return
     found = _first_that_keeps(question, usable, counts[-1])
     if found is None:

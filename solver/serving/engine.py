@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from costmodels.cluster import Cluster, GroupTopology, group_topology
 from costmodels.collectives import Collective, collective_s
-from costmodels.engine_profile import ENGINE_VLLM
+from costmodels.engine_profile import ENGINE_VLLM, EngineProfile
 from costmodels.inference import BlockTimes, TableRange, block_times, step_times
 from costmodels.memory import framework_overhead_bytes
 from costmodels.operators import BATCH, SEQ
@@ -39,6 +39,7 @@ class Engine:
     times: StepTimes
     capacity_bytes: float
     overhead_bytes: float
+    memory_share: float
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -52,7 +53,7 @@ class Engine:
 
     def usable_bytes(self) -> float:
         """What the engine may fill of a device."""
-        return min(self.capacity_bytes, self.layout.group.node.device.memory_bytes * ENGINE_VLLM.memory_share)
+        return min(self.capacity_bytes, self.layout.group.node.device.memory_bytes * self.memory_share)
 
     def kv_tokens(self, *, step_tokens: int, sequences: int) -> int:
         """Tokens that the cache of a replica holds: those of its fullest stage."""
@@ -83,11 +84,18 @@ class EngineBuilder:
     """Builds engines of one request; tables of a block are made once for each device and tp."""
 
     def __init__(
-        self, request: PlanRequest, *, sequence_tokens: int, step_tokens: int = STEP_TOKENS[-1], sequences: int = SEQUENCES[-1]
+        self,
+        request: PlanRequest,
+        *,
+        sequence_tokens: int,
+        step_tokens: int = STEP_TOKENS[-1],
+        sequences: int = SEQUENCES[-1],
+        profile: EngineProfile = ENGINE_VLLM,
     ):
         assert isinstance(request.workload, ServingWorkload)
         self._model: ModelGraph = request.model
         self._cluster: Cluster = request.cluster
+        self._profile = profile
         self._precision = serving_precision(request.workload)
         self._range = TableRange(step_tokens, sequences, sequence_tokens)
         self._times: dict[tuple[str, int], Mapping[str, BlockTimes]] = {}
@@ -110,11 +118,12 @@ class EngineBuilder:
                 boundary_elements=self._boundary_elements(),
                 links=links,
                 precision=self._precision,
-                engine=ENGINE_VLLM,
+                engine=self._profile,
                 table_range=self._range,
             ),
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
             overhead_bytes=framework_overhead_bytes(communicators=communicators),
+            memory_share=self._profile.memory_share,
         )
 
     def _block_times(self, layout: Layout) -> Mapping[str, BlockTimes]:
@@ -128,7 +137,7 @@ class EngineBuilder:
                     device=layout.group.node.device,
                     tp_topology=topology,
                     precision=self._precision,
-                    engine=ENGINE_VLLM,
+                    engine=self._profile,
                     table_range=self._range,
                 )
                 for block in self._model.blocks

@@ -36,10 +36,11 @@ class Found:
 
 
 class Cause(StrEnum):
-    """What refuses an engine: memory, a request alone at any rate, or the requested rate against the best plan."""
+    """What refuses an engine: memory or a request alone, at any rate; one replica's cost; or the requested rate."""
 
     MEMORY = "memory"
     ALONE = "alone"
+    COST = "cost"
     RATE = "rate"
 
 

@@ -55,11 +55,19 @@ def fewest_devices_by_enumeration(request: PlanRequest) -> int | None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "ttft_ms", "tpot_ms"),
-    [(3.0, 500.0, 20.0), (9.0, 400.0, 12.0), (9.0, 120.0, 40.0), (2.0, 150.0, 6.0), (60.0, 300.0, 9.0)],
+    ("rate", "ttft_ms", "tpot_ms", "output"),
+    [
+        (3.0, 500.0, 20.0, 100),
+        (9.0, 400.0, 12.0, 100),
+        (9.0, 120.0, 40.0, 100),
+        (2.0, 150.0, 6.0, 100),
+        (60.0, 300.0, 9.0, 100),
+        # Kept only where a limit of 16 sequences holds requests back.
+        (15.0, 1500.0, 9.0, 200),
+    ],
 )
-def test_the_search_finds_what_enumeration_finds(rate: float, ttft_ms: float, tpot_ms: float) -> None:
-    request = serving_request(rate=rate, ttft_ms=ttft_ms, tpot_ms=tpot_ms)
+def test_the_search_finds_what_enumeration_finds(rate: float, ttft_ms: float, tpot_ms: float, output: int) -> None:
+    request = serving_request(rate=rate, ttft_ms=ttft_ms, tpot_ms=tpot_ms, output=output)
     answer = plan(request)
     assert (answer.devices if answer.feasible else None) == fewest_devices_by_enumeration(request)
 
