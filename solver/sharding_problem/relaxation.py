@@ -94,7 +94,7 @@ class Relaxation:
         aim = (1 + _LARGEST_TARGET) * reference if upper is None else min(upper, (1 + _LARGEST_TARGET) * reference)
         target = max(aim - bound, _SMALLEST_TARGET * reference)
         direction = np.where((self.prices <= 0) & (self._average < 0), 0.0, self._average)
-        norm = float(direction @ direction)
+        norm = _dot(direction, direction)
         if norm == 0.0:
             return self.prices
         stepped: FloatArray = np.maximum(0.0, self.prices + self._step * target / norm * direction)
@@ -113,7 +113,7 @@ class Relaxation:
 
     def _total(self, value: float, error: float, prices: FloatArray) -> float:
         core = self.core
-        sold = float(prices @ core.capacity)
+        sold = _dot(prices, core.capacity)
         # Rounding of the prefix sums of prices, times all memory they are applied to.
         error += len(prices) * _EPSILON * (sold + float(prices.sum()) * self._most_usage)
         return value - sold + core.constant - error - abs(core.constant) * _EPSILON
@@ -132,6 +132,11 @@ class Relaxation:
         )  # fmt: skip
         error = float(len(cost) + len(core.tables)) * _EPSILON * magnitude
         return Certificate(self._total(value, error, self.prices), edge, strategy)
+
+
+def _dot(a: FloatArray, b: FloatArray) -> float:
+    # Not the BLAS product: its order of summation, and so its last bit, differs between machines.
+    return float(np.sum(a * b))
 
 
 @numba.njit(cache=True)
