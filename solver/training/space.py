@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from costmodels.errors import WorkloadError
-from costmodels.memory import MAX_ZERO_STAGE
+from costmodels.memory import MAX_ZERO_STAGE, Optimizer
 from costmodels.operators import OperatorKind
 from solver.graph import ModelGraph
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
@@ -39,6 +39,7 @@ class LauncherRules:
     sequence_parallel        whether norms may be sharded over the sequence beside tp
     replicates_kv_heads      whether tp may be larger than the number of key/value heads
     ties_across_stages       whether a tied head may be on another stage than the embedding
+    max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
     """
 
     max_zero_with_pipeline: int
@@ -46,6 +47,7 @@ class LauncherRules:
     sequence_parallel: bool
     replicates_kv_heads: bool
     ties_across_stages: bool
+    max_zero_with_muon: int = MAX_ZERO_STAGE
 
     def expresses(self, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
         """Whether the launcher has flags for this mesh and residual layout."""
@@ -58,13 +60,15 @@ class LauncherRules:
 
 
 _LAUNCHERS = {
-    # Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here.
+    # Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here. Its Muon
+    # refuses the distributed optimizer.
     Launcher.MEGATRON_LM: LauncherRules(
         max_zero_with_pipeline=1,
         context_parallel=True,
         sequence_parallel=True,
         replicates_kv_heads=True,
         ties_across_stages=True,
+        max_zero_with_muon=0,
     ),
     # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
     # without attention; its long-context axis is Ulysses.
@@ -139,7 +143,7 @@ def families(request: PlanRequest) -> Iterator[Family]:
     modes = _recompute_choices(search)
     for mesh in meshes(request):
         per_replica, rest = divmod(workload.global_batch, mesh.dp)
-        zero_stages = tuple(_zero_stages(mesh, search))
+        zero_stages = tuple(_zero_stages(mesh, search, workload.optimizer))
         if rest or not zero_stages:
             continue
         for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
@@ -182,16 +186,21 @@ def padded_dims(search: Search) -> frozenset[str]:
     return frozenset({"vocab"}) if pads else frozenset()
 
 
-def _zero_stages(mesh: Mesh, search: Search) -> Iterator[int]:
+def _zero_stages(mesh: Mesh, search: Search, optimizer: Optimizer) -> Iterator[int]:
     """ZeRO stages that differ on this mesh and that the launcher can run."""
     if mesh.dp * mesh.cp == 1:
         stages: tuple[int, ...] = (0,) if not search.zero_stages else (min(search.zero_stages),)
     else:
         stages = tuple(range(MAX_ZERO_STAGE + 1))
-    free = search.space is Space.FREE
-    pipeline_ends_at = MAX_ZERO_STAGE if free else _LAUNCHERS[search.launcher].max_zero_with_pipeline
+    highest = MAX_ZERO_STAGE
+    if search.space is Space.LAUNCHABLE:
+        rules = _LAUNCHERS[search.launcher]
+        highest = min(
+            rules.max_zero_with_pipeline if mesh.pp > 1 else MAX_ZERO_STAGE,
+            rules.max_zero_with_muon if optimizer is Optimizer.MUON else MAX_ZERO_STAGE,
+        )
     for stage in stages:
-        if _allowed(stage, search.zero_stages) and (mesh.pp == 1 or stage <= pipeline_ends_at):
+        if _allowed(stage, search.zero_stages) and stage <= highest:
             yield stage
 
 

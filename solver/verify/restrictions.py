@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Space
+from solver.request import Launcher, PlanRequest, Space, TrainingWorkload
 from solver.verify.sharding import KV_HEADS
 from solver.verify.violation import Rule, Violation
 
@@ -19,6 +19,7 @@ class _LauncherLimits:
     context_parallel      whether it has ring context parallelism
     sequence_parallel     whether it can split norms over the sequence beside tp
     replicated_kv_heads   whether tp may exceed the key/value heads
+    zero_with_muon        highest ZeRO stage beside the optimizer Muon
     tied_with_pipeline    whether a tied head may live on another stage than the embedding
     """
 
@@ -27,6 +28,7 @@ class _LauncherLimits:
     sequence_parallel: bool
     replicated_kv_heads: bool
     tied_with_pipeline: bool
+    zero_with_muon: int = 3
 
 
 _TRAINERS = {
@@ -37,6 +39,7 @@ _TRAINERS = {
         sequence_parallel=True,
         replicated_kv_heads=True,
         tied_with_pipeline=True,
+        zero_with_muon=0,
     ),
     # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms, and leaves ranks beyond the key/value
     # heads without attention; its long-context axis is Ulysses.
@@ -99,6 +102,11 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             "zero_stage",
             f"ZeRO {zero} beside pp {axes.pp}; at most {limits.zero_with_pipeline}",
         ),
+        (
+            _uses_muon(request) and zero > limits.zero_with_muon,
+            "zero_stage",
+            f"ZeRO {zero} beside the optimizer muon; at most {limits.zero_with_muon}",
+        ),
         (axes.cp > 1 and not limits.context_parallel, "axes.cp", f"cp {axes.cp}; it has no ring context parallelism"),
         (
             plan.sequence_parallel and not limits.sequence_parallel,
@@ -121,6 +129,10 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
     for is_broken, where, message in broken:
         if is_broken:
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
+
+
+def _uses_muon(request: PlanRequest) -> bool:
+    return isinstance(request.workload, TrainingWorkload) and request.workload.optimizer.value == "muon"
 
 
 def _kv_heads(request: PlanRequest) -> int | None:

@@ -12,11 +12,12 @@ from app.catalog import model
 from costmodels.cluster import Cluster, Link, NodeGroup
 from costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
 from costmodels.hardware import node_type
+from costmodels.memory import Optimizer
 from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Axes, Plan, Status
 from solver.request import Launcher, Objective, PlanRequest, Recompute, Search, Slo, Space, TrainingWorkload
 from solver.training import plan_training, predict_training
-from solver.verify import check
+from solver.verify import Rule, check
 from tests.solver.training.instances import random_request
 
 
@@ -178,6 +179,14 @@ def test_a_launcher_that_serves_is_refused_for_training() -> None:
 def test_a_sequence_beyond_the_positions_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="position embeddings"):
         llama_8b(model=model("gpt2-xl"))
+
+
+def test_megatrons_muon_keeps_whole_optimizer_states() -> None:
+    workload = TrainingWorkload("training", 64, 8192, optimizer=Optimizer.MUON)
+    plan = plan_of(llama_8b(2, workload=workload))
+    assert {stage.zero_stage for stage in plan.stages} == {0}
+    sharded = predict_training(llama_8b(2, workload=workload), plan_of(llama_8b(2)))
+    assert Rule.LAUNCHER in {violation.rule for violation in check(sharded, llama_8b(2, workload=workload))}
 
 
 def test_a_vocabulary_that_does_not_divide_is_padded_for_megatron_only() -> None:
