@@ -14,7 +14,7 @@ from costmodels.queueing.step_forming import (
     NEXT_NEW,
     Limits,
     Tables,
-    decode_attention_s,
+    grid_cell,
     tokens_at_admission,
 )
 
@@ -44,6 +44,7 @@ def coast(
     columns = ends.shape[1]
     column = slots[0].rounds % columns
     kv_sum, start_s, rounds = slots[0].kv_sum, now, 0
+    grid, attention_s = tables.kv_grid, tables.decode_s[0, decoding]
     fixed_s = tables.tokens_s[0, decoding] + tables.logits_s[0, decoding]
     while upcoming_s > now:
         column = column + 1 if column + 1 < columns else 0
@@ -51,7 +52,8 @@ def coast(
         if full or ends[0, column] != NOBODY:
             break
         kv_sum += decoding
-        now += fixed_s + decode_attention_s(tables, 0, decoding, kv_sum / decoding)
+        j, fraction = grid_cell(grid, kv_sum / decoding)
+        now += fixed_s + attention_s[j] * (1.0 - fraction) + attention_s[j + 1] * fraction
         rounds += 1
     if rounds > 0:
         slots[0].kv_sum = kv_sum

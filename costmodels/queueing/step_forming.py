@@ -178,15 +178,15 @@ def evict_until_round_fits(
 @njit()
 def decode_attention_s(tables: Tables, stage: int, sequences: int, kv_tokens: float) -> float:
     """Decode attention of sequences that hold kv_tokens tokens each on average."""
-    j, fraction = _cell(tables.kv_grid, kv_tokens)
+    j, fraction = grid_cell(tables.kv_grid, kv_tokens)
     row = tables.decode_s[stage, sequences]
     return row[j] * (1.0 - fraction) + row[j + 1] * fraction  # type: ignore[no-any-return]
 
 
 @njit()
 def _prefill_attention_s(tables: Tables, stage: int, query_tokens: int, prefix_tokens: int) -> float:
-    i, fi = _cell(tables.query_grid, query_tokens)
-    j, fj = _cell(tables.prefix_grid, prefix_tokens)
+    i, fi = grid_cell(tables.query_grid, query_tokens)
+    j, fj = grid_cell(tables.prefix_grid, prefix_tokens)
     table = tables.prefill_s_per_pair[stage]
     low = table[i, j] * (1.0 - fj) + table[i, j + 1] * fj
     high = table[i + 1, j] * (1.0 - fj) + table[i + 1, j + 1] * fj
@@ -195,7 +195,7 @@ def _prefill_attention_s(tables: Tables, stage: int, query_tokens: int, prefix_t
 
 
 @njit()
-def _cell(grid: FloatArray, value: float):  # type: ignore[no-untyped-def]
+def grid_cell(grid: FloatArray, value: float):  # type: ignore[no-untyped-def]
     """Cell of an ascending grid that a value falls in, and where in it; values outside take the nearest end."""
     low, high = 0, len(grid) - 1
     while high - low > 1:
