@@ -8,6 +8,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from app.plans.schemas import PlanDocument
+from app.regression.lock import LOCK_SCHEMA, Lock
+from app.regression.policy import Policy
+from app.regression.report import REPORT_SCHEMA, CheckReport
 from app.requests.document import RequestDocument
 from costmodels.cluster import Cluster, NodeType
 from costmodels.errors import InvalidInputError
@@ -27,6 +30,9 @@ _RECORDS: dict[str, tuple[str, Any]] = {
     "serving-workload": ("meshwright.serving-workload/1", ServingWorkload),
     "slo": ("meshwright.slo/1", Slo),
     "search": ("meshwright.search/1", Search),
+    "plans-lock": (LOCK_SCHEMA, Lock),
+    "check": (REPORT_SCHEMA, CheckReport),
+    "check-policy": ("meshwright.check-policy/1", Policy),
 }
 
 

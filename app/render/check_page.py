@@ -67,7 +67,11 @@ def _table(report: CheckReport) -> Table:
         table.add_column(name, justify="right", overflow="fold")
     for plan in report.plans:
         style = VERDICT_STYLES.get(plan.verdict, "bold red")
-        table.add_row(Text(plan.name), Text(plan.verdict.value, style=style), *(Text(cell) for cell in figure_columns(plan)))
+        table.add_row(
+            Text(plan.name.removesuffix(".plan.yaml")),
+            Text(plan.verdict.value, style=style),
+            *(Text(cell) for cell in figure_columns(plan)),
+        )
     return table
 
 
