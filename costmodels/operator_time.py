@@ -20,10 +20,24 @@ class OperatorTime:
     backward_s: float
 
 
-def operator_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, cp: int = 1) -> OperatorTime:
-    """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``."""
+def operator_time(
+    operator: Operator,
+    sizes: Mapping[str, int],
+    *,
+    device: Device,
+    dtype: DType,
+    cp: int = 1,
+    gradient_dtype: DType | None = None,
+) -> OperatorTime:
+    """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
+
+    ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
+    """
     if operator.kind is OperatorKind.MATMUL:
-        return _matmul_time(operator, sizes, device=device, dtype=dtype)
+        time = _matmul_time(operator, sizes, device=device, dtype=dtype)
+        if gradient_dtype is None:
+            return time
+        return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
     if operator.kind is OperatorKind.ATTENTION:
         return _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp)
     if operator.kind is OperatorKind.SCAN and operator.chunk is not None:
@@ -45,6 +59,17 @@ def _matmul_time(operator: Operator, sizes: Mapping[str, int], *, device: Device
     # Input gradient dY W^T is (m, k, n); weight gradient X^T dY is (k, n, m).
     backward = matmul_s(device, dtype, rows, k, n, batch=groups) + matmul_s(device, dtype, k, n, rows, batch=groups)
     return OperatorTime(float(forward), float(backward))
+
+
+def _accumulation_s(operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType, gradient_dtype: DType) -> float:
+    """Adding a weight gradient to the sum of those before, in the epilogue of its GEMM (Megatron-LM's gradient accumulation
+    fusion): the sum is read and written instead of a gradient in ``dtype`` being written, which the GEMM's time counts.
+
+    A tied weight's gradient is added where it is used. No kernel of its own: the bytes alone take time.
+    """
+    elements = sum(weight.elements(sizes) for weight in operator.weights)
+    more_bytes = max(0.0, elements * (2 * gradient_dtype.size_bytes - dtype.size_bytes))
+    return float(memory_bound_s(device, 2 * more_bytes)) - float(memory_bound_s(device, more_bytes))
 
 
 def _chunked_scan_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> OperatorTime:
@@ -103,6 +128,9 @@ def _attention_time(operator: Operator, sizes: Mapping[str, int], *, device: Dev
 
 def _vector_kernel(operator: Operator) -> VectorKernel:
     """The kind of memory-bound kernel that runs a vector operator; one FLOP an element is an addition."""
+    if operator.kind is OperatorKind.NORM and not operator.weights:
+        # A fused softmax holds its row in registers; the curve of norms is of kernels that read their rows twice.
+        return VectorKernel.STREAM
     if operator.kind in (OperatorKind.NORM, OperatorKind.LOSS):
         return VectorKernel.NORM
     if operator.kind is OperatorKind.EMBEDDING:

@@ -136,7 +136,14 @@ class _Costing:
         """Cost vector of one operator under a strategy; conversions at the block's own boundary included."""
         setting, local = self.setting, strategy.local_sizes(self.sizes, self.setting.tp)
         cost = np.zeros(len(Criterion))
-        time = operator_time(operator, local, device=setting.device, dtype=setting.dtype, cp=setting.cp)
+        time = operator_time(
+            operator,
+            local,
+            device=setting.device,
+            dtype=setting.dtype,
+            cp=setting.cp,
+            gradient_dtype=setting.gradient_dtype,
+        )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s
         cost[Criterion.FORWARD_S] = time.forward_s
         if operator.name in self.kept.selective_reruns:

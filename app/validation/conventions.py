@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from costmodels.units import GIB, DType
@@ -34,6 +34,13 @@ class MemoryCount(Enum):
     PROCESS = "process"
 
 
+class Attention(Enum):
+    """Whether attention is one kernel, in rows that don't say."""
+
+    FUSED = "fused"
+    UNFUSED = "unfused"
+
+
 class Dropout(Enum):
     """Whether the model was trained with dropout, whose masks take memory."""
 
@@ -50,6 +57,7 @@ class Convention:
     zero_stage: int = 0
     gradient_dtype: DType = DType.FP32
     reduction: GradientReduction = GradientReduction.OVERLAPPED
+    attention: Attention = Attention.FUSED
     dropout: Dropout = Dropout.NONE
     memory_rank: MemoryRank = MemoryRank.FULLEST
     memory_count: MemoryCount = MemoryCount.PROCESS
@@ -61,40 +69,72 @@ DEFAULT = Convention("nothing is known of the source: Megatron-LM's defaults")
 GPT2_VOCAB = 50257
 """Vocabulary of GPT-2's tokenizer, which Megatron-LM's example scripts train with."""
 
-_MEGATRON_FP16 = "Megatron-LM keeps fp16 gradients in fp16 and trains GPT with dropout 0.1 and GPT-2's vocabulary"
+_MEGATRON_FP16 = Convention(
+    "Megatron-LM in fp16 keeps gradients in fp16; its GPT scripts train with dropout 0.1 and GPT-2's vocabulary",
+    GPT2_VOCAB,
+    gradient_dtype=DType.FP16,
+    dropout=Dropout.MASKED,
+)
+
+_VTRAIN = replace(
+    _MEGATRON_FP16,
+    basis=f"{_MEGATRON_FP16.basis}; the rows' notes: gradients are not overlapped",
+    reduction=GradientReduction.AFTER_BACKWARD,
+)
 
 CONVENTIONS: Mapping[str, Convention] = {
-    "seed_ascend": Convention("catalogue notes of the survey's models: vocabulary 32000; memory is a mean", vocab=32000,
-                              memory_rank=MemoryRank.MEAN),
-    "vtrain_single": Convention(_MEGATRON_FP16 + "; its config overlaps nothing", GPT2_VOCAB, gradient_dtype=DType.FP16,
-                                reduction=GradientReduction.AFTER_BACKWARD, dropout=Dropout.MASKED),
-    "vtrain_multi": Convention(_MEGATRON_FP16 + "; its config overlaps nothing", GPT2_VOCAB, gradient_dtype=DType.FP16,
-                               reduction=GradientReduction.AFTER_BACKWARD, dropout=Dropout.MASKED),
+    "seed_ascend": Convention(
+        "vocabulary and optimizer unstated: 32000 as in the catalogue; ZeRO-1, since 7B on cp 8 would not fit without",
+        vocab=32000,
+        zero_stage=1,
+        memory_rank=MemoryRank.MEAN,
+    ),
+    "vtrain_single": _VTRAIN,
+    "vtrain_multi": _VTRAIN,
     "aleph_layouts": Convention("its paper shards the optimizer (ZeRO-1)", zero_stage=1),
-    "mosaic": Convention("Composer's FSDP mixed precision: gradients are reduced in fp32", zero_stage=3),
+    "mosaic": Convention("Composer's FSDP mixed precision reduces gradients in fp32", zero_stage=3),
     "mbridge_pretrain": Convention("Megatron-Bridge recipes: distributed optimizer, fp32 main gradients", zero_stage=1),
     "mbridge_sftlora": Convention("Megatron-Bridge recipes: distributed optimizer", zero_stage=1),
     "nemo2407": Convention("NeMo 24.07 recipes: distributed optimizer with overlap", zero_stage=1),
-    "torchtitan": Convention("FSDP2 reduces in fp32; memory is what PyTorch reserved, in GiB", zero_stage=3,
-                             memory_count=MemoryCount.ALLOCATED),
-    "bigscience_1b3_v100": Convention(_MEGATRON_FP16, GPT2_VOCAB, gradient_dtype=DType.FP16, dropout=Dropout.MASKED),
-    "bigscience_v100": Convention(_MEGATRON_FP16, GPT2_VOCAB, gradient_dtype=DType.FP16, dropout=Dropout.MASKED),
-    "internevo": Convention("InternEvo 7B_sft.py: ZeRO-1 with overlapped communication, bf16 gradients", zero_stage=1,
-                            gradient_dtype=DType.BF16),
-    "korthikanti_tab5": Convention("Megatron-LM of 2022: fp16, dropout, one pipeline", gradient_dtype=DType.FP32,
-                                   dropout=Dropout.MASKED),
-    "korthikanti_fig1_mem": Convention("the paper's own count: tensors of the first stage, in GiB", dropout=Dropout.MASKED,
-                                       memory_rank=MemoryRank.FIRST_STAGE, memory_count=MemoryCount.ALLOCATED),
-    "paddlenlp": Convention("memory is max_memory_allocated in GiB", zero_stage=2, gradient_dtype=DType.BF16,
-                            memory_count=MemoryCount.ALLOCATED),
-    "simumax_b200": Convention("communication overlap is off; memory is allocated GiB", zero_stage=1,
-                               reduction=GradientReduction.AFTER_BACKWARD, memory_count=MemoryCount.ALLOCATED),
-    "megatron_ci_dense": Convention("functional tests: GPT-2 vocabulary, dropout, memory allocated on the last rank in 1e9",
-                                    GPT2_VOCAB, reduction=GradientReduction.AFTER_BACKWARD, dropout=Dropout.MASKED,
-                                    memory_rank=MemoryRank.LAST_STAGE, memory_count=MemoryCount.ALLOCATED,
-                                    memory_unit_bytes=GB),
-    "megatron_readme": Convention(_MEGATRON_FP16, gradient_dtype=DType.FP16, dropout=Dropout.MASKED),
-}  # fmt: skip
+    "torchtitan": Convention(
+        "FSDP2 reduces in fp32; memory is what PyTorch reserved, in GiB", zero_stage=3, memory_count=MemoryCount.ALLOCATED
+    ),
+    "bigscience_1b3_v100": _MEGATRON_FP16,
+    "bigscience_v100": _MEGATRON_FP16,
+    "internevo": Convention(
+        "InternEvo 7B_sft.py: ZeRO-1 with overlap, bf16 gradients", zero_stage=1, gradient_dtype=DType.BF16
+    ),
+    "korthikanti_tab5": Convention("Megatron-LM of 2022: no fused attention, dropout", dropout=Dropout.MASKED),
+    "korthikanti_fig1_mem": Convention(
+        "the paper's own count: tensors of the first stage in GiB, without fused attention",
+        attention=Attention.UNFUSED,
+        dropout=Dropout.MASKED,
+        memory_rank=MemoryRank.FIRST_STAGE,
+        memory_count=MemoryCount.ALLOCATED,
+    ),
+    "paddlenlp": Convention(
+        "memory is max_memory_allocated in GiB",
+        zero_stage=2,
+        gradient_dtype=DType.BF16,
+        memory_count=MemoryCount.ALLOCATED,
+    ),
+    "simumax_b200": Convention(
+        "its notes: communication overlap is off, memory is allocated GiB",
+        zero_stage=1,
+        reduction=GradientReduction.AFTER_BACKWARD,
+        memory_count=MemoryCount.ALLOCATED,
+    ),
+    "megatron_ci_dense": Convention(
+        "its notes: GPT-2's tokenizer, memory allocated on the last rank in units of 1e9; overlap off unless a test is of it",
+        GPT2_VOCAB,
+        reduction=GradientReduction.AFTER_BACKWARD,
+        dropout=Dropout.MASKED,
+        memory_rank=MemoryRank.LAST_STAGE,
+        memory_count=MemoryCount.ALLOCATED,
+        memory_unit_bytes=GB,
+    ),
+    "megatron_readme": _MEGATRON_FP16,
+}
 """By source_id; other sources follow `DEFAULT`."""
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from app.importers.huggingface import read_huggingface_config
-from app.validation.conventions import Convention, Dropout
+from app.validation.conventions import Attention, Convention, Dropout
 from app.validation.rows import Run
 from app.validation.unfused_attention import with_dropout, without_fused_attention
 from app.validation.unpredicted import NotPredictedError
@@ -30,10 +30,14 @@ def model_graph(run: Run, source: Convention) -> ModelGraph:
         _needed(run.ffn, "ffn_hidden"),
         _vocab(run, source),
         _needed(run.seq_len, "seq_len"),
-        run.flash_attention == 0,
+        _is_unfused(run, source),
         source.dropout,
         run.model,
     )
+
+
+def _is_unfused(run: Run, source: Convention) -> bool:
+    return source.attention is Attention.UNFUSED if run.flash_attention is None else run.flash_attention == 0
 
 
 def _vocab(run: Run, source: Convention) -> int:
