@@ -8,10 +8,11 @@ the certificate: a replica that misses its targets at a rate misses them at ever
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from solver.control import Progress
 from solver.serving.engine import Engine
-from solver.serving.evaluation import Candidate, Evaluator, Measured
+from solver.serving.evaluation import Candidate, Evaluator, Measured, SearchStoppedError
 from solver.serving.question import (
     Cause,
     Found,
@@ -35,16 +36,20 @@ def cheapest(question: Question) -> SearchResult:
     result = SearchResult()
     ordered = sorted(question.engines, key=lambda engine: (_expected_cost(question, engine), engine.key))
     for done, engine in enumerate(ordered):
-        if question.stop():
+        try:
+            _try_to_beat(question, engine, result)
+        except SearchStoppedError:
             rest = [question.cost(engine, least_replicas(question, engine)) for engine in ordered[done:]]
             result.bound = min([result.bound, *rest])
+            result.stopped = True
             break
-        _try_to_beat(question, engine, result)
         best_cost = None if result.best is None else question.cost(result.best.engine, result.best.replicas)
         question.progress(Progress(done + 1, len(ordered), best=best_cost, note=engine.layout.name))
     if result.best is not None:
         result.bound = min(result.bound, question.cost(result.best.engine, result.best.replicas))
-        result.best = _roomiest(question, result.best)
+        # What a stop leaves is the first batch limits that kept the promise: no dearer, only less roomy.
+        with suppress(SearchStoppedError):
+            result.best = _roomiest(question, result.best)
     return result
 
 

@@ -18,6 +18,7 @@ from costmodels.queueing.simulation import (
     simulate_closed_loop,
 )
 from costmodels.queueing.statistics import Percentile
+from solver.control import Stop, never_stop
 from solver.request import FixedLength, Length, LognormalLength, ServingWorkload, Slo
 from solver.serving.engine import Engine
 from solver.serving.layouts import SEQUENCES, STEP_TOKENS
@@ -93,13 +94,21 @@ class Measured:
         return not self.keeps and not self.missed and self.utilisation > MAX_UTILISATION
 
 
+class SearchStoppedError(Exception):
+    """The caller's stopping rule was met before a simulation; never leaves the search."""
+
+
 @dataclass
 class Evaluator:
-    """Simulates candidates for one workload and SLO; remembers what it has simulated."""
+    """Simulates candidates for one workload and SLO; remembers what it has simulated.
+
+    Before each simulation ``stop`` is asked; True raises SearchStoppedError.
+    """
 
     workload: ServingWorkload
     slo: Slo
     seed: int
+    stop: Stop = never_stop
     simulations: int = 0
     _measured: dict[tuple[CandidateKey, float], Measured] = field(default_factory=dict)
     _rate_bound: dict[CandidateKey, float] = field(default_factory=dict)
@@ -174,7 +183,7 @@ class Evaluator:
         """Requests per second of an engine that always has requests waiting."""
         key = candidate.key
         if key not in self._capacity:
-            self.simulations += 1
+            self._count_simulation()
             stream = self._stream(1.0, requests=_SATURATED_REQUESTS)
             result = simulate_closed_loop(
                 candidate.engine.times, stream, candidate.limits, concurrency=2 * candidate.sequences, window=Window(0.0, 0.0)
@@ -205,9 +214,14 @@ class Evaluator:
         )
 
     def _run(self, candidate: Candidate, rate_per_s: float, targets: Targets, requests: int) -> SimulationResult:
-        self.simulations += 1
+        self._count_simulation()
         stream = self._stream(rate_per_s, requests)
         return simulate(candidate.engine.times, stream, candidate.limits, targets=targets)
+
+    def _count_simulation(self) -> None:
+        if self.stop():
+            raise SearchStoppedError
+        self.simulations += 1
 
     def _stream(self, rate_per_s: float, requests: int = REQUESTS) -> RequestStream:
         unit = self._unit_stream

@@ -10,7 +10,7 @@ import math
 
 from solver.control import Progress
 from solver.serving.engine import Engine
-from solver.serving.evaluation import Candidate
+from solver.serving.evaluation import Candidate, SearchStoppedError
 from solver.serving.question import (
     Cause,
     Found,
@@ -37,11 +37,13 @@ def largest_goodput(question: Question) -> SearchResult:
     ordered = sorted(question.engines, key=lambda engine: (-_expected_goodput(question, engine), engine.key))
     result.bound = 0.0
     for done, engine in enumerate(ordered):
-        if question.stop():
+        try:
+            _raise_goodput(question, engine, result)
+        except SearchStoppedError:
             ceilings = [_goodput_ceiling(question, engine) for engine in ordered[done:]]
             result.bound = 1.0 / max(*ceilings, 1e-12, result.best.requests_per_s if result.best else 0.0)
+            result.stopped = True
             return result
-        _raise_goodput(question, engine, result)
         best = None if result.best is None else 1.0 / result.best.requests_per_s
         question.progress(Progress(done + 1, len(ordered), best=best, note=engine.layout.name))
     result.bound = 1.0 / result.best.requests_per_s if result.best else math.inf
@@ -95,9 +97,7 @@ def _keeping_at(question: Question, candidates: list[Candidate], replicas: int, 
     return None
 
 
-def _downwards(
-    question: Question, candidates: list[Candidate], replicas: int, refused_step: int
-) -> tuple[Found | None, int]:
+def _downwards(question: Question, candidates: list[Candidate], replicas: int, refused_step: int) -> tuple[Found | None, int]:
     """The highest step of the rate grid, below one that is refused, at which the promise is kept."""
     stride, found, step = 8, None, refused_step
     lowest = refused_step + math.floor(math.log(_LEAST_RATE_SHARE) / math.log(RATE_GRID))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodels.errors import WorkloadError
-from solver.control import OnProgress, Stop
-from solver.plan import Plan, SearchStats
+from solver.control import OnProgress, Stop, never_stop
+from solver.plan import Plan, Reason, SearchStats
 from solver.request import Objective, PlanRequest, ServingWorkload
 from solver.serving.answer import (
     feasible_plan,
@@ -35,7 +35,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     require_servable(request)
     assert isinstance(request.workload, ServingWorkload)
     _require_prices(request)
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    evaluator = Evaluator(request.workload, request.slo, request.search.seed, stop)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     engines = [builder.engine(layout) for layout in layouts(request)]
     if not engines:
@@ -46,12 +46,15 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
         rate_per_s=rate_of(request),
         replicas=request.search.dp,
         unit_cost=_price if request.objective is Objective.COST else _one,
-        stop=stop,
         progress=progress,
     )
     by_goodput = request.objective is Objective.THROUGHPUT
     result = largest_goodput(question) if by_goodput else cheapest(question)
+    # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
+    evaluator.stop = never_stop
     found = result.best
+    if result.stopped and (found is None or (by_goodput and found.requests_per_s < question.rate_per_s)):
+        return infeasible_plan(request, _unfinished(result), _stats(result, evaluator))
     notes = refusal_notes(result.refused)
     if found is None or (by_goodput and found.requests_per_s < question.rate_per_s):
         return infeasible_plan(request, why_infeasible(question), _stats(result, evaluator), notes)
@@ -64,6 +67,21 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
         notes=notes,
     )
     return replace(plan, runners_up=runners_up(request, result), frontier=frontier(result, evaluator))
+
+
+def _unfinished(result: SearchResult) -> Reason:
+    """Reason of a search that was stopped before it found a layout or proved that there is none."""
+    return Reason(
+        constraint="search",
+        need=float(result.considered + 1),
+        have=float(result.considered),
+        unit="candidates",
+        message=(
+            f"the search was stopped after {result.considered} layouts with batch limits, before it found one that keeps the "
+            "targets: whether there is one is not known"
+        ),
+        remedies=("raise search.time_limit_s", "restrict tp and pp in 'search'"),
+    )
 
 
 def _stats(result: SearchResult, evaluator: Evaluator) -> SearchStats:

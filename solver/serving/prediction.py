@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodels.errors import PlanFileError
-from solver.control import ignore_progress, never_stop
+from solver.control import ignore_progress
 from solver.plan import Plan, SearchStats
 from solver.request import Objective, PlanRequest, ServingWorkload
 from solver.serving.answer import feasible_plan, infeasible_plan, predicted_certificate
@@ -59,7 +59,6 @@ def _question(request: PlanRequest, engine: Engine, evaluator: Evaluator, replic
         rate_per_s=rate_of(request),
         replicas=(replicas,),
         unit_cost=lambda _: 1.0,
-        stop=never_stop,
         progress=ignore_progress,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from costmodels.queueing.analytic import predict
-from solver.control import OnProgress, Stop
+from solver.control import OnProgress
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 
@@ -56,13 +56,17 @@ class Refused:
 
 @dataclass
 class SearchResult:
-    """The best plan, plans that were best for a while, engines refused, and the proven bound of the objective."""
+    """The best plan, plans that were best for a while, engines refused, and the proven bound of the objective.
+
+    ``stopped``: the caller ended the search before every engine was decided.
+    """
 
     best: Found | None = None
     beaten: list[Found] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     bound: float = math.inf
     considered: int = 0
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,6 @@ class Question:
     rate_per_s: float
     replicas: tuple[int, ...]
     unit_cost: Callable[[Engine], float]
-    stop: Stop
     progress: OnProgress
 
     def cost(self, engine: Engine, replicas: int) -> float:
