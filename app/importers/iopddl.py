@@ -71,11 +71,7 @@ def _read_text(path: Path) -> bytes:
         with path.open("rb") as file:
             is_compressed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            text = (
-                gzip.GzipFile(fileobj=file).read(MAX_JSON_BYTES + 1)
-                if is_compressed
-                else file.read(MAX_JSON_BYTES + 1)
-            )
+            text = gzip.GzipFile(fileobj=file).read(MAX_JSON_BYTES + 1) if is_compressed else file.read(MAX_JSON_BYTES + 1)
     except OSError as error:
         raise InvalidInputError(
             f"{path.name} can't be read: {error.strerror or error}",
@@ -83,13 +79,9 @@ def _read_text(path: Path) -> bytes:
             allowed="a .json or .json.gz file",
         ) from error
     except (EOFError, zlib.error) as error:
-        raise InvalidInputError(
-            f"{path.name} is a damaged gzip file: {error}"
-        ) from error
+        raise InvalidInputError(f"{path.name} is a damaged gzip file: {error}") from error
     if len(text) > MAX_JSON_BYTES:
-        raise InvalidInputError(
-            f"{path.name} is too large", allowed=f"{MAX_JSON_BYTES} bytes of JSON"
-        )
+        raise InvalidInputError(f"{path.name} is too large", allowed=f"{MAX_JSON_BYTES} bytes of JSON")
     return text
 
 
