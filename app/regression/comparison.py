@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ from solver.plan import Plan
 
 SLO_CONSTRAINTS = ("slo.", "p95_", "requests_per_s", "utilisation")
 """How the names of constraints start that come from targets and load, not from what the devices can hold."""
+
+LOCKED_PRECISION = 1e-4
+"""Two products of locked figures, of six digits each, are one number within this."""
 
 SEVERITIES = {Action.WARN: Severity.WARNING, Action.FAIL: Severity.ERROR}
 
@@ -117,14 +121,19 @@ def _lost(shortfall: Shortfall) -> Finding:
 
 
 def _figure_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[Finding]:
-    found: list[Finding] = []
-    for figure in FIGURES:
-        finding = _figure_finding(figure, was.figures.get(figure.name), now.figures.get(figure.name), policy)
-        # The step time of a training plan says again what its throughput says, unless the batch changed.
-        says_again = figure.name == "step_time_s" and any(f.rule is Rule.THROUGHPUT for f in found)
-        if finding is not None and not says_again:
-            found.append(finding)
-    return found
+    same_work = _same_work(was, now)
+    findings = [
+        _figure_finding(figure, was.figures.get(figure.name), now.figures.get(figure.name), policy)
+        for figure in FIGURES
+        if not (same_work and figure.name == "step_time_s")
+    ]
+    return [finding for finding in findings if finding is not None]
+
+
+def _same_work(was: LockedPlan, now: LockedPlan) -> bool:
+    """Whether a training step is as many tokens as it was: its time then says again what throughput says."""
+    tokens = [entry.figures["tokens_per_s"] * entry.figures.get("step_time_s", 0.0) for entry in (was, now)]
+    return math.isclose(*tokens, rel_tol=LOCKED_PRECISION)
 
 
 def _figure_finding(figure: ComparedFigure, was: float | None, now: float | None, policy: Policy) -> Finding | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from app.commands.inputs import read_document
-from app.regression.locked_plan import LockedPlan
+from app.regression.locked_plan import LockedPlan, rounded
 from app.requests.validation import read_record, to_document
 from costmodels.errors import InvalidInputError
 from costmodels.units import STRICT_RECORD
@@ -56,9 +56,11 @@ def accept_command(folder: Path) -> str:
 def lock_text(lock: Lock) -> str:
     """The file of a lock; equal locks give equal bytes."""
     document = to_document(Lock, lock)
-    # Dumping turns whole numbers into floats; the records still have what was rounded.
+    # Dumping turns whole numbers into floats.
     for name, entry in lock.plans.items():
-        document["plans"][name]["figures"] = dict(entry.figures)
-        document["plans"][name]["times_s"] = dict(entry.times_s)
-        document["plans"][name]["shortfall"] = None if entry.shortfall is None else asdict(entry.shortfall)
+        document["plans"][name]["figures"] = {figure: rounded(value) for figure, value in entry.figures.items()}
+        document["plans"][name]["times_s"] = {part: rounded(value) for part, value in entry.times_s.items()}
+        if entry.shortfall is not None:
+            amounts = {"need": rounded(entry.shortfall.need), "have": rounded(entry.shortfall.have)}
+            document["plans"][name]["shortfall"] |= amounts
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n"

@@ -47,7 +47,7 @@ class RequestFile(pytest.File):
 
 
 class LockFile(pytest.File):
-    """A lock; its requests are tests of their own, those that are gone are tests here, and so is the lock itself if it is bad."""
+    """A lock. Requests are tests of their own; those that are gone are tests of the lock, and so is a lock that is bad."""
 
     def collect(self) -> Iterator[pytest.Item]:
         """One test for each entry without a request file."""
