@@ -15,6 +15,9 @@ from solver.request import Recompute
 
 PLAN_SCHEMA = "meshwright.plan/1"
 
+UNFINISHED_SEARCH = "search"
+"""Constraint of the reason of a search that was stopped before it found a plan or proved that there is none."""
+
 
 class Status(StrEnum):
     """What the certificate claims."""
@@ -296,3 +299,8 @@ class Plan:
     reason: Reason | None = None
     notes: tuple[str, ...] = ()
     schema: str = PLAN_SCHEMA
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the answer would be the same with more time to search, as far as yes or no goes."""
+        return self.reason is None or self.reason.constraint != UNFINISHED_SEARCH

@@ -93,7 +93,7 @@ def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) ->
         if found is not None and is_readable(found):
             return found, True
     plan = _solve(key.request)
-    if store is None:
+    if store is None or not plan.is_decided:
         return plan_text(plan, key), False
     try:
         kept, is_new = store.keep(plan, key)

@@ -7,7 +7,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from app.errors import DocumentError, FieldError, TooBusyError
-from app.plans.store import KeyedRequest, PlanStore, keyed_request
+from app.plans.store import KeyedRequest, PlanStore, keyed_request, plan_text
 from app.requests.resolve import NoFiles, resolve_request
 from app.settings import Settings
 from app.solving import Solver
@@ -71,7 +71,8 @@ class PlanService:
     def _solve(self, key: KeyedRequest) -> tuple[str, bool]:
         log.info("solving", extra={"digest": key.digest, "model": key.request.model.name})
         plan = self._solver(key.request)
-        text, is_new = self._store.keep(plan, key)
+        # An answer that more time could change is given, not kept.
+        text, is_new = self._store.keep(plan, key) if plan.is_decided else (plan_text(plan, key), False)
         log.info(
             "solved",
             extra={"digest": key.digest, "status": plan.certificate.status.value, "seconds": plan.search.seconds},

@@ -12,7 +12,7 @@ from rich.text import Text
 from app.render.bars import Part, bar, parts_table
 from app.render.figures import amount, axes, band, counted, percent, seconds, significant
 from app.render.stages import memory_bars, stage_table
-from solver.plan import Plan, Predicted, Status, TimeBreakdown
+from solver.plan import Plan, Predicted, Reason, Status, TimeBreakdown
 from solver.request import Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
 
 
@@ -157,6 +157,8 @@ def _calibration(plan: Plan) -> Group:
 def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     reason = plan.reason
     assert reason is not None
+    if not plan.is_decided:
+        return [Text("Not decided: the search was stopped", style="bold yellow"), Text(reason.message), *_remedies(reason)]
     where = "" if reason.stage is None else f" in stage {reason.stage}"
     name = reason.constraint.replace("_", " ")
     lines: list[RenderableType] = [
@@ -167,11 +169,14 @@ def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
         share = reason.need / reason.have
         lines.append(Text("  ") + bar(share) + Text(f" {percent(share)} of what there is"))
     lines.append(Text(certificate_in_words(plan, request)))
-    parts: list[RenderableType] = [Group(*lines), Text(reason.message)]
-    if reason.remedies:
-        remedies = [_indented(Text(f"- {remedy}"), 2) for remedy in reason.remedies]
-        parts.append(Group(Text("What would help", style="bold"), *remedies))
-    return parts
+    return [Group(*lines), Text(reason.message), *_remedies(reason)]
+
+
+def _remedies(reason: Reason) -> list[RenderableType]:
+    if not reason.remedies:
+        return []
+    remedies = [_indented(Text(f"- {remedy}"), 2) for remedy in reason.remedies]
+    return [Group(Text("What would help", style="bold"), *remedies)]
 
 
 def _notes(plan: Plan) -> list[RenderableType]:

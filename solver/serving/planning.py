@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from costmodels.errors import WorkloadError
 from solver.control import OnProgress, Stop, never_stop
-from solver.plan import Plan, Reason, SearchStats
+from solver.plan import UNFINISHED_SEARCH, Plan, Reason, SearchStats
 from solver.request import Objective, PlanRequest, ServingWorkload
 from solver.serving.answer import (
     feasible_plan,
@@ -72,7 +72,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
 def _unfinished(result: SearchResult) -> Reason:
     """Reason of a search that was stopped before it found a layout or proved that there is none."""
     return Reason(
-        constraint="search",
+        constraint=UNFINISHED_SEARCH,
         need=float(result.considered + 1),
         have=float(result.considered),
         unit="candidates",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from costmodels.errors import PlanFileError, WorkloadError
 from costmodels.operators import SEQ
 from solver.control import OnProgress, Stop
-from solver.plan import Certificate, Plan, Reason, SearchStats, Status
+from solver.plan import UNFINISHED_SEARCH, Certificate, Plan, Reason, SearchStats, Status
 from solver.request import Objective, PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import Sharding, TrainingCosts
@@ -90,7 +90,7 @@ def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: Shortf
 def _unfinished_reason(result: SearchResult) -> Reason:
     """Reason of a search that was stopped before it found a plan or proved that there is none."""
     return Reason(
-        constraint="search",
+        constraint=UNFINISHED_SEARCH,
         need=float(result.n_members + 1),
         have=float(result.n_members),
         unit="candidates",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 from costmodels.errors import InvalidInputError
 from solver.plan import (
+    UNFINISHED_SEARCH,
     Axes,
     Band,
     CalibrationUse,
@@ -97,6 +99,12 @@ def infeasible_plan(request: PlanRequest) -> Plan:
             remedies=("use at least 6 nodes", "use devices with more memory"),
         ),
     )
+
+
+def undecided_plan(request: PlanRequest) -> Plan:
+    """The answer of a search that was stopped too early."""
+    reason = Reason(UNFINISHED_SEARCH, 2.0, 1.0, "candidates", "whether there is a plan is not known")
+    return replace(infeasible_plan(request), reason=reason)
 
 
 class FakeSolver:

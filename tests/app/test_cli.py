@@ -22,7 +22,7 @@ from solver.control import OnProgress, Progress
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest
 from tests.app.command_line import SHARDING_PROBLEM, Cli
-from tests.app.fakes import fake_predict, feasible_plan, infeasible_plan
+from tests.app.fakes import fake_predict, feasible_plan, infeasible_plan, undecided_plan
 from tests.app.requests_given import tiny_graph, training
 
 Json = dict[str, Any]
@@ -141,6 +141,17 @@ def test_infeasible_is_exit_1_with_the_reason(cli: Cli, monkeypatch: pytest.Monk
     assert "use at least 6 nodes" in cli.out
     assert cli("plan", request, "--json") == 1
     assert cli.json()["reason"]["constraint"] == "device memory"
+
+
+def test_an_answer_that_more_time_could_change_is_not_kept(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answer_with(monkeypatch, undecided_plan)
+    request = cli.write("request.json", training())
+    assert cli("plan", request) == 1
+    assert "Not decided: the search was stopped" in cli.out
+    assert "Proven" not in cli.out
+    assert "neither stored nor written" in cli.out
+    cli("plan", request)
+    assert len(asked) == 2
 
 
 def test_predict_takes_plan_files(cli: Cli) -> None:
