@@ -90,8 +90,7 @@ def _fit_cells(score: SourceScore) -> tuple[str, ...]:
     fit = score.fit
     if fit is None:
         return (NOTHING,) * 4
-    recall = NOTHING if fit.recall is None else percent(fit.recall)
-    return f"{fit.n_out_of_memory:,}", percent(fit.accuracy), recall, f"{fit.false_alarms:,}"
+    return f"{fit.n_out_of_memory:,}", percent(fit.accuracy), percent(fit.recall), f"{fit.false_alarms:,}"
 
 
 def _unpredicted(report: Report) -> list[Text]:

@@ -130,10 +130,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A row of the table."""
+    """A row of the table; ``licence`` is that of its source."""
 
     run: Run
     outcome: Outcome
+    licence: str = ""
 
 
 def read_measured_runs(path: Path) -> tuple[MeasuredRun, ...]:
@@ -204,7 +205,7 @@ def _measured_run(cells: _Cells) -> MeasuredRun:
         flash_attention=cells.count("flash_attention"),
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
-    return MeasuredRun(run, Outcome(status, _step_time_s(run, cells), cells.number("peak_mem_gb")))
+    return MeasuredRun(run, Outcome(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
 
 
 def _step_time_s(run: Run, cells: _Cells) -> float | None:

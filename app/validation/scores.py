@@ -61,7 +61,7 @@ class FitScore:
     n: int
     n_out_of_memory: int
     accuracy: float
-    recall: float | None
+    recall: float
     false_alarms: int
 
 

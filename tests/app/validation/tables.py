@@ -1,0 +1,57 @@
+"""Small tables of measured runs, made in the test."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from app.validation.rows import COLUMNS, MeasuredRun, Run, read_measured_runs
+
+LLAMA_8B = {
+    "source_id": "ours",
+    "model": "llama",
+    "n_layers": "32",
+    "hidden": "4096",
+    "heads": "32",
+    "kv_heads": "8",
+    "ffn_hidden": "14336",
+    "vocab": "128256",
+    "gpu": "A100-SXM-80GB",
+    "gpu_mem_gb": "80",
+    "n_gpus": "8",
+    "gpus_per_node": "8",
+    "precision": "bf16",
+    "seq_len": "4096",
+    "micro_batch": "1",
+    "global_batch": "64",
+    "dp": "1",
+    "tp": "4",
+    "pp": "2",
+    "recompute": "none",
+    "flash_attention": "1",
+    "step_time_s": "10",
+    "peak_mem_gb": "50",
+    "quality": "A",
+    "status": "ok",
+    "arch": "dense-gated",
+    "group": "g",
+}
+
+
+def write_table(path: Path, *changes: dict[str, str]) -> Path:
+    """A table with one row for each change of `LLAMA_8B`."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(LLAMA_8B | change for change in changes)
+    return path
+
+
+def measured(folder: Path, **changes: str) -> MeasuredRun:
+    """One row."""
+    return read_measured_runs(write_table(folder / "one.csv", changes))[0]
+
+
+def run(folder: Path, **changes: str) -> Run:
+    """What was run in one row."""
+    return measured(folder, **changes).run

@@ -1,0 +1,176 @@
+"""Predictions of runs: blind to what was measured, and right in direction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.validation.clusters import cluster_of
+from app.validation.conventions import DEFAULT, Attention, Convention, Dropout
+from app.validation.models import model_graph
+from app.validation.plans import given_plan
+from app.validation.prediction import launchers_spans, predict_run
+from app.validation.unpredicted import NotPredictedError
+from costmodels.hardware import node_type
+from costmodels.operators import BATCH, SEQ
+from solver.api import solve
+from solver.control import ignore_progress, never_stop
+from solver.request import Recompute, Search
+from solver.sharding import REPLICATED
+from solver.training import predict_training
+from solver.training.space import Candidate, Mesh
+from tests.app.validation.tables import measured, run
+
+
+def test_what_was_measured_does_not_enter(tmp_path: Path) -> None:
+    given = predict_run(run(tmp_path))
+    assert predict_run(run(tmp_path, step_time_s="1", tokens_per_s="5", mfu_pct="99", peak_mem_gb="3", status="oom")) == given
+
+
+def test_a_row_is_predicted_as_its_plan_document_is(tmp_path: Path) -> None:
+    """The validation's own assembly of a decision agrees with the solver's for a plan it made itself."""
+    plan = given_plan(run(tmp_path, pp="1", tp="4", dp="2"), DEFAULT)
+    only = Search(dp=(2,), tp=(4,), pp=(1,), cp=(1,), microbatch=(1,), recompute=(Recompute.NONE,), zero_stages=(0,))
+    request = replace(plan.request, search=only)
+    solved = solve(request, stop=never_stop, progress=ignore_progress)
+    row = run(tmp_path, pp="1", tp="4", dp="2", sp=str(int(solved.sequence_parallel)))
+    again = predict_training(request, solved)
+    assert again.predicted is not None
+    assert predict_run(row).step_time_s == pytest.approx(again.predicted.step_time_s)
+    assert predict_run(row).peak_memory_gb == pytest.approx(again.predicted.peak_memory_bytes / 2**30)
+
+
+@pytest.mark.parametrize(
+    ("slower", "faster"),
+    [
+        ({"recompute": "full"}, {}),
+        ({"pp": "4", "tp": "2"}, {"pp": "4", "tp": "2", "vpp": "2", "schedule": "interleaved-1f1b"}),
+        ({"flash_attention": "0"}, {}),
+        ({"gpu": "A100-SXM-80GB"}, {"gpu": "H100-SXM-80GB"}),
+        (
+            {"n_gpus": "16", "dp": "2", "inter_node_bw": "100 Gb/s per node", "source_id": "simumax_b200"},
+            {"n_gpus": "16", "dp": "2", "inter_node_bw": "400 Gb/s per GPU", "source_id": "simumax_b200"},
+        ),
+        (
+            {"dp": "8", "tp": "1", "pp": "1", "source_id": "simumax_b200"},  # gradients after the backward pass
+            {"dp": "8", "tp": "1", "pp": "1", "source_id": "aleph_layouts"},  # under it
+        ),
+    ],
+)
+def test_slower_plans_take_longer(tmp_path: Path, slower: dict[str, str], faster: dict[str, str]) -> None:
+    assert predict_run(run(tmp_path, **slower)).step_time_s > predict_run(run(tmp_path, **faster)).step_time_s
+
+
+def test_memory_follows_the_plan(tmp_path: Path) -> None:
+    plain = predict_run(run(tmp_path))
+    assert predict_run(run(tmp_path, recompute="full")).peak_memory_gb < plain.peak_memory_gb
+    sharded = predict_run(run(tmp_path, dp="2", tp="2", zero_stage_or_fsdp="zero1 shard=2"))
+    assert sharded.peak_memory_gb < predict_run(run(tmp_path, dp="2", tp="2")).peak_memory_gb
+    assert plain.fits
+    assert not predict_run(run(tmp_path, gpu="V100-16GB", precision="fp16")).fits
+
+
+def test_interleaving_shortens_the_bubble_by_its_chunks(tmp_path: Path) -> None:
+    """Megatron-LM SC'21, section 2.2.2: (p - 1) (F + B) / v."""
+    steps = {
+        v: predict_run(run(tmp_path, pp="4", tp="2", vpp=str(v), schedule="interleaved-1f1b")).step_time_s for v in (1, 2, 4)
+    }
+    assert steps[1] - steps[4] == pytest.approx(1.5 * (steps[1] - steps[2]))
+
+
+def test_launchers_split_layers_evenly() -> None:
+    candidate = Candidate(Mesh(dp=1, tp=1, pp=4, cp=1), 1, 8, 0, REPLICATED, (Recompute.NONE,))
+    spans = launchers_spans(12, candidate)
+    assert [(span.first, span.last) for span in spans] == [(0, 3), (4, 6), (7, 8), (9, 11)]
+    with pytest.raises(NotPredictedError, match="4 stages of 3 layers"):
+        launchers_spans(5, candidate)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"gpu": ""}, "does not say which GPU"),
+        ({"gpu": "TPU-v5"}, "no GPU TPU-v5"),
+        ({"n_gpus": ""}, "gives no n_gpus"),
+        ({"n_gpus": "12"}, "not whole nodes of 8"),
+        ({"n_gpus": "16"}, "dp x tp x pp x cp is 8"),
+        ({"dp": ""}, "gives no dp"),
+        ({"micro_batch": "", "seq_len": ""}, "gives no seq_len, micro_batch"),
+        ({"vocab": ""}, "no vocabulary"),
+        ({"hidden": ""}, "gives no hidden"),
+        ({"arch": "moe"}, "architecture moe"),
+        ({"ep": "8"}, "expert parallelism"),
+        ({"precision": "mxfp8"}, "fp8"),
+        ({"recompute": "selective (every 2nd layer)"}, "every 2nd layer"),
+        ({"schedule": "zb-h1"}, "schedule zb-h1"),
+        ({"dp": "2", "tp": "2", "global_batch": "63"}, "63 on 2 replicas"),
+        ({"zero_stage_or_fsdp": "zero7"}, "no ZeRO stage"),
+        ({"inter_node_bw": "fast"}, "not a speed"),
+        ({"arch": "mamba2 state=64"}, "gives no chunk, expand, ngroups"),
+        ({"schedule": "interleaved-1f1b", "vpp": "4", "global_batch": "7"}, "interleaved"),
+        ({"tp": "1", "pp": "8", "n_layers": "7"}, "8 stages of 7 layers"),
+    ],
+)
+def test_what_can_not_be_predicted_says_why(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
+    with pytest.raises(NotPredictedError, match=reason):
+        predict_run(run(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        ("800 (Gb/s per node, repo config)", 100e9),
+        ("1600 Gb/s per node RoCE", 200e9),
+        ("400 Gb/s per GPU", 400e9),
+        ("4x100Gb RoCE per node", 50e9),
+        ("25 GB/s per node", 25e9),
+    ],
+)
+def test_stated_network_speeds_count(tmp_path: Path, text: str, bytes_per_s: float) -> None:
+    cluster = cluster_of(run(tmp_path, inter_node_bw=text))
+    assert cluster.groups[0].node.inter.bytes_per_s == pytest.approx(bytes_per_s)
+
+
+def test_a_part_of_a_node_has_its_share_of_the_network(tmp_path: Path) -> None:
+    cluster = cluster_of(run(tmp_path, n_gpus="2"))
+    assert cluster.n_devices == 2
+    assert cluster.groups[0].node.inter.bytes_per_s == pytest.approx(node_type("dgx-a100").inter.bytes_per_s / 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"),
+    [("", 2), ("0", 0), ("zero1 shard=dp", 1), ("fsdp", 3), ("fsdp3 (shard 64)", 3), ("dist-opt (recipe)", 1)],
+)
+def test_zero_stages_are_read_from_their_names(tmp_path: Path, text: str, stage: int) -> None:
+    plan = given_plan(run(tmp_path, zero_stage_or_fsdp=text), Convention("test", zero_stage=2))
+    assert plan.candidate.zero_stage == stage
+
+
+def test_parameters_are_those_of_the_shape(tmp_path: Path) -> None:
+    assert model_graph(run(tmp_path), DEFAULT).parameters() == 8_030_261_248  # Llama-3.1-8B
+    gpt = run(tmp_path, arch="dense-gelu", hidden="1600", n_layers="48", heads="25", kv_heads="25", ffn_hidden="6400",
+              vocab="50257", seq_len="1024")  # fmt: skip
+    assert model_graph(gpt, DEFAULT).parameters() == 1_557_611_200  # GPT-2 XL
+    dropout = replace(DEFAULT, attention=Attention.UNFUSED, dropout=Dropout.MASKED)
+    assert model_graph(replace(gpt, flash_attention=None), dropout).parameters() == 1_557_611_200
+
+
+def test_unfused_attention_keeps_five_bytes_a_score(tmp_path: Path) -> None:
+    """Korthikanti et al., MLSys'23, section 4.1: 34 s b h + 5 a s^2 b bytes a layer with dropout; 11 s b h of it attention."""
+    s, h, a = 2048, 6144, 64
+    row = run(tmp_path, arch="dense-gelu", hidden=str(h), heads=str(a), kv_heads=str(a), ffn_hidden=str(4 * h), n_layers="2",
+              seq_len=str(s), flash_attention="0")  # fmt: skip
+    graph = model_graph(row, replace(DEFAULT, dropout=Dropout.MASKED))
+    sizes = {**graph.dims, BATCH: 1, SEQ: s}
+    block = graph.block("layer")
+    kept = {name for operator in block.operators for name in operator.saved}
+    tensors = {t.name: t for operator in block.operators for t in (*operator.inputs, *operator.outputs)}
+    assert sum(2 * tensors[name].elements(sizes) for name in kept) == 34 * s * h + 5 * a * s * s
+
+
+def test_a_row_of_the_survey_s_mamba_is_predicted(tmp_path: Path) -> None:
+    row = measured(tmp_path, arch="mamba2 state=64 ngroups=8 expand=2 chunk=64", n_layers="16", hidden="2048", heads="",
+                   kv_heads="", ffn_hidden="4096", tp="1", dp="8", pp="1")  # fmt: skip
+    assert predict_run(row.run).step_time_s > 0
