@@ -1,4 +1,7 @@
-"""Compiled linear interpolation in small tables, and its transpose: the stencil that a least-squares fit needs."""
+"""Compiled linear interpolation in small tables, and its transpose: the stencil that a least-squares fit needs.
+
+Numba keeps compiled callers in other files on disk when only this file changes: change them with it.
+"""
 
 from __future__ import annotations
 
