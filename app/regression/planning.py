@@ -21,9 +21,6 @@ from costmodels.errors import InvalidInputError, MeshwrightError
 from solver.plan import Plan, Status
 from solver.request import PlanRequest
 
-UNFINISHED = "search"
-"""Constraint of an answer that a stopped search gives: whether there is a plan is not known."""
-
 
 @dataclass(frozen=True, slots=True)
 class Planner:
@@ -90,7 +87,7 @@ def without_time_limit(request: PlanRequest) -> PlanRequest:
 def is_proven(plan: Plan) -> bool:
     """Whether the search ran to its end, so that every machine gives this plan."""
     if plan.certificate.status is Status.INFEASIBLE:
-        return plan.reason is not None and plan.reason.constraint != UNFINISHED
+        return plan.is_decided
     return plan.certificate.status is Status.OPTIMAL
 
 

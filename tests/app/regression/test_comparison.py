@@ -17,7 +17,7 @@ from app.regression.policy import Action, Policy
 from app.regression.report import PlanCheck, Rule, Severity, Verdict
 from app.requests.resolve import request_document
 from costmodels.errors import MeshwrightError
-from solver.plan import Plan, Status
+from solver.plan import UNFINISHED_SEARCH, Plan, Status
 from tests.app.fakes import FakeSolver, feasible_plan, infeasible_plan
 from tests.app.requests_given import resolved, training
 
@@ -102,5 +102,5 @@ def test_no_plan_depends_on_how_fast_the_machine_is() -> None:
     stopped = replace(PLAN, certificate=replace(PLAN.certificate, status=Status.FEASIBLE))
     unfinished = infeasible_plan(request)
     assert unfinished.reason is not None
-    unfinished = replace(unfinished, reason=replace(unfinished.reason, constraint="search"))
+    unfinished = replace(unfinished, reason=replace(unfinished.reason, constraint=UNFINISHED_SEARCH))
     assert [is_proven(plan) for plan in (PLAN, infeasible_plan(request), stopped, unfinished)] == [True, True, False, False]
