@@ -31,7 +31,7 @@ WHY = {
     "seed_ascend": "The device has no measured kernels. Small shards wait for the host, and communication inside the node "
     "looks slower than the data sheet's links",
     "aleph_layouts": "Eager LLaMA: rows with its fused RMS norm are off least. What runs out of memory without being foreseen "
-    "lacks what eager kernels keep, and fragmentation",
+    "lacks 12 to 16 bytes for each token and hidden element of a layer, about what eager norms keep in fp32",
     "simumax_b200": "Not known. Memory and order are right, and time is short by about the same share in every layout: matrix "
     "products may run below the calibration's curve, or kernels be fused less",
     "mbridge_pretrain": "Three rows only: the others are fp8 or mixtures of experts",
@@ -56,9 +56,10 @@ columns. Every row is predicted from its model, cluster and plan; measured colum
 runs ([cost models](cost-models.md) states their errors). The Ascend 910B has no such table: its curves were set from two
 rows of `seed_ascend`. No other constant that stands behind a figure here was fitted to rows of this page. But no row was held
 out, either: after a first look at these errors, unfused softmax came to be timed as a stream, gradient accumulation was
-added, and two sources' conventions were corrected (ZeRO-1 for `seed_ascend`, attention without a fused kernel for
-`korthikanti_fig1_mem`). What sources do not repeat in each row (gradient format, dropout, which device's memory, counted how)
-is in `app/validation/conventions.py`, with its basis.
+added, and three sources' conventions were corrected: ZeRO-1 for `seed_ascend` and 16-bit gradients for `aleph_layouts`,
+without which runs that ended well could not have fitted, and attention without a fused kernel for `korthikanti_fig1_mem`.
+What sources do not repeat in each row (gradient format, dropout, which device's memory, counted how) is in
+`app/validation/conventions.py`, with its basis.
 
 `vtrain`, `korthikanti`, `bigscience` and `megatron` run Megatron-LM, `mosaic` runs Composer's FSDP, the others mostly
 frameworks of their own. Where a source's licence does not let its figures be published again, errors over many rows are

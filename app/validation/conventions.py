@@ -91,7 +91,11 @@ CONVENTIONS: Mapping[str, Convention] = {
     ),
     "vtrain_single": _VTRAIN,
     "vtrain_multi": _VTRAIN,
-    "aleph_layouts": Convention("its paper shards the optimizer (ZeRO-1)", zero_stage=1),
+    "aleph_layouts": Convention(
+        "its paper shards the optimizer (ZeRO-1); gradients in 16 bits, since 13B on one device would not fit with fp32 ones",
+        zero_stage=1,
+        gradient_dtype=DType.BF16,
+    ),
     "mosaic": Convention("Composer's FSDP mixed precision reduces gradients in fp32", zero_stage=3),
     "mbridge_pretrain": Convention("Megatron-Bridge recipes: distributed optimizer, fp32 main gradients", zero_stage=1),
     "mbridge_sftlora": Convention("Megatron-Bridge recipes: distributed optimizer", zero_stage=1),
