@@ -21,6 +21,7 @@ from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
 from solver.mesh import StageTopology, stage_topology
 from solver.recompute import kept_tensors, recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.training.host import HostTime, host_time
 from solver.training.space import Candidate, padded_dims
 from solver.training.state_sync import StateSync, state_sync
 
@@ -177,7 +178,9 @@ class TrainingCosts:
         if key not in self._costs:
             built = self.problem(block, setting)
             assert built is not None, "shardings() offers no choice where there is no problem"
-            self._costs[key] = np.array(evaluate(built.problem, choice))
+            self._costs[key] = _bound_by_host(
+                np.array(evaluate(built.problem, choice)), host_time(self.model.block(block), setting.device)
+            )
         return self._costs[key]
 
     def fastest_layers_s(self, setting: BlockSetting) -> FloatArray | None:
@@ -188,7 +191,8 @@ class TrainingCosts:
                 built = self.problem(block, setting)
                 if built is None:
                     break
-                fastest.append(min(point.cost[Criterion.TIME_S] for point in frontier(built.problem)))
+                device_s = min(point.cost[Criterion.TIME_S] for point in frontier(built.problem))
+                fastest.append(max(device_s, host_time(self.model.block(block), setting.device).total_s))
             whole = len(fastest) == len(self.block_names)
             self._fastest[setting] = np.array(fastest)[self.layer_block] if whole else None
         return self._fastest[setting]
@@ -288,6 +292,14 @@ class TrainingCosts:
             return 0.0
         link = group_topology(self.request.cluster, n=2, stride=mesh.stage_devices)
         return 2.0 * float(collective_s(Collective.SEND_RECV, boundary_bytes(self.model, setting), link))
+
+
+def _bound_by_host(cost: FloatArray, host: HostTime) -> FloatArray:
+    """A block's cost where the host launches kernels more slowly than they run: the larger of both times, pass by pass."""
+    backward_s = max(cost[Criterion.TIME_S] - cost[Criterion.FORWARD_S], host.backward_s)
+    cost[Criterion.FORWARD_S] = max(cost[Criterion.FORWARD_S], host.forward_s)
+    cost[Criterion.TIME_S] = cost[Criterion.FORWARD_S] + backward_s
+    return cost
 
 
 def _joined(problems: list[IntraOpProblem]) -> IntraOpProblem:
