@@ -33,7 +33,7 @@ def test_errors_are_relative_to_what_was_measured() -> None:
 def test_rank_correlation_by_hand() -> None:
     assert spearman([1, 2, 3, 4], [10, 20, 30, 40]) == pytest.approx(1)
     assert spearman([1, 2, 3, 4], [4, 3, 2, 1]) == pytest.approx(-1)
-    assert spearman([1, 1, 2], [1, 2, 3]) == pytest.approx(0.8660254)  # ties share rank 0.5
+    assert spearman([1, 1, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9**0.5)  # ranks 0.5, 0.5, 2, 3
     assert spearman([5, 5, 5], [1, 2, 3]) == 0
 
 
