@@ -21,7 +21,7 @@ _EAGER = (
 WHY = {
     "megatron_ci_dense": "Functional tests of toy models, some in deterministic mode, that wait for the host all the "
     "time: their framework launches more kernels for each operator than the one the host's time was set on",
-    "vtrain_single": "Layers wait for the host on most rows, and kernels are counted by operators of the graph, not one by one. "
+    "vtrain_single": "Layers wait for the host on most rows, and kernels are counted by operator, not one by one. "
     "The host's time was set on these rows",
     "torchtitan": "Eager rows are off more than compiled ones. One GPU is limited to 500 W, and has the curves of one of "
     "700 W. Its `selective (op)` recomputes half of the matrix products, and is taken for a mode that recomputes none",
