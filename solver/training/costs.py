@@ -21,6 +21,7 @@ from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
 from solver.mesh import StageTopology, stage_topology
 from solver.recompute import kept_tensors, recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.sharding import REPLICATED
 from solver.training.host import HostTime, host_time
 from solver.training.space import Candidate, padded_dims
 from solver.training.state_sync import StateSync, state_sync
@@ -286,12 +287,20 @@ class TrainingCosts:
         return copies
 
     def _boundary_s(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> float:
-        """Activation to the next stage and its gradient back, each micro-batch (1F1B does not hide them)."""
+        """Activation to the next stage and its gradient back, each micro-batch (1F1B does not hide them).
+
+        Where tp ranks hold the same activation, each sends a share and the receivers gather the shares inside their node
+        (Narayanan et al., SC'21, section 4.1, scatter/gather).
+        """
         mesh = candidate.mesh
         if mesh.pp == 1:
             return 0.0
         link = group_topology(self.request.cluster, n=2, stride=mesh.stage_devices)
-        return 2.0 * float(collective_s(Collective.SEND_RECV, boundary_bytes(self.model, setting), link))
+        held = boundary_bytes(self.model, setting)
+        copies = setting.tp if setting.boundary == REPLICATED else 1
+        send_s = float(collective_s(Collective.SEND_RECV, held / copies, link))
+        gather_s = float(collective_s(Collective.ALL_GATHER, held, setting.tp_topology)) if copies > 1 else 0.0
+        return 2.0 * (send_s + gather_s)
 
 
 def _bound_by_host(cost: FloatArray, host: HostTime) -> FloatArray:
