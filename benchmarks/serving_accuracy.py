@@ -173,9 +173,7 @@ def _engine(name: str, gpu: str, tp: int, precision: DType, engine: str) -> Engi
     kv_dtype = DType.FP8 if engine == "trtllm" and precision is DType.FP8 else DType.BF16
     workload = ServingWorkload("serving", arrivals, FixedLength(1), FixedLength(1), precision, kv_dtype)
     request = PlanRequest(model(name), cluster, workload)
-    builder = EngineBuilder(
-        request, sequence_tokens=16_384, step_tokens=STEP_TOKENS, sequences=1024, profile=PROFILES[engine]
-    )
+    builder = EngineBuilder(request, sequence_tokens=16_384, step_tokens=STEP_TOKENS, sequences=1024, profile=PROFILES[engine])
     return builder.engine(Layout(cluster.groups[0], 0, tp, 1))
 
 

@@ -207,9 +207,7 @@ def _mixture_quantile(mean_s: float, spread: FloatArray) -> float:
     return high
 
 
-def _ttft_p95(
-    times: StepTimes, load: Load, limits: BatchLimits, rates: _Rates, occupancy: FloatArray, at_mean: float
-) -> float:
+def _ttft_p95(times: StepTimes, load: Load, limits: BatchLimits, rates: _Rates, occupancy: FloatArray, at_mean: float) -> float:
     """Wait for earlier prompts, for the step under way, and the prompt's own steps; then the wait for a place."""
     quantiles = (np.arange(_LENGTH_NODES) + 0.5) / _LENGTH_NODES
     batch = np.array([max(1.0, at_mean / times.stages)])

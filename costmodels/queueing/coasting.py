@@ -66,9 +66,7 @@ def coast(
 
 
 @njit()
-def _next_admission(
-    limits: Limits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray
-) -> float:
+def _next_admission(limits: Limits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray) -> float:
     """When the next request could be admitted if nobody finishes before: its arrival, or never where it finds no room."""
     if slots[0].running >= limits.sequences:
         return np.inf

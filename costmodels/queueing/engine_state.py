@@ -108,9 +108,7 @@ def admit(requests: RecordArray, slots: RecordArray, queue: IntArray, slot: int,
 
 
 @njit()
-def start_decoding(
-    requests: RecordArray, slots: RecordArray, ends: IntArray, slot: int, request: int, remaining: int
-) -> None:
+def start_decoding(requests: RecordArray, slots: RecordArray, ends: IntArray, slot: int, request: int, remaining: int) -> None:
     """Let a request whose prompt is in the cache get ``remaining`` more tokens, one a round."""
     last_round = slots[slot].rounds + remaining
     column = last_round % ends.shape[1]

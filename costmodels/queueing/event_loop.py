@@ -134,9 +134,7 @@ def _waiting_time_until(requests: RecordArray, counters: IntArray, now: float, u
 
 
 @njit()
-def _next_event(
-    requests: RecordArray, slots: RecordArray, counters: IntArray, first_stage_free: float, now: float
-) -> float:
+def _next_event(requests: RecordArray, slots: RecordArray, counters: IntArray, first_stage_free: float, now: float) -> float:
     """When the next step ends, or a step could start: the first stage is free and a slot idle, or a request arrives."""
     following = np.inf
     idle = False

@@ -21,9 +21,7 @@ SPREAD = (TokenCount(1000.0, 0.8), TokenCount(250.0, 0.8))
 @pytest.mark.parametrize("lengths", [FIXED, SPREAD])
 @pytest.mark.parametrize("scheduling", list(Scheduling))
 @pytest.mark.parametrize("utilisation", [0.3, 0.5, 0.7])
-def test_close_to_the_simulator(
-    lengths: tuple[TokenCount, TokenCount], scheduling: Scheduling, utilisation: float
-) -> None:
+def test_close_to_the_simulator(lengths: tuple[TokenCount, TokenCount], scheduling: Scheduling, utilisation: float) -> None:
     limits = BatchLimits(256, 16384, 10**7, scheduling)
     rate = utilisation * predict(TIMES[1], Load(1e-3, *lengths), limits).max_requests_per_s
     load = Load(rate, *lengths)

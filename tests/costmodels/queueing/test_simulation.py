@@ -68,9 +68,9 @@ def test_a_request_alone_takes_the_sum_of_its_steps() -> None:
     assert result.end_to_end_s[0] == pytest.approx(chunks + decode)
 
 
-requests = st.lists(
-    st.tuples(st.floats(0.0, 0.3), st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=40
-).map(lambda rows: [(sum(gap for gap, _, _ in rows[: i + 1]), p, o) for i, (_, p, o) in enumerate(rows)])
+requests = st.lists(st.tuples(st.floats(0.0, 0.3), st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=40).map(
+    lambda rows: [(sum(gap for gap, _, _ in rows[: i + 1]), p, o) for i, (_, p, o) in enumerate(rows)]
+)
 
 
 @settings(max_examples=150, deadline=None)
