@@ -73,11 +73,12 @@ def test_the_action_gitlab_and_the_hook_notice_a_regression(project: Project) ->
     shell = Shell(project)
     project.write(REQUEST | {"slo": {"min_tokens_per_s": 10_000_000}})
     summary = shell.repository / "summary.md"
+    summary.write_text("# Steps before\n")
     for script, variables in action_steps(directory="plans"):
         ran = shell(script, **variables, GITHUB_STEP_SUMMARY=str(summary))
     assert ran.returncode == 1, ran.stderr
     assert f"::error file=plans/{NAME},line=1,title=meshwright%3A slo::" in ran.stdout
-    assert "failed" in summary.read_text()
+    assert summary.read_text().startswith("# Steps before\n## Plans in `plans`: failed\n")
     assert (shell.repository / "meshwright-junit.xml").exists() and (shell.repository / "meshwright.sarif").exists()
     assert shell.noted.read_text() == f"-m pip install --quiet --constraint {ROOT}/requirements.lock {ROOT}\n"
 

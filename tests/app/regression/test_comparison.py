@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.commands.stored_plans import open_store
 from app.errors import SolverCrashError
 from app.plans.store import KeyedRequest, keyed_request
 from app.regression.comparison import Planned, compare, relative_loss
@@ -16,8 +17,10 @@ from app.regression.planning import Planner, is_proven, without_time_limit
 from app.regression.policy import Action, Policy
 from app.regression.report import PlanCheck, Rule, Severity, Verdict
 from app.requests.resolve import request_document
+from app.settings import Settings
 from costmodels.errors import MeshwrightError
 from solver.plan import UNFINISHED_SEARCH, Plan, Status
+from solver.request import PlanRequest
 from tests.app.fakes import FakeSolver, feasible_plan, infeasible_plan
 from tests.app.requests_given import resolved, training
 
@@ -66,6 +69,11 @@ def test_a_figure_that_is_not_known_any_more_is_a_warning() -> None:
     assert (check.verdict, check.findings[0].message) == (Verdict.WARNED, "cost per million tokens is not known any more")
 
 
+@pytest.mark.parametrize(("now", "verdict"), [(99.1, Verdict.CHANGED), (98.9, Verdict.WORSE), (100.9, Verdict.CHANGED)])
+def test_one_per_cent_is_the_default_tolerance(now: float, verdict: Verdict) -> None:
+    assert compared(entry(tokens_per_s=100.0), entry(tokens_per_s=now)).verdict is verdict
+
+
 @given(was=st.floats(1e-6, 1e12), share=st.floats(-0.9, 10.0))
 def test_the_tolerance_is_where_it_is_said_to_be(was: float, share: float) -> None:
     now = was * (1 - share) if share < 1 else was / (1 + share)
@@ -82,6 +90,30 @@ def test_what_is_worse_one_way_is_better_the_other(was: float, now: float) -> No
 
 def planned_with(solver: FakeSolver, *keys: KeyedRequest) -> dict[str, Plan | MeshwrightError]:
     return Planner(store=None, solver=solver, jobs=2, warn=lambda _: None).plan_all(keys)
+
+
+class RecordingSolver(FakeSolver):
+    """Keeps the requests; its plans are those of a search that a limit stopped, or proven ones."""
+
+    def __init__(self, status: Status):
+        super().__init__()
+        self.status, self.asked = status, list[PlanRequest]()
+
+    def __call__(self, request: PlanRequest) -> Plan:
+        self.asked.append(request)
+        plan = super().__call__(request)
+        return replace(plan, certificate=replace(plan.certificate, status=self.status))
+
+
+@pytest.mark.parametrize(("status", "solves"), [(Status.OPTIMAL, 1), (Status.FEASIBLE, 2)])
+def test_only_a_proven_plan_is_taken_from_the_store(settings: Settings, status: Status, solves: int) -> None:
+    solver, key = RecordingSolver(status), keyed_request(resolved(training(search={"time_limit_s": 1.0})))
+    planner = Planner(open_store(settings), solver, jobs=2, warn=lambda _: None)
+    first, second = (planner.plan_all([key])[key.digest] for _ in range(2))
+    assert len(solver.asked) == solves
+    assert isinstance(first, Plan) and isinstance(second, Plan)
+    assert replace(second, digest="") == replace(first, digest="")
+    assert all(request.search.time_limit_s > 3600 for request in solver.asked)
 
 
 def test_equal_requests_are_solved_once() -> None:
