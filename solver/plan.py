@@ -304,3 +304,18 @@ class Plan:
     def is_decided(self) -> bool:
         """Whether the answer would be the same with more time to search, as far as yes or no goes."""
         return self.reason is None or self.reason.constraint != UNFINISHED_SEARCH
+
+
+def unfinished_search(considered: int, *, looked_for: str, remedies: tuple[str, ...]) -> Reason:
+    """The reason of a search that was stopped after ``considered`` candidates with its question open."""
+    return Reason(
+        constraint=UNFINISHED_SEARCH,
+        need=float(considered + 1),
+        have=float(considered),
+        unit="candidates",
+        message=(
+            f"the search was stopped after {considered} candidates, before it found {looked_for}: whether there is one is "
+            "not known"
+        ),
+        remedies=remedies,
+    )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from costmodels.errors import WorkloadError
 from solver.control import OnProgress, Stop, never_stop
-from solver.plan import UNFINISHED_SEARCH, Plan, Reason, SearchStats
+from solver.plan import Plan, Reason, SearchStats, unfinished_search
 from solver.request import Objective, PlanRequest, ServingWorkload
 from solver.serving.answer import (
     feasible_plan,
@@ -70,16 +70,9 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
 
 
 def _unfinished(result: SearchResult) -> Reason:
-    """Reason of a search that was stopped before it found a layout or proved that there is none."""
-    return Reason(
-        constraint=UNFINISHED_SEARCH,
-        need=float(result.considered + 1),
-        have=float(result.considered),
-        unit="candidates",
-        message=(
-            f"the search was stopped after {result.considered} layouts with batch limits, before it found one that keeps the "
-            "targets: whether there is one is not known"
-        ),
+    return unfinished_search(
+        result.considered,
+        looked_for="a layout that keeps the targets",
         remedies=("raise search.time_limit_s", "restrict tp and pp in 'search'"),
     )
 

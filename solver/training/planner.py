@@ -8,7 +8,7 @@ from dataclasses import replace
 from costmodels.errors import PlanFileError, WorkloadError
 from costmodels.operators import SEQ
 from solver.control import OnProgress, Stop
-from solver.plan import UNFINISHED_SEARCH, Certificate, Plan, Reason, SearchStats, Status
+from solver.plan import Certificate, Plan, Reason, SearchStats, Status, unfinished_search
 from solver.request import Objective, PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import Sharding, TrainingCosts
@@ -88,16 +88,9 @@ def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: Shortf
 
 
 def _unfinished_reason(result: SearchResult) -> Reason:
-    """Reason of a search that was stopped before it found a plan or proved that there is none."""
-    return Reason(
-        constraint=UNFINISHED_SEARCH,
-        need=float(result.n_members + 1),
-        have=float(result.n_members),
-        unit="candidates",
-        message=(
-            f"the search was stopped after {result.n_members} candidates, before it found a plan that fits and meets the "
-            "SLO: whether there is one is not known"
-        ),
+    return unfinished_search(
+        result.n_members,
+        looked_for="a plan that fits and meets the SLO",
         remedies=("raise search.time_limit_s or search.max_candidates", "restrict the space in 'search'"),
     )
 
