@@ -149,9 +149,7 @@ def check(
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write a JUnit XML report.")] = None,
     sarif: Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 report.")] = None,
     github: Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions as well.")] = False,
-    summary: Annotated[
-        Path | None, typer.Option("--summary", metavar="FILE", help="Add a Markdown summary to a file.")
-    ] = None,
+    summary: Annotated[Path | None, typer.Option("--summary", metavar="FILE", help="Add a Markdown summary to a file.")] = None,
 ) -> int:
     """Compare the plans of a folder with its lock; exit 1 if any is worse."""
     from app.commands.checking import CheckCommand, Mode, printed, run_check

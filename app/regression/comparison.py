@@ -64,13 +64,19 @@ def compare(name: str, was: LockedPlan, planned: Planned, policy: Policy, *, acc
     """What became of a locked plan; ``accept`` is the command that would lock the plan of now."""
     now = planned.entry
     changed = changes(was.inputs, now.inputs)
-    given = Comparison(was, now, planned.plan, changed, accept)
-    gravest_first = sorted(_findings(given, policy), key=lambda finding: list(Severity).index(finding.severity), reverse=True)
-    findings = [_explained(finding, given) for finding in gravest_first]
-    if not was.is_sealed:
-        findings.insert(0, _edited(accept))
-    differs = bool(findings) or _without_seal(was) != _without_seal(now)
+    if was.is_sealed:
+        findings = _graded(Comparison(was, now, planned.plan, changed, accept), policy)
+    else:
+        # What stands in such an entry may be anything: there is nothing to compare with.
+        findings = [_edited(accept)]
+    differs = _without_seal(was) != _without_seal(now)
     return PlanCheck(name, _verdict(findings, differs=differs), tuple(findings), changed, now.digest, was.figures, now.figures)
+
+
+def _graded(given: Comparison, policy: Policy) -> list[Finding]:
+    """Findings with cause and fix, the gravest first."""
+    findings = [_explained(finding, given) for finding in _findings(given, policy)]
+    return sorted(findings, key=lambda finding: list(Severity).index(finding.severity), reverse=True)
 
 
 def _without_seal(entry: LockedPlan) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
+from pathlib import PurePosixPath
 
 from app.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
 from app.regression.inputs import InputChange
@@ -147,6 +148,10 @@ class CheckReport:
     def passed(self) -> bool:
         """Whether the check passes."""
         return self.exit_code == EXIT_GOOD
+
+    def path_of(self, plan: PlanCheck) -> str:
+        """Path of a plan's request, from where the check ran."""
+        return (PurePosixPath(self.folder) / plan.name).as_posix()
 
     @property
     def summary(self) -> str:

@@ -13,7 +13,7 @@ COMMANDS = {Severity.NOTE: "notice", Severity.WARNING: "warning", Severity.ERROR
 def workflow_commands(report: CheckReport) -> list[str]:
     """One workflow command for each finding."""
     return [
-        f"::{COMMANDS[finding.severity]} file={_property(f'{report.folder}/{plan.name}')},line=1,"
+        f"::{COMMANDS[finding.severity]} file={_property(report.path_of(plan))},line=1,"
         f"title={_property(f'meshwright: {finding.rule}')}::{_data(str(finding))}"
         for plan in report.plans
         for finding in plan.findings

@@ -32,7 +32,7 @@ def sarif_log(report: CheckReport) -> dict[str, Any]:
 
 
 def _result(report: CheckReport, plan: PlanCheck, finding: Finding) -> dict[str, Any]:
-    place = {"artifactLocation": {"uri": quote(f"{report.folder}/{plan.name}")}, "region": {"startLine": 1}}
+    place = {"artifactLocation": {"uri": quote(report.path_of(plan))}, "region": {"startLine": 1}}
     return {
         "ruleId": finding.rule.value,
         "ruleIndex": list(Rule).index(finding.rule),

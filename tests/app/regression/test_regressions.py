@@ -158,8 +158,9 @@ def test_a_bad_request_is_exit_2_and_the_others_are_checked(project: Project) ->
     assert project.lock_text() == before
 
 
-def test_an_entry_edited_by_hand(project: Project) -> None:
-    project.edit_lock(lambda lock: lock["plans"][NAME]["figures"].update(tokens_per_s=1.0))
+@pytest.mark.parametrize("figures", [{"tokens_per_s": 1.0}, {}, {"devices": 1, "tokens_per_s": 0.0, "step_time_s": 0.0}])
+def test_an_entry_edited_by_hand(project: Project, figures: Json) -> None:
+    project.edit_lock(lambda lock: lock["plans"][NAME].update(figures=figures))
     said = project.check()
     assert said.code == 1
     assert said.plan()["verdict"] == "edited"
@@ -191,6 +192,13 @@ def test_a_corrupt_lock_is_exit_2_and_is_not_overwritten(project: Project, corru
     assert f"meshwright check {project.folder} --update" in said.finding("invalid", LOCK)["fix"]
     assert project.cli("check", str(project.folder), "--update") == 2
     assert project.lock_text() == before
+
+
+def test_paths_are_those_of_the_repository(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.edit(tighten_slo)
+    monkeypatch.chdir(project.folder)
+    assert project.cli("check", ".", "--github") == 1
+    assert f"::error file={NAME},line=1," in project.cli.out
 
 
 def test_a_missing_lock_says_how_to_make_it(project: Project) -> None:
