@@ -64,11 +64,9 @@ def compare(name: str, was: LockedPlan, planned: Planned, policy: Policy, *, acc
     """What became of a locked plan; ``accept`` is the command that would lock the plan of now."""
     now = planned.entry
     changed = changes(was.inputs, now.inputs)
-    if was.is_sealed:
-        findings = _graded(Comparison(was, now, planned.plan, changed, accept), policy)
-    else:
-        # What stands in such an entry may be anything: there is nothing to compare with.
-        findings = [_edited(accept)]
+    given = Comparison(was, now, planned.plan, changed, accept)
+    # What stands in an entry edited by hand may be anything: there is nothing to compare with.
+    findings = _graded(given, policy) if was.is_sealed else [_edited(accept)]
     differs = _without_seal(was) != _without_seal(now)
     return PlanCheck(name, _verdict(findings, differs=differs), tuple(findings), changed, now.digest, was.figures, now.figures)
 
