@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+from ortools.sat.python import cp_model
 
 from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
 from solver.intra_op_ilp import pareto_by_integer_programs, solve_weighted
@@ -81,3 +82,40 @@ def test_a_wide_graph_goes_to_the_integer_programs(monkeypatch: pytest.MonkeyPat
     expected = [point.cost[:3] for point in frontier(problem)]
     monkeypatch.setattr("solver.intra_op.MAX_TABLE", 0)
     assert [point.cost[:3] for point in frontier(problem)] == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_integer_programs_agree_with_cp_sat_where_force_is_too_slow(seed: int) -> None:
+    """12 operators with 4 strategies each, under a memory limit: HiGHS by PuLP against another kind of solver."""
+    rng = np.random.default_rng(seed)
+    nodes = [rng.integers(0, 50, (4, 2)).astype(float) for _ in range(12)]
+    pairs = [(u, v) for u, v in itertools.combinations(range(12), 2) if rng.random() < 0.25]
+    edges = [(u, v, np.stack([rng.integers(0, 30, (4, 4)), np.zeros((4, 4), int)], axis=2).astype(float)) for u, v in pairs]
+    limit = float(sum(np.median(costs[:, 1]) for costs in nodes)) * 0.8
+    answer = solve_weighted(nodes, edges, weights=[1, 0], limits=[None, limit])
+
+    model = cp_model.CpModel()
+    picks = [[model.new_bool_var(f"s{v}{i}") for i in range(4)] for v in range(12)]
+    for options in picks:
+        model.add_exactly_one(options)
+    model.add(
+        sum(p * int(c) for options, costs in zip(picks, nodes, strict=True) for p, c in zip(options, costs[:, 1], strict=True))
+        <= int(limit)
+    )
+    total = sum(
+        p * int(c) for options, costs in zip(picks, nodes, strict=True) for p, c in zip(options, costs[:, 0], strict=True)
+    )
+    for u, v, table in edges:
+        for i, j in np.ndindex(4, 4):
+            both = model.new_bool_var(f"e{u}{v}{i}{j}")
+            model.add_bool_or([picks[u][i].negated(), picks[v][j].negated(), both])
+            total += both * int(table[i, j, 0])
+    model.minimize(total)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    assert solver.solve(model) == cp_model.OPTIMAL
+    assert answer is not None
+    problem = IntraOpProblem(tuple(nodes), tuple(ReshardEdge(u, v, table) for u, v, table in edges), n_objectives=2)
+    time_s, memory = evaluate(problem, answer.choice)
+    assert memory <= limit
+    assert time_s == solver.objective_value
