@@ -9,7 +9,6 @@ from app.exporters.command import Words, command_text, flag, node_assumptions, t
 from app.exporters.export import Export
 from app.exporters.launchable import recompute_differs, recompute_mode
 from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
-from costmodels.errors import ExportError
 from costmodels.memory import Optimizer
 from costmodels.units import DType
 from solver.plan import Plan
@@ -29,13 +28,6 @@ def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
     assert isinstance(workload, TrainingWorkload) and plan.axes is not None
     shape = decoder_shape(request.model)
     zero_stage = plan.stages[0].zero_stage
-    if workload.optimizer is Optimizer.MUON and zero_stage > 0:
-        raise ExportError(
-            "Megatron-LM's Muon runs without its distributed optimizer and without FSDP",
-            given=f"ZeRO stage {zero_stage}",
-            allowed="ZeRO stage 0",
-            remedy="plan again with search.zero_stages: [0], or with another optimizer",
-        )
     parts = [
         *torchrun(request, plan.devices),
         ("pretrain_gpt.py",),

@@ -67,5 +67,7 @@ def walk_back_exactly(candidates: Candidates, tails: Floats, limit: float) -> In
                     break
             if found:
                 break
-        assert found, "a finite tail has no candidate that made it"
+        if not found:
+            # Not an assert: pytest rewrites those in packages with a plugin, and numba can't compile what it writes.
+            raise AssertionError("a finite tail has no candidate that made it")
     return chain

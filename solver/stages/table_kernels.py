@@ -192,7 +192,9 @@ def walk_back(candidates: Candidates, fewest: Ints, tails: Floats, limit: float)
                     break
             if found:
                 break
-        assert found, "a finite tail has no candidate that made it"
+        if not found:
+            # Not an assert: pytest rewrites those in packages with a plugin, and numba can't compile what it writes.
+            raise AssertionError("a finite tail has no candidate that made it")
     return chain[:length][::-1].copy()
 
 
