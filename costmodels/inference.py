@@ -20,6 +20,7 @@ from costmodels.engine_profile import EngineProfile
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.kernel_calibration_file import kernel_calibration
 from costmodels.one_shot_all_reduce import serving_all_reduce_s
+from costmodels.operator_time import vector_kernel
 from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, matmul_shape
 from costmodels.queueing.step_times import StepTimes
 from costmodels.tensor_parallel import VOCAB, leaves_partial_sums, local_sizes
@@ -210,7 +211,7 @@ def _operator_s(
         # Rows of a lookup are read and written; norms and activation functions read inputs and write outputs.
         inputs = outputs if operator.kind is OperatorKind.EMBEDDING else sum(t.elements(local) for t in operator.inputs)
         moved = tokens * (inputs + outputs) * activation_bytes
-        time = np.asarray(memory_bound_s(device, moved, kernel=_vector_kernel(operator)), dtype=np.float64)
+        time = np.asarray(memory_bound_s(device, moved, kernel=vector_kernel(operator)), dtype=np.float64)
     if tp_topology.n > 1 and leaves_partial_sums(operator):
         time = time + serving_all_reduce_s(tokens * outputs * activation_bytes, tp_topology)
     return time
@@ -226,15 +227,6 @@ def _quantisation_s(device: Device, dtype: DType) -> float:
     if dtype is DType.BF16 or dtype not in curves or DType.BF16 not in curves:
         return 0.0
     return max(0.0, curves[dtype].curve.launch_s - curves[DType.BF16].curve.launch_s)
-
-
-def _vector_kernel(operator: Operator) -> VectorKernel:
-    """The kind of memory-bound kernel that runs an operator; one FLOP an element is an addition."""
-    if operator.kind is OperatorKind.NORM:
-        return VectorKernel.NORM
-    if operator.kind is OperatorKind.EMBEDDING:
-        return VectorKernel.GATHER
-    return VectorKernel.ACTIVATION if operator.flops_per_element > 1 else VectorKernel.STREAM
 
 
 def _head_s(

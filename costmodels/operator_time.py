@@ -43,7 +43,7 @@ def operator_time(
     if operator.kind is OperatorKind.SCAN and operator.chunk is not None:
         return _chunked_scan_time(operator, sizes, device=device, dtype=dtype)
     forward_bytes, backward_bytes = _bytes_moved(operator, sizes, dtype)
-    kernel = _vector_kernel(operator)
+    kernel = vector_kernel(operator)
     return OperatorTime(
         float(memory_bound_s(device, forward_bytes, kernel=kernel)),
         float(memory_bound_s(device, backward_bytes, kernel=kernel)),
@@ -126,7 +126,7 @@ def _attention_time(operator: Operator, sizes: Mapping[str, int], *, device: Dev
     return OperatorTime(forward, backward)
 
 
-def _vector_kernel(operator: Operator) -> VectorKernel:
+def vector_kernel(operator: Operator) -> VectorKernel:
     """The kind of memory-bound kernel that runs a vector operator; one FLOP an element is an addition."""
     if operator.kind is OperatorKind.NORM and not operator.weights:
         # A fused softmax holds its row in registers; the curve of norms is of kernels that read their rows twice.
