@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
+from costmodels.implementation import VectorKernels
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
 from costmodels.units import DType
@@ -53,7 +54,7 @@ class BlockSetting:
     """Everything the costs of a block depend on besides the block.
 
     seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
-    stream between blocks; ``padded`` dims need not divide by tp.
+    stream between blocks; ``padded`` dims need not divide by tp; ``kernels`` are those of the framework.
     """
 
     device: Device
@@ -66,6 +67,7 @@ class BlockSetting:
     boundary: Spec
     space: Space
     padded: frozenset[str] = frozenset()
+    kernels: VectorKernels = VectorKernels.FUSED
 
     @property
     def tp(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from costmodels.implementation import VectorKernels
 from costmodels.units import GIB, DType
 
 GB = 10**9
@@ -58,6 +59,7 @@ class Convention:
     gradient_dtype: DType = DType.FP32
     reduction: GradientReduction = GradientReduction.OVERLAPPED
     attention: Attention = Attention.FUSED
+    kernels: VectorKernels = VectorKernels.FUSED
     dropout: Dropout = Dropout.NONE
     memory_rank: MemoryRank = MemoryRank.FULLEST
     memory_count: MemoryCount = MemoryCount.PROCESS
@@ -87,26 +89,39 @@ CONVENTIONS: Mapping[str, Convention] = {
         "vocabulary and optimizer unstated: 32000 as in the catalogue; ZeRO-1, since 7B on cp 8 would not fit without",
         vocab=32000,
         zero_stage=1,
+        kernels=VectorKernels.EAGER,
         memory_rank=MemoryRank.MEAN,
     ),
     "vtrain_single": _VTRAIN,
     "vtrain_multi": _VTRAIN,
     "aleph_layouts": Convention(
-        "its paper shards the optimizer (ZeRO-1); gradients in 16 bits, since 13B on one device would not fit with fp32 ones",
+        "its paper shards the optimizer (ZeRO-1), and tells its fused RMS norm from PyTorch's; gradients in 16 bits, since 13B "
+        "on one device would not fit with fp32 ones",
         zero_stage=1,
+        kernels=VectorKernels.EAGER,
         gradient_dtype=DType.BF16,
     ),
-    "mosaic": Convention("Composer's FSDP mixed precision reduces gradients in fp32", zero_stage=3),
+    "mosaic": Convention(
+        "Composer's FSDP mixed precision reduces gradients in fp32; PyTorch's modules, not compiled",
+        zero_stage=3,
+        kernels=VectorKernels.EAGER,
+    ),
     "mbridge_pretrain": Convention("Megatron-Bridge recipes: distributed optimizer, fp32 main gradients", zero_stage=1),
     "mbridge_sftlora": Convention("Megatron-Bridge recipes: distributed optimizer", zero_stage=1),
     "nemo2407": Convention("NeMo 24.07 recipes: distributed optimizer with overlap", zero_stage=1),
     "torchtitan": Convention(
-        "FSDP2 reduces in fp32; memory is what PyTorch reserved, in GiB", zero_stage=3, memory_count=MemoryCount.ALLOCATED
+        "FSDP2 reduces in fp32; memory is what PyTorch reserved, in GiB; not compiled unless a row says so",
+        zero_stage=3,
+        kernels=VectorKernels.EAGER,
+        memory_count=MemoryCount.ALLOCATED,
     ),
     "bigscience_1b3_v100": _MEGATRON_FP16,
     "bigscience_v100": _MEGATRON_FP16,
     "internevo": Convention(
-        "InternEvo 7B_sft.py: ZeRO-1 with overlap, bf16 gradients", zero_stage=1, gradient_dtype=DType.BF16
+        "InternEvo 7B_sft.py: ZeRO-1 with overlap, bf16 gradients; its RMS norm is Apex's kernel",
+        zero_stage=1,
+        gradient_dtype=DType.BF16,
+        kernels=VectorKernels.FUSED_NORMS,
     ),
     "korthikanti_tab5": Convention("Megatron-LM of 2022: no fused attention, dropout", dropout=Dropout.MASKED),
     "korthikanti_fig1_mem": Convention(
@@ -117,9 +132,10 @@ CONVENTIONS: Mapping[str, Convention] = {
         memory_count=MemoryCount.ALLOCATED,
     ),
     "paddlenlp": Convention(
-        "memory is max_memory_allocated in GiB",
+        "memory is max_memory_allocated in GiB; its configurations for these runs turn the fused RMS norm off",
         zero_stage=2,
         gradient_dtype=DType.BF16,
+        kernels=VectorKernels.EAGER,
         memory_count=MemoryCount.ALLOCATED,
     ),
     "simumax_b200": Convention(

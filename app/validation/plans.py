@@ -10,6 +10,7 @@ from app.validation.conventions import Convention
 from app.validation.models import model_graph
 from app.validation.rows import Run
 from app.validation.unpredicted import NotPredictedError
+from costmodels.implementation import VectorKernels
 from costmodels.memory import MAX_ZERO_STAGE
 from costmodels.operators import SEQ
 from costmodels.units import DType
@@ -30,11 +31,13 @@ _SCHEDULES = ("", "1f1b", "interleaved-1f1b")
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """The plan that a run used: a candidate of its request's space, and model chunks a pipeline rank (1: plain 1F1B)."""
+    """The plan that a run used: a candidate of its request's space, model chunks a pipeline rank (1: plain 1F1B), and the
+    kernels that its framework runs between matrix products."""
 
     request: PlanRequest
     candidate: Candidate
     chunks: int
+    kernels: VectorKernels
 
 
 def given_plan(run: Run, source: Convention) -> GivenPlan:
@@ -61,7 +64,8 @@ def given_plan(run: Run, source: Convention) -> GivenPlan:
     )
     boundary = sharded(SEQ) if run.sequence_parallel and mesh.tp > 1 and run.seq_len % mesh.tp == 0 else REPLICATED
     candidate = Candidate(mesh, microbatch, count, _zero_stage(run.zero, source), boundary, (_RECOMPUTE[run.recompute],))
-    return GivenPlan(PlanRequest(model_graph(run, source), cluster, workload), candidate, vpp)
+    request = PlanRequest(model_graph(run, source), cluster, workload)
+    return GivenPlan(request, candidate, vpp, run.kernels or source.kernels)
 
 
 def _mesh(run: Run) -> Mesh:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Never
 
 from costmodels.errors import InvalidInputError
+from costmodels.implementation import VectorKernels
 
 COLUMNS = (
     "source_id",
@@ -81,7 +82,10 @@ class Quality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was run: model, cluster and plan, with None where the table is silent. ``line`` is its line in the file."""
+    """What was run: model, cluster and plan, with None where the table is silent.
+
+    ``line`` is its line in the file; ``kernels`` is what its notes say of the kernels between matrix products.
+    """
 
     line: int
     source: str
@@ -117,6 +121,7 @@ class Run:
     recompute: str
     schedule: str
     flash_attention: int | None
+    kernels: VectorKernels | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +208,21 @@ def _measured_run(cells: _Cells) -> MeasuredRun:
         recompute=cells.text("recompute"),
         schedule=cells.text("schedule"),
         flash_attention=cells.count("flash_attention"),
+        kernels=_stated_kernels(cells.text("notes")),
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
     return MeasuredRun(run, Outcome(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
+
+
+_KERNELS_IN_NOTES = {
+    "rms kernel": VectorKernels.FUSED_NORMS,
+    "compile": VectorKernels.COMPILED,
+    "eager": VectorKernels.EAGER,
+}
+
+
+def _stated_kernels(notes: str) -> VectorKernels | None:
+    return next((kernels for words, kernels in _KERNELS_IN_NOTES.items() if words in notes.lower()), None)
 
 
 def _step_time_s(run: Run, cells: _Cells) -> float | None:

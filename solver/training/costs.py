@@ -13,6 +13,7 @@ import numpy.typing as npt
 from costmodels.cluster import Device, group_topology
 from costmodels.collectives import Collective, collective_s
 from costmodels.compute import memory_bound_s
+from costmodels.implementation import VectorKernels
 from costmodels.memory import framework_overhead_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
 from costmodels.operators import OperatorKind
 from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem
@@ -23,6 +24,7 @@ from solver.recompute import kept_tensors, recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.sharding import REPLICATED
 from solver.training.host import HostTime, host_time
+from solver.training.implementation import vector_kernels
 from solver.training.space import Candidate, padded_dims
 from solver.training.state_sync import StateSync, state_sync
 
@@ -88,13 +90,17 @@ class StageParts:
 
 
 class TrainingCosts:
-    """Costs of a request's candidates. Block frontiers are computed once for each distinct setting."""
+    """Costs of a request's candidates. Block frontiers are computed once for each distinct setting.
 
-    def __init__(self, request: PlanRequest):
+    ``kernels`` overrides what the request's launcher runs between matrix products.
+    """
+
+    def __init__(self, request: PlanRequest, *, kernels: VectorKernels | None = None):
         assert isinstance(request.workload, TrainingWorkload)
         self.request = request
         self.model: ModelGraph = request.model
         self.workload: TrainingWorkload = request.workload
+        self.kernels = kernels or vector_kernels(request.search)
         self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}
         self._costs: dict[tuple[str, BlockSetting, tuple[int, ...]], FloatArray] = {}
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
@@ -142,6 +148,7 @@ class TrainingCosts:
                 boundary=candidate.boundary,
                 space=self.request.search.space,
                 padded=padded_dims(self.request.search),
+                kernels=self.kernels,
             )
             for device in kind.devices
         )
