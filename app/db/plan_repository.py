@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 
-from sqlalchemy import Engine, Insert, RowMapping, select
-from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+from sqlalchemy import Connection, Engine, select
 
+from app.db.dialects import in_utc, insert_if_absent
 from app.db.engine import is_sqlite, reading, writing
+from app.db.metadata import DEFAULT_TENANT
+from app.db.scope import owned
 from app.db.tables import plans
 
 
@@ -63,22 +62,23 @@ STORED_COLUMNS = tuple(plans.c[name] for name in StoredPlan.__dataclass_fields__
 
 
 class PlanRepository:
-    """Reads and writes of the ``plans`` table. Every method raises StoreError when the database can't serve it."""
+    """Reads and writes of one tenant's rows of ``plans``. Every method raises StoreError when the database can't serve it."""
 
-    def __init__(self, engine: Engine):
-        self._engine = engine
+    def __init__(self, engine: Engine, tenant: str = DEFAULT_TENANT):
+        self._engine, self._tenant = engine, tenant
 
     def find(self, digest: str) -> StoredPlan | None:
         """The plan stored under a digest."""
+        query = owned(select(*STORED_COLUMNS), plans, self._tenant).where(plans.c.digest == digest)
         with reading(self._engine) as connection:
-            row = connection.execute(select(*STORED_COLUMNS).where(plans.c.digest == digest)).mappings().one_or_none()
-        return None if row is None else StoredPlan(**_in_utc(row))
+            row = connection.execute(query).mappings().one_or_none()
+        return None if row is None else StoredPlan(**in_utc(row))
 
     def find_by_prefix(self, prefix: str, *, limit: int) -> tuple[str, ...]:
         """At most ``limit`` digests that start with a prefix, in order."""
         with reading(self._engine) as connection:
             found = connection.execute(
-                select(plans.c.digest)
+                owned(select(plans.c.digest), plans, self._tenant)
                 .where(plans.c.digest >= prefix, plans.c.digest < prefix + "~")
                 .order_by(plans.c.digest)
                 .limit(limit)
@@ -88,18 +88,22 @@ class PlanRepository:
     def add(self, plan: StoredPlan) -> tuple[StoredPlan, bool]:
         """Store a plan unless its digest is stored already; the plan that is stored now, and whether it is this one."""
         with writing(self._engine) as connection:
-            values = {name: getattr(plan, name) for name in StoredPlan.__dataclass_fields__}
-            insert = self._insert_if_absent().values(values).returning(plans.c.id)
-            added = connection.execute(insert).scalar_one_or_none()
-        if added is not None:
-            return plan, True
+            if self.add_with(connection, plan):
+                return plan, True
         first = self.find(plan.digest)
         assert first is not None, "a plan that was there a moment ago; plans are never deleted"
         return first, False
 
+    def add_with(self, connection: Connection, plan: StoredPlan) -> bool:
+        """Store a plan unless its digest is stored already, in the caller's transaction; whether it is new."""
+        values = {name: getattr(plan, name) for name in StoredPlan.__dataclass_fields__}
+        insert = insert_if_absent(plans, ["tenant", "digest"], is_sqlite=is_sqlite(self._engine))
+        added = connection.execute(insert.values(tenant=self._tenant, **values).returning(plans.c.id))
+        return added.scalar_one_or_none() is not None
+
     def page(self, wanted: PlanFilter, *, before: int | None, limit: int) -> tuple[PlanSummary, ...]:
         """Newest plans first: at most ``limit`` of those that arrived before row ``before``."""
-        query = select(*SUMMARY_COLUMNS).order_by(plans.c.id.desc()).limit(limit)
+        query = owned(select(*SUMMARY_COLUMNS), plans, self._tenant).order_by(plans.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(plans.c.id < before)
         if wanted.model is not None:
@@ -107,17 +111,4 @@ class PlanRepository:
         if wanted.feasible is not None:
             query = query.where(plans.c.feasible.is_(wanted.feasible))
         with reading(self._engine) as connection:
-            return tuple(PlanSummary(**_in_utc(row)) for row in connection.execute(query).mappings())
-
-    def _insert_if_absent(self) -> Insert:
-        if is_sqlite(self._engine):
-            return sqlite_insert(plans).on_conflict_do_nothing(index_elements=["digest"])
-        return postgresql_insert(plans).on_conflict_do_nothing(index_elements=["digest"])
-
-
-def _in_utc(row: RowMapping | Mapping[str, Any]) -> dict[str, Any]:
-    """The row with its time in UTC: SQLite gives it back without a zone."""
-    values = dict(row)
-    moment: datetime = values["created_at"]
-    values["created_at"] = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    return values
+            return tuple(PlanSummary(**in_utc(row)) for row in connection.execute(query).mappings())

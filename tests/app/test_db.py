@@ -6,7 +6,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from sqlalchemy import Engine, inspect, text
 from app.db.engine import open_engine, reading, writing
 from app.db.migrate import HEAD_REVISION, current_revision, downgrade, ensure_ready, is_at_head, upgrade
 from app.db.plan_repository import PlanFilter, PlanRepository, StoredPlan
-from app.db.tables import metadata
+from app.db.schema import metadata
 from app.errors import StoreError
 from app.settings import SettingError
 
@@ -214,3 +214,29 @@ def test_an_unreachable_postgresql_is_a_store_error() -> None:
     with pytest.raises(StoreError) as caught:
         current_revision(engine)
     assert "secret" not in str(caught.value)
+
+
+def test_plans_of_the_last_release_survive_the_way_up_and_down(empty: Engine) -> None:
+    upgrade(empty, "0001")
+    columns = "digest, created_at, model, kind, feasible, status, devices, tokens_per_s, plan, request"
+    values = ":digest, :created_at, :model, :kind, :feasible, :status, :devices, :tokens_per_s, :plan, :request"
+    with writing(empty) as connection:
+        connection.execute(text(f"INSERT INTO plans ({columns}) VALUES ({values})"), [asdict(ROW), asdict(numbered(1))])
+        before = connection.execute(text(f"SELECT id, {columns} FROM plans ORDER BY id")).all()
+    upgrade(empty)
+    assert PlanRepository(empty).find(ROW.digest) == ROW
+    PlanRepository(empty, "other").add(ROW)
+    downgrade(empty, "0001")
+    with reading(empty) as connection:
+        assert connection.execute(text(f"SELECT id, {columns} FROM plans ORDER BY id")).all() == before
+
+
+def test_each_tenant_has_plans_of_its_own(engine: Engine) -> None:
+    ours, theirs = PlanRepository(engine, "ours"), PlanRepository(engine, "theirs")
+    other = replace(ROW, plan="{}")
+    assert ours.add(ROW) == (ROW, True)
+    assert theirs.find(ROW.digest) is None
+    assert theirs.find_by_prefix("sha256:", limit=9) == ()
+    assert theirs.page(PlanFilter(), before=None, limit=9) == ()
+    assert theirs.add(other) == (other, True)
+    assert ours.find(ROW.digest) == ROW

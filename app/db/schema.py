@@ -1,0 +1,10 @@
+"""Every table of the database, known to one metadata: what migrations and their test compare with."""
+
+from __future__ import annotations
+
+from app.db import fleet_tables, job_tables, tables
+from app.db.metadata import metadata
+
+TABLES = (tables.plans, job_tables.jobs, fleet_tables.registered)
+
+__all__ = ["TABLES", "metadata"]
