@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
+from costmodels.expert_parallel import expert_dims, expert_region
 from costmodels.implementation import VectorKernels
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
@@ -35,18 +36,22 @@ class Criterion(IntEnum):
     SYNC_S = 3
     """Once a step: all-reduce over tp of gradients of weights that every rank holds but uses on its share of tokens."""
     PARAMETERS = 4
-    """Parameters a rank stores."""
+    """Parameters a rank stores, those of experts spread over the ep axis left out."""
     SAVED_BYTES = 5
     """Activations kept for backward, nothing recomputed."""
     SELECTIVE_BYTES = 6
     """Activations kept under selective recomputation."""
     TRANSIENT_BYTES = 7
     """Buffers that live only while the block runs."""
+    EXPERT_PARAMETERS = 8
+    """Parameters a rank stores of experts spread over the ep axis, which fewer ranks share."""
     # What follows is part of TIME_S and only reported.
-    TP_COMM_S = 8
+    TP_COMM_S = 9
     """Part of TIME_S that is tensor-parallel communication."""
-    CP_COMM_S = 9
+    CP_COMM_S = 10
     """Part of TIME_S that is context-parallel communication not hidden under attention."""
+    EP_COMM_S = 11
+    """Part of TIME_S that is the exchange of tokens between ranks that hold different experts."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ class BlockSetting:
     """Everything the costs of a block depend on besides the block.
 
     seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
-    stream between blocks; ``padded`` dims need not divide by tp; ``kernels`` are those of the framework.
+    stream between blocks; ``padded`` dims need not divide by tp; ``kernels`` are those of the framework. Without an
+    ``ep_topology`` each rank holds all experts.
     """
 
     device: Device
@@ -68,6 +74,7 @@ class BlockSetting:
     space: Space
     padded: frozenset[str] = frozenset()
     kernels: VectorKernels = VectorKernels.FUSED
+    ep_topology: GroupTopology | None = None
 
     @property
     def tp(self) -> int:
@@ -78,6 +85,11 @@ class BlockSetting:
     def cp(self) -> int:
         """Context-parallel degree."""
         return self.cp_topology.n
+
+    @property
+    def ep(self) -> int:
+        """Expert-parallel degree."""
+        return 1 if self.ep_topology is None else self.ep_topology.n
 
 
 @dataclass(frozen=True)
@@ -133,10 +145,12 @@ class _Costing:
         self.is_last = graph.layers[-1] == block.name
         self.kept: KeptTensors = kept_tensors(block)
         self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
+        self.region = expert_region(block.operators)
 
     def node(self, operator: Operator, strategy: Strategy) -> FloatArray:
         """Cost vector of one operator under a strategy; conversions at the block's own boundary included."""
-        setting, local = self.setting, strategy.local_sizes(self.sizes, self.setting.tp)
+        setting = self.setting
+        local = self.region.local_sizes(operator, strategy.local_sizes(self.sizes, setting.tp), ep=setting.ep)
         cost = np.zeros(len(Criterion))
         time = operator_time(
             operator,
@@ -150,7 +164,8 @@ class _Costing:
         cost[Criterion.FORWARD_S] = time.forward_s
         if operator.name in self.kept.selective_reruns:
             cost[Criterion.SELECTIVE_S] = time.forward_s
-        cost[Criterion.PARAMETERS] = parameters(operator, local)
+        spread = setting.ep > 1 and expert_dims(operator)
+        cost[Criterion.EXPERT_PARAMETERS if spread else Criterion.PARAMETERS] = parameters(operator, local)
         cost[Criterion.SYNC_S] = self._gradient_sync_s(operator, strategy, local)
         if operator.kind is OperatorKind.LOSS:
             # The softmax holds the logits in fp32 and writes their gradient beside them.
@@ -159,6 +174,7 @@ class _Costing:
         for tensor in operator.outputs:
             self._add_saved(cost, tensor, local)
         self._add_boundary(cost, operator, strategy)
+        self._add_expert_parallel(cost, operator, strategy)
         if operator.kind is OperatorKind.ATTENTION and setting.cp > 1:
             self._add_context_parallel(cost, operator, local, time.forward_s, time.backward_s)
         return cost
@@ -212,6 +228,19 @@ class _Costing:
         whole = [weight for weight in operator.weights if not _splits(strategy, weight)]
         size = sum(weight.elements(local) for weight in whole) * self.setting.gradient_dtype.size_bytes
         return float(collective_s(Collective.ALL_REDUCE, size, self.setting.tp_topology)) if size else 0.0
+
+    def _add_expert_parallel(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
+        """All-to-all of the rows that go to other ranks' experts or come back, and of their gradients; nothing hides it."""
+        if self.setting.ep_topology is None:
+            return
+        local = strategy.local_sizes(self.sizes, self.setting.tp)
+        for name, tensor in self.region.exchanged:
+            if name == operator.name:
+                size = tensor.elements(local) * self.setting.dtype.size_bytes
+                each_s = float(collective_s(Collective.ALL_TO_ALL, size, self.setting.ep_topology))
+                cost[Criterion.TIME_S] += 2 * each_s
+                cost[Criterion.FORWARD_S] += each_s
+                cost[Criterion.EP_COMM_S] += 2 * each_s
 
     def _add_context_parallel(
         self, cost: FloatArray, operator: Operator, local: dict[str, int], forward_s: float, backward_s: float

@@ -44,17 +44,29 @@ def _strides(sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class StageTopology:
-    """What each axis of a stage's mesh sees. ``state`` is dp x cp: the group that shares gradients and ZeRO shards."""
+    """What each axis of a stage's mesh sees.
+
+    ``state`` is dp x cp: the group that shares gradients and ZeRO shards. Experts lie on ep of its ranks; ``expert_state``
+    is the group of dp x cp / ep ranks with the same experts.
+    """
 
     tp: GroupTopology
     cp: GroupTopology
     state: GroupTopology
+    ep: GroupTopology
+    expert_state: GroupTopology
 
 
-def stage_topology(cluster: Cluster, *, first: int, dp: int, tp: int, cp: int) -> StageTopology:
-    """Topologies of a stage that starts at rank ``first`` and holds dp x cp x tp ranks in Megatron's order."""
+def stage_topology(cluster: Cluster, *, first: int, dp: int, tp: int, cp: int, ep: int = 1) -> StageTopology:
+    """Topologies of a stage that starts at rank ``first`` and holds dp x cp x tp ranks in Megatron's order.
+
+    Experts are laid out by themselves, tp innermost, then ep, then the ranks that share experts (megatron.core.parallel_state
+    builds a second generator of ranks for them).
+    """
     return StageTopology(
         tp=group_topology(cluster, n=tp, stride=1, first=first),
         cp=group_topology(cluster, n=cp, stride=tp, first=first),
         state=group_topology(cluster, n=dp * cp, stride=tp, first=first),
+        ep=group_topology(cluster, n=ep, stride=tp, first=first),
+        expert_state=group_topology(cluster, n=dp * cp // ep, stride=tp * ep, first=first),
     )

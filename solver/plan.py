@@ -192,6 +192,7 @@ class TimeBreakdown:
     dp_comm_s: float
     bubble_s: float
     optimizer_s: float
+    ep_comm_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

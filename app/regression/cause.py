@@ -53,12 +53,13 @@ class Driver(Enum):
         return place, int(bool(re.search(r"(^model\.order|\.name|^cluster\.order)$", change.field))), change.field
 
 
-COMMUNICATION_PARTS = frozenset({"tp_comm_s", "cp_comm_s", "pp_comm_s", "dp_comm_s"})
+COMMUNICATION_PARTS = frozenset({"tp_comm_s", "cp_comm_s", "pp_comm_s", "dp_comm_s", "ep_comm_s"})
 PART_NAMES = {
     "compute_s": "compute",
     "recompute_s": "recompute",
     "tp_comm_s": "tp communication",
     "cp_comm_s": "cp communication",
+    "ep_comm_s": "ep communication",
     "pp_comm_s": "pp communication",
     "dp_comm_s": "dp communication",
     "bubble_s": "bubble",

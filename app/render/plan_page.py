@@ -114,7 +114,7 @@ def _layout(plan: Plan) -> str:
 
 
 def _time(breakdown: TimeBreakdown) -> Group:
-    exposed = breakdown.tp_comm_s + breakdown.cp_comm_s + breakdown.pp_comm_s + breakdown.dp_comm_s
+    exposed = breakdown.tp_comm_s + breakdown.cp_comm_s + breakdown.pp_comm_s + breakdown.dp_comm_s + breakdown.ep_comm_s
     amounts = (
         ("compute", breakdown.compute_s),
         ("recompute", breakdown.recompute_s),
@@ -124,7 +124,13 @@ def _time(breakdown: TimeBreakdown) -> Group:
     )
     whole = sum(amount for _, amount in amounts)
     parts = tuple(Part(name, amount, seconds(amount)) for name, amount in amounts)
-    kinds = (("tp", breakdown.tp_comm_s), ("cp", breakdown.cp_comm_s), ("pp", breakdown.pp_comm_s), ("dp", breakdown.dp_comm_s))
+    kinds = (
+        ("tp", breakdown.tp_comm_s),
+        ("cp", breakdown.cp_comm_s),
+        ("pp", breakdown.pp_comm_s),
+        ("dp", breakdown.dp_comm_s),
+        ("ep", breakdown.ep_comm_s),
+    )
     named = ", ".join(f"{name} {seconds(amount)}" for name, amount in kinds if amount > 0)
     lines: list[RenderableType] = [Text(f"Time of a step, {seconds(whole)}", style="bold"), parts_table(parts, whole)]
     if named:

@@ -99,17 +99,21 @@ def _extra_without_overlap(
         setting = costs.settings(candidate, kind)[0]
         by_block = [costs.block_cost(n, setting, c) for n, c in zip(costs.block_names, decision.sharding, strict=True)]
         layers = costs.layer_block[span.first : span.last + 1]
-        parameters = sum(float(by_block[i][Criterion.PARAMETERS]) for i in layers)
         synchronised_s = sum(float(by_block[i][Criterion.SYNC_S]) for i in layers)
-        group = kind.topology.state
-        gradients = parameters * workload.gradient_dtype.size_bytes
-        if candidate.zero_stage == 0:
-            reduction_s = collective_s(Collective.ALL_REDUCE, gradients, group)
-        else:
-            gathered = parameters * workload.precision.size_bytes
-            reduction_s = collective_s(Collective.REDUCE_SCATTER, gradients, group)
-            reduction_s += collective_s(Collective.ALL_GATHER, gathered, group)
-        extra_s.append(float(reduction_s) + synchronised_s + float(optimizer[span.first : span.last + 1].sum()))
+        reduction_s = 0.0
+        for criterion, group in (
+            (Criterion.PARAMETERS, kind.topology.state),
+            (Criterion.EXPERT_PARAMETERS, kind.topology.expert_state),
+        ):
+            parameters = sum(float(by_block[i][criterion]) for i in layers)
+            gradients = parameters * workload.gradient_dtype.size_bytes
+            if candidate.zero_stage == 0:
+                reduction_s += float(collective_s(Collective.ALL_REDUCE, gradients, group))
+            else:
+                gathered = parameters * workload.precision.size_bytes
+                reduction_s += float(collective_s(Collective.REDUCE_SCATTER, gradients, group))
+                reduction_s += float(collective_s(Collective.ALL_GATHER, gathered, group))
+        extra_s.append(reduction_s + synchronised_s + float(optimizer[span.first : span.last + 1].sum()))
     return extra_s
 
 

@@ -30,6 +30,8 @@ def summary(candidate: Candidate) -> str:
     """One line that names a candidate."""
     mesh = candidate.mesh
     parts = [f"dp {mesh.dp}", f"tp {mesh.tp}", f"pp {mesh.pp}", f"cp {mesh.cp}", f"micro-batch {candidate.microbatch}"]
+    if mesh.ep > 1:
+        parts.append(f"ep {mesh.ep}")
     parts.append(f"ZeRO-{candidate.zero_stage}")
     if candidate.boundary.dim is not None:
         parts.append("sequence parallel")

@@ -21,9 +21,11 @@ def time_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[Stag
     layers = slice(span.first, span.last + 1)
     parts = table.parts
     compute = float(parts.compute_s[layers].sum())
-    tp, cp, dp = (float(part[layers].sum()) for part in (parts.tp_comm_s, parts.cp_comm_s, parts.dp_comm_s))
+    tp, cp, dp, ep = (
+        float(part[layers].sum()) for part in (parts.tp_comm_s, parts.cp_comm_s, parts.dp_comm_s, parts.ep_comm_s)
+    )
     optimizer = float(parts.optimizer_s[layers].sum())
-    rerun = stage.time_s - table.boundary_s - compute - tp - cp - dp
+    rerun = stage.time_s - table.boundary_s - compute - tp - cp - dp - ep
     return TimeBreakdown(
         compute_s=m * compute,
         recompute_s=m * (rerun if span.recompute is not Recompute.NONE else 0.0),
@@ -33,4 +35,5 @@ def time_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[Stag
         dp_comm_s=m * dp + stage.extra_s - optimizer,
         bubble_s=max(0.0, cost.step_time_s - m * stage.time_s - stage.extra_s),
         optimizer_s=optimizer,
+        ep_comm_s=m * ep,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,9 +26,11 @@ from solver.sharding import REPLICATED
 from solver.training.host import HostTime, host_time
 from solver.training.implementation import vector_kernels
 from solver.training.space import Candidate, padded_dims
-from solver.training.state_sync import StateSync, state_sync
+from solver.training.state_sync import SharedParameters, StateSync, state_sync
 
 FloatArray = npt.NDArray[np.float64]
+
+_COMMUNICATION = [Criterion.TP_COMM_S, Criterion.CP_COMM_S, Criterion.EP_COMM_S]
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class StageParts:
     tp_comm_s: FloatArray
     cp_comm_s: FloatArray
     dp_comm_s: FloatArray
+    ep_comm_s: FloatArray
     optimizer_s: FloatArray
     overhead_bytes: float
 
@@ -127,7 +130,7 @@ class TrainingCosts:
             groups = cluster.groups_spanned(first, mesh.stage_devices)
             devices = tuple(dict.fromkeys(group.node.device.name for group in groups))
             by_name = {group.node.device.name: group.node.device for group in groups}
-            topology = stage_topology(cluster, first=first, dp=mesh.dp, tp=mesh.tp, cp=mesh.cp)
+            topology = stage_topology(cluster, first=first, dp=mesh.dp, tp=mesh.tp, cp=mesh.cp, ep=mesh.ep)
             kinds.append(StageKind(tuple(by_name[name] for name in devices), topology))
             if len(cluster.groups) == 1 and mesh.stage_devices % groups[0].node.devices_per_node == 0:
                 # Equal nodes, whole nodes a stage: every position is like the first.
@@ -149,6 +152,7 @@ class TrainingCosts:
                 space=self.request.search.space,
                 padded=padded_dims(self.request.search),
                 kernels=self.kernels,
+                ep_topology=kind.topology.ep if kind.topology.ep.n > 1 else None,
             )
             for device in kind.devices
         )
@@ -215,23 +219,15 @@ class TrainingCosts:
         costs = np.array(
             [self.block_cost(name, setting, choice) for name, choice in zip(self.block_names, sharding, strict=True)]
         )
-        parameters = costs[:, Criterion.PARAMETERS]
-        group = kind.topology.state
-        state = state_bytes_per_parameter(
-            precision=workload.precision,
-            gradient_dtype=workload.gradient_dtype,
-            optimizer=workload.optimizer,
-            zero_stage=candidate.zero_stage,
-            shards=group.n,
-        )
-        sync = state_sync(candidate.zero_stage, parameters, costs, workload, group)
+        shared = _shared_parameters(costs, kind)
+        sync = state_sync(candidate.zero_stage, shared, costs, workload)
         traffic = optimizer_traffic_bytes(
             precision=workload.precision, gradient_dtype=workload.gradient_dtype, optimizer=workload.optimizer
         )
-        owned = parameters / (group.n if candidate.zero_stage >= 1 else 1)
+        owned = np.sum([s.parameters / (s.group.n if candidate.zero_stage >= 1 else 1) for s in shared], axis=0)
         optimizer_s = np.where(owned > 0, memory_bound_s(setting.device, owned * traffic), 0.0)
-        stored = parameters + self._tied_copies(candidate, setting)
-        time_s, activation, transient = self._by_mode(candidate, setting, costs, sync, state.weights)
+        weights, gradients, optimizer = self._state_bytes(candidate, setting, shared)
+        time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
         overhead = framework_overhead_bytes(communicators=_communicators(candidate))
         layer = self.layer_block
         first_bucket_s = np.zeros(len(layer))
@@ -240,27 +236,48 @@ class TrainingCosts:
             time_s=time_s[:, layer],
             activation_bytes=activation[:, layer],
             transient_bytes=transient[:, layer],
-            static_bytes=(stored * state.total)[layer],
+            static_bytes=(weights + gradients + optimizer)[layer],
             extra_s=(sync.exposed_step_s + optimizer_s + costs[:, Criterion.SYNC_S])[layer] + first_bucket_s,
             boundary_s=self._boundary_s(candidate, kind, setting),
             step_s=float(sync.hidden_step_s[layer[1:-1] if len(layer) > 2 else layer].max()),
             capacity_bytes=setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead,
             parts=StageParts(
-                weights_bytes=(stored * state.weights)[layer],
-                gradients_bytes=(stored * state.gradients)[layer],
-                optimizer_bytes=(stored * state.optimizer)[layer],
+                weights_bytes=weights[layer],
+                gradients_bytes=gradients[layer],
+                optimizer_bytes=optimizer[layer],
                 forward_s=costs[layer, Criterion.FORWARD_S],
-                compute_s=(costs[:, Criterion.TIME_S] - costs[:, Criterion.TP_COMM_S] - costs[:, Criterion.CP_COMM_S])[layer],
+                compute_s=(costs[:, Criterion.TIME_S] - costs[:, _COMMUNICATION].sum(axis=1))[layer],
                 tp_comm_s=costs[layer, Criterion.TP_COMM_S],
                 cp_comm_s=costs[layer, Criterion.CP_COMM_S],
                 dp_comm_s=sync.exposed_microbatch_s[layer],
+                ep_comm_s=costs[layer, Criterion.EP_COMM_S],
                 optimizer_s=optimizer_s[layer],
                 overhead_bytes=overhead,
             ),
         )
 
+    def _state_bytes(
+        self, candidate: Candidate, setting: BlockSetting, shared: Sequence[SharedParameters]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Bytes of weights, gradients and optimizer state on a device, by distinct block."""
+        workload, held = self.workload, []
+        copies = self._tied_copies(candidate, setting)
+        for share in shared:
+            each = state_bytes_per_parameter(
+                precision=workload.precision,
+                gradient_dtype=workload.gradient_dtype,
+                optimizer=workload.optimizer,
+                zero_stage=candidate.zero_stage,
+                shards=share.group.n,
+            )
+            held.append([(share.parameters + copies) * part for part in (each.weights, each.gradients, each.optimizer)])
+            # Embeddings and heads lie on the first group's ranks.
+            copies = np.zeros_like(copies)
+        weights, gradients, optimizer = np.sum(held, axis=0)
+        return weights, gradients, optimizer
+
     def _by_mode(
-        self, candidate: Candidate, setting: BlockSetting, costs: FloatArray, sync: StateSync, weight_bytes: float
+        self, candidate: Candidate, setting: BlockSetting, costs: FloatArray, sync: StateSync
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Time, kept activations and transient memory: rows the candidate's modes, columns the distinct blocks."""
         entry = boundary_bytes(self.model, setting)
@@ -308,6 +325,14 @@ class TrainingCosts:
         send_s = float(collective_s(Collective.SEND_RECV, held / copies, link))
         gather_s = float(collective_s(Collective.ALL_GATHER, held, setting.tp_topology)) if copies > 1 else 0.0
         return 2.0 * (send_s + gather_s)
+
+
+def _shared_parameters(costs: FloatArray, kind: StageKind) -> tuple[SharedParameters, ...]:
+    """Parameters by the group of ranks that hold them alike: dp x cp, and those of spread experts."""
+    return (
+        SharedParameters(costs[:, Criterion.PARAMETERS], kind.topology.state),
+        SharedParameters(costs[:, Criterion.EXPERT_PARAMETERS], kind.topology.expert_state),
+    )
 
 
 def _bound_by_host(cost: FloatArray, host: HostTime) -> FloatArray:
@@ -364,4 +389,5 @@ def _keeps_input(block: Block) -> bool:
 def _communicators(candidate: Candidate) -> int:
     """Process groups with their own buffers: one for each axis longer than 1."""
     mesh = candidate.mesh
-    return sum(degree > 1 for degree in (mesh.tp, mesh.cp, mesh.dp * mesh.cp, mesh.pp))
+    expert_groups = (mesh.ep, mesh.dp * mesh.cp // mesh.ep) if mesh.ep > 1 else ()
+    return sum(degree > 1 for degree in (mesh.tp, mesh.cp, mesh.dp * mesh.cp, mesh.pp, *expert_groups))

@@ -17,7 +17,7 @@ from solver.training.partition import Shortfall
 from solver.training.report import decided_plan, feasible_plan, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search, stage_tables
 from solver.training.sizes import search_sizes
-from solver.training.space import Candidate, Mesh, families
+from solver.training.space import Candidate, Mesh, experts_fit, families
 
 
 def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -161,7 +161,7 @@ def _decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Deci
         raise PlanFileError("this is not a plan with training stages", given=plan.kind)
     workload, axes = request.workload, plan.axes
     assert isinstance(workload, TrainingWorkload)
-    mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp)
+    mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp, ep=axes.ep)
     if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
         raise PlanFileError(
             "the plan needs more devices than the cluster has",
@@ -173,6 +173,12 @@ def _decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Deci
             "dp x micro-batch size x count must be the global batch",
             given=(mesh.dp, plan.microbatch.size, plan.microbatch.count),
             allowed=str(workload.global_batch),
+        )
+    if not experts_fit(request.model, mesh):
+        raise PlanFileError(
+            "experts can't be spread evenly over the ep axis",
+            given=f"ep {mesh.ep} of dp x cp = {mesh.dp * mesh.cp}",
+            allowed="a divisor of dp x cp and of the number of experts",
         )
     modes = tuple(dict.fromkeys(stage.recompute for stage in plan.stages))
     boundary = sharded(SEQ) if plan.sequence_parallel else REPLICATED

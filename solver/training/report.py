@@ -93,7 +93,7 @@ def decided_plan(
         Stage(
             blocks=_layer_spans(costs.model.layers, span),
             devices=(DeviceRange(position * mesh.stage_devices, mesh.stage_devices),),
-            axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp),
+            axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep),
             recompute=span.recompute,
             zero_stage=candidate.zero_stage,
             time_s=stage.time_s,
@@ -120,7 +120,7 @@ def decided_plan(
             cost_per_million_tokens=_cost_per_million_tokens(request, tokens_per_s),
             bands=step_time_bands(request, step_time_s=cost.step_time_s, tokens_per_s=tokens_per_s, mfu=mfu),
         ),
-        axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp),
+        axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep),
         stages=stages,
         shardings=_shardings(request, costs, decision),
         sequence_parallel=candidate.boundary.dim == SEQ,

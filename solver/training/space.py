@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from costmodels.errors import WorkloadError
+from costmodels.expert_parallel import expert_dims
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
 from costmodels.operators import OperatorKind
 from solver.graph import ModelGraph
@@ -17,12 +18,13 @@ KV_HEADS = "kv_heads"
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Degrees of a candidate; tp x cp x dp x pp devices."""
+    """Degrees of a candidate; tp x cp x dp x pp devices, experts spread over ep of each dp x cp of them."""
 
     dp: int
     tp: int
     pp: int
     cp: int
+    ep: int = 1
 
     @property
     def stage_devices(self) -> int:
@@ -109,7 +111,7 @@ class Candidate:
         """Canonical order among equals: fewer ways of splitting first."""
         mesh = self.mesh
         modes = ",".join(mode.value for mode in self.recompute)
-        return (mesh.tp, mesh.cp, mesh.pp, mesh.dp, self.microbatch, self.zero_stage, self.boundary.dim or "", modes)
+        return (mesh.tp, mesh.cp, mesh.ep, mesh.pp, mesh.dp, self.microbatch, self.zero_stage, self.boundary.dim or "", modes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,15 @@ def _cp_fits(model: ModelGraph, seq_len: int, cp: int) -> bool:
     kinds = {operator.kind for block in model.blocks for operator in block.operators}
     sequential = kinds & {OperatorKind.SCAN, OperatorKind.CONVOLUTION}
     return OperatorKind.ATTENTION in kinds and not sequential and seq_len % (2 * cp) == 0
+
+
+def experts_fit(model: ModelGraph, mesh: Mesh) -> bool:
+    """Whether the mesh spreads experts evenly: over ranks of its dp x cp, each with as many as any other."""
+    if mesh.ep == 1:
+        return True
+    operators = (operator for block in model.blocks for operator in block.operators)
+    experts = {model.dims[dim] for operator in operators for dim in expert_dims(operator)}
+    return bool(experts) and mesh.dp * mesh.cp % mesh.ep == 0 and all(number % mesh.ep == 0 for number in experts)
 
 
 def _allowed(value: int, restriction: tuple[int, ...]) -> bool:

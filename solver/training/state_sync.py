@@ -1,7 +1,8 @@
-"""Sharing gradients, optimizer state and weights over the dp x cp group: what of it a step has to wait for."""
+"""Sharing gradients, optimizer state and weights over the ranks that hold them: what of it a step has to wait for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +17,16 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class SharedParameters:
+    """Parameters of each distinct block that the ranks of ``group`` hold alike: dp x cp ranks, for experts fewer."""
+
+    parameters: FloatArray
+    group: GroupTopology
+
+
+@dataclass(frozen=True)
 class StateSync:
-    """Time of sharing gradients and weights over the dp x cp group, by distinct block.
+    """Time of sharing gradients and weights, by distinct block.
 
     Buckets are layers: the bucket of one layer travels under the backward pass of the layer before it in the model (a gather
     under the forward pass of the one before), as far as that is long enough.
@@ -34,26 +43,27 @@ class StateSync:
     gathered_bytes: FloatArray
 
 
-def state_sync(
-    zero_stage: int, parameters: FloatArray, costs: FloatArray, workload: TrainingWorkload, group: GroupTopology
-) -> StateSync:
-    """Communication of a ZeRO stage; ``parameters`` and ``costs`` are by distinct block, ``group`` is dp x cp.
+def state_sync(zero_stage: int, shared: Sequence[SharedParameters], costs: FloatArray, workload: TrainingWorkload) -> StateSync:
+    """Communication of a ZeRO stage; ``costs`` are by distinct block, as are the parameters of each group.
 
-    Stage 0 all-reduces gradients once a step; 1 reduce-scatters them and gathers the new weights; 2 reduce-scatters every
-    micro-batch, since no device may hold whole gradients; 3 gathers weights for each pass as well.
+    Groups use the same links, so their times add up. Stage 0 all-reduces gradients once a step; 1 reduce-scatters them and
+    gathers the new weights; 2 reduce-scatters every micro-batch, since no device may hold whole gradients; 3 gathers weights
+    for each pass as well.
     """
-    nothing = np.zeros(len(parameters))
-    if group.n == 1:
+    nothing = np.zeros(len(costs))
+    shared = [share for share in shared if share.group.n > 1]
+    if not shared:
         return StateSync(nothing, nothing, nothing, nothing)
-    gradients = parameters * workload.gradient_dtype.size_bytes
-    weights = parameters * workload.precision.size_bytes
+    gradient_bytes, weight_bytes = workload.gradient_dtype.size_bytes, workload.precision.size_bytes
+    parameters = np.sum([share.parameters for share in shared], axis=0)
+    gradients, weights = parameters * gradient_bytes, parameters * weight_bytes
     forward_s = costs[:, Criterion.FORWARD_S]
     backward_s = costs[:, Criterion.TIME_S] - forward_s
     if zero_stage == 0:
-        reduce_s = _seconds(Collective.ALL_REDUCE, gradients, group)
+        reduce_s = _seconds(Collective.ALL_REDUCE, shared, gradient_bytes)
         return StateSync(nothing, _excess(reduce_s, backward_s), np.minimum(reduce_s, backward_s), nothing)
-    reduce_s = _seconds(Collective.REDUCE_SCATTER, gradients, group)
-    gather_s = _seconds(Collective.ALL_GATHER, weights, group)
+    reduce_s = _seconds(Collective.REDUCE_SCATTER, shared, gradient_bytes)
+    gather_s = _seconds(Collective.ALL_GATHER, shared, weight_bytes)
     hidden_s = np.minimum(reduce_s, backward_s)
     if zero_stage <= 2:
         hidden_s = hidden_s + np.minimum(gather_s, forward_s)
@@ -66,8 +76,9 @@ def state_sync(
     return StateSync(each, nothing, hidden_s, 2 * weights + gradients)
 
 
-def _seconds(collective: Collective, message_bytes: FloatArray, group: GroupTopology) -> FloatArray:
-    return np.asarray(collective_s(collective, message_bytes, group), np.float64)
+def _seconds(collective: Collective, shared: Sequence[SharedParameters], bytes_each: float) -> FloatArray:
+    times = [np.asarray(collective_s(collective, share.parameters * bytes_each, share.group)) for share in shared]
+    return np.asarray(np.sum(times, axis=0), np.float64)
 
 
 def _excess(communication_s: FloatArray, compute_s: FloatArray) -> FloatArray:

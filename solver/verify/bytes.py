@@ -11,6 +11,7 @@ from costmodels.units import DType
 from solver.graph import Block
 from solver.plan import Plan, Stage
 from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.verify.experts import picked_dims
 from solver.verify.sharding import LEADERS, REPLICATE, strategies_by_operator
 
 _MOMENTS = {"adamw": 2, "sgd_momentum": 1, "muon": 1}
@@ -22,11 +23,12 @@ _REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How the tp axis divides the model: the strategy of every operator."""
+    """How the tp axis divides the model, by the strategy of every operator, and the ep axis its experts."""
 
     tp: int
     strategies: dict[tuple[str, str], str]
     sizes: dict[str, int]
+    ep: int = 1
 
     def local(self, block: str, operator: Operator) -> dict[str, int]:
         """Sizes of dims on one rank; a vocabulary that is padded is rounded up, key/value heads fewer than tp are copied."""
@@ -36,6 +38,8 @@ class Share:
             sizes[dim] = math.ceil(sizes[dim] / self.tp)
             for follower in (name for name, leader in LEADERS.items() if leader == dim and name in sizes):
                 sizes[follower] //= min(self.tp, sizes[follower])
+        for experts in picked_dims(operator):
+            sizes[experts] //= self.ep
         return sizes
 
 
@@ -43,17 +47,34 @@ def training_share(plan: Plan, request: PlanRequest) -> Share:
     """The division of a training plan: sizes of one micro-batch on one cp rank."""
     assert plan.axes is not None and plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
     sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
-    return Share(plan.axes.tp, strategies_by_operator(plan), sizes)
+    return Share(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep)
 
 
-def owned_parameters(block: Block, share: Share) -> int:
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Parameters that one rank stores: those that all dp x cp ranks hold alike, and those of spread experts."""
+
+    shared: int
+    experts: int
+
+    @property
+    def total(self) -> int:
+        """Both together."""
+        return self.shared + self.experts
+
+
+def owned_parameters(block: Block, share: Share) -> Owned:
     """Parameters that one rank stores of one copy of a block, weights tied to another block's left out."""
-    return sum(
-        weight.elements(share.local(block.name, operator))
-        for operator in block.operators
-        for weight in operator.weights
-        if weight.tied_to is None
-    )
+    shared, experts = 0, 0
+    for operator in block.operators:
+        stored = sum(
+            weight.elements(share.local(block.name, operator)) for weight in operator.weights if weight.tied_to is None
+        )
+        if picked_dims(operator):
+            experts += stored
+        else:
+            shared += stored
+    return Owned(shared, experts)
 
 
 def tied_copies(request: PlanRequest, stage: Stage, share: Share) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from costmodels.cluster import Cluster, NodeGroup
 from costmodels.operators import OperatorKind
 from solver.plan import DeviceRange, Plan, Stage
 from solver.request import PlanRequest, TrainingWorkload
+from solver.verify.experts import expert_axis_violations
 from solver.verify.violation import Rule, Violation
 
 SCHEDULES = ("1f1b",)
@@ -18,6 +19,7 @@ def layout_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Rules of a training plan that need nothing but its shape."""
     yield from layer_violations(plan, request)
     yield from _axis_violations(plan)
+    yield from expert_axis_violations(plan, request)
     yield from _device_violations(plan, request)
     yield from _batch_violations(plan, request)
     for index, stage in enumerate(plan.stages):
@@ -51,8 +53,6 @@ def _axis_violations(plan: Plan) -> Iterator[Violation]:
     assert axes is not None, "answer_violations asks for axes first"
     if min(axes.dp, axes.tp, axes.pp, axes.cp, axes.ep) < 1:
         yield Violation(Rule.AXES, "plan.axes", f"{axes}: every degree is at least 1")
-    if axes.ep != 1:
-        yield Violation(Rule.AXES, "plan.axes.ep", f"{axes.ep}, and the model has no experts to spread")
     if len(plan.stages) != axes.pp:
         yield Violation(Rule.STAGES, "plan.stages", f"{len(plan.stages)} stages, pp is {axes.pp}")
     if plan.schedule not in SCHEDULES:

@@ -66,22 +66,29 @@ def peak_violations(plan: Plan) -> Iterator[Violation]:
         yield Violation(Rule.PEAK_MEMORY, "plan.predicted.peak_memory_bytes", given)
 
 
-def _state(plan: Plan, request: PlanRequest, stage: Stage) -> StateBytes:
+def _states(plan: Plan, request: PlanRequest, stage: Stage) -> tuple[StateBytes, StateBytes]:
+    """Bytes a parameter takes: of those that dp x cp ranks share, and of experts, which dp x cp / ep ranks share."""
     assert plan.axes is not None and isinstance(request.workload, TrainingWorkload)
-    return state_bytes(request.workload, zero_stage=stage.zero_stage, shards=plan.axes.dp * plan.axes.cp)
+    ranks = plan.axes.dp * plan.axes.cp
+    shared = state_bytes(request.workload, zero_stage=stage.zero_stage, shards=ranks)
+    return shared, state_bytes(request.workload, zero_stage=stage.zero_stage, shards=ranks // plan.axes.ep)
 
 
 def _state_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Share, where: str) -> Iterator[Violation]:
-    state, memory = _state(plan, request, stage), stage.memory
-    owned = sum(span.count * owned_parameters(request.model.block(span.block), share) for span in stage.blocks)
-    least, most = (owned + copies for copies in tied_copies(request, stage, share))
-    for rule, claimed, per_parameter in (
-        (Rule.WEIGHTS, memory.weights_bytes, state.weights),
-        (Rule.GRADIENTS, memory.gradients_bytes, state.gradients),
-        (Rule.OPTIMIZER, memory.optimizer_bytes, state.optimizer),
+    (shared, experts), memory = _states(plan, request, stage), stage.memory
+    owned = [(span.count, owned_parameters(request.model.block(span.block), share)) for span in stage.blocks]
+    of_experts = sum(count * block.experts for count, block in owned)
+    least, most = (
+        sum(count * block.shared for count, block in owned) + copies for copies in tied_copies(request, stage, share)
+    )
+    for rule, claimed, each, each_of_experts in (
+        (Rule.WEIGHTS, memory.weights_bytes, shared.weights, experts.weights),
+        (Rule.GRADIENTS, memory.gradients_bytes, shared.gradients, experts.gradients),
+        (Rule.OPTIMIZER, memory.optimizer_bytes, shared.optimizer, experts.optimizer),
     ):
-        if not (at_most(least * per_parameter, claimed) and at_most(claimed, most * per_parameter)):
-            given = f"{claimed} bytes claimed, {least} parameters make {least * per_parameter}"
+        lowest, highest = (parameters * each + of_experts * each_of_experts for parameters in (least, most))
+        if not (at_most(lowest, claimed) and at_most(claimed, highest)):
+            given = f"{claimed} bytes claimed, {least + of_experts} parameters make {lowest}"
             yield Violation(rule, f"{where}.memory", given)
 
 
@@ -132,4 +139,6 @@ def _transient_state(plan: Plan, request: PlanRequest, stage: Stage, share: Shar
     if plan.axes.dp * plan.axes.cp == 1 or stage.zero_stage < 2:
         return 0.0
     whole = workload.gradient_dtype.size_bytes + (workload.precision.size_bytes if stage.zero_stage == 3 else 0.0)
-    return owned_parameters(request.model.block(span.block), share) * whole
+    owned = owned_parameters(request.model.block(span.block), share)
+    alone = plan.axes.dp * plan.axes.cp == plan.axes.ep
+    return (owned.shared if alone else owned.total) * whole

@@ -21,6 +21,7 @@ class _LauncherLimits:
     replicated_kv_heads   whether tp may exceed the key/value heads
     zero_with_muon        highest ZeRO stage beside the optimizer Muon
     tied_with_pipeline    whether a tied head may live on another stage than the embedding
+    expert_parallel       whether experts may be spread over data-parallel ranks
     """
 
     zero_with_pipeline: int
@@ -29,6 +30,7 @@ class _LauncherLimits:
     replicated_kv_heads: bool
     tied_with_pipeline: bool
     zero_with_muon: int = 3
+    expert_parallel: bool = False
 
 
 _TRAINERS = {
@@ -40,6 +42,7 @@ _TRAINERS = {
         replicated_kv_heads=True,
         tied_with_pipeline=True,
         zero_with_muon=0,
+        expert_parallel=True,
     ),
     # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms, and leaves ranks beyond the key/value
     # heads without attention; its long-context axis is Ulysses.
@@ -108,6 +111,7 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             f"ZeRO {zero} beside the optimizer muon; at most {limits.zero_with_muon}",
         ),
         (axes.cp > 1 and not limits.context_parallel, "axes.cp", f"cp {axes.cp}; it has no ring context parallelism"),
+        (axes.ep > 1 and not limits.expert_parallel, "axes.ep", f"ep {axes.ep}; it can't spread these experts"),
         (
             plan.sequence_parallel and not limits.sequence_parallel,
             "sequence_parallel",

@@ -107,7 +107,7 @@ def _weight_violations(plan: Plan, request: PlanRequest, stage: Stage, where: st
     """At least every parameter in the workload's format; at most all in bf16, as quantised models keep norms and
     embeddings in it."""
     share = _share(plan, request)
-    owned = sum(span.count * owned_parameters(request.model.block(span.block), share) for span in stage.blocks)
+    owned = sum(span.count * owned_parameters(request.model.block(span.block), share).total for span in stage.blocks)
     copies = tied_copies(request, stage, share)
     least = (owned + copies[0]) * request.workload.precision.size_bytes
     most = (owned + copies[1]) * max(2.0, request.workload.precision.size_bytes)

@@ -1,0 +1,35 @@
+"""Experts spread over ranks: what the ep axis may be, and which weights it divides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from costmodels.operators import Operator, OperatorKind
+from solver.plan import Plan
+from solver.request import PlanRequest
+from solver.verify.violation import Rule, Violation
+
+
+def picked_dims(operator: Operator) -> set[str]:
+    """Dims that only the weights of a product have: each row meets one index of them, an expert, which routing picks."""
+    if operator.kind is not OperatorKind.MATMUL:
+        return set()
+    in_weights = {dim for weight in operator.weights for dim in weight.dims}
+    return in_weights - {dim for tensor in (*operator.inputs, *operator.outputs) for dim in tensor.dims}
+
+
+def expert_axis_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Experts divide over ep ranks of a stage's dp x cp, all alike (Megatron-LM: num_experts % ep == 0)."""
+    assert plan.axes is not None, "answer_violations asks for axes first"
+    axes, model = plan.axes, request.model
+    if axes.ep <= 1:
+        return
+    used = [operator for name in set(model.layers) for operator in model.block(name).operators]
+    numbers = {model.dims[dim] for operator in used for dim in picked_dims(operator)}
+    if not numbers:
+        yield Violation(Rule.AXES, "plan.axes.ep", f"{axes.ep}, and the model has no experts to spread")
+    if axes.dp * axes.cp % axes.ep:
+        given = f"{axes.ep}, which does not divide dp x cp = {axes.dp * axes.cp}"
+        yield Violation(Rule.AXES, "plan.axes.ep", given)
+    for experts in sorted(number for number in numbers if number % axes.ep):
+        yield Violation(Rule.DIVISIBILITY, "plan.axes.ep", f"{experts} experts do not divide by ep {axes.ep}")

@@ -1,0 +1,126 @@
+"""What spreading experts over ranks changes in a plan's costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.importers.huggingface import read_huggingface_config
+from costmodels.cluster import Cluster, NodeGroup
+from costmodels.collectives import Collective, collective_s
+from costmodels.errors import PlanFileError
+from costmodels.hardware import node_type
+from solver.control import ignore_progress, never_stop
+from solver.plan import Axes, Plan
+from solver.request import PlanRequest, Recompute, Search, TrainingWorkload
+from solver.sharding import REPLICATED
+from solver.training import plan_training, predict_training
+from solver.training.costs import TrainingCosts
+from solver.training.space import Candidate, Mesh
+from solver.verify import Rule, check
+
+LAYERS, HIDDEN, FFN, EXPERTS, TOP_K, SEQ_LEN = 4, 1024, 2048, 16, 2, 2048
+EXPERT_PARAMETERS = LAYERS * EXPERTS * 3 * HIDDEN * FFN
+"""Gate, up and down of each expert of each layer."""
+
+
+def moe_request(*, nodes: int = 1, zero_stage: int = 1) -> PlanRequest:
+    config = {
+        "model_type": "mixtral",
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "intermediate_size": FFN,
+        "vocab_size": 32000,
+        "num_local_experts": EXPERTS,
+        "num_experts_per_tok": TOP_K,
+        "sliding_window": None,
+    }
+    return PlanRequest(
+        read_huggingface_config(config, name="moe"),
+        Cluster((NodeGroup("pool", node_type("dgx-h100"), nodes),)),
+        TrainingWorkload("training", global_batch=16 * nodes, seq_len=SEQ_LEN),
+        search=Search(microbatch=(1,), tp=(1,), pp=(1,), cp=(1,), zero_stages=(zero_stage,), recompute=(Recompute.NONE,)),
+    )
+
+
+def with_ep(plan: Plan, ep: int) -> Plan:
+    assert plan.axes is not None
+    axes = replace(plan.axes, ep=ep)
+    return replace(plan, axes=axes, stages=tuple(replace(stage, axes=axes) for stage in plan.stages))
+
+
+def predicted(request: PlanRequest, ep: int) -> Plan:
+    given = plan_training(request, stop=never_stop, progress=ignore_progress)
+    plan = predict_training(request, with_ep(given, ep))
+    assert plan.axes == replace(given.axes or Axes(), ep=ep)
+    assert check(plan, request) == ()
+    return plan
+
+
+def test_weights_and_gradients_of_experts_are_divided_by_ep() -> None:
+    request = moe_request()
+    whole, spread = (predicted(request, ep).stages[0].memory for ep in (1, 4))
+    gone = EXPERT_PARAMETERS * 3 / 4
+    assert whole.weights_bytes - spread.weights_bytes == pytest.approx(2 * gone)
+    assert whole.gradients_bytes - spread.gradients_bytes == pytest.approx(4 * gone)
+
+
+def test_zero_divides_expert_state_by_the_ranks_that_share_the_experts() -> None:
+    """16 experts / ep 4 on 8 / 4 ranks or 16 experts on 8 ranks: a device owns the same state either way."""
+    request = moe_request()
+    whole, spread = (predicted(request, ep).stages[0].memory for ep in (1, 4))
+    assert spread.optimizer_bytes == pytest.approx(whole.optimizer_bytes)
+    unsharded = moe_request(zero_stage=0)
+    whole, spread = (predicted(unsharded, ep).stages[0].memory for ep in (1, 8))
+    assert whole.optimizer_bytes - spread.optimizer_bytes == pytest.approx(12 * EXPERT_PARAMETERS * 7 / 8)
+
+
+def test_rows_are_exchanged_four_times_a_layer_and_micro_batch() -> None:
+    request = moe_request()
+    plan = predicted(request, 8)
+    costs = TrainingCosts(request)
+    candidate = candidate_of(ep=8)
+    (kind,) = costs.stage_kinds(candidate)
+    row_bytes = SEQ_LEN * TOP_K * HIDDEN * 2
+    each_s = float(collective_s(Collective.ALL_TO_ALL, row_bytes, kind.topology.ep))
+    assert plan.breakdown is not None and plan.microbatch is not None
+    assert plan.breakdown.ep_comm_s == pytest.approx(plan.microbatch.count * LAYERS * 4 * each_s)
+    whole = predicted(request, 1).breakdown
+    assert whole is not None and whole.ep_comm_s == 0.0
+
+
+def test_exchange_between_nodes_takes_longer() -> None:
+    request = moe_request(nodes=2)
+    near, far = (predicted(request, ep).breakdown for ep in (8, 16))
+    assert near is not None and far is not None
+    assert far.ep_comm_s > 1.5 * near.ep_comm_s
+
+
+def test_expert_groups_lie_inside_data_parallel_ones() -> None:
+    costs = TrainingCosts(moe_request(nodes=2))
+    kind = costs.stage_kinds(candidate_of(dp=16, ep=4))[0]
+    assert (kind.topology.ep.n, kind.topology.ep.ranks_per_node) == (4, 4)
+    # Ranks 0, 4, 8, 12 hold the same experts.
+    assert (kind.topology.expert_state.n, kind.topology.expert_state.ranks_per_node) == (4, 2)
+
+
+def candidate_of(*, dp: int = 8, ep: int) -> Candidate:
+    return Candidate(Mesh(dp=dp, tp=1, pp=1, cp=1, ep=ep), 1, 2, 1, REPLICATED, (Recompute.NONE,))
+
+
+@pytest.mark.parametrize("ep", [3, 16, 32])
+def test_an_ep_that_does_not_divide_is_refused(ep: int) -> None:
+    request = moe_request()
+    given = plan_training(request, stop=never_stop, progress=ignore_progress)
+    with pytest.raises(PlanFileError, match="spread evenly"):
+        predict_training(request, with_ep(given, ep))
+    assert {violation.rule for violation in check(with_ep(given, ep), request)} & {Rule.AXES, Rule.DIVISIBILITY}
+
+
+def test_the_checker_finds_experts_that_are_not_divided() -> None:
+    request = moe_request()
+    whole = predicted(request, 1)
+    assert {violation.rule for violation in check(with_ep(whole, 4), request)} >= {Rule.WEIGHTS, Rule.GRADIENTS}
