@@ -10,10 +10,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
+from costmodels.calibration import document_in_force, is_measured
 from costmodels.errors import ClusterError
 from costmodels.kernel_calibration import KernelError
 
@@ -66,9 +67,18 @@ class CollectiveCalibration:
         return _between_sizes(measured, n) if measured else None
 
 
-@cache
 def collective_calibration(key: str) -> CollectiveCalibration:
-    """The shipped calibration of a key; raises ClusterError when there is none."""
+    """The shipped calibration of a key, or the measured one of a name; raises ClusterError when there is none."""
+    return _measured(key) if is_measured(key) else _shipped(key)
+
+
+@lru_cache(maxsize=64)
+def _measured(name: str) -> CollectiveCalibration:
+    return read_collectives(document_in_force(name)["collectives"])
+
+
+@cache
+def _shipped(key: str) -> CollectiveCalibration:
     folder = files("costmodels.hardware").joinpath("calibrations", "collectives")
     known = sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
     if key not in known:

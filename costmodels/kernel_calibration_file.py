@@ -9,7 +9,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.attention_curve import DecodeCurve, PrefillCurve
+from costmodels.calibration import document_in_force, is_measured
 from costmodels.errors import ClusterError
 from costmodels.gemm_curve import GemmCurve
 from costmodels.kernel_calibration import Curve, Fitted, KernelCalibration, KernelError, MemoryCurve, VectorKernel
@@ -30,9 +31,18 @@ FINEST_STEP = 0.005
 TABLE_FIELDS = frozenset({"size_correction", "wave_correction", "correction"})
 
 
-@cache
 def kernel_calibration(key: str) -> KernelCalibration:
-    """The shipped calibration of a key; raises ClusterError when there is none."""
+    """The shipped calibration of a key, or the measured one of a name; raises ClusterError when there is none."""
+    return _measured(key) if is_measured(key) else _shipped(key)
+
+
+@lru_cache(maxsize=64)
+def _measured(name: str) -> KernelCalibration:
+    return read_calibration(document_in_force(name)["kernels"])
+
+
+@cache
+def _shipped(key: str) -> KernelCalibration:
     folder = files("costmodels.hardware").joinpath("calibrations", "kernels")
     known = sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
     if key not in known:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from costmodels.calibration import calibration_key
 from costmodels.cluster import GroupTopology
 from costmodels.collectives import Collective, collective_s
 
@@ -28,6 +29,6 @@ def serving_all_reduce_s(message_bytes: FloatArray, topology: GroupTopology) -> 
     ring = np.asarray(collective_s(Collective.ALL_REDUCE, message_bytes, topology), dtype=np.float64)
     if topology.spans_nodes:
         return ring
-    latency_s = _LATENCY_S.get(topology.calibration, _DEFAULT_LATENCY_S)
+    latency_s = _LATENCY_S.get(calibration_key(topology.calibration), _DEFAULT_LATENCY_S)
     read_bytes = (topology.n - 1) * message_bytes
     return np.minimum(ring, latency_s + read_bytes / (_FABRIC_SHARE * topology.intra.bytes_per_s))

@@ -5,6 +5,7 @@ Every plan is checked by the independent checker before it is returned.
 
 from __future__ import annotations
 
+from costmodels.calibration import calibrations_in_force
 from costmodels.errors import PlanRejectedError
 from solver.control import OnProgress, Stop
 from solver.plan import Plan
@@ -20,11 +21,12 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     ``digest`` is empty and ``search.seconds`` 0: names and clocks belong to the caller. Raises InvalidInputError for a
     request that can't be planned at all, and PlanRejectedError if the checker refuses the solver's own plan.
     """
-    if isinstance(request.workload, TrainingWorkload):
-        plan = plan_training(request, stop=stop, progress=progress)
-    else:
-        plan = plan_serving(request, stop=stop, progress=progress)
-    violations = check(plan, request)
+    with calibrations_in_force(request.calibrations):
+        if isinstance(request.workload, TrainingWorkload):
+            plan = plan_training(request, stop=stop, progress=progress)
+        else:
+            plan = plan_serving(request, stop=stop, progress=progress)
+        violations = check(plan, request)
     if violations:
         listed = "; ".join(f"{v.rule} at {v.where}: {v.message}" for v in violations[:5])
         raise PlanRejectedError(f"the checker refused the plan ({len(violations)} violations): {listed}")
@@ -36,6 +38,7 @@ def predict(request: PlanRequest, plan: Plan) -> Plan:
 
     Raises PlanFileError when the plan does not belong to the request.
     """
-    if isinstance(request.workload, TrainingWorkload):
-        return predict_training(request, plan)
-    return predict_serving(request, plan)
+    with calibrations_in_force(request.calibrations):
+        if isinstance(request.workload, TrainingWorkload):
+            return predict_training(request, plan)
+        return predict_serving(request, plan)

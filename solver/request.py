@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from costmodels.calibration import Calibration
 from costmodels.cluster import Cluster
 from costmodels.errors import WorkloadError
 from costmodels.memory import Optimizer
@@ -178,7 +179,10 @@ class Search:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """Everything a plan depends on, references resolved."""
+    """Everything a plan depends on, references resolved.
+
+    calibrations   measured ones that devices of the cluster name; those that are shipped need no entry
+    """
 
     model: ModelGraph
     cluster: Cluster
@@ -186,6 +190,7 @@ class PlanRequest:
     slo: Slo = field(default_factory=Slo)
     objective: Objective = Objective.THROUGHPUT
     search: Search = field(default_factory=Search)
+    calibrations: tuple[Calibration, ...] = ()
 
     def __post_init__(self) -> None:
         positions = self.model.dims.get("positions")

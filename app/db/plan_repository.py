@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, select
 
+from app.db.calibration_repository import note_calibrations
 from app.db.dialects import in_utc, insert_if_absent
 from app.db.engine import is_sqlite, reading, writing
 from app.db.metadata import DEFAULT_TENANT
@@ -99,7 +100,10 @@ class PlanRepository:
         values = {name: getattr(plan, name) for name in StoredPlan.__dataclass_fields__}
         insert = insert_if_absent(plans, ["tenant", "digest"], is_sqlite=is_sqlite(self._engine))
         added = connection.execute(insert.values(tenant=self._tenant, **values).returning(plans.c.id))
-        return added.scalar_one_or_none() is not None
+        if added.scalar_one_or_none() is None:
+            return False
+        note_calibrations(connection, plan=plan.digest, request=plan.request, tenant=self._tenant)
+        return True
 
     def page(self, wanted: PlanFilter, *, before: int | None, limit: int) -> tuple[PlanSummary, ...]:
         """Newest plans first: at most ``limit`` of those that arrived before row ``before``."""

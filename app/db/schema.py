@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.db import fleet_tables, job_tables, tables
+from app.db import calibration_tables, fleet_tables, job_tables, tables
 from app.db.metadata import metadata
 
-TABLES = (tables.plans, job_tables.jobs, fleet_tables.registered)
+TABLES = (tables.plans, job_tables.jobs, fleet_tables.registered, calibration_tables.calibrations)
 
 __all__ = ["TABLES", "metadata"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -60,9 +61,15 @@ async def make_plan(request: Request) -> Response:
     responses={200: {"description": "The plan.", **_PLAN_ANSWER}, **problem_answers(404, 422, 500, 503)},
 )
 def get_plan(request: Request, digest: str) -> Response:
-    """The plan stored under a digest, byte for byte as it was stored."""
+    """The plan stored under a digest, byte for byte as it was stored.
+
+    The header ``Meshwright-Stale-Since`` says when a newer calibration of one of its devices was stored, if one was.
+    """
     store: PlanStore = request.app.state.store
-    return Response(store.get(digest), media_type=JSON)
+    text = store.get(digest)
+    since = _stale_since(store, digest).get(digest)
+    headers = {} if since is None else {"meshwright-stale-since": since.isoformat()}
+    return Response(text, media_type=JSON, headers=headers)
 
 
 @router.get("", summary="List stored plans", responses=problem_answers(422, 500, 503))
@@ -80,7 +87,16 @@ def list_plans(
     found = store.page(PlanFilter(model=model, feasible=feasible), before=before, limit=limit + 1)
     items = found[:limit]
     following = _cursor_of(items[-1].id) if len(found) > limit else None
-    return PlanPage(plans=[plan_item(row) for row in items], next_cursor=following)
+    stale = _stale_since(store, *(row.digest for row in items))
+    return PlanPage(plans=[plan_item(row, stale.get(row.digest)) for row in items], next_cursor=following)
+
+
+def _stale_since(store: PlanStore, *digests: str) -> dict[str, datetime]:
+    """When plans became stale, by digest; fresh plans are left out."""
+    since: dict[str, datetime] = {}
+    for use in store.stale_uses(*digests):
+        since[use.plan_digest] = min(use.since, since.get(use.plan_digest, use.since))
+    return since
 
 
 def _digest_in(plan_text: str) -> str:

@@ -34,6 +34,7 @@ class PlanItem(BaseModel):
     status: str = Field(description="Of the certificate: optimal, feasible or infeasible.")
     devices: int
     tokens_per_s: float | None
+    stale_since: datetime | None = Field(description="When a newer calibration of one of its devices was stored; else null.")
 
 
 class PlanPage(BaseModel):
@@ -135,6 +136,7 @@ class ProblemDocument(BaseModel):
     errors: list[FaultDocument] = []
 
 
-def plan_item(summary: PlanSummary) -> PlanItem:
+def plan_item(summary: PlanSummary, stale_since: datetime | None) -> PlanItem:
     """A row as an item of a list."""
-    return PlanItem(**{name: getattr(summary, name) for name in PlanItem.model_fields})
+    fields = {name: getattr(summary, name) for name in PlanItem.model_fields if name != "stale_since"}
+    return PlanItem(**fields, stale_since=stale_since)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine
 
+from app.db.calibration_repository import CalibrationRepository, StaleUse
 from app.db.plan_repository import PlanFilter, PlanRepository, PlanSummary, StoredPlan
 from app.errors import PlanNotFoundError
 from app.plans.digest import DIGEST_PATTERN, SHORT_DIGEST_PATTERN, digest_of_document
@@ -42,6 +43,7 @@ class PlanStore:
 
     def __init__(self, engine: Engine):
         self._plans = PlanRepository(engine)
+        self._calibrations = CalibrationRepository(engine)
 
     def find(self, digest: str) -> str | None:
         """Text of the plan document stored under a digest."""
@@ -89,3 +91,11 @@ class PlanStore:
     def page(self, wanted: PlanFilter, *, before: int | None, limit: int) -> tuple[PlanSummary, ...]:
         """Newest plans first, at most ``limit`` of those that arrived before row ``before``."""
         return self._plans.page(wanted, before=before, limit=limit)
+
+    def stale_uses(self, *digests: str) -> tuple[StaleUse, ...]:
+        """Calibrations that these plans rest on and that newer ones, stored after the plan, replace."""
+        return self._calibrations.stale_uses(digests)
+
+    def stale_plans(self) -> tuple[StaleUse, ...]:
+        """As ``stale_uses``, for every stored plan."""
+        return self._calibrations.stale_uses()

@@ -65,6 +65,8 @@ def resolve_request(document: object, *, files: Files) -> PlanRequest:
 def request_document(request: PlanRequest) -> dict[str, Any]:
     """The request as a document without references: reading it again gives an equal request."""
     whole = to_document(PlanRequest, request)
+    if not request.calibrations:
+        del whole["calibrations"]
     return {
         "schema": REQUEST_SCHEMA,
         **whole,

@@ -8,11 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
 
+from app.db.calibration_repository import CalibrationRepository, NewCalibration
+from app.db.engine import open_engine
 from app.errors import SolveTimeoutError
 from app.plans.examples import REQUEST_EXAMPLES
 from app.problems import KINDS
@@ -86,6 +89,27 @@ def test_lists_go_page_by_page(client: httpx.Client) -> None:
         if cursor is None:
             break
     assert seen == made[::-1]
+
+
+def test_a_newer_calibration_makes_a_plan_stale(client: httpx.Client, settings: Settings) -> None:
+    digest = client.post("/v1/plans", json=training()).json()["digest"]
+
+    def stale_since() -> tuple[str | None, str | None]:
+        answer = client.get(f"/v1/plans/{digest}")
+        listed = client.get("/v1/plans").json()["plans"]
+        return answer.headers.get("meshwright-stale-since"), listed[0]["stale_since"]
+
+    assert stale_since() == (None, None)
+    engine = open_engine(settings.database_url)
+    now = datetime.now(UTC)
+    for key in ("a100_sxm", "h100_sxm"):
+        new = NewCalibration(f"{key}@sha256:0", key, now, "a table", 1, "sha256:0", "{}")
+        CalibrationRepository(engine).add(new)
+    engine.dispose()
+    header, listed = stale_since()
+    assert header == now.isoformat()
+    assert listed is not None
+    assert datetime.fromisoformat(listed) == now
 
 
 def test_lists_are_filtered(client: httpx.Client) -> None:
