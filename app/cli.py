@@ -129,10 +129,10 @@ def shard(
 @cli.command()
 @exits
 def validate(
-    measured: Annotated[Path, typer.Argument(metavar="MEASURED", help="CSV table of measured training runs.")],
+    measured: Annotated[Path, typer.Argument(metavar="MEASURED", help="CSV table of measured runs or serving points.")],
     as_json: AsJson = False,
 ) -> int:
-    """Predict measured runs from their plans and report the errors."""
+    """Predict measured training runs or serving points and report the errors."""
     from app.commands.planning import Output
     from app.commands.validating import run_validate
 

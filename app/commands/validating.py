@@ -4,22 +4,51 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.commands.exits import print_json
 from app.commands.planning import PAGE_WIDTH, Output
 from app.errors import EXIT_GOOD, EXIT_NO
-from app.validation.report import report_document, validate
+from app.validation.cells import read_header
+from app.validation.serving.rows import is_serving_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def run_validate(path: Path, output: Output) -> int:
-    """Predict every row, print how far off the predictions are; exit code 1 when no row could be predicted."""
+    """Predict every row of a table of training runs or of serving points, print how far off the predictions are; exit code
+    1 when no row could be predicted."""
+    return _validate_serving(path, output) if is_serving_table(read_header(path)) else _validate_training(path, output)
+
+
+def _validate_training(path: Path, output: Output) -> int:
+    from app.validation.report import report_document, validate
+
     report = validate(path)
     if output is Output.JSON:
         print_json(report_document(report))
     else:
-        from rich.console import Console
-
         from app.render.validation_page import print_report
 
-        print_report(Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH), report)
+        print_report(_console(), report)
     return EXIT_GOOD if report.total.predicted else EXIT_NO
+
+
+def _validate_serving(path: Path, output: Output) -> int:
+    from app.validation.serving.report import serving_report_document, validate_serving
+
+    report = validate_serving(path)
+    if output is Output.JSON:
+        print_json(serving_report_document(report))
+    else:
+        from app.render.serving_validation_page import print_serving_report
+
+        print_serving_report(_console(), report)
+    return EXIT_GOOD if report.total.predicted else EXIT_NO
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Never
 
-from costmodels.errors import InvalidInputError
+from app.validation.cells import Cells, read_table
 from costmodels.implementation import VectorKernels
 
 COLUMNS = (
@@ -144,35 +140,10 @@ class MeasuredRun:
 
 def read_measured_runs(path: Path) -> tuple[MeasuredRun, ...]:
     """Every row of a file; raises InvalidInputError that names line and column of what can't be read."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return tuple(_rows(csv.reader(file, strict=True)))
-    except OSError as error:
-        raise InvalidInputError(f"the file can't be read: {error.strerror}", given=str(path)) from None
-    except UnicodeDecodeError:
-        raise InvalidInputError("the file is not a table in UTF-8", given=str(path)) from None
-    except csv.Error as error:
-        raise InvalidInputError(f"the file is not a CSV table: {error}", given=str(path)) from None
+    return tuple(_measured_run(cells) for cells in read_table(path, COLUMNS, what="measured training runs"))
 
 
-def _rows(lines: Iterator[list[str]]) -> Iterator[MeasuredRun]:
-    header = next(lines, [])
-    missing, unknown = sorted(set(COLUMNS) - set(header)), sorted(set(header) - set(COLUMNS))
-    if missing or unknown or len(set(header)) < len(header):
-        raise InvalidInputError(
-            "the table does not have the columns of measured training runs",
-            given=f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}",
-            allowed=f"each of {', '.join(COLUMNS)} once",
-        )
-    for number, values in enumerate(lines, start=2):
-        if not values:
-            continue
-        if len(values) != len(header):
-            raise InvalidInputError(f"line {number} has {len(values)} values", allowed=f"{len(header)}, one for each column")
-        yield _measured_run(_Cells(number, dict(zip(header, values, strict=True))))
-
-
-def _measured_run(cells: _Cells) -> MeasuredRun:
+def _measured_run(cells: Cells) -> MeasuredRun:
     run = Run(
         line=cells.line,
         source=cells.required_text("source_id"),
@@ -225,62 +196,9 @@ def _stated_kernels(notes: str) -> VectorKernels | None:
     return next((kernels for words, kernels in _KERNELS_IN_NOTES.items() if words in notes.lower()), None)
 
 
-def _step_time_s(run: Run, cells: _Cells) -> float | None:
+def _step_time_s(run: Run, cells: Cells) -> float | None:
     """The step time, or where only the throughput was measured what that says of it."""
     step_time_s, tokens_per_s = cells.number("step_time_s"), cells.number("tokens_per_s")
     if step_time_s is None and tokens_per_s is not None and run.global_batch and run.seq_len:
         return run.global_batch * run.seq_len / tokens_per_s
     return step_time_s
-
-
-@dataclass(frozen=True, slots=True)
-class _Cells:
-    """The cells of one line, read as what they must be."""
-
-    line: int
-    values: Mapping[str, str]
-
-    def text(self, column: str) -> str:
-        """A cell as it stands, outer blanks removed."""
-        return self.values[column].strip()
-
-    def required_text(self, column: str) -> str:
-        """A cell that may not be empty."""
-        return self.text(column) or self._refuse(column, "a text")
-
-    def one_of(self, column: str, allowed: tuple[str, ...]) -> str:
-        """One of a few words."""
-        return self.text(column) if self.text(column) in allowed else self._refuse(column, ", ".join(allowed))
-
-    def number(self, column: str) -> float | None:
-        """A positive number, or None for an empty cell."""
-        value = self._float(column, "a positive number, or nothing")
-        return value if value is None or value > 0 else self._refuse(column, "a positive number, or nothing")
-
-    def size(self, column: str) -> int | None:
-        """A positive integer (4.0 is one), or None for an empty cell."""
-        return self._integer(column, least=1)
-
-    def count(self, column: str) -> int | None:
-        """An integer from 0, or None for an empty cell."""
-        return self._integer(column, least=0)
-
-    def _integer(self, column: str, *, least: int) -> int | None:
-        allowed = f"an integer from {least}, or nothing"
-        value = self._float(column, allowed)
-        if value is None or (value >= least and value == int(value)):
-            return None if value is None else int(value)
-        return self._refuse(column, allowed)
-
-    def _float(self, column: str, allowed: str) -> float | None:
-        text = self.text(column)
-        if not text:
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            return self._refuse(column, allowed)
-        return value if math.isfinite(value) else self._refuse(column, allowed)
-
-    def _refuse(self, column: str, allowed: str) -> Never:
-        raise InvalidInputError(f"line {self.line}, column {column}", given=self.text(column), allowed=allowed)

@@ -25,7 +25,6 @@ from costmodels.queueing.engine_state import (
 from costmodels.queueing.step_forming import (
     ADMIT_RESERVED,
     ADMIT_UNTIL_FULL,
-    CHUNKED,
     COMPLETED,
     COUNTERS,
     EVICTED,
@@ -36,6 +35,7 @@ from costmodels.queueing.step_forming import (
     MISSED_TTFT,
     NEXT_NEW,
     PEAK,
+    PREFILL_ONLY,
     RUNNING,
     Limits,
     Promise,
@@ -193,9 +193,9 @@ def _start_any_step(
         slots[slot].n_finishing = 0
         attention[:] = 0.0
         decoding = slots[slot].decoding
-        room = limits.step_tokens - (decoding if limits.scheduling == CHUNKED else 0)
+        room = limits.step_tokens - (0 if limits.scheduling == PREFILL_ONLY else decoding)
         prompt_tokens = take_prompts(tables, limits, requests, slots, lists, slot, counters, evicted, attention, now, room)
-        if limits.scheduling != CHUNKED and prompt_tokens > 0:
+        if limits.scheduling == PREFILL_ONLY and prompt_tokens > 0:
             decoding = 0
         if prompt_tokens + decoding > 0:
             if decoding > 0:

@@ -24,6 +24,7 @@ from costmodels.queueing.step_forming import (
     ADMIT_UNTIL_FULL,
     CHUNKED,
     PREFILL_ONLY,
+    WHOLE,
     Limits,
     Promise,
     Tables,
@@ -34,10 +35,23 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class Scheduling(StrEnum):
-    """What a step of the engine holds."""
+    """What a step of the engine holds.
+
+    chunked_prefill   decode first: a token of every decoding sequence, and prompts in chunks in what is left
+    whole_prompts     decode first too, but only prompts that fit whole in what is left (TensorRT-LLM without chunked context)
+    prefill_first     whole prompts as long as any wait, else a token of every decoding sequence
+    """
 
     CHUNKED_PREFILL = "chunked_prefill"
+    WHOLE_PROMPTS = "whole_prompts"
     PREFILL_FIRST = "prefill_first"
+
+
+_SCHEDULING_CODES = {
+    Scheduling.CHUNKED_PREFILL: CHUNKED,
+    Scheduling.WHOLE_PROMPTS: WHOLE,
+    Scheduling.PREFILL_FIRST: PREFILL_ONLY,
+}
 
 
 class Admission(StrEnum):
@@ -169,7 +183,7 @@ def _simulate(
             per_slot,
             limits.step_tokens,
             limits.kv_tokens,
-            CHUNKED if limits.scheduling is Scheduling.CHUNKED_PREFILL else PREFILL_ONLY,
+            _SCHEDULING_CODES[limits.scheduling],
             ADMIT_RESERVED if limits.admission is Admission.RESERVE else ADMIT_UNTIL_FULL,
         ),
         Promise(first, end, targets.ttft_s, targets.tpot_s, _may_miss(end - first), _may_miss(counted_tpot)),
@@ -228,7 +242,7 @@ def _require_runnable(times: StepTimes, stream: RequestStream, limits: BatchLimi
         )
     # An evicted request comes back with the tokens it has generated.
     whole = longest if limits.admission is Admission.PREEMPT else int(stream.prompt_tokens.max())
-    if limits.scheduling is Scheduling.PREFILL_FIRST and whole > limits.step_tokens:
+    if limits.scheduling is not Scheduling.CHUNKED_PREFILL and whole > limits.step_tokens:
         raise WorkloadError(
             "without chunks a prompt must fit in one step", given=whole, allowed=f"at most {limits.step_tokens} tokens"
         )

@@ -19,7 +19,7 @@ from costmodels.queueing.engine_state import (
     tokens_in_cache,
 )
 
-CHUNKED, PREFILL_ONLY = 0, 1
+CHUNKED, PREFILL_ONLY, WHOLE = 0, 1, 2
 ADMIT_RESERVED, ADMIT_UNTIL_FULL = 0, 1
 
 # Counters that the compiled functions share, as indices of one array.
@@ -123,7 +123,7 @@ def _admissible(
             return NOBODY
     if counters[KV_USED] + tokens_at_admission(limits, requests, request) > limits.kv_tokens:
         return NOBODY
-    if limits.scheduling == PREFILL_ONLY and requests[request].to_prefill > room:
+    if limits.scheduling != CHUNKED and requests[request].to_prefill > room:
         return NOBODY
     return request  # type: ignore[no-any-return]
 

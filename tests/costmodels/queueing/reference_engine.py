@@ -43,9 +43,9 @@ class ReferenceEngine:
         while self.waiting or self.prefilling or self.decoding:
             self._evict()
             decoding = list(self.decoding)
-            chunked = self.limits.scheduling is Scheduling.CHUNKED_PREFILL
-            chunks = self._chunks(self.limits.step_tokens - (len(decoding) if chunked else 0))
-            if chunks and not chunked:
+            prefill_first = self.limits.scheduling is Scheduling.PREFILL_FIRST
+            chunks = self._chunks(self.limits.step_tokens - (0 if prefill_first else len(decoding)))
+            if chunks and prefill_first:
                 decoding = []
             if not chunks and not decoding:
                 self.now = self.waiting[0].arrival_s

@@ -1,0 +1,94 @@
+"""Engine constants from measured points of other models and GPUs: what a group is scored with never saw its rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from statistics import fmean
+
+from app.validation.serving.deployment import SCHEDULING, Deployment, EngineName, deployment
+from app.validation.serving.replay import EngineConstants, Figures, default_constants, replay
+from app.validation.serving.rows import MeasuredPoint, ServingOutcome
+from app.validation.unpredicted import NotPredictedError
+from costmodels.queueing.simulation import Scheduling
+
+STEP_S = (0.0, 0.25e-3, 0.5e-3, 0.75e-3, 1.0e-3, 1.5e-3, 2.0e-3, 3.0e-3)
+"""Host times of a step that are tried: none (hidden by the device) to that of an engine of pure Python."""
+
+REQUEST_S = tuple(0.01 * n for n in range(16))
+"""Times outside of steps that are tried, 0 to 150 ms."""
+
+LEAST_ROWS = 20
+"""Rows of other models and GPUs from which constants are fitted; with fewer the engine keeps its profile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Constants of one engine for one model and GPU, from ``rows`` measured points of others."""
+
+    engine: EngineName
+    hardware: tuple[str, str]
+    constants: EngineConstants
+    rows: int
+
+
+@cache
+def figures(deployed: Deployment, constants: EngineConstants) -> Figures:
+    """As ``replay``, each answer kept."""
+    return replay(deployed, constants)
+
+
+def fit_folds(points: Iterable[MeasuredPoint]) -> tuple[Fold, ...]:
+    """For every engine and every model and GPU that it ran on: constants fitted to the engine's other rows."""
+    known = [(deployed, point.outcome) for point in points if (deployed := _predictable(point)) is not None]
+    folds = []
+    for engine in EngineName:
+        ran = [(deployed, outcome) for deployed, outcome in known if deployed.engine is engine]
+        for hardware in dict.fromkeys(deployed.hardware for deployed, _ in ran):
+            others = [
+                (deployed, outcome)
+                for deployed, outcome in ran
+                if deployed.hardware != hardware and outcome.ttft_ms is not None and outcome.tpot_ms is not None
+            ]
+            enough = len(others) >= LEAST_ROWS
+            constants = fit_constants(engine, others) if enough else default_constants(engine)
+            folds.append(Fold(engine, hardware, constants, len(others) if enough else 0))
+    return tuple(folds)
+
+
+def fit_constants(engine: EngineName, rows: Sequence[tuple[Deployment, ServingOutcome]]) -> EngineConstants:
+    """The constants with the least mean log error: of TPOT for the host time, then of TTFT for what goes on around."""
+
+    def tpot_error(step_s: float) -> float:
+        constants = EngineConstants(step_s, 0.0, SCHEDULING[engine][0])
+        return _mean_log_error([(figures(d, constants).tpot_ms, measured.tpot_ms) for d, measured in rows])
+
+    step_s = min(STEP_S, key=tpot_error)
+
+    def ttft_error(choice: tuple[Scheduling, float]) -> float:
+        scheduling, request_s = choice
+        constants = EngineConstants(step_s, 0.0, scheduling)
+        return _mean_log_error(
+            [(figures(d, constants).ttft_mean_ms + request_s * 1e3, measured.ttft_ms) for d, measured in rows]
+        )
+
+    scheduling, request_s = min(product(SCHEDULING[engine], REQUEST_S), key=ttft_error)
+    return EngineConstants(step_s, request_s, scheduling)
+
+
+def _predictable(point: MeasuredPoint) -> Deployment | None:
+    """What ran in a row that has an answer."""
+    try:
+        deployed = deployment(point.run)
+        figures(deployed, default_constants(deployed.engine))
+    except NotPredictedError:
+        return None
+    return deployed
+
+
+def _mean_log_error(pairs: Iterable[tuple[float, float | None]]) -> float:
+    """Mean size of ln(predicted / measured): twice and half as long count the same, and one wild row little."""
+    return fmean(abs(math.log(predicted / measured)) for predicted, measured in pairs if measured is not None)

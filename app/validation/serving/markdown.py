@@ -1,0 +1,85 @@
+"""The serving validation report as the tables of a Markdown page."""
+
+from __future__ import annotations
+
+from app.render.figures import counted, percent
+from app.validation.scores import Errors
+from app.validation.serving.report import GroupScore, ServingReport
+
+NOTHING = "–"
+
+_COLUMNS = (
+    "rows",
+    "n",
+    "TTFT as mean",
+    "as median",
+    "TPOT",
+    "tokens/s",
+    "uncalibrated TTFT",
+    "uncalibrated TPOT",
+    "roofline TTFT",
+    "roofline TPOT",
+)
+
+
+def serving_tables(report: ServingReport) -> str:
+    """Coverage, errors by group, constants of each fold, and what was not predicted."""
+    return "\n\n".join((_summary(report), _errors(report), _constants(report), _unpredicted(report)))
+
+
+def _summary(report: ServingReport) -> str:
+    total = report.total
+    share = percent(total.predicted / total.rows)
+    return f"**{total.predicted:,} of {counted(total.rows, 'row')} predicted ({share}).**"
+
+
+def _errors(report: ServingReport) -> str:
+    lines = [f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}"]
+    shown = [score for score in report.groups if score.predicted]
+    lines += [_line(score) for score in (*shown, report.total)]
+    return "\n".join(lines)
+
+
+def _line(score: GroupScore) -> str:
+    fitted, plain, roofline = score.calibrated, score.uncalibrated, score.roofline
+    cells = [
+        score.group,
+        f"{score.predicted:,}" if score.predicted == score.rows else f"{score.predicted:,} of {score.rows:,}",
+        _both(fitted.ttft_as_mean),
+        _mape(fitted.ttft_as_median),
+        _both(fitted.tpot),
+        _mape(fitted.throughput),
+        _mape(plain.ttft_as_mean),
+        _mape(plain.tpot),
+        _mape(roofline.ttft_as_mean),
+        _mape(roofline.tpot),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _both(found: Errors | None) -> str:
+    """Mean, and in brackets median and bias."""
+    return NOTHING if found is None else f"{percent(found.mape)} ({percent(found.median)}, {found.bias:+.0%})"
+
+
+def _mape(found: Errors | None) -> str:
+    return NOTHING if found is None else percent(found.mape)
+
+
+def _constants(report: ServingReport) -> str:
+    lines = ["| engine | used for | step | request | scheduling | fitted on |", "| --- | --- | --- | --- | --- | --- |"]
+    for fold in report.folds:
+        fitted = fold.constants
+        basis = f"{fold.rows} rows of others" if fold.rows else "its profile: no other rows"
+        lines.append(
+            f"| {fold.engine.value} | {fold.hardware[0]} on {fold.hardware[1]} | {fitted.step_s * 1e3:g} ms | "
+            f"{fitted.request_s * 1e3:.0f} ms | `{fitted.scheduling.value}` | {basis} |"
+        )
+    return "\n".join(lines)
+
+
+def _unpredicted(report: ServingReport) -> str:
+    if not report.total.reasons:
+        return "Every row is predicted."
+    lines = ["| rows not predicted | why |", "| --- | --- |"]
+    return "\n".join([*lines, *(f"| {n:,} | {reason} |" for reason, n in report.total.reasons)])

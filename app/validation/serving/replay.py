@@ -1,0 +1,182 @@
+"""What the simulator says of a row: the closed loop of its clients on its deployment, and a plain roofline beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from app.catalog import model
+from app.validation.serving.deployment import (
+    ADMISSION,
+    MAX_LOAD_REQUESTS,
+    MAX_LOAD_SEQUENCES,
+    REQUESTS_PER_CLIENT,
+    SCHEDULING,
+    Deployment,
+    EngineName,
+    Workers,
+)
+from app.validation.unpredicted import NotPredictedError
+from costmodels.cluster import Cluster, NodeGroup
+from costmodels.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM
+from costmodels.errors import InvalidInputError
+from costmodels.hardware import node_type
+from costmodels.queueing.load import RequestStream
+from costmodels.queueing.simulation import BatchLimits, Scheduling, SimulationResult, Window, simulate_closed_loop
+from costmodels.queueing.step_times import StepTimes
+from costmodels.units import DType
+from solver.request import Arrivals, FixedLength, PlanRequest, ServingWorkload
+from solver.serving.engine import Engine, EngineBuilder
+from solver.serving.layouts import Layout
+
+STEP_TOKENS = 8192
+"""Default token limit of a step on 80 GB devices and larger: vLLM 0.12 server, SGLang 0.5 chunks, TensorRT-LLM 1.0."""
+
+PROFILES = {
+    EngineName.VLLM: ENGINE_VLLM,
+    EngineName.TENSORRT_LLM: ENGINE_TENSORRT_LLM,
+    EngineName.SGLANG: ENGINE_SGLANG,
+}
+
+_EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
+_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConstants:
+    """What of an engine is calibrated on measured points.
+
+    step_s       host time of a step that the device does not hide
+    request_s    time to first token spent outside of steps: network, tokenizer, first answer
+    scheduling   how steps are formed
+    """
+
+    step_s: float
+    request_s: float
+    scheduling: Scheduling
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Predicted figures; times in milliseconds."""
+
+    ttft_mean_ms: float
+    ttft_median_ms: float
+    tpot_ms: float
+    output_tokens_per_s: float
+
+
+def default_constants(engine: EngineName) -> EngineConstants:
+    """The engine as its profile has it, nothing calibrated."""
+    return EngineConstants(PROFILES[engine].step_s, 0.0, SCHEDULING[engine][0])
+
+
+def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
+    """The figures of the clients' closed loop; raises NotPredictedError where the models have no answer."""
+    if deployed.prefill is not None:
+        raise NotPredictedError("disaggregated")
+    try:
+        result, count = _aggregated(deployed, constants)
+    except InvalidInputError as error:
+        given = "" if error.given is None else f" ({error.given})"
+        raise NotPredictedError(f"{error.problem}{given}") from error
+    ttft_ms = (result.ttft_s + constants.request_s) * 1e3
+    tokens = _stream(deployed, count).output_tokens.sum()
+    return Figures(
+        ttft_mean_ms=float(np.mean(ttft_ms)),
+        ttft_median_ms=float(np.median(ttft_ms)),
+        tpot_ms=float(np.mean(result.tpot_s)) * 1e3,
+        output_tokens_per_s=deployed.decode.count * float(tokens) / result.duration_s,
+    )
+
+
+def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[SimulationResult, int]:
+    """Clients are shared evenly by the replicas; the first of them is simulated. Also the number of its requests."""
+    workers = deployed.decode
+    sequences, count = MAX_LOAD_SEQUENCES, MAX_LOAD_REQUESTS
+    if deployed.clients is not None:
+        sequences = max(1, -(-deployed.clients // workers.count))
+        count = sequences * REQUESTS_PER_CLIENT
+    longest = deployed.prompt_tokens + deployed.output_tokens
+    step_tokens = STEP_TOKENS
+    if constants.scheduling is not Scheduling.CHUNKED_PREFILL and longest + sequences > STEP_TOKENS:
+        # Without chunks the limit must hold the longest prompt, and an evicted request with its output.
+        step_tokens = -(-(longest + sequences) // STEP_TOKENS) * STEP_TOKENS
+    formats = (deployed.precision, deployed.kv_dtype)
+    engine = _engine(_Server(deployed.model, deployed.node, workers, deployed.engine, *formats, step_tokens))
+    kv_tokens = engine.kv_tokens(step_tokens=step_tokens, sequences=sequences)
+    if kv_tokens < longest:
+        raise NotPredictedError("the model says that weights and one request do not fit in memory")
+    limits = BatchLimits(sequences, step_tokens, kv_tokens, constants.scheduling, ADMISSION[deployed.engine])
+    times = _with_host_time(engine.times, constants.step_s - PROFILES[deployed.engine].step_s)
+    stream = _stream(deployed, count)
+    return simulate_closed_loop(times, stream, limits, concurrency=sequences, window=_EVERYTHING), count
+
+
+def _with_host_time(times: StepTimes, more_s: float) -> StepTimes:
+    """Step times with so much more time of the host, which falls on the first stage."""
+    tokens_s = times.tokens_s.copy()
+    tokens_s[0] += more_s
+    return replace(times, tokens_s=tokens_s)
+
+
+def _stream(deployed: Deployment, count: int) -> RequestStream:
+    uniform = np.random.Generator(np.random.PCG64(_SEED)).uniform(deployed.shortest, 1.0, (2, count))
+    nominal = (deployed.prompt_tokens, deployed.output_tokens)
+    prompts, outputs = (np.maximum(1, np.rint(share * n)).astype(np.int64) for share, n in zip(uniform, nominal, strict=True))
+    return RequestStream(np.zeros(count), prompts, outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """What the tables of an engine depend on."""
+
+    model: str
+    node: str
+    workers: Workers
+    engine: EngineName
+    precision: DType
+    kv_dtype: DType
+    step_tokens: int
+
+
+@lru_cache(maxsize=64)
+def _engine(server: _Server) -> Engine:
+    workers = server.workers
+    if workers.ep > 1 or workers.attention_dp > 1:
+        raise NotPredictedError("expert parallelism or attention data parallelism")
+    node = node_type(server.node)
+    cluster = Cluster((NodeGroup("node", node, -(-workers.devices // node.devices_per_node)),))
+    arrivals = Arrivals(process="poisson", requests_per_s=1.0)
+    workload = ServingWorkload("serving", arrivals, FixedLength(1), FixedLength(1), server.precision, server.kv_dtype)
+    builder = EngineBuilder(
+        PlanRequest(model(server.model), cluster, workload),
+        sequence_tokens=2 * STEP_TOKENS,
+        step_tokens=server.step_tokens,
+        sequences=MAX_LOAD_SEQUENCES,
+        profile=PROFILES[server.engine],
+    )
+    return builder.engine(Layout(cluster.groups[0], 0, workers.tp, workers.pp))
+
+
+def roofline(deployed: Deployment) -> Figures:
+    """A plain roofline: prefill at peak FLOP/s, decode at full memory bandwidth, one prompt at a time, no queue.
+
+    Raises NotPredictedError where the device has no peak for the precision.
+    """
+    graph, device = model(deployed.model), node_type(deployed.node).device
+    workers = deployed.decode
+    try:
+        peak = device.peak(deployed.precision)
+    except InvalidInputError as error:
+        raise NotPredictedError(error.problem) from error
+    clients = -(-(deployed.clients or MAX_LOAD_SEQUENCES) // workers.count)
+    weights = graph.parameters() * deployed.precision.size_bytes
+    kv_token = 2 * len(graph.layers) * graph.dims["kv_heads"] * graph.dims["head_dim"] * deployed.kv_dtype.size_bytes
+    prefill_s = 2.0 * graph.parameters() * deployed.prompt_tokens / (workers.devices * peak)
+    moved = weights + clients * kv_token * (deployed.prompt_tokens + deployed.output_tokens / 2)
+    tpot_s = moved / (workers.devices * device.memory_bytes_per_s)
+    busy_s = prefill_s + tpot_s * deployed.output_tokens / clients
+    return Figures(prefill_s * 1e3, prefill_s * 1e3, tpot_s * 1e3, workers.count * deployed.output_tokens / busy_s)

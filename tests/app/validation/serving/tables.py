@@ -1,0 +1,45 @@
+"""Small tables of measured serving points, made in the test."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from app.validation.serving.rows import COLUMNS, MeasuredPoint, read_measured_points
+
+LLAMA_8B = {
+    "source": "ours",
+    "model": "meta-llama/Llama-3.1-8B-Instruct",
+    "gpu": "h100_sxm",
+    "n_gpus": "1",
+    "engine": "vllm",
+    "precision": "fp8",
+    "mode": "agg",
+    "tp": "1",
+    "pp": "1",
+    "ep": "1",
+    "isl": "1024",
+    "osl": "128",
+    "concurrency": "8",
+    "ttft_ms": "100",
+    "tpot_ms": "8",
+}
+
+
+def write_points(path: Path, *changes: dict[str, str]) -> Path:
+    """A table with one row for each change of `LLAMA_8B`."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        writer.writerows(LLAMA_8B | change for change in changes)
+    return path
+
+
+def points(folder: Path, *changes: dict[str, str]) -> tuple[MeasuredPoint, ...]:
+    """The rows of such a table."""
+    return read_measured_points(write_points(folder / "points.csv", *changes))
+
+
+def point(folder: Path, **changes: str) -> MeasuredPoint:
+    """One row."""
+    return points(folder, changes)[0]
