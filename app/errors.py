@@ -6,7 +6,12 @@ MeshwrightError
 │   ├── MalformedError         bytes that are no document at all (400)
 │   ├── BodyTooLargeError      a request body over the limit (413)
 │   ├── MediaTypeError         a content type that is not read here (415)
-│   └── PlanNotFoundError      a digest under which no plan is stored (404)
+│   ├── PlanNotFoundError      a digest under which no plan is stored (404)
+│   ├── AuthenticationError    no key or token, or one that does not hold (401)
+│   ├── ForbiddenError         a caller without the scope that this needs (403)
+│   └── KeyNotFoundError       a prefix under which no API key is stored (404)
+├── RateLimitedError           a caller that asks too often (429)
+├── IssuerUnavailableError     the token issuer gives no keys to verify tokens with (503)
 ├── TooBusyError               too many solves are waiting already (503)
 ├── SolveTimeoutError          a solve did not end in its time (504)
 ├── SolverCrashError           a solve ended without an answer: a defect of Meshwright (500)
@@ -72,6 +77,30 @@ class MediaTypeError(InvalidInputError):
 
 class PlanNotFoundError(InvalidInputError):
     """No plan is stored under this digest."""
+
+
+class AuthenticationError(InvalidInputError):
+    """The caller shows no API key or token, or one that does not hold."""
+
+
+class ForbiddenError(InvalidInputError):
+    """The caller's key or token lacks the scope for this."""
+
+
+class KeyNotFoundError(InvalidInputError):
+    """No API key has this prefix."""
+
+
+class RateLimitedError(MeshwrightError):
+    """The caller asks too often; it may try again in ``wait_s`` seconds."""
+
+    def __init__(self, problem: str, wait_s: int):
+        super().__init__(problem)
+        self.wait_s = wait_s
+
+
+class IssuerUnavailableError(MeshwrightError):
+    """The OpenID Connect issuer does not give the keys that tokens are verified with."""
 
 
 class TooBusyError(MeshwrightError):

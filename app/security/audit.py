@@ -1,0 +1,82 @@
+"""The audit log of the service: changes that were made, and requests that were refused for who asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.db.audit_repository import AuditEntry, AuditRepository
+from app.errors import StoreError
+from app.security.principal import Principal
+from app.telemetry import request_id
+
+log = logging.getLogger(__name__)
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+OWN_RECORD = frozenset({"POST /v1/plans"})
+"""Jobs and plans say themselves who asked for them; at a hundred a second a second record of each would cost more than
+the first."""
+MAX_TARGET_LENGTH = 1000
+MAX_PRINCIPAL_LENGTH = 300
+
+
+class AuditMiddleware:
+    """Writes an entry for every change and every refusal, before the caller has the end of the answer."""
+
+    def __init__(self, app: ASGIApp, entries: AuditRepository):
+        self._app, self._entries = app, entries
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_recorded(message: Message) -> None:
+            if message["type"] == "http.response.start" and is_recorded(scope["method"], _action(scope), message["status"]):
+                await asyncio.to_thread(self._record, _entry(scope, message["status"]))
+            await send(message)
+
+        await self._app(scope, receive, send_recorded)
+
+    def _record(self, entry: AuditEntry) -> None:
+        try:
+            self._entries.add(entry)
+        except StoreError:
+            # The change is made; the log is the last place that can say so.
+            log.exception("no audit entry", extra={"action": entry.action, "target": entry.target, "status": entry.status})
+
+
+def is_recorded(method: str, action: str, status: int) -> bool:
+    """Whether an answer goes into the audit log."""
+    if status in REFUSALS:
+        return True
+    return method not in READING and status < HTTPStatus.BAD_REQUEST and action not in OWN_RECORD
+
+
+def _action(scope: Scope) -> str:
+    route = scope.get("route")
+    return f"{scope['method']} {getattr(route, 'path', '')}".strip()
+
+
+def _entry(scope: Scope, status: int) -> AuditEntry:
+    principal: Principal | None = scope.get("state", {}).get("principal")
+    return AuditEntry(
+        at=datetime.now(UTC),
+        tenant=principal.tenant if principal else "",
+        principal=principal.name[:MAX_PRINCIPAL_LENGTH] if principal else "",
+        action=_action(scope)[:200],
+        target=printable(scope["path"])[:MAX_TARGET_LENGTH],
+        status=status,
+        request_id=request_id.get(),
+    )
+
+
+def printable(path: str) -> str:
+    """A path without what a database or a log line can't hold."""
+    return "".join(character if character.isprintable() else "?" for character in path)

@@ -1,0 +1,65 @@
+"""From an Authorization header to a caller: API keys, tokens of an issuer, or nobody asked at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from app.db.key_repository import KeyRepository
+from app.errors import AuthenticationError
+from app.security.api_keys import prefix_of
+from app.security.oidc import OidcVerifier
+from app.security.principal import LOCAL, Principal
+
+SCHEME = "bearer"
+
+
+class Authenticator:
+    """Finds the caller of a request.
+
+    keys   where API keys are; None lets everybody in as ``LOCAL``, for a service on a loopback address
+    oidc   verifies tokens of an issuer; None takes API keys alone
+    """
+
+    def __init__(
+        self,
+        keys: KeyRepository | None,
+        oidc: OidcVerifier | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ):
+        self._keys, self._oidc, self._now = keys, oidc, now
+
+    def principal(self, authorization: str | None) -> Principal:
+        """The caller that shows this header.
+
+        Raises AuthenticationError, the same for a key that is unknown, expired, revoked or wrong; StoreError and
+        IssuerUnavailableError when the caller can't be told.
+        """
+        if self._keys is None:
+            return LOCAL
+        scheme, _, credentials = (authorization or "").partition(" ")
+        credentials = credentials.strip()
+        if scheme.lower() != SCHEME or not credentials:
+            raise AuthenticationError(
+                "no API key or token was given",
+                allowed="Authorization: Bearer KEY",
+                remedy="make a key with 'meshwright keys create'",
+            )
+        prefix = prefix_of(credentials)
+        if prefix is not None:
+            return self._of_key(self._keys, prefix, credentials)
+        if self._oidc is not None:
+            return self._oidc.principal(credentials)
+        raise _refused()
+
+    def _of_key(self, keys: KeyRepository, prefix: str, text: str) -> Principal:
+        key = keys.find(prefix)
+        if key is None or not key.matches(text) or not key.is_valid_at(self._now()):
+            raise _refused()
+        return key.principal()
+
+
+def _refused() -> AuthenticationError:
+    return AuthenticationError(
+        "the API key can't be used", allowed="a key that is neither expired nor revoked", remedy="ask an administrator for one"
+    )

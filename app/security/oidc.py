@@ -1,0 +1,136 @@
+"""Bearer tokens of an OpenID Connect issuer, verified with the issuer's public keys (RFC 7519, RFC 8725).
+
+Only the issuer that the operator names is ever asked for keys; nothing in a token chooses an address or an algorithm.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+
+from app.errors import AuthenticationError, IssuerUnavailableError
+from app.security.principal import Principal, Scope
+
+ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
+"""Asymmetric signatures alone: with a shared secret, whoever verifies could sign."""
+LEEWAY_S = 60
+"""Clocks of issuer and service may differ by this much."""
+KEYS_FRESH_S = 3600.0
+MIN_REFRESH_S = 30.0
+"""A token with an unknown key id makes the keys be fetched anew, at most this often."""
+FETCH_TIMEOUT_S = 5.0
+MAX_TOKEN_LENGTH = 16_384
+DISCOVERY = "/.well-known/openid-configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class OidcSettings:
+    """An issuer, the audience its tokens must name, and the claims that hold tenant and scopes."""
+
+    issuer: str
+    audience: str
+    tenant_claim: str = "tenant"
+    scope_claim: str = "scope"
+
+
+Fetch = Callable[[str], Any]
+
+
+def fetch_json(url: str) -> Any:
+    """The JSON document at an address; follows no redirect. Raises IssuerUnavailableError."""
+    try:
+        answer = httpx.get(url, timeout=FETCH_TIMEOUT_S, follow_redirects=False)
+        answer.raise_for_status()
+        return json.loads(answer.content)
+    except (httpx.HTTPError, ValueError) as error:
+        raise IssuerUnavailableError(f"the token issuer does not answer: {type(error).__name__}") from error
+
+
+class OidcVerifier:
+    """Turns bearer tokens into callers; keeps the issuer's keys for an hour."""
+
+    def __init__(
+        self,
+        settings: OidcSettings,
+        fetch: Fetch = fetch_json,
+        clock: Callable[[], float] = time.time,
+    ):
+        self._settings, self._fetch, self._clock = settings, fetch, clock
+        self._claims = jwt.JWTClaimsRegistry(
+            now=lambda: int(clock()),
+            leeway=LEEWAY_S,
+            iss={"essential": True, "value": settings.issuer},
+            aud={"essential": True, "value": settings.audience},
+            exp={"essential": True},
+            sub={"essential": True},
+        )
+        self._keys: KeySet | None = None
+        self._fetched_at_s = 0.0
+        self._lock = threading.Lock()
+
+    def principal(self, token: str) -> Principal:
+        """The caller a token stands for.
+
+        Raises AuthenticationError for a token that does not hold, IssuerUnavailableError when there are no keys to test it.
+        """
+        if len(token) > MAX_TOKEN_LENGTH:
+            raise _refused("it is too long")
+        try:
+            claims = self._decode(token)
+            self._claims.validate(claims)
+        except (JoseError, ValueError) as error:
+            raise _refused(str(error)) from None
+        return self._caller(claims)
+
+    def _decode(self, token: str) -> dict[str, Any]:
+        try:
+            return jwt.decode(token, self._key_set(stale_after_s=KEYS_FRESH_S), algorithms=ALGORITHMS).claims
+        except (JoseError, ValueError):
+            # The issuer may have begun to sign with a new key.
+            return jwt.decode(token, self._key_set(stale_after_s=MIN_REFRESH_S), algorithms=ALGORITHMS).claims
+
+    def _key_set(self, *, stale_after_s: float) -> KeySet:
+        with self._lock:
+            if self._keys is None or self._clock() - self._fetched_at_s > stale_after_s:
+                self._keys = self._fetched_keys()
+                self._fetched_at_s = self._clock()
+            return self._keys
+
+    def _fetched_keys(self) -> KeySet:
+        found = self._fetch(self._settings.issuer.rstrip("/") + DISCOVERY)
+        if not isinstance(found, Mapping) or found.get("issuer") != self._settings.issuer:
+            raise IssuerUnavailableError("the token issuer's configuration names another issuer")
+        address = found.get("jwks_uri")
+        if not isinstance(address, str) or not _same_scheme(address, self._settings.issuer):
+            raise IssuerUnavailableError("the token issuer's configuration names no usable jwks_uri")
+        try:
+            return KeySet.import_key_set(self._fetch(address))
+        except (JoseError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IssuerUnavailableError(f"the token issuer's keys can't be read: {type(error).__name__}") from error
+
+    def _caller(self, claims: Mapping[str, Any]) -> Principal:
+        tenant, subject = claims.get(self._settings.tenant_claim), claims.get("sub")
+        if not isinstance(tenant, str) or not tenant or not isinstance(subject, str):
+            raise _refused(f"it has no claim {self._settings.tenant_claim!r} with the name of a tenant")
+        given = claims.get(self._settings.scope_claim, "")
+        names = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
+        # Scopes of other services stand in the same claim.
+        scopes = frozenset(Scope(name) for name in names if name in set(Scope))
+        return Principal(tenant, f"oidc:{subject}", scopes)
+
+
+def _same_scheme(address: str, issuer: str) -> bool:
+    return address.split("://")[0] == issuer.split("://")[0]
+
+
+def _refused(why: str) -> AuthenticationError:
+    return AuthenticationError("the token can't be used", allowed="a token of the issuer", remedy=f"get a new one ({why})")

@@ -1,0 +1,157 @@
+"""Tokens of an issuer: which are taken, which are refused, and when keys are asked for."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import ECKey, Key, KeySet, RSAKey
+
+from app.errors import AuthenticationError, IssuerUnavailableError
+from app.security.oidc import MIN_REFRESH_S, OidcSettings, OidcVerifier
+from app.security.principal import Scope
+
+ISSUER = "https://issuer.example"
+NOW_S = 1_800_000_000
+CLAIMS: dict[str, Any] = {
+    "iss": ISSUER,
+    "aud": "meshwright",
+    "sub": "ada",
+    "tenant": "acme",
+    "exp": NOW_S + 600,
+    "scope": "openid plans:read plans:write",
+}
+
+
+@dataclass
+class Issuer:
+    """An issuer with one key, a clock, and a count of how often its keys were fetched."""
+
+    key: Key = field(default_factory=lambda: RSAKey.generate_key(2048, {"kid": "one"}))
+    issuer: str = ISSUER
+    now_s: float = NOW_S
+    fetched: int = 0
+
+    def fetch(self, url: str) -> Any:
+        if url == f"{ISSUER}/.well-known/openid-configuration":
+            return {"issuer": self.issuer, "jwks_uri": f"{ISSUER}/keys"}
+        assert url == f"{ISSUER}/keys"
+        self.fetched += 1
+        return KeySet([self.key]).as_dict(private=False)
+
+    def verifier(self) -> OidcVerifier:
+        return OidcVerifier(OidcSettings(ISSUER, "meshwright"), self.fetch, lambda: self.now_s)
+
+    def token(self, *, algorithm: str = "RS256", key: Key | None = None, **claims: Any) -> str:
+        chosen = key or self.key
+        whole = {name: value for name, value in (CLAIMS | claims).items() if value is not None}
+        header = {"alg": algorithm, "kid": chosen.kid}
+        return jwt.encode(header, whole, chosen, algorithms=[algorithm])
+
+
+@pytest.fixture(scope="module")
+def rsa() -> Key:
+    return RSAKey.generate_key(2048, {"kid": "one"})
+
+
+@pytest.fixture
+def issuer(rsa: Key) -> Issuer:
+    return Issuer(rsa)
+
+
+def test_a_token_is_its_tenants_caller(issuer: Issuer) -> None:
+    caller = issuer.verifier().principal(issuer.token())
+    assert (caller.tenant, caller.name) == ("acme", "oidc:ada")
+    assert caller.scopes == {Scope.PLANS_READ, Scope.PLANS_WRITE}
+    listed = issuer.verifier().principal(issuer.token(scope=["admin", 7]))
+    assert listed.scopes == {Scope.ADMIN}
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"exp": NOW_S - 600},
+        {"exp": None},
+        {"nbf": NOW_S + 600},
+        {"aud": "another-service"},
+        {"aud": None},
+        {"iss": "https://evil.example"},
+        {"tenant": None},
+        {"tenant": ""},
+        {"tenant": ["acme"]},
+        {"sub": None},
+    ],
+)
+def test_a_token_that_does_not_hold_is_refused(issuer: Issuer, claims: dict[str, Any]) -> None:
+    with pytest.raises(AuthenticationError):
+        issuer.verifier().principal(issuer.token(**claims))
+
+
+def test_only_the_issuers_signature_counts(issuer: Issuer) -> None:
+    stranger = RSAKey.generate_key(2048, {"kid": "one"})
+    with pytest.raises(AuthenticationError):
+        issuer.verifier().principal(issuer.token(key=stranger))
+
+
+def test_a_public_key_is_no_shared_secret(issuer: Issuer) -> None:
+    """The attack of RFC 8725, 2.1: HS256 with the public key as the secret."""
+    assert isinstance(issuer.key, RSAKey)
+    signed = ".".join(encoded(part) for part in ({"alg": "HS256", "kid": "one"}, CLAIMS))
+    signature = hmac.new(issuer.key.as_pem(private=False), signed.encode(), hashlib.sha256).digest()
+    with pytest.raises(AuthenticationError):
+        issuer.verifier().principal(f"{signed}.{base64url(signature)}")
+
+
+def encoded(part: dict[str, Any]) -> str:
+    return base64url(json.dumps(part).encode())
+
+
+def base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def test_an_unsigned_token_is_refused(issuer: Issuer) -> None:
+    head, body, _ = issuer.token().split(".")
+    for token in (f"{head}.{body}.", "eyJhbGciOiJub25lIn0." + body + ".", "a.b.c", "x" * 20_000):
+        with pytest.raises(AuthenticationError):
+            issuer.verifier().principal(token)
+
+
+def test_a_new_signing_key_is_fetched_but_not_for_every_stranger(issuer: Issuer) -> None:
+    verifier = issuer.verifier()
+    verifier.principal(issuer.token())
+    issuer.key = ECKey.generate_key("P-256", {"kid": "two"})
+    token = issuer.token(algorithm="ES256")
+    for _ in range(5):
+        with pytest.raises(AuthenticationError):
+            verifier.principal(token)
+    assert issuer.fetched == 1
+    issuer.now_s += MIN_REFRESH_S + 1
+    assert verifier.principal(token).tenant == "acme"
+    assert issuer.fetched == 2
+
+
+def test_keys_are_kept(issuer: Issuer) -> None:
+    verifier = issuer.verifier()
+    for _ in range(10):
+        verifier.principal(issuer.token())
+    assert issuer.fetched == 1
+
+
+def test_a_configuration_of_another_issuer_is_not_followed(issuer: Issuer) -> None:
+    issuer.issuer = "https://evil.example"
+    with pytest.raises(IssuerUnavailableError):
+        issuer.verifier().principal(issuer.token())
+
+
+@pytest.mark.parametrize("answer", [None, [], {"issuer": ISSUER}, {"issuer": ISSUER, "jwks_uri": "file:///etc/passwd"}])
+def test_a_configuration_without_keys_is_said(issuer: Issuer, answer: Any) -> None:
+    verifier = OidcVerifier(OidcSettings(ISSUER, "meshwright"), lambda _: answer, lambda: NOW_S)
+    with pytest.raises(IssuerUnavailableError):
+        verifier.principal(issuer.token())
