@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from app.db.audit_repository import AuditRepository
 from app.db.engine import is_sqlite, open_engine
 from app.db.migrate import ensure_ready
 from app.middleware import RequestIdMiddleware
@@ -21,6 +22,10 @@ from app.plans.store import PlanStore
 from app.problem_responses import install_problem_handlers
 from app.reference_endpoints import router as reference_router
 from app.requests.document import RequestDocument
+from app.security.audit import AuditMiddleware
+from app.security.endpoints import router as security_router
+from app.security.opening import open_gate
+from app.security.schemas import NewKeyDocument, RotationDocument
 from app.settings import Settings
 from app.solving import ChildSolver, Solver
 from app.version import VERSION
@@ -51,12 +56,19 @@ def create_app(settings: Settings, solver: Solver | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.state.settings, app.state.engine, app.state.store = settings, engine, store
+    app.state.gate = open_gate(settings, engine)
+    app.add_middleware(AuditMiddleware, entries=AuditRepository(engine))
     app.add_middleware(RequestIdMiddleware)
     install_problem_handlers(app)
     app.include_router(plans_router)
     app.include_router(reference_router)
+    app.include_router(security_router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+_DOCUMENTS = (RequestDocument, PlanDocument, ProblemDocument, NewKeyDocument, RotationDocument)
+"""Documents that endpoints read and write as text, which FastAPI does not see."""
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
@@ -65,7 +77,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
         mode: JsonSchemaMode = "validation"
         records: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]]
-        records = [(kind, mode, TypeAdapter(kind)) for kind in (RequestDocument, PlanDocument, ProblemDocument)]
+        records = [(kind, mode, TypeAdapter(kind)) for kind in _DOCUMENTS]
         _, definitions = TypeAdapter.json_schemas(records, ref_template="#/components/schemas/{model}")
         schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
         app.openapi_schema = schema

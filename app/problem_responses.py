@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
-from app.errors import DocumentError, FieldError, short_text
+from app.errors import AuthenticationError, DocumentError, FieldError, RateLimitedError, short_text
 from app.problems import METHOD_NOT_ALLOWED, NOT_FOUND, ProblemKind, kind_of, problem_document, problem_of
 from app.telemetry import request_id
 from costmodels.errors import MeshwrightError
@@ -46,7 +46,12 @@ def problem_response(request: Request, document: dict[str, Any]) -> JSONResponse
 async def _known_error(request: Request, error: Exception) -> JSONResponse:
     if kind_of(error).status >= 500:
         log.error("request failed", exc_info=error)
-    return problem_response(request, problem_of(error))
+    response = problem_response(request, problem_of(error))
+    if isinstance(error, AuthenticationError):
+        response.headers["www-authenticate"] = "Bearer"
+    if isinstance(error, RateLimitedError):
+        response.headers["retry-after"] = str(error.wait_s)
+    return response
 
 
 async def _query_error(request: Request, error: Exception) -> JSONResponse:

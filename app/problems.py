@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.errors import (
+    AuthenticationError,
     BodyTooLargeError,
     DocumentError,
     FieldError,
+    ForbiddenError,
+    IssuerUnavailableError,
+    KeyNotFoundError,
     MalformedError,
     MediaTypeError,
     PlanNotFoundError,
+    RateLimitedError,
     SolveTimeoutError,
     StoreError,
     TooBusyError,
@@ -36,29 +41,39 @@ class ProblemKind:
 
 
 MALFORMED = ProblemKind("malformed-document", 400, "The body is not a readable document")
+UNAUTHENTICATED = ProblemKind("unauthenticated", 401, "The caller is not known")
+FORBIDDEN = ProblemKind("forbidden", 403, "The caller may not do this")
 NOT_FOUND = ProblemKind("not-found", 404, "There is nothing at this address")
 PLAN_NOT_FOUND = ProblemKind("plan-not-found", 404, "No plan is stored under this digest")
+KEY_NOT_FOUND = ProblemKind("key-not-found", 404, "There is no such API key")
 METHOD_NOT_ALLOWED = ProblemKind("method-not-allowed", 405, "This address does not take this method")
 TOO_LARGE = ProblemKind("body-too-large", 413, "The body is too large")
 MEDIA_TYPE = ProblemKind("unsupported-media-type", 415, "The body's content type is not read here")
 INVALID = ProblemKind("invalid-request", 422, "The request can't be used")
+RATE_LIMITED = ProblemKind("rate-limited", 429, "The caller asks too often")
 INTERNAL = ProblemKind("internal-error", 500, "Meshwright failed; this is a defect")
 BUSY = ProblemKind("too-busy", 503, "Too many solves are waiting")
 STORE = ProblemKind("store-unavailable", 503, "The plan store can't be used now")
+ISSUER = ProblemKind("issuer-unavailable", 503, "Tokens can't be verified now")
 NOT_READY = ProblemKind("not-ready", 503, "The service can't take requests yet")
 TIMEOUT = ProblemKind("solve-timeout", 504, "The solve took too long")
 
 KINDS = (
     MALFORMED,
+    UNAUTHENTICATED,
+    FORBIDDEN,
     NOT_FOUND,
     PLAN_NOT_FOUND,
+    KEY_NOT_FOUND,
     METHOD_NOT_ALLOWED,
     TOO_LARGE,
     MEDIA_TYPE,
     INVALID,
+    RATE_LIMITED,
     INTERNAL,
     BUSY,
     STORE,
+    ISSUER,
     NOT_READY,
     TIMEOUT,
 )
@@ -69,6 +84,11 @@ _KIND_OF: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (BodyTooLargeError, TOO_LARGE),
     (MediaTypeError, MEDIA_TYPE),
     (PlanNotFoundError, PLAN_NOT_FOUND),
+    (AuthenticationError, UNAUTHENTICATED),
+    (ForbiddenError, FORBIDDEN),
+    (KeyNotFoundError, KEY_NOT_FOUND),
+    (RateLimitedError, RATE_LIMITED),
+    (IssuerUnavailableError, ISSUER),
     (InvalidInputError, INVALID),
     (TooBusyError, BUSY),
     (SolveTimeoutError, TIMEOUT),

@@ -24,6 +24,13 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
+class Auth(StrEnum):
+    """Whether the service asks who calls."""
+
+    REQUIRED = "required"
+    OFF = "off"
+
+
 class LogLevel(StrEnum):
     """Least severe level that is logged."""
 
@@ -33,7 +40,7 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-Choice = TypeVar("Choice", LogFormat, LogLevel)
+Choice = TypeVar("Choice", Auth, LogFormat, LogLevel)
 
 
 class SettingError(InvalidInputError):
@@ -50,6 +57,11 @@ class Settings:
     max_waiting_solves  solves that may wait for their turn; more are refused with 503
     max_time_limit_s    longest ``search.time_limit_s`` the service accepts
     log_level, log_format   of the lines on stderr
+    auth                whether callers must show an API key or token; off only on a loopback address
+    max_requests_per_s  of one caller in the long run; twice as many at once
+    max_failed_auths_per_s  of one address
+    oidc_issuer, oidc_audience   whose tokens the service takes beside API keys, made out to whom; empty for none
+    oidc_tenant_claim   claim of a token that names the tenant
     """
 
     database_url: str
@@ -59,6 +71,12 @@ class Settings:
     max_time_limit_s: int = 600
     log_level: LogLevel = LogLevel.WARNING
     log_format: LogFormat = LogFormat.TEXT
+    auth: Auth = Auth.REQUIRED
+    max_requests_per_s: int = 1000
+    max_failed_auths_per_s: int = 5
+    oidc_issuer: str = ""
+    oidc_audience: str = "meshwright"
+    oidc_tenant_claim: str = "tenant"
 
 
 VARIABLES = {
@@ -69,6 +87,12 @@ VARIABLES = {
     "MESHWRIGHT_MAX_TIME_LIMIT_S": "max_time_limit_s",
     "MESHWRIGHT_LOG_LEVEL": "log_level",
     "MESHWRIGHT_LOG_FORMAT": "log_format",
+    "MESHWRIGHT_AUTH": "auth",
+    "MESHWRIGHT_MAX_REQUESTS_PER_S": "max_requests_per_s",
+    "MESHWRIGHT_MAX_FAILED_AUTHS_PER_S": "max_failed_auths_per_s",
+    "MESHWRIGHT_OIDC_ISSUER": "oidc_issuer",
+    "MESHWRIGHT_OIDC_AUDIENCE": "oidc_audience",
+    "MESHWRIGHT_OIDC_TENANT_CLAIM": "oidc_tenant_claim",
 }
 """Setting that each environment variable sets."""
 
@@ -84,6 +108,12 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         max_time_limit_s=_positive_int(values, "MESHWRIGHT_MAX_TIME_LIMIT_S", Settings.max_time_limit_s),
         log_level=_choice(values, "MESHWRIGHT_LOG_LEVEL", Settings.log_level),
         log_format=_choice(values, "MESHWRIGHT_LOG_FORMAT", Settings.log_format),
+        auth=_choice(values, "MESHWRIGHT_AUTH", Settings.auth),
+        max_requests_per_s=_positive_int(values, "MESHWRIGHT_MAX_REQUESTS_PER_S", Settings.max_requests_per_s),
+        max_failed_auths_per_s=_positive_int(values, "MESHWRIGHT_MAX_FAILED_AUTHS_PER_S", Settings.max_failed_auths_per_s),
+        oidc_issuer=_issuer(values),
+        oidc_audience=values.get("MESHWRIGHT_OIDC_AUDIENCE") or Settings.oidc_audience,
+        oidc_tenant_claim=values.get("MESHWRIGHT_OIDC_TENANT_CLAIM") or Settings.oidc_tenant_claim,
     )
 
 
@@ -93,6 +123,15 @@ def default_database_path(environment: Mapping[str, str]) -> Path:
     # The specification: a relative path in XDG_DATA_HOME is invalid and is ignored.
     folder = data_home if data_home.is_absolute() else Path.home() / ".local" / "share"
     return folder / "meshwright" / "plans.db"
+
+
+def _issuer(values: Mapping[str, str]) -> str:
+    issuer = values.get("MESHWRIGHT_OIDC_ISSUER", "")
+    # Keys that come unencrypted could be anybody's.
+    if issuer and not issuer.startswith(("https://", "http://127.0.0.1:", "http://localhost:")):
+        allowed = "https://ISSUER, as its tokens name it"
+        raise SettingError("environment variable MESHWRIGHT_OIDC_ISSUER can't be used", given=issuer, allowed=allowed)
+    return issuer
 
 
 def _positive_int(values: Mapping[str, str], name: str, default: int) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
+
 from app.commands.exits import print_json
 from app.errors import EXIT_GOOD
-from app.settings import LogLevel, Settings
+from app.settings import Auth, LogLevel, SettingError, Settings
 
 SHUTDOWN_S = 10
 """Time that running requests have to finish when the service is told to stop; then their solves are ended."""
@@ -37,11 +39,18 @@ def run_migrate(down_to: str | None, settings: Settings) -> int:
 
 
 def run_serve(host: str, port: int, settings: Settings) -> int:
-    """Serve REST until the process is told to stop."""
+    """Serve REST until the process is told to stop; raises SettingError for an open door to other machines."""
     import uvicorn
 
     from app.main import create_app
 
+    if settings.auth is Auth.OFF and not is_loopback(host):
+        raise SettingError(
+            "without authentication the service may only listen on this machine",
+            given=f"MESHWRIGHT_AUTH=off and --host {host}",
+            allowed="a loopback address, as 127.0.0.1",
+            remedy="unset MESHWRIGHT_AUTH, and make keys with 'meshwright keys create'",
+        )
     # The access log is our own: it has the request id.
     level = LogLevel.INFO if settings.log_level is LogLevel.WARNING else settings.log_level
     uvicorn.run(
@@ -54,3 +63,12 @@ def run_serve(host: str, port: int, settings: Settings) -> int:
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
     return EXIT_GOOD
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a service that listens there can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        # Of names, only this one is bound to loopback addresses by standard (RFC 6761, 6.3).
+        return host == "localhost"

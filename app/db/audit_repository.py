@@ -7,8 +7,9 @@ from datetime import datetime
 
 from sqlalchemy import Engine, insert, select
 
+from app.db.dialects import in_utc
 from app.db.engine import reading, writing
-from app.db.moments import in_utc
+from app.db.scope import owned
 from app.db.security_tables import audit
 
 
@@ -51,9 +52,9 @@ class AuditRepository:
 
     def page(self, tenant: str, *, before: int | None, limit: int) -> tuple[StoredAuditEntry, ...]:
         """A tenant's entries, newest first: at most ``limit`` of those that came before row ``before``."""
-        query = select(audit).where(audit.c.tenant == tenant).order_by(audit.c.id.desc()).limit(limit)
+        query = owned(select(audit), audit, tenant).order_by(audit.c.id.desc()).limit(limit)
         if before is not None:
             query = query.where(audit.c.id < before)
         with reading(self._engine) as connection:
             rows = connection.execute(query).mappings().all()
-        return tuple(StoredAuditEntry(**{**row, "at": in_utc(row["at"])}) for row in rows)
+        return tuple(StoredAuditEntry(**in_utc(row)) for row in rows)

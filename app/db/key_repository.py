@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlalchemy import Engine, RowMapping, insert, select, update
 
+from app.db.dialects import in_utc
 from app.db.engine import reading, writing
-from app.db.moments import in_utc
+from app.db.scope import owned
 from app.db.security_tables import api_keys
 from app.errors import KeyNotFoundError
 from app.security.api_keys import ApiKey
@@ -41,7 +42,7 @@ class KeyRepository:
         """Keys, oldest first."""
         query = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.prefix)
         if tenant is not None:
-            query = query.where(api_keys.c.tenant == tenant)
+            query = owned(query, api_keys, tenant)
         with reading(self._engine) as connection:
             return tuple(_key(row) for row in connection.execute(query).mappings())
 
@@ -72,7 +73,5 @@ class KeyRepository:
 
 
 def _key(row: RowMapping | Mapping[str, Any]) -> ApiKey:
-    values = dict(row)
-    for name in ("created_at", "expires_at", "revoked_at"):
-        values[name] = None if values[name] is None else in_utc(values[name])
+    values = in_utc(row)
     return ApiKey(**{**values, "scopes": frozenset(Scope(name) for name in values["scopes"].split())})

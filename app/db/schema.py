@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from app.db import calibration_tables, fleet_tables, job_tables, tables
+from app.db import calibration_tables, fleet_tables, job_tables, security_tables, tables
 from app.db.metadata import metadata
 
-TABLES = (tables.plans, job_tables.jobs, fleet_tables.registered, calibration_tables.calibrations)
+TABLES = (
+    tables.plans,
+    job_tables.jobs,
+    fleet_tables.registered,
+    calibration_tables.calibrations,
+    security_tables.audit,
+)
 
 __all__ = ["TABLES", "metadata"]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, DateTime, Index, Integer, String, Table
+from sqlalchemy import Column, Index, Integer, String, Table
 
-from app.db.tables import RowId, metadata
+from app.db.metadata import Name, RowId, UtcTime, metadata, tenant_column
 
 api_keys = Table(
     "api_keys",
     metadata,
     Column("prefix", String(12), primary_key=True),
     Column("sha256", String(64), nullable=False),
-    Column("tenant", String(64), nullable=False),
-    Column("name", String(200), nullable=False),
+    tenant_column(),
+    Column("name", Name, nullable=False),
     Column("scopes", String(200), nullable=False),
-    Column("created_at", DateTime(timezone=True), nullable=False),
-    Column("expires_at", DateTime(timezone=True), nullable=True),
-    Column("revoked_at", DateTime(timezone=True), nullable=True),
+    Column("created_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime, nullable=True),
+    Column("revoked_at", UtcTime, nullable=True),
 )
 """API keys: of a key's text only the prefix and a hash of the whole. ``scopes`` are separated by spaces."""
 
@@ -24,8 +24,8 @@ audit = Table(
     "audit",
     metadata,
     Column("id", RowId, primary_key=True),
-    Column("at", DateTime(timezone=True), nullable=False),
-    Column("tenant", String(64), nullable=False),
+    Column("at", UtcTime, nullable=False),
+    tenant_column(),
     Column("principal", String(300), nullable=False),
     Column("action", String(200), nullable=False),
     Column("target", String(1000), nullable=False),

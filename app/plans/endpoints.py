@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
 from app.bodies import JSON, read_json_body
+from app.cursors import MAX_CURSOR_LENGTH, cursor_of, row_of
 from app.db.plan_repository import PlanFilter
-from app.errors import DocumentError, FieldError
 from app.plans.examples import REQUEST_EXAMPLES
 from app.plans.schemas import PlanPage, plan_item
 from app.plans.service import PlanService
 from app.plans.store import PlanStore
 from app.problem_responses import problem_answers
+from app.security.gate import Reader, Writer
 from app.settings import Settings
 
 # Names of models hold no control characters (``app.requests.limits``), and PostgreSQL refuses to compare with them.
@@ -41,10 +40,10 @@ _REQUEST_BODY: dict[str, Any] = {
     responses={
         200: {"description": "The plan stored for this request.", **_PLAN_ANSWER},
         201: {"description": "A new plan, stored now.", **_PLAN_ANSWER},
-        **problem_answers(400, 413, 415, 422, 500, 503, 504),
+        **problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503, 504),
     },
 )
-async def make_plan(request: Request) -> Response:
+async def make_plan(request: Request, caller: Writer) -> Response:
     """Solve a request, or give the plan stored for it. An infeasible request has a plan too, with its ``reason``."""
     settings: Settings = request.app.state.settings
     service: PlanService = request.app.state.service
@@ -58,9 +57,9 @@ async def make_plan(request: Request) -> Response:
     "/{digest}",
     summary="Get a stored plan",
     response_class=Response,
-    responses={200: {"description": "The plan.", **_PLAN_ANSWER}, **problem_answers(404, 422, 500, 503)},
+    responses={200: {"description": "The plan.", **_PLAN_ANSWER}, **problem_answers(401, 403, 404, 422, 429, 500, 503)},
 )
-def get_plan(request: Request, digest: str) -> Response:
+def get_plan(request: Request, caller: Reader, digest: str) -> Response:
     """The plan stored under a digest, byte for byte as it was stored.
 
     The header ``Meshwright-Stale-Since`` says when a newer calibration of one of its devices was stored, if one was.
@@ -72,21 +71,22 @@ def get_plan(request: Request, digest: str) -> Response:
     return Response(text, media_type=JSON, headers=headers)
 
 
-@router.get("", summary="List stored plans", responses=problem_answers(422, 500, 503))
+@router.get("", summary="List stored plans", responses=problem_answers(401, 403, 422, 429, 500, 503))
 def list_plans(
     request: Request,
-    cursor: Annotated[str | None, Query(max_length=64, description="'next_cursor' of the page before.")] = None,
+    caller: Reader,
+    cursor: Annotated[str | None, Query(max_length=MAX_CURSOR_LENGTH, description="'next_cursor' of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=200, description="Plans a page.")] = 50,
     model: Annotated[str | None, Query(max_length=200, pattern=PRINTABLE, description="Only plans of this model.")] = None,
     feasible: Annotated[bool | None, Query(description="Only feasible, or only infeasible ones.")] = None,
 ) -> PlanPage:
     """Stored plans, newest first, a page at a time."""
     store: PlanStore = request.app.state.store
-    before = None if cursor is None else _row_of(cursor)
+    before = None if cursor is None else row_of("plan", cursor)
     # One more than asked tells whether there is a next page.
     found = store.page(PlanFilter(model=model, feasible=feasible), before=before, limit=limit + 1)
     items = found[:limit]
-    following = _cursor_of(items[-1].id) if len(found) > limit else None
+    following = cursor_of("plan", items[-1].id) if len(found) > limit else None
     stale = _stale_since(store, *(row.digest for row in items))
     return PlanPage(plans=[plan_item(row, stale.get(row.digest)) for row in items], next_cursor=following)
 
@@ -103,20 +103,3 @@ def _digest_in(plan_text: str) -> str:
     """The digest in a plan document's text, found without parsing the rest."""
     _, _, rest = plan_text.partition('"digest":"')
     return rest.partition('"')[0]
-
-
-def _cursor_of(row_id: int) -> str:
-    return base64.urlsafe_b64encode(f"plan:{row_id}".encode()).decode().rstrip("=")
-
-
-def _row_of(cursor: str) -> int:
-    try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
-        kind, _, number = text.partition(":")
-        row = int(number) if kind == "plan" and number.isdigit() and len(number) < 19 else 0
-    except (binascii.Error, UnicodeError, ValueError):
-        row = 0
-    if row < 1:
-        fault = FieldError("cursor", "is no cursor of this list", given=repr(cursor), remedy="give 'next_cursor' as it came")
-        raise DocumentError("this list can't be given", (fault,))
-    return row

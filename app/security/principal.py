@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app.db.metadata import DEFAULT_TENANT
 from app.errors import ForbiddenError
-
-LOCAL_TENANT = "default"
-"""Tenant of the command line, and of a service that asks for no authentication."""
 
 
 class Scope(StrEnum):
@@ -49,5 +47,5 @@ class Principal:
             )
 
 
-LOCAL = Principal(LOCAL_TENANT, "local", frozenset({Scope.ADMIN}))
+LOCAL = Principal(DEFAULT_TENANT, "local", frozenset({Scope.ADMIN}))
 """The caller of a service without authentication: whoever reaches its loopback address."""

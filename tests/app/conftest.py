@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.settings import Settings
+from app.settings import Auth, Settings
 from tests.app.command_line import Cli
 from tests.app.fakes import FakeSolver
 from tests.app.service import running_service
@@ -16,8 +16,8 @@ from tests.app.service import running_service
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Settings over a new SQLite file."""
-    return Settings(f"sqlite:///{tmp_path / 'plans.db'}")
+    """Settings over a new SQLite file, of a service that asks for no authentication."""
+    return Settings(f"sqlite:///{tmp_path / 'plans.db'}", auth=Auth.OFF)
 
 
 @pytest.fixture

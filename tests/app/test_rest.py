@@ -20,7 +20,7 @@ from app.errors import SolveTimeoutError
 from app.plans.examples import REQUEST_EXAMPLES
 from app.problems import KINDS
 from app.requests.limits import MAX_DEVICES
-from app.settings import Settings
+from app.settings import Auth, Settings
 from tests.app.fakes import FakeSolver
 from tests.app.requests_given import serving, training
 from tests.app.service import running_service
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A client of one service for all tests that store nothing."""
-    settings = Settings(f"sqlite:///{tmp_path_factory.mktemp('refusing') / 'plans.db'}")
+    settings = Settings(f"sqlite:///{tmp_path_factory.mktemp('refusing') / 'plans.db'}", auth=Auth.OFF)
     with running_service(settings, FakeSolver(failure=AssertionError("nothing to solve"))) as client:
         yield client
 
@@ -160,7 +160,7 @@ def test_health_and_readiness(refusing: httpx.Client) -> None:
 
 
 def test_readiness_needs_the_database() -> None:
-    settings = Settings("postgresql://nobody@127.0.0.1:1/none")
+    settings = Settings("postgresql://nobody@127.0.0.1:1/none", auth=Auth.OFF)
     with running_service(settings, FakeSolver()) as client:
         assert client.get("/healthz").status_code == 200
         response = client.get("/readyz")
@@ -292,7 +292,7 @@ def test_equal_requests_at_once_are_solved_once(settings: Settings) -> None:
 
 def test_too_many_solves_are_refused_and_those_taken_go_on_without_their_callers(settings: Settings) -> None:
     gate = threading.Event()
-    few = Settings(settings.database_url, max_solves=1, max_waiting_solves=1)
+    few = Settings(settings.database_url, max_solves=1, max_waiting_solves=1, auth=Auth.OFF)
     taken = 0
     with running_service(few, FakeSolver(gate=gate)) as client:
         for seed in range(20):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import MIB, LogFormat, LogLevel, SettingError, Settings, default_database_path, read_settings
+from app.settings import MIB, Auth, LogFormat, LogLevel, SettingError, Settings, default_database_path, read_settings
 from app.telemetry import JsonFormatter, TextFormatter, request_id, start_logging
 
 
@@ -34,9 +34,35 @@ def test_every_variable_sets_its_setting() -> None:
             "MESHWRIGHT_MAX_TIME_LIMIT_S": "5",
             "MESHWRIGHT_LOG_LEVEL": "DEBUG",
             "MESHWRIGHT_LOG_FORMAT": "json",
+            "MESHWRIGHT_AUTH": "off",
+            "MESHWRIGHT_MAX_REQUESTS_PER_S": "6",
+            "MESHWRIGHT_MAX_FAILED_AUTHS_PER_S": "7",
+            "MESHWRIGHT_OIDC_ISSUER": "https://issuer.example",
+            "MESHWRIGHT_OIDC_AUDIENCE": "plans",
+            "MESHWRIGHT_OIDC_TENANT_CLAIM": "org",
         }
     )
-    assert settings == Settings("sqlite:///x.db", 10, 3, 4, 5, LogLevel.DEBUG, LogFormat.JSON)
+    assert settings == Settings(
+        "sqlite:///x.db",
+        10,
+        3,
+        4,
+        5,
+        LogLevel.DEBUG,
+        LogFormat.JSON,
+        Auth.OFF,
+        6,
+        7,
+        "https://issuer.example",
+        "plans",
+        "org",
+    )
+
+
+@pytest.mark.parametrize("issuer", ["http://issuer.example", "issuer.example", "file:///keys"])
+def test_an_issuer_is_asked_over_an_encrypted_line(issuer: str) -> None:
+    with pytest.raises(SettingError, match="https"):
+        read_settings({"MESHWRIGHT_OIDC_ISSUER": issuer})
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "", "many", "1e3", "٣", "9" * 30])
