@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from costmodels.cluster import Device
 from costmodels.compute import attention_backward_s, attention_forward_s, matmul_s, memory_bound_s
+from costmodels.implementation import VectorKernels
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_groups, matmul_shape
 from costmodels.units import DType
+from costmodels.vector_traffic import KernelTraffic, vector_traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,12 @@ def operator_time(
     dtype: DType,
     cp: int = 1,
     gradient_dtype: DType | None = None,
+    kernels: VectorKernels = VectorKernels.FUSED,
 ) -> OperatorTime:
     """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
 
     ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
+    ``kernels`` is how the framework runs vector operators.
     """
     if operator.kind is OperatorKind.MATMUL:
         time = _matmul_time(operator, sizes, device=device, dtype=dtype)
@@ -42,12 +46,12 @@ def operator_time(
         return _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp)
     if operator.kind is OperatorKind.SCAN and operator.chunk is not None:
         return _chunked_scan_time(operator, sizes, device=device, dtype=dtype)
-    forward_bytes, backward_bytes = _bytes_moved(operator, sizes, dtype)
-    kernel = vector_kernel(operator)
-    return OperatorTime(
-        float(memory_bound_s(device, forward_bytes, kernel=kernel)),
-        float(memory_bound_s(device, backward_bytes, kernel=kernel)),
-    )
+    traffic = vector_traffic(operator, sizes, dtype=dtype, kernels=kernels, curve=vector_kernel(operator))
+    return OperatorTime(_kernels_s(traffic.forward, device), _kernels_s(traffic.backward, device))
+
+
+def _kernels_s(kernels: tuple[KernelTraffic, ...], device: Device) -> float:
+    return sum(float(memory_bound_s(device, kernel.bytes_moved, kernel=kernel.curve)) for kernel in kernels)
 
 
 def _matmul_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> OperatorTime:
@@ -85,10 +89,9 @@ def _chunked_scan_time(operator: Operator, sizes: Mapping[str, int], *, device: 
     batch = max(1, x.elements(sizes) // (width * chunk))
     shapes = ((chunk, chunk, state), (chunk, width, chunk), (width, state, chunk), (chunk, width, state))
     products = sum(float(matmul_s(device, dtype, m, n, k, batch=batch)) for m, n, k in shapes)
-    forward_bytes, backward_bytes = _bytes_moved(operator, sizes, dtype)
+    traffic = vector_traffic(operator, sizes, dtype=dtype, kernels=VectorKernels.FUSED, curve=VectorKernel.STREAM)
     return OperatorTime(
-        max(products, float(memory_bound_s(device, forward_bytes))),
-        max(2 * products, float(memory_bound_s(device, backward_bytes))),
+        max(products, _kernels_s(traffic.forward, device)), max(2 * products, _kernels_s(traffic.backward, device))
     )
 
 
@@ -136,18 +139,3 @@ def vector_kernel(operator: Operator) -> VectorKernel:
     if operator.kind is OperatorKind.EMBEDDING:
         return VectorKernel.GATHER
     return VectorKernel.ACTIVATION if operator.flops_per_element > 1 else VectorKernel.STREAM
-
-
-def _bytes_moved(operator: Operator, sizes: Mapping[str, int], dtype: DType) -> tuple[float, float]:
-    """Bytes read and written by a vector operator, forward and backward."""
-    inputs = sum(tensor.elements(sizes) for tensor in operator.inputs)
-    outputs = sum(tensor.elements(sizes) for tensor in operator.outputs)
-    if operator.kind is OperatorKind.LOSS:
-        # Logits are read in 16 bits, kept in fp32 for the softmax, and their gradient written in 16 bits.
-        logits = operator.inputs[0].elements(sizes)
-        return logits * (dtype.size_bytes + 2 * DType.FP32.size_bytes), logits * (DType.FP32.size_bytes + dtype.size_bytes)
-    if operator.kind is OperatorKind.EMBEDDING:
-        # Rows are gathered and written; backward reads the output gradient and adds it into the table's rows.
-        return 2 * outputs * dtype.size_bytes, 3 * outputs * dtype.size_bytes
-    # Backward reads the inputs and the output gradient, and writes the input gradients.
-    return (inputs + outputs) * dtype.size_bytes, (2 * inputs + outputs) * dtype.size_bytes

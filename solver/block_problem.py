@@ -159,6 +159,7 @@ class _Costing:
             dtype=setting.dtype,
             cp=setting.cp,
             gradient_dtype=setting.gradient_dtype,
+            kernels=setting.kernels,
         )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s
         cost[Criterion.FORWARD_S] = time.forward_s
