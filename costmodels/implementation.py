@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -16,3 +17,38 @@ class VectorKernels(StrEnum):
     """One kernel an operator, written by hand (Transformer Engine, Megatron-LM's fused kernels)."""
     COMPILED = "compiled"
     """torch.compile fuses what lies between two matrix products."""
+
+
+class FlashAttention(StrEnum):
+    """Which generation of fused attention kernels a framework calls."""
+
+    NATIVE = "native"
+    """The fastest for the device, as its calibration measured (FlashAttention-2 on Ampere, 3 or cuDNN's from Hopper on)."""
+    FLASH_2 = "flash-2"
+    """FlashAttention-2 (Dao 2023), also inside PyTorch's scaled_dot_product_attention; no instructions of Hopper's."""
+    FLASH_1 = "flash-1"
+    """FlashAttention (Dao et al. 2022)."""
+    FLASH_1_TRITON = "flash-1-triton"
+    """FlashAttention written in Triton, which can add biases such as ALiBi."""
+
+
+class SelectiveRecompute(StrEnum):
+    """What a framework's selective recomputation runs again."""
+
+    ATTENTION_AND_NORMS = "attention-and-norms"
+    """Attention cores and norms (Korthikanti et al., MLSys'23, section 5; Megatron-LM's modules core_attn and layernorm)."""
+    EVERY_SECOND_PRODUCT = "every-second-product"
+    """All but attention and every second matrix product of a layer (torchtitan's selective_ac_option "op")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """How a framework runs a layer."""
+
+    kernels: VectorKernels = VectorKernels.FUSED
+    attention: FlashAttention = FlashAttention.NATIVE
+    selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
+
+
+HAND_FUSED = Implementation()
+"""The best that can be written by hand: one kernel an operator, the device's fastest attention."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from costmodels.attention_generations import attention_slowdown
 from costmodels.cluster import Device
 from costmodels.compute import attention_backward_s, attention_forward_s, matmul_s, memory_bound_s
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import FlashAttention, VectorKernels
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_groups, matmul_shape
 from costmodels.units import DType
@@ -31,11 +32,12 @@ def operator_time(
     cp: int = 1,
     gradient_dtype: DType | None = None,
     kernels: VectorKernels = VectorKernels.FUSED,
+    attention: FlashAttention = FlashAttention.NATIVE,
 ) -> OperatorTime:
     """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
 
     ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
-    ``kernels`` is how the framework runs vector operators.
+    ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention.
     """
     if operator.kind is OperatorKind.MATMUL:
         time = _matmul_time(operator, sizes, device=device, dtype=dtype)
@@ -43,7 +45,7 @@ def operator_time(
             return time
         return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
     if operator.kind is OperatorKind.ATTENTION:
-        return _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp)
+        return _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp, attention=attention)
     if operator.kind is OperatorKind.SCAN and operator.chunk is not None:
         return _chunked_scan_time(operator, sizes, device=device, dtype=dtype)
     traffic = vector_traffic(operator, sizes, dtype=dtype, kernels=kernels, curve=vector_kernel(operator))
@@ -95,7 +97,9 @@ def _chunked_scan_time(operator: Operator, sizes: Mapping[str, int], *, device: 
     )
 
 
-def _attention_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, cp: int) -> OperatorTime:
+def _attention_time(
+    operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, cp: int, attention: FlashAttention
+) -> OperatorTime:
     """Flash attention; in a ring (cp > 1) one kernel a chunk of keys, and a merge of the partial outputs after each.
 
     Zig-zag chunks balance the causal mask, so each step has 1/cp of the rank's pairs. A merge reads the running output
@@ -121,6 +125,8 @@ def _attention_time(operator: Operator, sizes: Mapping[str, int], *, device: Dev
         )
         for pass_s in (attention_forward_s, attention_backward_s)
     )
+    slowdown = attention_slowdown(attention, device)
+    forward, backward = forward * slowdown.forward, backward * slowdown.backward
     if cp > 1:
         outputs = sum(tensor.elements(sizes) for tensor in operator.outputs)
         merge = float(memory_bound_s(device, 3 * outputs * DType.FP32.size_bytes))

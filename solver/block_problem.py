@@ -11,7 +11,7 @@ import numpy.typing as npt
 from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
 from costmodels.expert_parallel import expert_dims, expert_region
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import HAND_FUSED, Implementation
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
 from costmodels.units import DType
@@ -59,7 +59,7 @@ class BlockSetting:
     """Everything the costs of a block depend on besides the block.
 
     seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
-    stream between blocks; ``padded`` dims need not divide by tp; ``kernels`` are those of the framework. Without an
+    stream between blocks; ``padded`` dims need not divide by tp; ``implementation`` is the framework's. Without an
     ``ep_topology`` each rank holds all experts.
     """
 
@@ -73,7 +73,7 @@ class BlockSetting:
     boundary: Spec
     space: Space
     padded: frozenset[str] = frozenset()
-    kernels: VectorKernels = VectorKernels.FUSED
+    implementation: Implementation = HAND_FUSED
     ep_topology: GroupTopology | None = None
 
     @property
@@ -143,7 +143,7 @@ class _Costing:
         self.sizes = sizes
         self.is_first = graph.layers[0] == block.name
         self.is_last = graph.layers[-1] == block.name
-        self.kept: KeptTensors = kept_tensors(block)
+        self.kept: KeptTensors = kept_tensors(block, setting.implementation.selective)
         self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
         self.region = expert_region(block.operators)
 
@@ -159,12 +159,12 @@ class _Costing:
             dtype=setting.dtype,
             cp=setting.cp,
             gradient_dtype=setting.gradient_dtype,
-            kernels=setting.kernels,
+            kernels=setting.implementation.kernels,
+            attention=setting.implementation.attention,
         )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s
         cost[Criterion.FORWARD_S] = time.forward_s
-        if operator.name in self.kept.selective_reruns:
-            cost[Criterion.SELECTIVE_S] = time.forward_s
+        cost[Criterion.SELECTIVE_S] = self.kept.rerun_share(operator, local) * time.forward_s
         spread = setting.ep > 1 and expert_dims(operator)
         cost[Criterion.EXPERT_PARAMETERS if spread else Criterion.PARAMETERS] = parameters(operator, local)
         cost[Criterion.SYNC_S] = self._gradient_sync_s(operator, strategy, local)
@@ -258,8 +258,7 @@ class _Costing:
         cost[Criterion.TIME_S] += forward + backward
         cost[Criterion.FORWARD_S] += forward
         cost[Criterion.CP_COMM_S] += forward + backward
-        if operator.name in self.kept.selective_reruns:
-            cost[Criterion.SELECTIVE_S] += forward
+        cost[Criterion.SELECTIVE_S] += self.kept.rerun_share(operator, local) * forward
 
 
 def _splits(strategy: Strategy, weight: Weight) -> bool:

@@ -2,14 +2,17 @@
 
 NONE keeps every saved tensor. SELECTIVE drops what attention cores and norms wrote, where their own inputs are kept, so no
 matrix multiplication runs twice (Korthikanti et al., MLSys'23, section 5; Megatron-LM's recompute modules core_attn and
-layernorm). FULL keeps the block's input and runs the whole forward pass again.
+layernorm); a framework may mean something else by it (`SelectiveRecompute`). FULL keeps the block's input and runs the whole
+forward pass again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodels.operators import OperatorKind
+from costmodels.implementation import SelectiveRecompute
+from costmodels.operators import Operator, OperatorKind
 from solver.graph import Block
 
 _RERUN_BY_SELECTIVE = (OperatorKind.ATTENTION, OperatorKind.NORM)
@@ -23,9 +26,23 @@ class KeptTensors:
     selective: frozenset[str]
     selective_reruns: frozenset[str]
 
+    def rerun_share(self, operator: Operator, sizes: Mapping[str, int]) -> float:
+        """Share of an operator's forward pass that selective recomputation runs again, under local sizes.
 
-def kept_tensors(block: Block) -> KeptTensors:
+        Of a projection with several outputs, each a product of its own where products are told apart, those not kept.
+        """
+        if operator.name not in self.selective_reruns:
+            return 0.0
+        if operator.kind is not OperatorKind.MATMUL:
+            return 1.0
+        dropped = sum(t.elements(sizes) for t in operator.outputs if t.name not in self.selective)
+        return dropped / sum(tensor.elements(sizes) for tensor in operator.outputs)
+
+
+def kept_tensors(block: Block, selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS) -> KeptTensors:
     """What a block keeps. A tensor is dropped only if all inputs of its writer are kept, dropped likewise or the block's."""
+    if selective is SelectiveRecompute.EVERY_SECOND_PRODUCT:
+        return _every_second_product(block)
     saved = frozenset(name for operator in block.operators for name in operator.saved)
     writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
 
@@ -38,6 +55,17 @@ def kept_tensors(block: Block) -> KeptTensors:
 
     dropped = frozenset(name for name in saved if name in writer and rebuildable(name))
     return KeptTensors(none=saved, selective=saved - dropped, selective_reruns=_reruns(block, dropped, saved))
+
+
+def _every_second_product(block: Block) -> KeptTensors:
+    """Kept are the first, third, fifth ... product of the block and what attention wrote; all else runs again."""
+    saved = frozenset(name for operator in block.operators for name in operator.saved)
+    written = [tensor.name for operator in block.operators for tensor in operator.outputs]
+    products = [t.name for operator in block.operators if operator.kind is OperatorKind.MATMUL for t in operator.outputs]
+    attended = [t.name for operator in block.operators if operator.kind is OperatorKind.ATTENTION for t in operator.outputs]
+    kept = frozenset(products[::2]) | frozenset(attended) | (saved - frozenset(written))
+    reruns = frozenset(op.name for op in block.operators if any(t.name not in kept for t in op.outputs))
+    return KeptTensors(none=saved, selective=kept, selective_reruns=reruns)
 
 
 def _reruns(block: Block, dropped: frozenset[str], saved: frozenset[str]) -> frozenset[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import FlashAttention, VectorKernels
 from costmodels.units import GIB, DType
 
 GB = 10**9
@@ -60,6 +60,7 @@ class Convention:
     reduction: GradientReduction = GradientReduction.OVERLAPPED
     attention: Attention = Attention.FUSED
     kernels: VectorKernels = VectorKernels.FUSED
+    flash: FlashAttention = FlashAttention.NATIVE
     dropout: Dropout = Dropout.NONE
     memory_rank: MemoryRank = MemoryRank.FULLEST
     memory_count: MemoryCount = MemoryCount.PROCESS
@@ -99,12 +100,15 @@ CONVENTIONS: Mapping[str, Convention] = {
         "on one device would not fit with fp32 ones",
         zero_stage=1,
         kernels=VectorKernels.EAGER,
+        flash=FlashAttention.FLASH_1,
         gradient_dtype=DType.BF16,
     ),
     "mosaic": Convention(
-        "Composer's FSDP mixed precision reduces gradients in fp32; PyTorch's modules, not compiled",
+        "Composer's FSDP mixed precision reduces gradients in fp32; PyTorch's modules, not compiled; its"
+        " submit_benchmarks.py asks for attention in Triton",
         zero_stage=3,
         kernels=VectorKernels.EAGER,
+        flash=FlashAttention.FLASH_1_TRITON,
     ),
     "mbridge_pretrain": Convention("Megatron-Bridge recipes: distributed optimizer, fp32 main gradients", zero_stage=1),
     "mbridge_sftlora": Convention("Megatron-Bridge recipes: distributed optimizer", zero_stage=1),
@@ -113,6 +117,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         "FSDP2 reduces in fp32; memory is what PyTorch reserved, in GiB; not compiled unless a row says so",
         zero_stage=3,
         kernels=VectorKernels.EAGER,
+        flash=FlashAttention.FLASH_2,
         memory_count=MemoryCount.ALLOCATED,
     ),
     "bigscience_1b3_v100": _MEGATRON_FP16,

@@ -10,7 +10,7 @@ from app.validation.conventions import Convention
 from app.validation.models import model_graph
 from app.validation.rows import Run
 from app.validation.unpredicted import NotPredictedError
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import FlashAttention, Implementation, SelectiveRecompute
 from costmodels.memory import MAX_ZERO_STAGE
 from costmodels.operators import SEQ
 from costmodels.units import DType
@@ -23,21 +23,21 @@ _RECOMPUTE = {
     "none": Recompute.NONE,
     "full": Recompute.FULL,
     "selective": Recompute.SELECTIVE,
-    # torchtitan keeps what attention and every second matrix product wrote; no other mode is nearer.
     "selective (op)": Recompute.SELECTIVE,
 }
+_SELECTIVE = {"selective (op)": SelectiveRecompute.EVERY_SECOND_PRODUCT}
 _SCHEDULES = ("", "1f1b", "interleaved-1f1b")
 
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """The plan that a run used: a candidate of its request's space, model chunks a pipeline rank (1: plain 1F1B), and the
-    kernels that its framework runs between matrix products."""
+    """The plan that a run used: a candidate of its request's space, model chunks a pipeline rank (1: plain 1F1B), and
+    how its framework runs a layer."""
 
     request: PlanRequest
     candidate: Candidate
     chunks: int
-    kernels: VectorKernels
+    implementation: Implementation
 
 
 def given_plan(run: Run, source: Convention) -> GivenPlan:
@@ -65,7 +65,16 @@ def given_plan(run: Run, source: Convention) -> GivenPlan:
     boundary = sharded(SEQ) if run.sequence_parallel and mesh.tp > 1 and run.seq_len % mesh.tp == 0 else REPLICATED
     candidate = Candidate(mesh, microbatch, count, _zero_stage(run.zero, source), boundary, (_RECOMPUTE[run.recompute],))
     request = PlanRequest(model_graph(run, source), cluster, workload)
-    return GivenPlan(request, candidate, vpp, run.kernels or source.kernels)
+    return GivenPlan(request, candidate, vpp, _implementation(run, source))
+
+
+def _implementation(run: Run, source: Convention) -> Implementation:
+    """What the row says, else its source. Where rows tell versions of FlashAttention apart, 2 is the second."""
+    return Implementation(
+        kernels=run.kernels or source.kernels,
+        attention=FlashAttention.FLASH_2 if run.flash_attention == 2 else source.flash,
+        selective=_SELECTIVE.get(run.recompute, SelectiveRecompute.ATTENTION_AND_NORMS),
+    )
 
 
 def _mesh(run: Run) -> Mesh:

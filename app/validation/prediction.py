@@ -13,7 +13,7 @@ from app.validation.rows import Run
 from app.validation.unpredicted import NotPredictedError
 from costmodels.collectives import Collective, collective_s
 from costmodels.errors import InvalidInputError
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import Implementation
 from costmodels.pipeline import Schedule, peak_in_flight
 from solver.block_problem import Criterion
 from solver.request import PlanRequest
@@ -38,7 +38,7 @@ def predict_run(run: Run) -> Prediction:
     source = convention(run.source)
     try:
         plan = given_plan(run, source)
-        costs = _costs(plan.request, plan.kernels)
+        costs = _costs(plan.request, plan.implementation)
         kinds = costs.stage_kinds(plan.candidate)
         sharding = _sharding(costs, plan.candidate, kinds)
         tables = stage_tables(plan.candidate, sharding, kinds, costs)
@@ -71,8 +71,8 @@ def launchers_spans(n_layers: int, candidate: Candidate) -> tuple[StageSpan, ...
 
 
 @lru_cache(maxsize=64)
-def _costs(request: PlanRequest, kernels: VectorKernels) -> TrainingCosts:
-    return TrainingCosts(request, kernels=kernels)
+def _costs(request: PlanRequest, implementation: Implementation) -> TrainingCosts:
+    return TrainingCosts(request, implementation=implementation)
 
 
 def _sharding(costs: TrainingCosts, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Sharding:

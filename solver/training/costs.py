@@ -13,7 +13,7 @@ import numpy.typing as npt
 from costmodels.cluster import Device, group_topology
 from costmodels.collectives import Collective, collective_s
 from costmodels.compute import memory_bound_s
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import Implementation
 from costmodels.memory import framework_overhead_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
 from costmodels.operators import OperatorKind
 from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem
@@ -24,7 +24,7 @@ from solver.recompute import kept_tensors, recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.sharding import REPLICATED
 from solver.training.host import HostTime, host_time
-from solver.training.implementation import vector_kernels
+from solver.training.implementation import launcher_implementation
 from solver.training.space import Candidate, padded_dims
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
 
@@ -95,15 +95,15 @@ class StageParts:
 class TrainingCosts:
     """Costs of a request's candidates. Block frontiers are computed once for each distinct setting.
 
-    ``kernels`` overrides what the request's launcher runs between matrix products.
+    ``implementation`` overrides how the request's launcher runs a layer.
     """
 
-    def __init__(self, request: PlanRequest, *, kernels: VectorKernels | None = None):
+    def __init__(self, request: PlanRequest, *, implementation: Implementation | None = None):
         assert isinstance(request.workload, TrainingWorkload)
         self.request = request
         self.model: ModelGraph = request.model
         self.workload: TrainingWorkload = request.workload
-        self.kernels = kernels or vector_kernels(request.search)
+        self.implementation = implementation or launcher_implementation(request.search)
         self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}
         self._costs: dict[tuple[str, BlockSetting, tuple[int, ...]], FloatArray] = {}
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
@@ -151,7 +151,7 @@ class TrainingCosts:
                 boundary=candidate.boundary,
                 space=self.request.search.space,
                 padded=padded_dims(self.request.search),
-                kernels=self.kernels,
+                implementation=self.implementation,
                 ep_topology=kind.topology.ep if kind.topology.ep.n > 1 else None,
             )
             for device in kind.devices

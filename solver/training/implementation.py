@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import HAND_FUSED, FlashAttention, Implementation, VectorKernels
 from solver.request import Launcher, Search, Space
 
-LAUNCHER_KERNELS: Mapping[Launcher, VectorKernels] = {
-    # Transformer Engine's layers, Megatron-LM's default (--transformer-impl transformer_engine).
-    Launcher.MEGATRON_LM: VectorKernels.FUSED,
-    # DeepSpeed trains the script's own model, and the exported one is Hugging Face's.
-    Launcher.DEEPSPEED: VectorKernels.EAGER,
-    # Compilation is off unless a configuration turns it on, and the exported ones do not.
-    Launcher.TORCHTITAN: VectorKernels.EAGER,
+LAUNCHER_IMPLEMENTATION: Mapping[Launcher, Implementation] = {
+    # Transformer Engine's layers, Megatron-LM's default (--transformer-impl transformer_engine), which choose among
+    # FlashAttention and cuDNN's kernels by device.
+    Launcher.MEGATRON_LM: Implementation(VectorKernels.FUSED, FlashAttention.NATIVE),
+    # DeepSpeed trains the script's own model, and the exported one is Hugging Face's: eager, with PyTorch's
+    # scaled_dot_product_attention.
+    Launcher.DEEPSPEED: Implementation(VectorKernels.EAGER, FlashAttention.FLASH_2),
+    # Compilation is off unless a configuration turns it on, and the exported ones do not; attention is PyTorch's too.
+    Launcher.TORCHTITAN: Implementation(VectorKernels.EAGER, FlashAttention.FLASH_2),
 }
+"""What selective recomputation means is not taken from the launcher: plans mean attention and norms."""
 
 
-def vector_kernels(search: Search) -> VectorKernels:
+def launcher_implementation(search: Search) -> Implementation:
     """The launcher's kernels; in the free space, which names no launcher, the best that can be written by hand."""
     if search.space is Space.FREE:
-        return VectorKernels.FUSED
-    return LAUNCHER_KERNELS.get(search.launcher, VectorKernels.FUSED)
+        return HAND_FUSED
+    return LAUNCHER_IMPLEMENTATION.get(search.launcher, HAND_FUSED)

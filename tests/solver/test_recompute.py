@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.catalog import model
+from costmodels.implementation import SelectiveRecompute
 from costmodels.operators import BATCH, SEQ
 from solver.recompute import kept_tensors, recomputable
 
@@ -40,3 +41,18 @@ def test_selective_saves_two_norms_and_one_attention_output() -> None:
     bytes_of = {t.name: 2 * t.elements(sizes) for op in block.operators for t in op.outputs}
     dropped = sum(bytes_of[name] for name in kept.none - kept.selective)
     assert dropped == 3 * 2 * graph.dims["hidden"]
+
+
+def test_every_second_product_reruns_vectors_and_half_of_the_products() -> None:
+    graph = model("llama-3.1-8b")
+    block = graph.block("layer")
+    kept = kept_tensors(block, SelectiveRecompute.EVERY_SECOND_PRODUCT)
+    sizes = {**graph.dims, BATCH: 1, SEQ: 128}
+    # q, k, v, o, gate, up, down: k, o and up run again.
+    assert {"q", "v", "gate", "mlp_out", "context"} <= kept.selective
+    assert not {"k", "attn_out", "up", "attn_normed"} & kept.selective
+    shares = {operator.name: kept.rerun_share(operator, sizes) for operator in block.operators}
+    assert shares["attention"] == shares["down_proj"] == 0
+    assert shares["attn_norm"] == shares["rope"] == shares["act"] == shares["o_proj"] == 1
+    assert shares["gate_up_proj"] == 0.5
+    assert shares["qkv_proj"] == pytest.approx(1 / 6)
