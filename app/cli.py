@@ -150,13 +150,18 @@ def check(
     sarif: Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 report.")] = None,
     github: Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions as well.")] = False,
     summary: Annotated[Path | None, typer.Option("--summary", metavar="FILE", help="Add a Markdown summary to a file.")] = None,
+    server: Annotated[str | None, typer.Option(metavar="URL", help="Plan by a service, which keeps the report.")] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose history the service adds the report to; else the folder's name.")
+    ] = None,
 ) -> int:
     """Compare the plans of a folder with its lock; exit 1 if any is worse."""
-    from app.commands.checking import CheckCommand, Mode, printed, run_check
+    from app.commands.checking import CheckCommand, Mode, printed, run_check, server_of
 
     mode = Mode.UPDATE if update else Mode.COMPARE
     output = printed(as_json=as_json, github=github)
-    return run_check(CheckCommand(folder, mode, output, junit, sarif, summary), _settings())
+    command = CheckCommand(folder, mode, output, junit, sarif, summary, server_of(server, project))
+    return run_check(command, _settings())
 
 
 @cli.command()

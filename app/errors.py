@@ -15,6 +15,7 @@ MeshwrightError
 ├── TooBusyError               too many solves are waiting already (503)
 ├── SolveTimeoutError          a solve did not end in its time (504)
 ├── SolverCrashError           a solve ended without an answer: a defect of Meshwright (500)
+├── ServiceError               a Meshwright service that was asked does not answer as it should (on the command line)
 └── StoreError                 the database can't be used now (503)
 """
 
@@ -113,6 +114,10 @@ class SolveTimeoutError(MeshwrightError):
 
 class SolverCrashError(MeshwrightError):
     """A solve ended without an answer: a defect of Meshwright, or the machine ran out of memory."""
+
+
+class ServiceError(MeshwrightError):
+    """A Meshwright service that this command asked does not answer, or answers what no such service does."""
 
 
 class StoreError(MeshwrightError):

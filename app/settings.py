@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
@@ -62,6 +62,7 @@ class Settings:
     max_failed_auths_per_s  of one address
     oidc_issuer, oidc_audience   whose tokens the service takes beside API keys, made out to whom; empty for none
     oidc_tenant_claim   claim of a token that names the tenant
+    api_key             what commands that ask a service show it; empty for a service that asks for none
     """
 
     database_url: str
@@ -77,6 +78,7 @@ class Settings:
     oidc_issuer: str = ""
     oidc_audience: str = "meshwright"
     oidc_tenant_claim: str = "tenant"
+    api_key: str = field(default="", repr=False)
 
 
 VARIABLES = {
@@ -93,6 +95,7 @@ VARIABLES = {
     "MESHWRIGHT_OIDC_ISSUER": "oidc_issuer",
     "MESHWRIGHT_OIDC_AUDIENCE": "oidc_audience",
     "MESHWRIGHT_OIDC_TENANT_CLAIM": "oidc_tenant_claim",
+    "MESHWRIGHT_API_KEY": "api_key",
 }
 """Setting that each environment variable sets."""
 
@@ -114,6 +117,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         oidc_issuer=_issuer(values),
         oidc_audience=values.get("MESHWRIGHT_OIDC_AUDIENCE") or Settings.oidc_audience,
         oidc_tenant_claim=values.get("MESHWRIGHT_OIDC_TENANT_CLAIM") or Settings.oidc_tenant_claim,
+        api_key=_api_key(values),
     )
 
 
@@ -132,6 +136,14 @@ def _issuer(values: Mapping[str, str]) -> str:
         allowed = "https://ISSUER, as its tokens name it"
         raise SettingError("environment variable MESHWRIGHT_OIDC_ISSUER can't be used", given=issuer, allowed=allowed)
     return issuer
+
+
+def _api_key(values: Mapping[str, str]) -> str:
+    key = values.get("MESHWRIGHT_API_KEY", "").strip()
+    if not (key.isascii() and key.isprintable()):
+        # The key is not shown: logs keep what errors say.
+        raise SettingError("environment variable MESHWRIGHT_API_KEY can't be used", allowed="printable ASCII characters")
+    return key
 
 
 def _positive_int(values: Mapping[str, str], name: str, default: int) -> int:

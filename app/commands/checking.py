@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -10,12 +11,13 @@ from pathlib import Path
 from app.commands.exits import print_json, say
 from app.commands.outputs import write_whole
 from app.commands.stored_plans import open_store
+from app.errors import ServiceError
 from app.regression.check import check_folder, update_folder
 from app.regression.formats.github import workflow_commands
 from app.regression.formats.junit import junit_xml
 from app.regression.formats.markdown import markdown
 from app.regression.formats.sarif import sarif_text
-from app.regression.planning import Planner, available_cores
+from app.regression.planning import LocalPlanner, Planner, available_cores
 from app.regression.report import CheckReport
 from app.render.check_page import print_check
 from app.requests.validation import to_document
@@ -40,8 +42,16 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """A service that plans and keeps the history of checks, under the name of a project; None names the folder."""
+
+    url: str
+    project: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CheckCommand:
-    """Options of ``check``: the folder, what to do, what to print, and the files to write."""
+    """Options of ``check``: the folder, what to do, who plans, what to print, and the files to write."""
 
     folder: Path
     mode: Mode = Mode.COMPARE
@@ -49,6 +59,7 @@ class CheckCommand:
     junit: Path | None = None
     sarif: Path | None = None
     summary: Path | None = None
+    server: Server | None = None
 
 
 PAGE_WIDTH = 80
@@ -57,9 +68,11 @@ PAGE_WIDTH = 80
 
 def run_check(command: CheckCommand, settings: Settings) -> int:
     """Check a folder or update its lock, and report in every format asked for; the report's exit code."""
-    planner = Planner(open_store(settings), ChildSolver(), available_cores(), say)
     act = check_folder if command.mode is Mode.COMPARE else update_folder
-    report = act(command.folder, planner)
+    if command.server is None:
+        report = act(command.folder, LocalPlanner(open_store(settings), ChildSolver(), available_cores(), say))
+    else:
+        report = _checked_by(command.server, command.folder, act, settings)
     _write_files(command, report)
     if command.printed is Printed.JSON:
         print_json(to_document(CheckReport, report))
@@ -70,6 +83,13 @@ def run_check(command: CheckCommand, settings: Settings) -> int:
     return report.exit_code
 
 
+def server_of(url: str | None, project: str | None) -> Server | None:
+    """The service to ask, if one is; raises InvalidInputError for a project without one."""
+    if url is None and project is not None:
+        raise InvalidInputError("a service keeps the history of projects", given="--project", allowed="with --server URL")
+    return None if url is None else Server(url, project)
+
+
 def printed(*, as_json: bool, github: bool) -> Printed:
     """What to print; raises InvalidInputError when two things are asked for at once."""
     if as_json and github:
@@ -77,6 +97,20 @@ def printed(*, as_json: bool, github: bool) -> Printed:
     if as_json:
         return Printed.JSON
     return Printed.ANNOTATIONS if github else Printed.PAGE
+
+
+def _checked_by(server: Server, folder: Path, act: Callable[[Path, Planner], CheckReport], settings: Settings) -> CheckReport:
+    """The report with plans of a service, which then keeps it."""
+    from app.regression.server import ServerPlanner
+
+    planner = ServerPlanner(server.url, settings.api_key)
+    report = act(folder, planner)
+    try:
+        planner.keep_report(report, project=server.project or folder.resolve().name)
+    except ServiceError as error:
+        # The check itself stands: whoever waits for its verdict must get it.
+        say(f"warning: the service did not keep the report: {error}")
+    return report
 
 
 def _write_files(command: CheckCommand, report: CheckReport) -> None:

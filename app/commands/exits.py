@@ -21,6 +21,7 @@ from app.errors import (
     EXIT_INTERRUPTED,
     EXIT_NO,
     EXIT_PIPE,
+    ServiceError,
     SolveTimeoutError,
     StoreError,
 )
@@ -81,7 +82,7 @@ def _explain(error: Exception, *, as_json: bool) -> int:
     if isinstance(error, InfeasibleError):
         say(str(error))
         return EXIT_NO
-    if isinstance(error, StoreError | SolveTimeoutError):
+    if isinstance(error, StoreError | SolveTimeoutError | ServiceError):
         say(f"error: {error}")
     else:
         say(f"internal error: {_first_line(error)}; please report it with the file {_write_report(error)}")

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from app.errors import StoreError
 from app.plans.documents import read_plan
@@ -22,9 +23,17 @@ from solver.plan import Plan, Status
 from solver.request import PlanRequest
 
 
+class Planner(Protocol):
+    """Plans the requests of a check."""
+
+    def plan_all(self, requests: Iterable[KeyedRequest]) -> dict[str, Plan | MeshwrightError]:
+        """The plan of every request by its digest, or why there is none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Planner:
-    """How requests are planned: the store, the solver, how many at once, and where warnings go."""
+class LocalPlanner:
+    """Plans on this machine: the store, the solver, how many at once, and where warnings go."""
 
     store: PlanStore | None
     solver: Solver
@@ -89,6 +98,12 @@ def is_proven(plan: Plan) -> bool:
     if plan.certificate.status is Status.INFEASIBLE:
         return plan.is_decided
     return plan.certificate.status is Status.OPTIMAL
+
+
+def is_reproducible(plan: Plan, request: PlanRequest) -> bool:
+    """Whether every machine gives this plan: the search ran to its end, or to the request's count of candidates."""
+    most = request.search.max_candidates
+    return is_proven(plan) or (most is not None and plan.search.evaluated >= most)
 
 
 def available_cores() -> int:

@@ -94,13 +94,13 @@ def _report(config: pytest.Config, folder: Path) -> CheckReport:
     from app.commands.exits import say
     from app.commands.stored_plans import open_store
     from app.regression.check import check_folder
-    from app.regression.planning import Planner, available_cores
+    from app.regression.planning import LocalPlanner, available_cores
     from app.settings import read_settings
     from app.solving import ChildSolver
 
     reports = config.stash.setdefault(_reports, {})
     if folder not in reports:
-        planner = Planner(open_store(read_settings()), ChildSolver(), available_cores(), say)
+        planner = LocalPlanner(open_store(read_settings()), ChildSolver(), available_cores(), say)
         reports[folder] = check_folder(folder, planner)
     return reports[folder]
 

@@ -13,7 +13,7 @@ from app.errors import SolverCrashError
 from app.plans.store import KeyedRequest, keyed_request
 from app.regression.comparison import Planned, compare, relative_loss
 from app.regression.locked_plan import LockedPlan, locked_plan, seal_of
-from app.regression.planning import Planner, is_proven, without_time_limit
+from app.regression.planning import LocalPlanner, is_proven, without_time_limit
 from app.regression.policy import Action, Policy
 from app.regression.report import PlanCheck, Rule, Severity, Verdict
 from app.requests.resolve import request_document
@@ -89,7 +89,7 @@ def test_what_is_worse_one_way_is_better_the_other(was: float, now: float) -> No
 
 
 def planned_with(solver: FakeSolver, *keys: KeyedRequest) -> dict[str, Plan | MeshwrightError]:
-    return Planner(store=None, solver=solver, jobs=2, warn=lambda _: None).plan_all(keys)
+    return LocalPlanner(store=None, solver=solver, jobs=2, warn=lambda _: None).plan_all(keys)
 
 
 class RecordingSolver(FakeSolver):
@@ -108,7 +108,7 @@ class RecordingSolver(FakeSolver):
 @pytest.mark.parametrize(("status", "solves"), [(Status.OPTIMAL, 1), (Status.FEASIBLE, 2)])
 def test_only_a_proven_plan_is_taken_from_the_store(settings: Settings, status: Status, solves: int) -> None:
     solver, key = RecordingSolver(status), keyed_request(resolved(training(search={"time_limit_s": 1.0})))
-    planner = Planner(open_store(settings), solver, jobs=2, warn=lambda _: None)
+    planner = LocalPlanner(open_store(settings), solver, jobs=2, warn=lambda _: None)
     first, second = (planner.plan_all([key])[key.digest] for _ in range(2))
     assert len(solver.asked) == solves
     assert isinstance(first, Plan) and isinstance(second, Plan)

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +100,7 @@ def test_the_plugin_collects_what_the_command_finds() -> None:
     assert (REQUEST_PATTERN, LOCK_NAME) == (discovery.REQUEST_PATTERN, lock.LOCK_NAME)
 
 
-def test_the_lock_is_the_same_on_one_core_elsewhere_in_the_world(project: Project, tmp_path: Path) -> None:
+def test_the_lock_is_the_same_on_one_busy_core_elsewhere_in_the_world(project: Project, tmp_path: Path) -> None:
     project.write(REQUEST | {"workload": REQUEST["workload"] | {"global_batch": 16}}, "half.plan.yaml")
     project.update()
     elsewhere = tmp_path / "elsewhere"
@@ -112,8 +114,24 @@ def test_the_lock_is_the_same_on_one_core_elsewhere_in_the_world(project: Projec
         "MESHWRIGHT_DATABASE_URL": f"sqlite:///{tmp_path}/elsewhere.db",
     }
     limit = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from app.cli import main; main()"
-    subprocess.run([sys.executable, "-c", limit, "check", ".", "--update"], cwd=elsewhere, env=environment, check=True)
+    command = [sys.executable, "-c", limit, "check", ".", "--update"]
+    with load_on(core=min(os.sched_getaffinity(0))):
+        subprocess.run(command, cwd=elsewhere, env=environment, check=True)
     assert (elsewhere / LOCK).read_bytes() == (project.folder / LOCK).read_bytes()
+
+
+@contextmanager
+def load_on(core: int) -> Iterator[None]:
+    """Three processes that compute without end on a core."""
+    spin = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    busy = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(3)]
+    try:
+        yield
+        assert all(process.poll() is None for process in busy), "the load ended before the check"
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def test_a_changed_calibration_is_the_cause(project: Project, tmp_path: Path) -> None:
