@@ -9,7 +9,8 @@ MeshwrightError
 │   ├── PlanNotFoundError      a digest under which no plan is stored (404)
 │   ├── AuthenticationError    no key or token, or one that does not hold (401)
 │   ├── ForbiddenError         a caller without the scope that this needs (403)
-│   └── KeyNotFoundError       a prefix under which no API key is stored (404)
+│   ├── KeyNotFoundError       a prefix under which no API key is stored (404)
+│   └── CheckNotFoundError     an id under which no check is stored (404)
 ├── RateLimitedError           a caller that asks too often (429)
 ├── IssuerUnavailableError     the token issuer gives no keys to verify tokens with (503)
 ├── TooBusyError               too many solves are waiting already (503)
@@ -90,6 +91,10 @@ class ForbiddenError(InvalidInputError):
 
 class KeyNotFoundError(InvalidInputError):
     """No API key has this prefix."""
+
+
+class CheckNotFoundError(InvalidInputError):
+    """No check has this id."""
 
 
 class RateLimitedError(MeshwrightError):

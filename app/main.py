@@ -11,6 +11,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from app.checks.endpoints import router as checks_router
+from app.checks.schemas import NewCheck
 from app.db.audit_repository import AuditRepository
 from app.db.engine import is_sqlite, open_engine
 from app.db.migrate import ensure_ready
@@ -62,12 +64,13 @@ def create_app(settings: Settings, solver: Solver | None = None) -> FastAPI:
     install_problem_handlers(app)
     app.include_router(plans_router)
     app.include_router(reference_router)
+    app.include_router(checks_router)
     app.include_router(security_router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
 
-_DOCUMENTS = (RequestDocument, PlanDocument, ProblemDocument, NewKeyDocument, RotationDocument)
+_DOCUMENTS = (RequestDocument, PlanDocument, ProblemDocument, NewKeyDocument, RotationDocument, NewCheck)
 """Documents that endpoints read and write as text, which FastAPI does not see."""
 
 

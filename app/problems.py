@@ -8,6 +8,7 @@ from typing import Any
 from app.errors import (
     AuthenticationError,
     BodyTooLargeError,
+    CheckNotFoundError,
     DocumentError,
     FieldError,
     ForbiddenError,
@@ -46,6 +47,7 @@ FORBIDDEN = ProblemKind("forbidden", 403, "The caller may not do this")
 NOT_FOUND = ProblemKind("not-found", 404, "There is nothing at this address")
 PLAN_NOT_FOUND = ProblemKind("plan-not-found", 404, "No plan is stored under this digest")
 KEY_NOT_FOUND = ProblemKind("key-not-found", 404, "There is no such API key")
+CHECK_NOT_FOUND = ProblemKind("check-not-found", 404, "There is no such check")
 METHOD_NOT_ALLOWED = ProblemKind("method-not-allowed", 405, "This address does not take this method")
 TOO_LARGE = ProblemKind("body-too-large", 413, "The body is too large")
 MEDIA_TYPE = ProblemKind("unsupported-media-type", 415, "The body's content type is not read here")
@@ -65,6 +67,7 @@ KINDS = (
     NOT_FOUND,
     PLAN_NOT_FOUND,
     KEY_NOT_FOUND,
+    CHECK_NOT_FOUND,
     METHOD_NOT_ALLOWED,
     TOO_LARGE,
     MEDIA_TYPE,
@@ -87,6 +90,7 @@ _KIND_OF: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (AuthenticationError, UNAUTHENTICATED),
     (ForbiddenError, FORBIDDEN),
     (KeyNotFoundError, KEY_NOT_FOUND),
+    (CheckNotFoundError, CHECK_NOT_FOUND),
     (RateLimitedError, RATE_LIMITED),
     (IssuerUnavailableError, ISSUER),
     (InvalidInputError, INVALID),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.db import calibration_tables, fleet_tables, job_tables, security_tables, tables
+from app.db import calibration_tables, check_tables, fleet_tables, job_tables, security_tables, tables
 from app.db.metadata import metadata
 
 TABLES = (
@@ -11,6 +11,7 @@ TABLES = (
     fleet_tables.registered,
     calibration_tables.calibrations,
     security_tables.audit,
+    check_tables.checks,
 )
 
 __all__ = ["TABLES", "metadata"]

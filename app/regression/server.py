@@ -43,11 +43,21 @@ class ServerPlanner:
     url      of the service, without /v1
     api_key  sent as a bearer token; empty sends none
     sleep    waits between two looks at a job
+
+    Raises InvalidInputError for what is no address.
     """
 
     url: str
     api_key: str
     sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        try:
+            address = httpx.URL(self.url)
+        except httpx.InvalidURL:
+            address = httpx.URL("")
+        if address.scheme not in ("http", "https") or not address.host:
+            raise InvalidInputError("this is no address of a service", given=self.url, allowed="http://HOST[:PORT]")
 
     def plan_all(self, requests: Iterable[KeyedRequest]) -> dict[str, Plan | MeshwrightError]:
         """The plan of every request by its digest, or why there is none; raises as ``keep_report``."""
@@ -70,10 +80,7 @@ class ServerPlanner:
         headers = {"user-agent": f"meshwright/{VERSION}", "content-type": "application/json"}
         if self.api_key:
             headers["authorization"] = f"Bearer {self.api_key}"
-        try:
-            return httpx.Client(base_url=self.url, headers=headers, timeout=ANSWER_TIMEOUT_S)
-        except (httpx.InvalidURL, ValueError) as error:
-            raise InvalidInputError("this is no address of a service", given=self.url, allowed="http://HOST[:PORT]") from error
+        return httpx.Client(base_url=self.url, headers=headers, timeout=ANSWER_TIMEOUT_S)
 
     def _plan(self, client: httpx.Client, key: KeyedRequest) -> Plan | MeshwrightError:
         answer = _send(client, "POST", "/v1/plans", key.text)
@@ -108,10 +115,7 @@ class ServerPlanner:
 def _send(client: httpx.Client, method: str, address: str, body: str | None = None) -> httpx.Response:
     try:
         return client.request(method, address, content=None if body is None else body.encode())
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        given = str(client.base_url)
-        raise InvalidInputError("this is no address of a service", given=given, allowed="http://HOST[:PORT]") from error
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServiceError(f"the service {client.base_url} does not answer: {error}") from error
 
 

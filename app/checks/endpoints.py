@@ -1,0 +1,117 @@
+"""REST endpoints of checks: the history of what continuous integration found of a project's plans."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.bodies import JSON, read_json_body
+from app.checks.schemas import MAX_NAME, CheckItem, CheckPage, NewCheck, Trend, check_item, trend_point
+from app.cursors import MAX_CURSOR_LENGTH, cursor_of, row_of
+from app.db.check_repository import CheckRepository, StoredCheck
+from app.errors import CheckNotFoundError
+from app.plans.documents import compact_json
+from app.problem_responses import problem_answers
+from app.regression.report import CheckReport
+from app.requests.validation import read_record, to_document
+from app.security.gate import Reader, Writer
+from app.settings import Settings
+
+# PostgreSQL refuses to compare with control characters.
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+
+router = APIRouter(prefix="/v1/checks", tags=["checks"])
+
+_CHECK_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": "#/components/schemas/NewCheck"}}}}
+}
+Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR_LENGTH, description="'next_cursor' of the page before.")]
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Keep the report of a check",
+    openapi_extra=_CHECK_BODY,
+    responses=problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503),
+)
+async def add_check(request: Request, response: Response, caller: Writer) -> CheckItem:
+    """Add a report of ``meshwright check`` to the history of a project."""
+    settings: Settings = request.app.state.settings
+    document = await read_json_body(request, max_bytes=settings.max_body_bytes)
+    given = await asyncio.to_thread(read_record, NewCheck, document, what="check")
+    stored = StoredCheck(
+        id=str(uuid.uuid4()),
+        project=given.project,
+        created_at=datetime.now(UTC),
+        exit_code=given.report.exit_code,
+        report=compact_json(to_document(CheckReport, given.report)),
+    )
+    await asyncio.to_thread(_checks(request, caller.tenant).add, stored)
+    response.headers["location"] = f"/v1/checks/{stored.id}"
+    return check_item(stored)
+
+
+@router.get("", summary="List checks", responses=problem_answers(401, 403, 422, 429, 500, 503))
+def list_checks(
+    request: Request,
+    caller: Reader,
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Checks a page.")] = 50,
+    project: Annotated[
+        str | None, Query(max_length=MAX_NAME, pattern=PRINTABLE, description="Only checks of this project.")
+    ] = None,
+) -> CheckPage:
+    """Checks, newest first, a page at a time."""
+    found = _page(request, caller.tenant, project, cursor, limit)
+    following = cursor_of("check", found[limit - 1][0]) if len(found) > limit else None
+    return CheckPage(checks=[check_item(stored) for _, stored in found[:limit]], next_cursor=following)
+
+
+@router.get("/trend", summary="Follow a plan over checks", responses=problem_answers(401, 403, 422, 429, 500, 503))
+def trend(
+    request: Request,
+    caller: Reader,
+    project: Annotated[str, Query(max_length=MAX_NAME, pattern=PRINTABLE, description="Whose checks.")],
+    plan: Annotated[str, Query(max_length=MAX_NAME, pattern=PRINTABLE, description="Name of the request file.")],
+    cursor: Cursor = None,
+    limit: Annotated[int, Query(ge=1, le=200, description="Checks a page.")] = 50,
+) -> Trend:
+    """The figures and verdicts of one plan, check by check, newest first."""
+    found = _page(request, caller.tenant, project, cursor, limit)
+    following = cursor_of("check", found[limit - 1][0]) if len(found) > limit else None
+    points = [point for _, stored in found[:limit] if (point := trend_point(stored, plan)) is not None]
+    return Trend(project=project, plan=plan, points=points, next_cursor=following)
+
+
+@router.get(
+    "/{check_id}",
+    summary="Get the report of a check",
+    response_class=Response,
+    responses={
+        200: {"description": "The report.", "content": {JSON: {"schema": {"$ref": "#/components/schemas/CheckReport"}}}},
+        **problem_answers(401, 403, 404, 422, 429, 500, 503),
+    },
+)
+def get_check(request: Request, caller: Reader, check_id: str) -> Response:
+    """A report as ``meshwright check --json`` gave it."""
+    stored = _checks(request, caller.tenant).find(check_id) if check_id.isprintable() else None
+    if stored is None:
+        raise CheckNotFoundError("no check has this id", given=check_id)
+    return Response(stored.report, media_type=JSON)
+
+
+def _page(
+    request: Request, tenant: str, project: str | None, cursor: str | None, limit: int
+) -> tuple[tuple[int, StoredCheck], ...]:
+    """One check more than a page holds tells whether there is a next one."""
+    before = None if cursor is None else row_of("check", cursor)
+    return _checks(request, tenant).page(project, before=before, limit=limit + 1)
+
+
+def _checks(request: Request, tenant: str) -> CheckRepository:
+    return CheckRepository(request.app.state.engine, tenant)
