@@ -10,6 +10,7 @@ from costmodels.cluster import Device
 from costmodels.compute import attention_backward_s, attention_forward_s, matmul_s, memory_bound_s
 from costmodels.implementation import FlashAttention, VectorKernels
 from costmodels.kernel_calibration import VectorKernel
+from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_groups, matmul_shape
 from costmodels.units import DType
 from costmodels.vector_traffic import KernelTraffic, vector_traffic
@@ -33,14 +34,18 @@ def operator_time(
     gradient_dtype: DType | None = None,
     kernels: VectorKernels = VectorKernels.FUSED,
     attention: FlashAttention = FlashAttention.NATIVE,
+    recipe: MatmulRecipe = MatmulRecipe.WORKING,
 ) -> OperatorTime:
     """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
 
     ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
-    ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention.
+    ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention, ``recipe`` how
+    this operator's products are cast.
     """
     if operator.kind is OperatorKind.MATMUL:
-        time = _matmul_time(operator, sizes, device=device, dtype=dtype)
+        time = _matmul_time(operator, sizes, device=device, dtype=recipe.dtype or dtype)
+        if recipe.scaling_passes:
+            time = _with_scaling(time, operator, sizes, device, dtype, recipe)
         if gradient_dtype is None:
             return time
         return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
@@ -65,6 +70,20 @@ def _matmul_time(operator: Operator, sizes: Mapping[str, int], *, device: Device
     # Input gradient dY W^T is (m, k, n); weight gradient X^T dY is (k, n, m).
     backward = matmul_s(device, dtype, rows, k, n, batch=groups) + matmul_s(device, dtype, k, n, rows, batch=groups)
     return OperatorTime(float(forward), float(backward))
+
+
+def _with_scaling(
+    time: OperatorTime, operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType, recipe: MatmulRecipe
+) -> OperatorTime:
+    """The time with a reading of the input, and backward of the output's gradient, to find their scales.
+
+    Casts are in the products' own times: the tables of fp8 and fp4 kernels hold an activation's quantisation.
+    """
+    inputs, outputs = (
+        recipe.scaling_passes * float(memory_bound_s(device, sum(t.elements(sizes) for t in tensors) * dtype.size_bytes))
+        for tensors in (operator.inputs, operator.outputs)
+    )
+    return OperatorTime(time.forward_s + inputs, time.backward_s + outputs)
 
 
 def _accumulation_s(operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType, gradient_dtype: DType) -> float:

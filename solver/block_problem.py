@@ -12,12 +12,13 @@ from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
 from costmodels.expert_parallel import expert_dims, expert_region
 from costmodels.implementation import HAND_FUSED, Implementation
+from costmodels.low_precision import MatmulRecipe
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
 from costmodels.units import DType
 from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge
-from solver.recompute import KeptTensors, kept_tensors
+from solver.recompute import KeptTensors, kept_tensors, recomputable
 from solver.request import Space
 from solver.sharding import REPLICATED, Spec, SpecKind, Strategy, conversion, strategies
 
@@ -60,7 +61,7 @@ class BlockSetting:
 
     seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
     stream between blocks; ``padded`` dims need not divide by tp; ``implementation`` is the framework's. Without an
-    ``ep_topology`` each rank holds all experts.
+    ``ep_topology`` each rank holds all experts; ``recipe`` is that of the products that `low_precision_products` names.
     """
 
     device: Device
@@ -75,6 +76,7 @@ class BlockSetting:
     padded: frozenset[str] = frozenset()
     implementation: Implementation = HAND_FUSED
     ep_topology: GroupTopology | None = None
+    recipe: MatmulRecipe = MatmulRecipe.WORKING
 
     @property
     def tp(self) -> int:
@@ -146,6 +148,7 @@ class _Costing:
         self.kept: KeptTensors = kept_tensors(block, setting.implementation.selective)
         self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
         self.region = expert_region(block.operators)
+        self.low_precision = low_precision_products(block) if setting.recipe.dtype else frozenset()
 
     def node(self, operator: Operator, strategy: Strategy) -> FloatArray:
         """Cost vector of one operator under a strategy; conversions at the block's own boundary included."""
@@ -161,6 +164,7 @@ class _Costing:
             gradient_dtype=setting.gradient_dtype,
             kernels=setting.implementation.kernels,
             attention=setting.implementation.attention,
+            recipe=setting.recipe if operator.name in self.low_precision else MatmulRecipe.WORKING,
         )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s
         cost[Criterion.FORWARD_S] = time.forward_s
@@ -259,6 +263,18 @@ class _Costing:
         cost[Criterion.FORWARD_S] += forward
         cost[Criterion.CP_COMM_S] += forward + backward
         cost[Criterion.SELECTIVE_S] += self.kept.rerun_share(operator, local) * forward
+
+
+def low_precision_products(block: Block) -> frozenset[str]:
+    """Products that a low-precision recipe casts: those of layers, but not the router's, which chooses experts."""
+    if not recomputable(block):
+        return frozenset()
+    experts = expert_region(block.operators).dims
+    return frozenset(
+        operator.name
+        for operator in block.operators
+        if operator.kind is OperatorKind.MATMUL and not any(experts & set(tensor.dims) for tensor in operator.outputs)
+    )
 
 
 def _splits(strategy: Strategy, weight: Weight) -> bool:

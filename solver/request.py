@@ -13,6 +13,7 @@ from typing import Literal
 from costmodels.calibration import Calibration
 from costmodels.cluster import Cluster
 from costmodels.errors import WorkloadError
+from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
 from costmodels.units import STRICT_RECORD, DType, NonNegativeInt, PositiveFloat, PositiveInt
 from solver.graph import ModelGraph
@@ -55,7 +56,10 @@ class Launcher(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainingWorkload:
-    """Training: ``global_batch`` sequences of ``seq_len`` tokens a step."""
+    """Training: ``global_batch`` sequences of ``seq_len`` tokens a step.
+
+    ``precision`` is the working format of weights and activations, ``matmul`` that of the layers' matrix products.
+    """
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -65,10 +69,13 @@ class TrainingWorkload:
     precision: DType = DType.BF16
     optimizer: Optimizer = Optimizer.ADAMW
     gradient_dtype: DType = DType.FP32
+    matmul: MatmulRecipe = MatmulRecipe.WORKING
 
     def __post_init__(self) -> None:
         _require_one_of("precision", self.precision, (DType.BF16, DType.FP16, DType.FP32))
         _require_one_of("gradient_dtype", self.gradient_dtype, (DType.BF16, DType.FP16, DType.FP32))
+        if self.matmul is not MatmulRecipe.WORKING:
+            _require_one_of("precision beside a matmul recipe", self.precision, (DType.BF16, DType.FP16))
 
 
 @dataclass(frozen=True, slots=True)

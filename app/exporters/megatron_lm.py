@@ -9,6 +9,7 @@ from app.exporters.command import Words, command_text, flag, node_assumptions, t
 from app.exporters.export import Export
 from app.exporters.launchable import recompute_differs, recompute_mode
 from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
+from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
 from costmodels.units import DType
 from solver.plan import Plan
@@ -161,7 +162,20 @@ def _optimizer_words(workload: TrainingWorkload) -> list[Words]:
         words.append(flag(workload.precision.value))
     if workload.precision is DType.BF16 and workload.gradient_dtype is DType.BF16:
         words.append(flag("grad-reduce-in-bf16"))
+    if workload.matmul in _RECIPES:
+        words.append(_RECIPES[workload.matmul])
     return words
+
+
+_RECIPES = {
+    MatmulRecipe.FP8_DELAYED: (*flag("fp8-format", "hybrid"), *flag("fp8-recipe", "delayed")),
+    MatmulRecipe.FP8_CURRENT: (*flag("fp8-format", "hybrid"), *flag("fp8-recipe", "tensorwise")),
+    MatmulRecipe.FP8_BLOCKWISE: (*flag("fp8-format", "e4m3"), *flag("fp8-recipe", "blockwise")),
+    MatmulRecipe.MXFP8: (*flag("fp8-format", "e4m3"), *flag("fp8-recipe", "mxfp8")),
+    MatmulRecipe.NVFP4: (*flag("fp4-format", "e2m1"), *flag("fp4-recipe", "nvfp4")),
+}
+"""Number formats of matrix products; weights are kept in 16 bits and cast, since which of them may live in fp8 depends on
+the version."""
 
 
 def _inexpressible(shape: DecoderShape, plan: Plan, workload: TrainingWorkload) -> tuple[str, ...]:
@@ -179,6 +193,8 @@ def _inexpressible(shape: DecoderShape, plan: Plan, workload: TrainingWorkload) 
         workload.gradient_dtype is DType.BF16 and workload.precision is not DType.BF16
     ):
         lost.append(f"{workload.gradient_dtype.value} gradients beside {workload.precision.value} weights: kept in fp32")
+    if workload.matmul is MatmulRecipe.FP8_ROWWISE:
+        lost.append("fp8 products with a scale for each row: Megatron-LM has no such recipe; launched without fp8")
     return tuple(lost)
 
 
@@ -190,6 +206,11 @@ def _assumptions(shape: DecoderShape, plan: Plan, request: PlanRequest) -> tuple
     ]
     if shape.positions is Positions.ROTARY:
         said.append("the graph does not hold the rotary base: add --rotary-base (and scaling) as the model has it")
+    workload = request.workload
+    if isinstance(workload, TrainingWorkload) and workload.matmul in _RECIPES:
+        said.append(
+            "the plan counts fp8 primary weights (--fp8-param-gather): without them each device holds fp8 copies as well"
+        )
     if plan.axes is not None and plan.axes.pp > 1:
         said.append("without virtual stages Megatron-LM runs 1F1B, as planned")
     return tuple(said)

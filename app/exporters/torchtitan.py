@@ -12,6 +12,7 @@ from app.exporters.export import Export
 from app.exporters.launchable import recompute_differs, recompute_mode
 from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
 from costmodels.errors import ExportError
+from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
 from costmodels.operators import OperatorKind
 from costmodels.units import DType
@@ -209,6 +210,8 @@ def _inexpressible(plan: Plan, workload: TrainingWorkload) -> tuple[str, ...]:
         )
     if workload.gradient_dtype is not DType.FP32:
         lost.append(f"{workload.gradient_dtype.value} gradients: torchtitan reduces and keeps them in fp32")
+    if workload.matmul is not MatmulRecipe.WORKING:
+        lost.append(f"{workload.matmul.value} products: add the float8 or MX converter to the configuration (model.converters)")
     return tuple(lost)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from costmodels.implementation import FlashAttention, VectorKernels
+from costmodels.low_precision import MatmulRecipe
 from costmodels.units import GIB, DType
 
 GB = 10**9
@@ -57,6 +58,7 @@ class Convention:
     vocab: int | None = None
     zero_stage: int = 0
     gradient_dtype: DType = DType.FP32
+    fp8_recipe: MatmulRecipe = MatmulRecipe.FP8_DELAYED
     reduction: GradientReduction = GradientReduction.OVERLAPPED
     attention: Attention = Attention.FUSED
     kernels: VectorKernels = VectorKernels.FUSED
@@ -110,12 +112,22 @@ CONVENTIONS: Mapping[str, Convention] = {
         kernels=VectorKernels.EAGER,
         flash=FlashAttention.FLASH_1_TRITON,
     ),
-    "mbridge_pretrain": Convention("Megatron-Bridge recipes: distributed optimizer, fp32 main gradients", zero_stage=1),
-    "mbridge_sftlora": Convention("Megatron-Bridge recipes: distributed optimizer", zero_stage=1),
-    "nemo2407": Convention("NeMo 24.07 recipes: distributed optimizer with overlap", zero_stage=1),
+    "mbridge_pretrain": Convention(
+        "Megatron-Bridge recipes: distributed optimizer, fp32 main gradients; fp8 is current scaling, as later rows spell out",
+        zero_stage=1,
+        fp8_recipe=MatmulRecipe.FP8_CURRENT,
+    ),
+    "mbridge_sftlora": Convention(
+        "Megatron-Bridge recipes: distributed optimizer, current scaling", zero_stage=1, fp8_recipe=MatmulRecipe.FP8_CURRENT
+    ),
+    "nemo2407": Convention(
+        "NeMo 24.07 recipes: distributed optimizer with overlap; Transformer Engine of 2024 has delayed scaling only",
+        zero_stage=1,
+    ),
     "torchtitan": Convention(
         "FSDP2 reduces in fp32; memory is what PyTorch reserved, in GiB; not compiled unless a row says so",
         zero_stage=3,
+        fp8_recipe=MatmulRecipe.FP8_CURRENT,
         kernels=VectorKernels.EAGER,
         flash=FlashAttention.FLASH_2,
         memory_count=MemoryCount.ALLOCATED,

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
+from app.catalog import model
 from app.importers.huggingface import read_huggingface_config
 from app.validation.conventions import Attention, Convention, Dropout
 from app.validation.rows import Run
@@ -19,8 +20,14 @@ _MAMBA_HEAD_DIM = 64
 """Head dimension of Mamba-2's published models (Dao and Gu 2024); the survey gives none."""
 
 
+_PUBLISHED = {"GPT OSS 120B": "gpt-oss-120b", "Qwen3_30B_a3B": "qwen3-30b-a3b"}
+"""Published models that rows name without their shape, in the model catalogue."""
+
+
 def model_graph(run: Run, source: Convention) -> ModelGraph:
     """The model of a run; raises NotPredictedError when the row does not describe one."""
+    if run.hidden is None and run.model in _PUBLISHED:
+        return model(_PUBLISHED[run.model])
     return _graph(
         run.arch,
         _needed(run.n_layers, "n_layers"),

@@ -11,12 +11,13 @@ from app.validation.models import model_graph
 from app.validation.rows import Run
 from app.validation.unpredicted import NotPredictedError
 from costmodels.implementation import FlashAttention, Implementation, SelectiveRecompute
+from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import MAX_ZERO_STAGE
 from costmodels.operators import SEQ
 from costmodels.units import DType
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
-from solver.training.space import Candidate, Mesh
+from solver.training.space import Candidate, Mesh, experts_fit
 
 _RECOMPUTE = {
     "": Recompute.NONE,
@@ -53,7 +54,7 @@ def given_plan(run: Run, source: Convention) -> GivenPlan:
     if mesh.stage_devices * mesh.pp != cluster.n_devices:
         raise NotPredictedError(f"dp x tp x pp x cp is {mesh.stage_devices * mesh.pp}, n_gpus is {cluster.n_devices}")
     assert run.seq_len is not None and run.global_batch is not None
-    precision = _precision(run.precision)
+    precision = DType.FP16 if run.precision == "fp16" else DType.BF16
     pure = run.precision.endswith("(pure)")
     workload = TrainingWorkload(
         "training",
@@ -61,10 +62,13 @@ def given_plan(run: Run, source: Convention) -> GivenPlan:
         seq_len=run.seq_len,
         precision=precision,
         gradient_dtype=precision if pure else source.gradient_dtype,
+        matmul=_recipe(run.precision, source),
     )
     boundary = sharded(SEQ) if run.sequence_parallel and mesh.tp > 1 and run.seq_len % mesh.tp == 0 else REPLICATED
     candidate = Candidate(mesh, microbatch, count, _zero_stage(run.zero, source), boundary, (_RECOMPUTE[run.recompute],))
     request = PlanRequest(model_graph(run, source), cluster, workload)
+    if not experts_fit(request.model, mesh):
+        raise NotPredictedError(f"ep {mesh.ep} on dp x cp = {mesh.dp * mesh.cp} does not spread the model's experts evenly")
     return GivenPlan(request, candidate, vpp, _implementation(run, source))
 
 
@@ -78,13 +82,11 @@ def _implementation(run: Run, source: Convention) -> Implementation:
 
 
 def _mesh(run: Run) -> Mesh:
-    if (run.ep or 1) > 1 or run.n_experts:
-        raise NotPredictedError("no training cost model for expert parallelism")
     degrees = {"dp": run.dp, "tp": run.tp, "pp": run.pp}
     missing = [name for name, degree in degrees.items() if degree is None]
     if missing:
         raise NotPredictedError(f"the row gives no {', '.join(missing)}")
-    return Mesh(dp=run.dp or 1, tp=run.tp or 1, pp=run.pp or 1, cp=run.cp or 1)
+    return Mesh(dp=run.dp or 1, tp=run.tp or 1, pp=run.pp or 1, cp=run.cp or 1, ep=run.ep or 1)
 
 
 def _microbatches(run: Run, mesh: Mesh) -> tuple[int, int]:
@@ -100,10 +102,25 @@ def _microbatches(run: Run, mesh: Mesh) -> tuple[int, int]:
     return microbatch, -(-per_replica // microbatch)
 
 
-def _precision(text: str) -> DType:
+_RECIPES = {
+    "fp8-cs": MatmulRecipe.FP8_CURRENT,
+    "fp8-mx": MatmulRecipe.MXFP8,
+    "mxfp8": MatmulRecipe.MXFP8,
+    "nvfp4": MatmulRecipe.NVFP4,
+    "fp8 tensorwise": MatmulRecipe.FP8_CURRENT,
+    "fp8 rowwise": MatmulRecipe.FP8_ROWWISE,
+}
+
+
+def _recipe(text: str, source: Convention) -> MatmulRecipe:
+    """What the row says; the source's own fp8 recipe where it says fp8 alone."""
+    if text == "fp8":
+        return source.fp8_recipe
+    if text in _RECIPES:
+        return _RECIPES[text]
     if re.search(r"fp8|fp4", text):
-        raise NotPredictedError("no training cost model for fp8 and fp4 matrix products")
-    return DType.FP16 if text == "fp16" else DType.BF16
+        raise NotPredictedError(f"no training cost model for precision {text}")
+    return MatmulRecipe.WORKING
 
 
 def _zero_stage(text: str, source: Convention) -> int:

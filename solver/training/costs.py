@@ -153,6 +153,7 @@ class TrainingCosts:
                 padded=padded_dims(self.request.search),
                 implementation=self.implementation,
                 ep_topology=kind.topology.ep if kind.topology.ep.n > 1 else None,
+                recipe=self.workload.matmul,
             )
             for device in kind.devices
         )

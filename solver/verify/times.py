@@ -35,7 +35,7 @@ def _stage_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violati
         flops = (1 + BACKWARD_OVER_FORWARD) * sum(
             _forward_flops(request, span, sequences=plan.microbatch.size) for span in stage.blocks
         )
-        least_s = flops / (_peak_flops(request, stage.devices) / plan.axes.dp)
+        least_s = flops / (_fastest_flops(request, stage.devices) / plan.axes.dp)
         if not at_most(least_s, stage.time_s):
             given = f"{stage.time_s} s a micro-batch; its FLOPs alone take {least_s} s at the devices' peak"
             yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].time_s", given)
@@ -119,3 +119,12 @@ def _peak_flops(request: PlanRequest, ranges: Iterable[DeviceRange]) -> float:
     """Dense peak of all these devices together in the workload's number format."""
     precision = request.workload.precision
     return sum(count * group.node.device.peak(precision) for group, count in devices_by_group(request.cluster, ranges))
+
+
+def _fastest_flops(request: PlanRequest, ranges: Iterable[DeviceRange]) -> float:
+    """The same in the fastest format that any product runs in."""
+    workload = request.workload
+    assert isinstance(workload, TrainingWorkload)
+    formats = {workload.precision, workload.matmul.dtype or workload.precision}
+    groups = devices_by_group(request.cluster, ranges)
+    return sum(count * max(group.node.device.peak(dtype) for dtype in formats) for group, count in groups)

@@ -8,6 +8,7 @@ from app.catalog import model
 from app.exporters import export
 from app.exporters.megatron_lm import pipeline_layout, vocabulary_multiple
 from costmodels.errors import ExportError
+from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
 from costmodels.units import DType
 from solver.plan import Plan
@@ -182,3 +183,22 @@ def expected_parameters(plan: Plan) -> list[int]:
                     total += span.count * weight.elements(graph.dims) // (tp if split else 1)
         counts.append(total)
     return counts
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (MatmulRecipe.WORKING, {}),
+        (MatmulRecipe.FP8_DELAYED, {"--fp8-format": ("hybrid",), "--fp8-recipe": ("delayed",)}),
+        (MatmulRecipe.MXFP8, {"--fp8-format": ("e4m3",), "--fp8-recipe": ("mxfp8",)}),
+        (MatmulRecipe.FP8_BLOCKWISE, {"--fp8-format": ("e4m3",), "--fp8-recipe": ("blockwise",)}),
+    ],
+)
+def test_low_precision_products(recipe: MatmulRecipe, expected: dict[str, tuple[str, ...]]) -> None:
+    given = flags(export(*training(dp=8, matmul=recipe), "megatron-lm"))
+    assert {name: values for name, values in given.items() if name.startswith(("--fp8", "--fp4"))} == expected
+
+
+def test_a_recipe_that_megatron_lacks_is_said() -> None:
+    result = export(*training(dp=8, matmul=MatmulRecipe.FP8_ROWWISE), "megatron-lm")
+    assert any("for each row" in line for line in result.inexpressible)

@@ -14,10 +14,11 @@ from app.validation.plans import given_plan
 from app.validation.prediction import launchers_spans, predict_run
 from app.validation.unpredicted import NotPredictedError
 from costmodels.hardware import node_type
+from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ
 from solver.api import solve
 from solver.control import ignore_progress, never_stop
-from solver.request import Recompute, Search
+from solver.request import Recompute, Search, TrainingWorkload
 from solver.sharding import REPLICATED
 from solver.training import predict_training
 from solver.training.space import Candidate, Mesh
@@ -121,8 +122,9 @@ def test_launchers_split_layers_evenly() -> None:
         ({"vocab": ""}, "no vocabulary"),
         ({"hidden": ""}, "gives no hidden"),
         ({"arch": "moe"}, "architecture moe"),
-        ({"ep": "8"}, "expert parallelism"),
+        ({"ep": "8"}, "ep 8 on dp x cp = 1"),
         ({"precision": "mxfp8"}, "fp8"),
+        ({"precision": "fp8 of a kind"}, "precision fp8 of a kind"),
         ({"recompute": "selective (every 2nd layer)"}, "every 2nd layer"),
         ({"schedule": "zb-h1"}, "schedule zb-h1"),
         ({"dp": "2", "tp": "2", "global_batch": "63"}, "63 on 2 replicas"),
@@ -166,6 +168,40 @@ def test_a_part_of_a_node_has_its_share_of_the_network(tmp_path: Path) -> None:
 def test_zero_stages_are_read_from_their_names(tmp_path: Path, text: str, stage: int) -> None:
     plan = given_plan(run(tmp_path, zero_stage_or_fsdp=text), Convention("test", zero_stage=2))
     assert plan.candidate.zero_stage == stage
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe"),
+    [
+        ("bf16", MatmulRecipe.WORKING),
+        ("fp16/bf16 mixed (not stated)", MatmulRecipe.WORKING),
+        ("fp8", MatmulRecipe.FP8_DELAYED),
+        ("fp8-cs", MatmulRecipe.FP8_CURRENT),
+        ("fp8-mx", MatmulRecipe.MXFP8),
+        ("nvfp4", MatmulRecipe.NVFP4),
+    ],
+)
+def test_recipes_are_read_from_their_names(tmp_path: Path, text: str, recipe: MatmulRecipe) -> None:
+    workload = given_plan(run(tmp_path, precision=text), DEFAULT).request.workload
+    assert isinstance(workload, TrainingWorkload) and workload.matmul is recipe
+
+
+def test_fp8_products_shorten_a_step(tmp_path: Path) -> None:
+    cells = {"gpu": "H100-SXM-80GB", "dp": "8", "tp": "1", "pp": "1"}
+    plain, fp8 = (predict_run(run(tmp_path, **cells, precision=text)).step_time_s for text in ("bf16", "fp8"))
+    assert 0.5 * plain < fp8 < 0.85 * plain
+
+
+MOE = {"model": "Qwen3_30B_a3B", "arch": "moe", "n_experts": "128", "gpu": "H100-SXM-80GB", "tp": "1", "pp": "1", "dp": "8"}
+NO_SHAPE = dict.fromkeys(("n_layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab"), "")
+
+
+def test_published_models_may_be_named_without_their_shape(tmp_path: Path) -> None:
+    plan = given_plan(run(tmp_path, **MOE, **NO_SHAPE, ep="8"), DEFAULT)
+    assert plan.request.model.parameters() == 30_532_122_624
+    assert plan.candidate.mesh.ep == 8
+    whole, spread = (predict_run(run(tmp_path, **MOE, **NO_SHAPE, ep=ep)).peak_memory_gb for ep in ("1", "8"))
+    assert spread < 0.5 * whole
 
 
 def test_parameters_are_those_of_the_shape(tmp_path: Path) -> None:
