@@ -1,0 +1,247 @@
+"""A graph's strategies and what they cost, class by class: the numbers of which a sharding problem is made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.strategies.device_mesh import DeviceMesh
+from solver.strategies.folding import Folding, Ties, fold, kinds
+from solver.strategies.layout import Layout, TensorShape
+from solver.strategies.memory import Kind, LiveRanges, live_ranges
+from solver.strategies.operator_graph import GraphEdge, OperatorGraph
+from solver.strategies.pricing import PricedOperator, TrainingStep, price
+from solver.strategies.resharding import Resharding, ReshardingTable, Transfer, TransferTimes
+from solver.strategies.strategy import PlacedOperator
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+NS_PER_S = 1e9
+"""Costs of a problem are whole nanoseconds a step: rounding stays below 1 us for a thousand operators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a class of operators does: the index of its assignment and of the storage of its weights."""
+
+    assignment: int
+    storage: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageKey:
+    """Something that every node of class ``index`` holds; ``output`` says of which output."""
+
+    index: int
+    kind: Kind
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClassEdge:
+    """Equal edges of the graph between two classes: one of them, and how many there are."""
+
+    source: int
+    target: int
+    edge: GraphEdge
+    count: int
+
+
+class GraphCosts:
+    """Prices of a graph's strategies on a mesh. Operators of one kind are priced once, edges between two kinds too."""
+
+    def __init__(self, graph: OperatorGraph, mesh: DeviceMesh, step: TrainingStep, ties: Ties = Ties.EQUAL_BLOCKS):
+        self.graph = graph
+        self.mesh = mesh
+        self.step = step
+        self.times = TransferTimes(mesh)
+        self.folding: Folding = fold(graph, ties)
+        self._resharding = Resharding(self.times)
+        self._kinds = kinds(graph)
+        self._priced: dict[int, PricedOperator] = {}
+        self._layouts: dict[tuple[int, bool, int], tuple[tuple[Layout, ...], tuple[Layout, ...]]] = {}
+        self._edge_tables: dict[tuple[int, int, int, int], FloatArray] = {}
+
+    def priced(self, node: int) -> PricedOperator:
+        """Strategies of a node and their prices."""
+        kind = self._kinds[node]
+        if kind not in self._priced:
+            place = self.graph.nodes[node]
+            placed = PlacedOperator.of(place.operator, place.context, self.graph.sizes, self.mesh.sizes)
+            self._priced[kind] = price(placed, self.step, self.times)
+        return self._priced[kind]
+
+    def of_class(self, index: int) -> PricedOperator:
+        """Strategies of the nodes of a class."""
+        return self.priced(self.folding.members[index][0])
+
+    def class_edges(self) -> list[ClassEdge]:
+        """Edges between classes, in order of their first edge."""
+        counts: Counter[tuple[int, int, int, int]] = Counter()
+        first: dict[tuple[int, int, int, int], GraphEdge] = {}
+        for edge in self.graph.edges:
+            key = (self.folding.class_of[edge.source], edge.output, self.folding.class_of[edge.target], edge.input)
+            counts[key] += 1
+            first.setdefault(key, edge)
+        return [ClassEdge(key[0], key[2], edge, counts[key]) for key, edge in first.items()]
+
+    def class_cost_ns(self, index: int) -> IntArray:
+        """Time a step of all nodes of a class under each assignment, resharding and the storage of weights aside."""
+        priced = self.of_class(index)
+        each = self.step.microbatches * (priced.forward_s + priced.backward_s)
+        return whole_ns(each) * len(self.folding.members[index])
+
+    def storage_cost_ns(self, index: int) -> IntArray:
+        """Time a step that each storage of a class adds."""
+        each = np.array([storage.step_s for storage in self.of_class(index).storages])
+        return whole_ns(each) * len(self.folding.members[index])
+
+    def edge_cost_ns(self, edge: ClassEdge) -> IntArray:
+        """Resharding time a step of equal edges, shape (assignments of source, assignments of target)."""
+        return whole_ns(self.step.microbatches * self._edge_table(edge.edge)) * edge.count
+
+    def usage_bytes(self, key: UsageKey) -> FloatArray:
+        """Bytes that one node of a class holds of a kind, by storage (STATE, FORWARD, BACKWARD) or by assignment."""
+        priced = self.of_class(key.index)
+        match key.kind:
+            case Kind.STATE:
+                return np.array([storage.static_bytes for storage in priced.storages])
+            case Kind.FORWARD:
+                return np.array([storage.forward_bytes for storage in priced.storages])
+            case Kind.BACKWARD:
+                return np.array([storage.backward_bytes for storage in priced.storages])
+            case Kind.OUTPUT:
+                return priced.output_bytes[key.output]
+            case Kind.GRADIENT:
+                return priced.gradient_bytes[key.output]
+            case Kind.BUFFER:
+                return priced.buffer_bytes
+
+    def peak_bytes(self, choices: Sequence[Choice]) -> float:
+        """Most memory in use on a device at any time of a step; ``choices`` has one entry a class."""
+        held, keys, key_of = self.held
+        used = np.array([self._chosen_bytes(key, choices[key.index]) for key in keys])[key_of]
+        steps = np.zeros(2 * len(self.graph.nodes) + 1)
+        np.add.at(steps, held.start, used)
+        np.subtract.at(steps, held.end, used)
+        return float(np.cumsum(steps).max())
+
+    @cached_property
+    def held(self) -> tuple[LiveRanges, tuple[UsageKey, ...], IntArray]:
+        """Live ranges of the graph, what classes hold, and of each range which of these it is."""
+        held = live_ranges(self.graph)
+        classes = np.array(self.folding.class_of)[held.node]
+        keys, key_of = np.unique(np.stack((classes, held.kind, held.output)), axis=1, return_inverse=True)
+        return held, tuple(UsageKey(int(c), Kind(k), int(o)) for c, k, o in keys.T), key_of
+
+    def _chosen_bytes(self, key: UsageKey, choice: Choice) -> float:
+        at = choice.storage if by_storage(key.kind) else choice.assignment
+        return float(self.usage_bytes(key)[at])
+
+    def resharding(self, edge: GraphEdge) -> tuple[ReshardingTable, tuple[Layout, ...], tuple[Layout, ...]]:
+        """Ways between layouts of an edge's tensor, and the layouts in which it is written and read, by assignment."""
+        (written, wanted), (read, given) = self._written(edge), self._read(edge)
+        used = {p for layout in (*written, *wanted, *read, *given) for p, axes in enumerate(layout.splits) if axes}
+        return self._resharding.between(self._shape(edge), tuple(sorted(used))), written, read
+
+    def forward_path(self, edge: GraphEdge, source: int, target: int) -> tuple[Transfer, ...]:
+        """Collectives that bring a tensor from its writer's assignment to its reader's."""
+        table, written, read = self.resharding(edge)
+        return table.path(written[source], read[target])
+
+    def backward_path(self, edge: GraphEdge, source: int, target: int) -> tuple[Transfer, ...]:
+        """Collectives that bring the tensor's gradient back, and the tensor again where it was stored split."""
+        table, written, read = self.resharding(edge)
+        gradient = table.path(self._read(edge)[1][target], self._written(edge)[1][source])
+        again = self._gathered_again(edge)[source, target]
+        return (*gradient, *(table.path(written[source], read[target]) if again else ()))
+
+    def _edge_table(self, edge: GraphEdge) -> FloatArray:
+        key = (self._kinds[edge.source], edge.output, self._kinds[edge.target], edge.input)
+        if key not in self._edge_tables:
+            table, written, read = self.resharding(edge)
+            forward = table.table(written, read)
+            backward = table.table(self._read(edge)[1], self._written(edge)[1]).T
+            self._edge_tables[key] = forward + backward + np.where(self._gathered_again(edge), forward, 0.0)
+        return self._edge_tables[key]
+
+    def _gathered_again(self, edge: GraphEdge) -> npt.NDArray[np.bool_]:
+        """Where a reader needs a tensor once more in its backward pass and it was kept split: as Megatron-LM's sequence
+        parallelism keeps its activations (Korthikanti et al. 2022, section 4.2.2)."""
+        _, written, read = self.resharding(edge)
+        reader = self.graph.nodes[edge.target].operator
+        shape, mesh = self._shape(edge), self.mesh.sizes
+        if reader.inputs[edge.input].name not in reader.saved:
+            return np.zeros((len(written), len(read)), dtype=bool)
+        kept = np.array([np.inf if layout.partial else shape.local_bytes(layout, mesh) for layout in written])
+        needed = np.array([shape.local_bytes(layout, mesh) for layout in read])
+        return np.asarray(needed[None, :] > kept[:, None])
+
+    def _written(self, edge: GraphEdge) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Layouts of an output and those wanted of its gradient, by assignment."""
+        key = (self._kinds[edge.source], False, edge.output)
+        if key not in self._layouts:
+            priced = self.priced(edge.source)
+            self._layouts[key] = (
+                tuple(priced.placed.output(edge.output, a) for a in priced.assignments),
+                tuple(priced.placed.output_gradient(edge.output, a) for a in priced.assignments),
+            )
+        return self._matching(edge, *self._layouts[key])
+
+    def _read(self, edge: GraphEdge) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Layouts of an input and those of its gradient, by assignment."""
+        key = (self._kinds[edge.target], True, edge.input)
+        if key not in self._layouts:
+            priced = self.priced(edge.target)
+            self._layouts[key] = (
+                tuple(priced.placed.input(edge.input, a) for a in priced.assignments),
+                tuple(priced.placed.input_gradient(edge.input, a) for a in priced.assignments),
+            )
+        return self._matching(edge, *self._layouts[key])
+
+    def _matching(
+        self, edge: GraphEdge, first: tuple[Layout, ...], second: tuple[Layout, ...]
+    ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        """Layouts with a place for the experts of routed rows where only the other end of the edge knows of them."""
+        places = len(self._shape(edge).sizes)
+        if len(first[0].splits) == places:
+            return first, second
+        first, second = (
+            tuple(Layout((*layout.splits, ()), layout.partial) for layout in layouts) for layouts in (first, second)
+        )
+        return first, second
+
+    def _shape(self, edge: GraphEdge) -> TensorShape:
+        """The tensor with its experts, if either end routes its rows."""
+        writer, reader = self.graph.nodes[edge.source], self.graph.nodes[edge.target]
+        tensor, read = writer.operator.outputs[edge.output], reader.operator.inputs[edge.input]
+        sizes = tuple(self.graph.sizes[dim] for dim in tensor.dims)
+        routed = writer.context.routed.get(tensor.name) or reader.context.routed.get(read.name)
+        if routed is not None:
+            sizes = (*sizes, self.graph.sizes[routed])
+        return TensorShape(sizes, self.step.dtype.size_bytes, routed=routed is not None)
+
+
+def by_storage(kind: Kind) -> bool:
+    """Whether what is held depends on the storage of weights, not on the assignment alone."""
+    return kind in (Kind.STATE, Kind.FORWARD, Kind.BACKWARD)
+
+
+def whole_ns(seconds: FloatArray) -> IntArray:
+    """Seconds as whole nanoseconds."""
+    return np.rint(seconds * NS_PER_S).astype(np.int64)
+
+
+def best_storages(costs: GraphCosts, index: int) -> Iterator[int]:
+    """For each assignment of a class the storage that costs the least time, and of equal ones the least memory."""
+    storages = costs.of_class(index).storages
+    ns = costs.storage_cost_ns(index)
+    for assignment in range(len(costs.of_class(index).assignments)):
+        mine = [i for i, storage in enumerate(storages) if storage.assignment == assignment]
+        yield min(mine, key=lambda i: (ns[i], storages[i].static_bytes, i))

@@ -1,0 +1,134 @@
+"""A whole model as one graph of operators, in order of execution: what a trace gives, and what layers unfold to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from costmodels.errors import ModelError
+from costmodels.operators import BATCH, SEQ, Operator
+from solver.graph import RESIDUAL, Block, ModelGraph
+from solver.strategies.contraction import DimContext, dim_context
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """An operator at its place: its block and layer, and what the operators around it say of its dims."""
+
+    layer: int
+    block: str
+    operator: Operator
+    context: DimContext
+
+    @property
+    def name(self) -> str:
+        """A name of its own in the graph."""
+        return f"{self.layer}/{self.block}/{self.operator.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEdge:
+    """Output ``output`` of node ``source`` is input ``input`` of node ``target``."""
+
+    source: int
+    output: int
+    target: int
+    input: int
+
+
+@dataclass(frozen=True)
+class OperatorGraph:
+    """Nodes in order of execution, edges from earlier to later ones, and the size of every dim, batch and sequence of a
+    micro-batch over the whole mesh included."""
+
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+    sizes: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        for edge in self.edges:
+            written = self.nodes[edge.source].operator.outputs[edge.output]
+            read = self.nodes[edge.target].operator.inputs[edge.input]
+            shapes = [tuple(self.sizes[dim] for dim in tensor.dims) for tensor in (written, read)]
+            if edge.source >= edge.target or shapes[0] != shapes[1]:
+                raise ModelError(
+                    f"operator {self.nodes[edge.target].name} can't read {written.name!r}",
+                    given=f"sizes {shapes[1]} of a tensor of sizes {shapes[0]}",
+                    allowed="equal sizes, written before they are read",
+                )
+
+    @cached_property
+    def readers(self) -> tuple[tuple[GraphEdge, ...], ...]:
+        """Edges out of each node."""
+        out: list[list[GraphEdge]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            out[edge.source].append(edge)
+        return tuple(map(tuple, out))
+
+    @cached_property
+    def writers(self) -> tuple[tuple[GraphEdge, ...], ...]:
+        """Edges into each node."""
+        into: list[list[GraphEdge]] = [[] for _ in self.nodes]
+        for edge in self.edges:
+            into[edge.target].append(edge)
+        return tuple(map(tuple, into))
+
+
+def unfolded(model: ModelGraph, *, batch: int, seq_len: int) -> OperatorGraph:
+    """Every layer of a model, or of a traced graph, one after the other; raises ModelError where it is no chain."""
+    if not model.is_chain:
+        raise ModelError(
+            "sharding a graph needs blocks that follow one another in one line",
+            given=f"{len(model.edges)} edges between runs",
+            remedy="put branches into one block, as a traced graph does",
+        )
+    return _joined([model.block(name) for name in model.layers], model.dims, batch=batch, seq_len=seq_len)
+
+
+def one_block(model: ModelGraph, block: str, *, batch: int, seq_len: int) -> OperatorGraph:
+    """The graph of one block alone, its input given from outside."""
+    return _joined([model.block(block)], model.dims, batch=batch, seq_len=seq_len)
+
+
+def _joined(layers: Sequence[Block], dims: Mapping[str, int], *, batch: int, seq_len: int) -> OperatorGraph:
+    nodes: list[GraphNode] = []
+    edges: list[GraphEdge] = []
+    contexts: dict[str, DimContext] = {}
+    before: dict[str, tuple[int, int]] = {}
+    for layer, block in enumerate(layers):
+        if block.name not in contexts:
+            contexts[block.name] = dim_context(block.operators)
+        written = dict(before)
+        mine: dict[str, tuple[int, int]] = {}
+        for operator in _in_order(block):
+            here = len(nodes)
+            nodes.append(GraphNode(layer, block.name, operator, contexts[block.name]))
+            for index, tensor in enumerate(operator.inputs):
+                source = mine.get(tensor.name) or written.get(tensor.name)
+                if source is not None:
+                    edges.append(GraphEdge(*source, here, index))
+            mine |= {tensor.name: (here, index) for index, tensor in enumerate(operator.outputs)}
+        before = {RESIDUAL: mine[block.output]}
+    return OperatorGraph(tuple(nodes), tuple(edges), {**dims, BATCH: batch, SEQ: seq_len})
+
+
+def _in_order(block: Block) -> Sequence[Operator]:
+    """Operators so that each follows those it reads; as listed where that is so already."""
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    done: dict[str, Operator] = {}
+    for root in block.operators:
+        waiting = [root]
+        while waiting:
+            operator = waiting[-1]
+            missing = [
+                writer[tensor.name]
+                for tensor in operator.inputs
+                if tensor.name in writer and writer[tensor.name].name not in done
+            ]
+            if operator.name in done or not missing:
+                done.setdefault(operator.name, operator)
+                waiting.pop()
+            else:
+                waiting.extend(missing)
+    return tuple(done.values())
