@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Interval, Len
 
 from costmodels.calibration import Calibration
 from costmodels.cluster import Cluster
 from costmodels.errors import WorkloadError
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
-from costmodels.units import STRICT_RECORD, DType, NonNegativeInt, PositiveFloat, PositiveInt
+from costmodels.units import STRICT_RECORD, DType, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from solver.graph import ModelGraph
 
 REQUEST_SCHEMA = "meshwright.request/1"
@@ -79,13 +81,68 @@ class TrainingWorkload:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """How requests arrive: a Poisson process of ``requests_per_s``."""
+class PoissonArrivals:
+    """Requests arrive as a Poisson process of ``requests_per_s``."""
 
     __pydantic_config__ = STRICT_RECORD
 
     process: Literal["poisson"]
     requests_per_s: PositiveFloat
+
+
+@dataclass(frozen=True, slots=True)
+class GammaArrivals:
+    """Requests arrive at ``requests_per_s``, gaps gamma-distributed with coefficient of variation ``cv``: above 1 in bursts."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    process: Literal["gamma"]
+    requests_per_s: PositiveFloat
+    cv: Annotated[float, Interval(ge=0.05, le=20.0)]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceArrivals:
+    """Requests arrive as recorded: when each came, in seconds, and its lengths in tokens, in order of time."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    process: Literal["trace"]
+    times_s: Annotated[tuple[NonNegativeFloat, ...], Len(2)]
+    prompt_tokens: tuple[PositiveInt, ...]
+    output_tokens: tuple[PositiveInt, ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.times_s), len(self.prompt_tokens), len(self.output_tokens)}
+        if len(lengths) > 1:
+            raise WorkloadError(
+                "a trace needs a time, a prompt and an output of each request",
+                given=f"{len(self.times_s)} times, {len(self.prompt_tokens)} prompts, {len(self.output_tokens)} outputs",
+                allowed="equally many",
+            )
+        late = next((i for i in range(1, len(self.times_s)) if self.times_s[i] < self.times_s[i - 1]), None)
+        if late is not None:
+            raise WorkloadError("the times of a trace must not fall", given=f"times_s[{late}] = {self.times_s[late]}")
+        if self.times_s[0] == self.times_s[-1]:
+            raise WorkloadError("all requests of the trace come at once", given=self.times_s[0], remedy="give times in seconds")
+
+    @property
+    def requests_per_s(self) -> float:
+        """Mean arrival rate."""
+        return (len(self.times_s) - 1) / (self.times_s[-1] - self.times_s[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedArrivals:
+    """``concurrency`` clients, each of which sends its next request when the last is answered, as benchmarks do."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    process: Literal["closed"]
+    concurrency: PositiveInt
+
+
+Arrivals = PoissonArrivals | GammaArrivals | TraceArrivals | ClosedArrivals
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +173,42 @@ class LognormalLength:
             )
 
 
-Length = FixedLength | LognormalLength
+@dataclass(frozen=True, slots=True)
+class EmpiricalLength:
+    """Token counts as they were seen, each equally likely."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    empirical: Annotated[tuple[PositiveInt, ...], Len(1)]
+
+
+Length = FixedLength | LognormalLength | EmpiricalLength
 
 
 @dataclass(frozen=True, slots=True)
 class ServingWorkload:
-    """Serving: requests of a prompt and an output length, arriving at a rate."""
+    """Serving: requests of a prompt and an output length, and how they arrive. A trace has its own lengths.
+
+    prefix_hit_ratio   share of each prompt whose keys and values are in the prefix cache already
+    """
 
     __pydantic_config__ = STRICT_RECORD
 
     kind: Literal["serving"]
     arrivals: Arrivals
-    prompt_tokens: Length
-    output_tokens: Length
+    prompt_tokens: Length | None = None
+    output_tokens: Length | None = None
     precision: DType = DType.BF16
     kv_dtype: DType | None = None
+    prefix_hit_ratio: Fraction = 0.0
 
     def __post_init__(self) -> None:
+        traced = isinstance(self.arrivals, TraceArrivals)
+        for name, length in (("prompt_tokens", self.prompt_tokens), ("output_tokens", self.output_tokens)):
+            if traced and length is not None:
+                raise WorkloadError(f"{name} does not go with a trace, which has lengths of its own", given=length)
+            if not traced and length is None:
+                raise WorkloadError(f"{name} is missing", allowed="fixed, mean and p95, or empirical; only a trace has its own")
         _require_one_of("precision", self.precision, (DType.BF16, DType.FP16, DType.FP8))
         if self.kv_dtype is not None:
             _require_one_of("kv_dtype", self.kv_dtype, (DType.BF16, DType.FP16, DType.FP8))

@@ -28,6 +28,14 @@ class FilesBeside:
         what = f"file {path}"
         return parse_document(_read(self._folder / path, what), what=what, non_finite=NonFinite.AS_TEXT)
 
+    def read_text(self, path: str) -> str:
+        """The text of the file at a path; raises InvalidInputError."""
+        what = f"file {path}"
+        try:
+            return _read(self._folder / path, what).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise InvalidInputError(f"the {what} is not text in UTF-8", given=path) from None
+
 
 def read_document(path: str, *, what: str) -> object:
     """The parsed document in a file, or on stdin for "-"; raises InvalidInputError."""

@@ -13,7 +13,7 @@ from app.exporters.shape import is_layer
 from costmodels.errors import ExportError
 from costmodels.units import DType
 from solver.plan import Plan
-from solver.request import FixedLength, Launcher, Length, PlanRequest, ServingWorkload
+from solver.request import EmpiricalLength, FixedLength, Launcher, Length, PlanRequest, ServingWorkload, TraceArrivals
 
 VERSION = "0.33.0"
 PORT = 8000
@@ -81,13 +81,22 @@ def _node_words(plan: Plan, request: PlanRequest) -> list[Words]:
 
 
 def _length_words(workload: ServingWorkload) -> list[Words]:
-    """The longest request where lengths are fixed; a distribution without end is left to the model's own limit."""
-    prompt, output = _fixed(workload.prompt_tokens), _fixed(workload.output_tokens)
+    """The longest request where lengths have an end; a distribution without one is left to the model's own limit."""
+    if isinstance(workload.arrivals, TraceArrivals):
+        lengths = zip(workload.arrivals.prompt_tokens, workload.arrivals.output_tokens, strict=True)
+        return [flag("max-model-len", max(prompt + output for prompt, output in lengths))]
+    prompt, output = _longest(workload.prompt_tokens), _longest(workload.output_tokens)
     return [] if prompt is None or output is None else [flag("max-model-len", prompt + output)]
 
 
-def _fixed(length: Length) -> int | None:
-    return length.fixed if isinstance(length, FixedLength) else None
+def _longest(length: Length | None) -> int | None:
+    match length:
+        case FixedLength():
+            return length.fixed
+        case EmpiricalLength():
+            return max(length.empirical)
+        case _:
+            return None
 
 
 def _precision_words(workload: ServingWorkload) -> list[Words]:

@@ -13,7 +13,18 @@ from app.render.bars import Part, bar, parts_table
 from app.render.figures import amount, axes, band, counted, percent, seconds, significant
 from app.render.stages import memory_bars, stage_table
 from solver.plan import Plan, Predicted, Reason, Status, TimeBreakdown
-from solver.request import Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
+from solver.request import (
+    Arrivals,
+    ClosedArrivals,
+    GammaArrivals,
+    Launcher,
+    Objective,
+    PlanRequest,
+    PoissonArrivals,
+    ServingWorkload,
+    TraceArrivals,
+    TrainingWorkload,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +50,20 @@ def _question(plan: Plan, request: PlanRequest) -> str:
     if isinstance(work, TrainingWorkload):
         asked = f"training in {work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens a step"
     else:
-        asked = f"serving in {work.precision}, {work.arrivals.requests_per_s:g} requests/s"
+        asked = f"serving in {work.precision}, {_arrivals(work.arrivals)}"
     return f"{plan.model or request.model.name} on {groups} ({counted(request.cluster.n_devices, 'device')}): {asked}"
+
+
+def _arrivals(arrivals: Arrivals) -> str:
+    match arrivals:
+        case PoissonArrivals():
+            return f"{arrivals.requests_per_s:g} requests/s"
+        case GammaArrivals():
+            return f"{arrivals.requests_per_s:g} requests/s, cv {arrivals.cv:g}"
+        case TraceArrivals():
+            return f"a trace of {counted(len(arrivals.times_s), 'request')}, {significant(arrivals.requests_per_s)}/s"
+        case ClosedArrivals():
+            return counted(arrivals.concurrency, "client")
 
 
 def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:

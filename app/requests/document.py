@@ -5,6 +5,7 @@ References (a catalogue name, a file) stand here as they were written; ``app.req
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import Len
@@ -12,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from app.errors import DocumentError, FieldError
 from costmodels.cluster import NodeType
-from costmodels.units import Fraction, Name, PositiveFloat, PositiveInt
+from costmodels.units import STRICT_RECORD, Fraction, Name, PositiveFloat, PositiveInt
 from solver.graph import ModelGraph
-from solver.request import REQUEST_SCHEMA, Objective, Search, ServingWorkload, Slo, TrainingWorkload
+from solver.request import REQUEST_SCHEMA, Arrivals, Length, Objective, Search, ServingWorkload, Slo, TrainingWorkload
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
 
@@ -89,6 +90,37 @@ class ClusterSource(BaseModel):
 CLUSTER_SOURCES = ("catalog", "groups")
 
 
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """Requests arrive as a CSV file says: columns ``time`` (seconds), ``prompt`` and ``output`` (tokens). Command line only."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    process: Literal["trace"]
+    file: FilePath
+
+
+@dataclass(frozen=True, slots=True)
+class LengthFile:
+    """Token counts as a file says, one a line, each equally likely. Command line only."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    file: FilePath
+
+
+@dataclass(frozen=True, slots=True)
+class ServingSource(ServingWorkload):
+    """A serving workload, some of whose content may stand in files."""
+
+    arrivals: Arrivals | TraceFile  # type: ignore[assignment]
+    prompt_tokens: Length | LengthFile | None = None  # type: ignore[assignment]
+    output_tokens: Length | LengthFile | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """What files hold is checked once they are read."""
+
+
 class RequestDocument(BaseModel):
     """A request file: the model, the cluster, the workload, and what to look for."""
 
@@ -97,7 +129,7 @@ class RequestDocument(BaseModel):
     schema_id: Literal["meshwright.request/1"] = Field(alias="schema")
     model: ModelSource
     cluster: ClusterSource
-    workload: Annotated[TrainingWorkload | ServingWorkload, Field(discriminator="kind")]
+    workload: Annotated[TrainingWorkload | ServingSource, Field(discriminator="kind")]
     slo: Slo = Field(default_factory=Slo)
     objective: Objective = Objective.THROUGHPUT
     search: Search = Field(default_factory=Search)

@@ -13,13 +13,25 @@ from app.errors import DocumentError, FieldError, short_text
 from costmodels.cluster import Cluster
 from costmodels.errors import ClusterError
 from solver.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK
-from solver.request import FixedLength, PlanRequest, Search, ServingWorkload, TrainingWorkload
+from solver.request import (
+    ClosedArrivals,
+    EmpiricalLength,
+    FixedLength,
+    LognormalLength,
+    PlanRequest,
+    Search,
+    ServingWorkload,
+    TraceArrivals,
+    TrainingWorkload,
+)
 
 MAX_DEVICES = 1_000_000
 MAX_GROUPS = 1_000
 MAX_GLOBAL_BATCH = 10_000_000
 MAX_SEQ_LEN = 100_000_000
 MAX_REQUESTS_PER_S = 1e6
+MAX_CONCURRENCY = 100_000
+MAX_TRACE = 100_000
 MAX_CHOICES = 1_000
 MAX_TIME_LIMIT_S = 86_400.0
 MAX_VALUES = 1_000_000
@@ -35,6 +47,8 @@ REQUEST_LIMITS = {
     "workload.global_batch": MAX_GLOBAL_BATCH,
     "workload.seq_len, prompt and output tokens": MAX_SEQ_LEN,
     "workload.arrivals.requests_per_s": MAX_REQUESTS_PER_S,
+    "workload.arrivals.concurrency": MAX_CONCURRENCY,
+    "requests of a trace, counts of an empirical length": MAX_TRACE,
     "values of one restriction in 'search'": MAX_CHOICES,
     "search.time_limit_s": MAX_TIME_LIMIT_S,
     "size of a dim": MAX_DIM,
@@ -107,12 +121,23 @@ def _check_training(workload: TrainingWorkload) -> None:
 
 
 def _check_serving(workload: ServingWorkload) -> None:
-    _at_most("workload.arrivals.requests_per_s", workload.arrivals.requests_per_s, MAX_REQUESTS_PER_S)
+    arrivals = workload.arrivals
+    if isinstance(arrivals, ClosedArrivals):
+        _at_most("workload.arrivals.concurrency", arrivals.concurrency, MAX_CONCURRENCY)
+    else:
+        _at_most("workload.arrivals.requests_per_s", arrivals.requests_per_s, MAX_REQUESTS_PER_S)
+    if isinstance(arrivals, TraceArrivals):
+        _at_most("workload.arrivals.times_s", len(arrivals.times_s), MAX_TRACE)
+        _at_most("workload.arrivals.prompt_tokens", max(arrivals.prompt_tokens), MAX_SEQ_LEN)
+        _at_most("workload.arrivals.output_tokens", max(arrivals.output_tokens), MAX_SEQ_LEN)
     for name, length in (("prompt_tokens", workload.prompt_tokens), ("output_tokens", workload.output_tokens)):
-        if isinstance(length, FixedLength):
-            _at_most(f"workload.{name}.fixed", length.fixed, MAX_SEQ_LEN)
-        else:
-            _at_most(f"workload.{name}.p95", length.p95, MAX_SEQ_LEN)
+        match length:
+            case FixedLength():
+                _at_most(f"workload.{name}.fixed", length.fixed, MAX_SEQ_LEN)
+            case LognormalLength():
+                _at_most(f"workload.{name}.p95", length.p95, MAX_SEQ_LEN)
+            case EmpiricalLength():
+                _at_most(f"workload.{name}.empirical", max(length.empirical), MAX_SEQ_LEN)
 
 
 def _check_search(search: Search) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.errors import at_field
-from app.requests.document import ClusterSource, GroupSource, ModelSource, RequestDocument
+from app.requests.document import ClusterSource, GroupSource, ModelSource, RequestDocument, ServingSource
 from app.requests.limits import check_cluster, check_request, check_values
 from app.requests.validation import read_record, to_document
+from app.requests.workloads import serving_workload
 from costmodels.cluster import Cluster, NodeGroup, NodeType
-from costmodels.errors import InvalidInputError, ModelError
+from costmodels.errors import InvalidInputError, ModelError, WorkloadError
 from costmodels.hardware import node_type
 from solver.graph import ModelGraph
 from solver.request import REQUEST_SCHEMA, PlanRequest
@@ -24,6 +25,10 @@ class Files(Protocol):
 
     def read(self, path: str) -> object:
         """The parsed document at a path; raises InvalidInputError."""
+        ...
+
+    def read_text(self, path: str) -> str:
+        """The text of the file at a path; raises InvalidInputError."""
         ...
 
 
@@ -39,6 +44,14 @@ class NoFiles:
             remedy="paste the file's content into 'config' or 'graph'",
         )
 
+    def read_text(self, path: str) -> str:
+        """Always refuses."""
+        raise WorkloadError(
+            "files can't be named in a request to the service",
+            given=path,
+            allowed="the content inline: 'times_s', 'prompt_tokens' and 'output_tokens' of a trace, 'empirical' lengths",
+        )
+
 
 def resolve_request(document: object, *, files: Files) -> PlanRequest:
     """The request that a parsed document describes; raises DocumentError, its faults at their dotted paths."""
@@ -49,11 +62,13 @@ def resolve_request(document: object, *, files: Files) -> PlanRequest:
     with _faults_at("cluster"):
         cluster = _cluster(source.cluster)
         check_cluster(cluster)
+    with _faults_at("workload"):
+        workload = serving_workload(source.workload, files) if isinstance(source.workload, ServingSource) else source.workload
     with _faults_at("slo"):
         request = PlanRequest(
             model=model,
             cluster=cluster,
-            workload=source.workload,
+            workload=workload,
             slo=source.slo,
             objective=source.objective,
             search=source.search,

@@ -88,6 +88,34 @@ def predict(times: StepTimes, load: Load, limits: BatchLimits) -> AnalyticFigure
     )
 
 
+def predict_closed(times: StepTimes, load: Load, limits: BatchLimits, *, clients: int) -> AnalyticFigures:
+    """Expected figures of a replica with clients in a closed loop, each of which always has one request there; the load's
+    rate is not used.
+
+    A request shares the engine with the others: in one residence it gets its tokens, and the prompt of each other comes by
+    once. Clients beyond the engine's places wait for one.
+    """
+    rates = _rates(times, load, limits)
+    running = min(clients, len(rates.sequences))
+    tokens = max(load.output.mean - 1.0, 1e-9)
+    at = running - 1
+    tpot_s = float(rates.round_s[at] + running * rates.delay_s[at] / tokens)
+    prefill_s = float(rates.prefill_s[at])
+    residence_s = tokens * tpot_s + prefill_s
+    requests_per_s = running / residence_s
+    per_request_s = tokens * rates.round_s / rates.sequences + rates.delay_s
+    max_rate = float(np.max(1.0 / np.maximum(per_request_s, rates.prefill_s)))
+    return AnalyticFigures(
+        utilisation=min(1.0, requests_per_s / max_rate),
+        max_requests_per_s=max_rate,
+        mean_batch=float(running),
+        prefill_s=prefill_s,
+        decode_step_s=float(rates.round_s[at]),
+        ttft_p95_s=(clients - running) / requests_per_s + prefill_s + float(rates.round_s[at]),
+        tpot_p95_s=tpot_s,
+    )
+
+
 def _rates(times: StepTimes, load: Load, limits: BatchLimits) -> _Rates:
     kv_tokens = mean_kv_tokens(load)
     reserved = load.prompt.mean + load.output.mean
@@ -98,7 +126,7 @@ def _rates(times: StepTimes, load: Load, limits: BatchLimits) -> _Rates:
     # A slot goes round in the latency of the pipeline, or as fast as the slowest stage serves all slots.
     slots = np.minimum(nodes, times.stages)
     round_s = np.maximum(stage_s.sum(axis=0), slots * stage_s.max(axis=0))
-    prefill_s, rounds = _prefill(times, limits, per_slot, kv_tokens, load.prompt.mean)
+    prefill_s, rounds = _prefill(times, limits, per_slot, kv_tokens, (load.prompt.mean, load.cached_share))
     # A prompt's step keeps its own slot for its whole way, the other slots for the stage they wait for.
     delay_s = prefill_s * (2.0 - 1.0 / times.stages) - rounds / times.stages * round_s
     sequences = np.arange(1, most + 1, dtype=np.float64)
@@ -116,19 +144,25 @@ def mean_kv_tokens(load: Load) -> float:
 
 
 def _prefill(
-    times: StepTimes, limits: BatchLimits, per_slot: FloatArray, kv_tokens: float, prompt: float
+    times: StepTimes, limits: BatchLimits, per_slot: FloatArray, kv_tokens: float, prompt_and_cached: tuple[float, float]
 ) -> tuple[FloatArray, FloatArray]:
-    """Time that a prompt holds the slowest stage, and the decode rounds that its steps take along."""
+    """Time that a prompt holds the slowest stage, and the decode rounds that its steps take along.
+
+    The prompt comes with the share of it that is in the prefix cache; at least one token is computed.
+    """
+    prompt, cached_share = prompt_and_cached
+    cached = min(prompt * cached_share, prompt - 1.0)
+    computed = prompt - cached
     if limits.scheduling is Scheduling.PREFILL_FIRST:
         nothing = np.zeros_like(per_slot)
-        alone = times.mixed_step_s(nothing, kv_tokens, prompt_tokens=nothing + prompt, prefix_tokens=nothing)
+        alone = times.mixed_step_s(nothing, kv_tokens, prompt_tokens=nothing + computed, prefix_tokens=nothing + cached)
         return alone.max(axis=0), nothing
     room = np.maximum(1.0, limits.step_tokens - per_slot)
-    total, steps, done = np.zeros_like(per_slot), np.zeros_like(per_slot), np.zeros_like(per_slot)
+    total, steps, done = np.zeros_like(per_slot), np.zeros_like(per_slot), np.full_like(per_slot, cached)
     while np.any(done < prompt):
         size = np.clip(prompt - done, 0.0, room)
         # The rest of a last, short chunk is filled with the next prompt: it counts for the part of a step it takes.
-        chunk = np.where(room < prompt, room, prompt)
+        chunk = np.where(room < computed, room, computed)
         weight = size / chunk
         step = times.mixed_step_s(per_slot, kv_tokens, prompt_tokens=chunk, prefix_tokens=done)
         total += weight * step.max(axis=0)
@@ -212,8 +246,8 @@ def _ttft_p95(times: StepTimes, load: Load, limits: BatchLimits, rates: _Rates, 
     quantiles = (np.arange(_LENGTH_NODES) + 0.5) / _LENGTH_NODES
     batch = np.array([max(1.0, at_mean / times.stages)])
     kv_tokens = mean_kv_tokens(load)
-    prompts = load.prompt.quantile(quantiles) if load.prompt.sigma > 0.0 else np.array([load.prompt.mean])
-    service_s = np.array([float(_prefill(times, limits, batch, kv_tokens, p)[0][0]) for p in prompts])
+    prompts = np.array([load.prompt.mean]) if load.prompt.is_fixed else load.prompt.quantile(quantiles)
+    service_s = np.array([float(_prefill(times, limits, batch, kv_tokens, (p, load.cached_share))[0][0]) for p in prompts])
     if load.requests_per_s * float(np.mean(service_s)) >= 1.0:
         return math.inf
     # Who arrives while sequences decode waits for the end of the step that holds the first stage.

@@ -23,10 +23,12 @@ REQUEST = np.dtype(
         ("arrival_s", np.float64),
         ("first_s", np.float64),  # time of its first token
         ("last_s", np.float64),  # and of its last
+        ("busy_s", np.float64),  # how long the busiest stage had worked with the step of its first token
         ("prompt", np.int64),
         ("output", np.int64),
         ("phase", np.int64),
         ("to_prefill", np.int64),  # tokens its next one needs in the cache: the prompt; after an eviction all so far
+        ("cached", np.int64),  # tokens of its prompt that are in the cache before it starts
         ("prefilled", np.int64),  # how many of them are
         ("finish_round", np.int64),  # decode round of its slot that gives its last token
         ("older", np.int64),  # neighbours in its slot, in order of admission
@@ -40,6 +42,7 @@ REQUEST = np.dtype(
 SLOT = np.dtype(
     [
         ("ready_s", np.float64),  # when its step in flight leaves the pipeline
+        ("busy_s", np.float64),  # how long the busiest stage had worked when that step began, the step included
         ("in_flight", np.int64),  # 1 while a step is under way
         ("decodes", np.int64),  # 1 when that step gives the decoding requests a token
         ("n_finishing", np.int64),  # prompts that complete in that step
@@ -63,13 +66,15 @@ class Lists(NamedTuple):
     ends: IntArray
 
 
-def new_requests(arrival_s: FloatArray, prompt: IntArray, output: IntArray) -> RecordArray:
-    """Requests that nobody has looked at yet."""
+def new_requests(arrival_s: FloatArray, prompt: IntArray, output: IntArray, cached: IntArray | None) -> RecordArray:
+    """Requests that nobody has looked at yet; of each prompt at least the last token is computed (vLLM)."""
     requests = np.zeros(len(prompt), dtype=REQUEST)
     requests["arrival_s"] = arrival_s
     requests["first_s"] = requests["last_s"] = np.nan
     requests["prompt"] = requests["to_prefill"] = prompt
     requests["output"] = output
+    if cached is not None:
+        requests["cached"] = np.minimum(cached, prompt - 1)
     for link in ("older", "newer", "before", "after"):
         requests[link] = NOBODY
     return requests
@@ -95,7 +100,7 @@ def new_lists(slots: int, *, sequences: int, max_output: int) -> Lists:
 def admit(requests: RecordArray, slots: RecordArray, queue: IntArray, slot: int, request: int) -> None:
     """Put a waiting request at the end of a slot's prompt queue."""
     requests[request].phase = PREFILLING
-    requests[request].prefilled = 0
+    requests[request].prefilled = requests[request].cached
     newest = slots[slot].newest
     requests[request].older = newest
     requests[request].newer = NOBODY

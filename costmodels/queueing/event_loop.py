@@ -207,6 +207,7 @@ def _start_any_step(
             slots[slot].ready_s = _through_pipeline(
                 tables, slots, slot, decoding, prompt_tokens, attention, now, stage_free, busy
             )
+            slots[slot].busy_s = busy.max()
             return slot
     return NOBODY
 
@@ -262,6 +263,7 @@ def _finish_step(
         generated = requests[request].to_prefill - requests[request].prompt + 1
         if generated == 1:
             requests[request].first_s = now
+            requests[request].busy_s = slots[slot].busy_s
             late = now - requests[request].arrival_s > promise.ttft_s
             if late and promise.first <= request < promise.end:
                 counters[MISSED_TTFT] += 1

@@ -8,14 +8,17 @@ OSDI'22, and the first vLLM). A pipeline of p stages keeps p batches ("slots") i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from functools import cached_property
+from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
 
 from costmodels.errors import WorkloadError
-from costmodels.queueing.engine_state import new_lists, new_requests, new_slots
+from costmodels.queueing.engine_state import IntArray, RecordArray, new_lists, new_requests, new_slots
 from costmodels.queueing.event_loop import run
 from costmodels.queueing.load import RequestStream
 from costmodels.queueing.statistics import Percentile, percentile
@@ -32,6 +35,7 @@ from costmodels.queueing.step_forming import (
 from costmodels.queueing.step_times import StepTimes
 
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 class Scheduling(StrEnum):
@@ -98,13 +102,26 @@ class Window:
 
 
 @dataclass(frozen=True, eq=False)
+class RequestTimes:
+    """When each request arrived, got its first token and its last, in order of arrival; nan for what did not happen.
+
+    ``counted`` requests make the percentiles; ``busy_s`` is how long the busiest stage had worked until the first token.
+    """
+
+    arrival_s: FloatArray
+    first_s: FloatArray
+    last_s: FloatArray
+    output_tokens: IntArray
+    counted: BoolArray
+    busy_s: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
 class SimulationResult:
     """What the counted requests saw, and how busy the engine was.
 
+    requests       times of all requests, counted or not
     missed         the run ended early: a P95 target is missed, percentiles are those of the requests seen until then
-    ttft_s         time to first token of each counted request, in order of arrival, queueing included
-    tpot_s         (last token - first token) / (output tokens - 1), of those with more than one output token
-    answered_s     when the last token came
     busy           share of time that the busiest stage works
     mean_batch     sequences that are decoding, averaged over time
     mean_waiting   requests waiting for admission, averaged over time
@@ -112,11 +129,8 @@ class SimulationResult:
     evictions      how often a request was evicted
     """
 
+    requests: RequestTimes
     missed: bool
-    ttft_s: FloatArray
-    tpot_s: FloatArray
-    end_to_end_s: FloatArray
-    answered_s: FloatArray
     duration_s: float
     busy: float
     mean_batch: float
@@ -125,13 +139,67 @@ class SimulationResult:
     steps: int
     evictions: int
 
+    @cached_property
+    def ttft_s(self) -> FloatArray:
+        """Time to first token of each counted request, in order of arrival, queueing included."""
+        times = self.requests
+        started = times.counted & np.isfinite(times.first_s)
+        return np.asarray(times.first_s[started] - times.arrival_s[started])
+
+    @cached_property
+    def tpot_s(self) -> FloatArray:
+        """(last token - first token) / (output tokens - 1), of counted requests with more than one output token."""
+        times = self.requests
+        several = self._ended & (times.output_tokens > 1)
+        return np.asarray((times.last_s[several] - times.first_s[several]) / (times.output_tokens[several] - 1))
+
+    @cached_property
+    def end_to_end_s(self) -> FloatArray:
+        """Time from arrival to the last token of each counted request."""
+        return np.asarray(self.requests.last_s[self._ended] - self.requests.arrival_s[self._ended])
+
+    @cached_property
+    def answered_s(self) -> FloatArray:
+        """When the last token of each counted request came."""
+        return np.asarray(self.requests.last_s[self._ended])
+
+    @property
+    def _ended(self) -> BoolArray:
+        return np.asarray(self.requests.counted & np.isfinite(self.requests.last_s))
+
     def ttft(self, probability: float) -> Percentile:
         """Percentile of the time to first token."""
         return percentile(self.ttft_s, probability)
 
     def tpot(self, probability: float) -> Percentile:
-        """Percentile of the time per output token."""
-        return percentile(self.tpot_s, probability)
+        """Percentile of the time per output token; nothing where no request has a second token."""
+        return percentile(self.tpot_s, probability) if len(self.tpot_s) else Percentile(0.0, 0.0, 0.0)
+
+    def end_to_end(self, probability: float) -> Percentile:
+        """Percentile of the time from arrival to the last token."""
+        return percentile(self.end_to_end_s, probability)
+
+
+def pooled(results: Sequence[SimulationResult]) -> SimulationResult:
+    """Replicas that ran side by side as one result, requests in order of arrival; figures are those of a mean replica."""
+    if len(results) == 1:
+        return results[0]
+    parts = [result.requests for result in results]
+    order = np.argsort(np.concatenate([part.arrival_s for part in parts]), kind="stable")
+    merged = RequestTimes(
+        **{field.name: np.concatenate([getattr(part, field.name) for part in parts])[order] for field in fields(RequestTimes)}
+    )
+    return SimulationResult(
+        requests=merged,
+        missed=any(result.missed for result in results),
+        duration_s=max(result.duration_s for result in results),
+        busy=fmean(result.busy for result in results),
+        mean_batch=fmean(result.mean_batch for result in results),
+        mean_waiting=fmean(result.mean_waiting for result in results),
+        peak_running=max(result.peak_running for result in results),
+        steps=sum(result.steps for result in results),
+        evictions=sum(result.evictions for result in results),
+    )
 
 
 NO_TARGETS = Targets()
@@ -150,14 +218,20 @@ def simulate(
 
 
 def simulate_closed_loop(
-    times: StepTimes, stream: RequestStream, limits: BatchLimits, *, concurrency: int, window: Window = MIDDLE
+    times: StepTimes,
+    stream: RequestStream,
+    limits: BatchLimits,
+    *,
+    concurrency: int,
+    targets: Targets = NO_TARGETS,
+    window: Window = MIDDLE,
 ) -> SimulationResult:
     """As ``simulate``, with ``concurrency`` clients that send their next request as soon as the last is answered (how
     public benchmarks measure); arrival times of the stream are not used."""
     arrival_s = np.full(len(stream), np.inf)
     arrival_s[:concurrency] = 0.0
-    closed = RequestStream(arrival_s, stream.prompt_tokens, stream.output_tokens)
-    return _simulate(times, closed, limits, NO_TARGETS, window, known=min(concurrency, len(stream)))
+    closed = replace(stream, arrival_s=arrival_s)
+    return _simulate(times, closed, limits, targets, window, known=min(concurrency, len(stream)))
 
 
 def _simulate(
@@ -165,7 +239,7 @@ def _simulate(
 ) -> SimulationResult:
     _require_runnable(times, stream, limits)
     per_slot = -(-limits.sequences // times.stages)
-    requests = new_requests(stream.arrival_s, stream.prompt_tokens, stream.output_tokens)
+    requests = new_requests(stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens)
     first, end = window.measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
     outcome = run(
@@ -192,7 +266,7 @@ def _simulate(
         new_lists(times.stages, sequences=per_slot, max_output=int(stream.output_tokens.max())),
         known,
     )
-    return _result(requests["arrival_s"], requests["first_s"], requests["last_s"], stream, outcome, first, end)
+    return _result(requests, outcome, first, end)
 
 
 def _may_miss(counted: int) -> int:
@@ -201,29 +275,25 @@ def _may_miss(counted: int) -> int:
 
 
 def _result(
-    arrival_s: FloatArray,
-    first_s: FloatArray,
-    last_s: FloatArray,
-    stream: RequestStream,
-    outcome: tuple[bool, float, float, float, int, int, int],
-    first: int,
-    end: int,
+    requests: RecordArray, outcome: tuple[bool, float, float, float, int, int, int], first: int, end: int
 ) -> SimulationResult:
     missed, duration_s, busy_s, waiting_s, peak_running, steps, evictions = outcome
     assert math.isfinite(duration_s), "requests wait that nothing can start"
-    counted = np.zeros(len(stream), dtype=np.bool_)
+    counted = np.zeros(len(requests), dtype=np.bool_)
     counted[first:end] = True
-    started = counted & np.isfinite(first_s)
-    ended = counted & np.isfinite(last_s)
-    several = ended & (stream.output_tokens > 1)
+    first_s, last_s = requests["first_s"].copy(), requests["last_s"].copy()
     # Requests still decoding at the end of the run count until then; those without a first token are nan and do not count.
     decoding_s = np.nansum(np.where(np.isfinite(last_s), np.minimum(last_s, duration_s), duration_s) - first_s)
     return SimulationResult(
+        requests=RequestTimes(
+            arrival_s=requests["arrival_s"].copy(),
+            first_s=first_s,
+            last_s=last_s,
+            output_tokens=requests["output"].copy(),
+            counted=counted,
+            busy_s=requests["busy_s"].copy(),
+        ),
         missed=missed,
-        ttft_s=first_s[started] - arrival_s[started],
-        tpot_s=(last_s[several] - first_s[several]) / (stream.output_tokens[several] - 1),
-        end_to_end_s=last_s[ended] - arrival_s[ended],
-        answered_s=last_s[ended],
         duration_s=duration_s,
         busy=busy_s / duration_s,
         mean_batch=float(decoding_s) / duration_s,

@@ -123,7 +123,7 @@ def _admissible(
             return NOBODY
     if counters[KV_USED] + tokens_at_admission(limits, requests, request) > limits.kv_tokens:
         return NOBODY
-    if limits.scheduling != CHUNKED and requests[request].to_prefill > room:
+    if limits.scheduling != CHUNKED and requests[request].to_prefill - requests[request].cached > room:
         return NOBODY
     return request  # type: ignore[no-any-return]
 

@@ -103,7 +103,7 @@ def infeasible_plan(request: PlanRequest, reason: Reason, stats: SearchStats, no
 def objective_of(request: PlanRequest, found: Found) -> float:
     """The figure that the request's objective minimises."""
     if request.objective is Objective.THROUGHPUT:
-        return 1.0 / found.requests_per_s
+        return 1.0 / found.load
     if request.objective is Objective.COST:
         return found.devices * (found.engine.layout.group.node.device.price_per_hour or 0.0)
     return float(found.devices)
@@ -230,7 +230,7 @@ def _decode_stage_s(found: Found, evaluator: Evaluator) -> np.ndarray:
     """[stage] time of a decode step at the mean batch."""
     engine = found.engine
     batch = max(1.0, found.measured.mean_batch / engine.layout.pp)
-    kv_tokens = mean_kv_tokens(evaluator.load(found.measured.rate_per_s))
+    kv_tokens = mean_kv_tokens(evaluator.traffic.load_of(found.measured.share))
     return np.asarray(engine.times.decode_step_s(np.array([batch]), kv_tokens)[:, 0])
 
 

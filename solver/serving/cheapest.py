@@ -26,6 +26,7 @@ from solver.serving.question import (
     replica_count,
     usable_candidates,
 )
+from solver.serving.traffic import Share
 
 
 def cheapest(question: Question) -> SearchResult:
@@ -94,10 +95,9 @@ def _try_to_beat(question: Question, engine: Engine, result: SearchResult) -> No
 
 def _first_that_keeps(question: Question, candidates: list[Candidate], replicas: int) -> Found | None:
     """The first candidate that keeps the promise with so many replicas, those expected to do best tried first."""
-    rate = question.rate_per_s / replicas
-    for measured in measurements(question.evaluator, candidates, rate):
+    for measured in measurements(question.evaluator, candidates, Share(question.load, replicas)):
         if measured.keeps:
-            return Found(measured, replicas, question.rate_per_s)
+            return Found(measured)
     return None
 
 
@@ -110,7 +110,7 @@ def _expected_cost(question: Question, engine: Engine) -> float:
     counts = question.counts(engine, least_replicas(question, engine), engine.layout.most_replicas)
 
     def strained(replicas: int) -> bool:
-        return expected_strain(question.evaluator, candidate, question.rate_per_s / replicas) > 1.0
+        return expected_strain(question.evaluator, candidate, Share(question.load, replicas)) > 1.0
 
     if not counts or strained(counts[-1]):
         return math.inf
@@ -124,12 +124,11 @@ def _expected_cost(question: Question, engine: Engine) -> float:
 def _roomiest(question: Question, best: Found) -> Found:
     """The best plan's engine with the batch limits that leave most room to the tighter target."""
     evaluator = question.evaluator
-    rate = best.requests_per_s / best.replicas
     usable = usable_candidates(evaluator, best.engine)
     assert not isinstance(usable, Refused), "the engine has a candidate that keeps the promise"
-    keeping = [m for m in measurements(evaluator, usable, rate) if m.keeps]
+    keeping = [m for m in measurements(evaluator, usable, best.measured.share) if m.keeps]
     roomiest = min(keeping, key=lambda m: (_strain(evaluator, m), m.candidate.key), default=best.measured)
-    return Found(roomiest, best.replicas, best.requests_per_s)
+    return Found(roomiest)
 
 
 def _strain(evaluator: Evaluator, measured: Measured) -> float:

@@ -1,27 +1,30 @@
-"""Does a layout keep the promise at a rate? Bounds first, then simulation; every answer is kept."""
+"""Does a layout keep the promise under a load? Bounds first, then simulation; every answer is kept."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
+from costmodels.queueing.analytic import AnalyticFigures, predict, predict_closed
+from costmodels.queueing.load import RequestStream, TokenCount, cached_tokens
 from costmodels.queueing.simulation import (
     Admission,
     BatchLimits,
     SimulationResult,
     Targets,
     Window,
+    pooled,
     simulate,
     simulate_closed_loop,
 )
 from costmodels.queueing.statistics import Percentile
 from solver.control import Stop, never_stop
-from solver.request import FixedLength, Length, LognormalLength, ServingWorkload, Slo
+from solver.request import ServingWorkload, Slo
 from solver.serving.engine import Engine
 from solver.serving.layouts import SEQUENCES, STEP_TOKENS
+from solver.serving.traffic import Share, Traffic
 
 REQUESTS = 10_000
 """Requests of a simulation: 8,500 are counted, so a 95th percentile rests on 425 above it."""
@@ -71,15 +74,17 @@ class Alone:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A candidate, simulated at a rate per replica.
+    """A candidate, simulated with its share of a load.
 
     ``keeps`` is true when the percentiles of the short simulation and the upper ends of the confidence intervals of the long
-    one meet the targets, and the load is below MAX_UTILISATION. ``missed`` is true when a simulation ended early because a
-    target was sure to be missed; its figures are then those of the requests seen until then.
+    one meet the targets, and the load is below MAX_UTILISATION (clients of a closed loop wait instead, so it does not bind
+    there). ``missed`` is true when a simulation ended early because a target was sure to be missed; its figures are then
+    those of the requests seen until then. ``requests_per_s`` are those that one replica answers.
     """
 
     candidate: Candidate
-    rate_per_s: float
+    share: Share
+    requests_per_s: float
     keeps: bool
     ttft: Percentile
     tpot: Percentile
@@ -110,22 +115,23 @@ class Evaluator:
     seed: int
     stop: Stop = never_stop
     simulations: int = 0
-    _measured: dict[tuple[CandidateKey, float], Measured] = field(default_factory=dict)
+    _measured: dict[tuple[CandidateKey, tuple[float, int]], Measured] = field(default_factory=dict)
     _rate_bound: dict[CandidateKey, float] = field(default_factory=dict)
     _capacity: dict[CandidateKey, float] = field(default_factory=dict)
     _alone: dict[tuple[tuple[str, int, int], int], Alone] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.prompt = token_count(self.workload.prompt_tokens)
-        self.output = token_count(self.workload.output_tokens)
+        self.traffic = Traffic(self.workload, self.seed, REQUESTS)
+        self.prompt, self.output = self.traffic.prompt, self.traffic.output
         self.targets = Targets(_target_s(self.slo.p95_ttft_ms), _target_s(self.slo.p95_tpot_ms))
-        # Times of a stream scale with the rate; what is asked stays the same.
-        self._unit_stream = poisson_stream(Load(1.0, self.prompt, self.output), requests=REQUESTS, seed=self.seed)
-        self.longest_request = int((self._unit_stream.prompt_tokens + self._unit_stream.output_tokens).max())
+        self.longest_request = self.traffic.longest_request
 
-    def load(self, rate_per_s: float) -> Load:
-        """The load of a replica that gets ``rate_per_s`` requests."""
-        return Load(rate_per_s, self.prompt, self.output)
+    def expected(self, candidate: Candidate, share: Share) -> AnalyticFigures:
+        """What the analytic model thinks of a candidate under a load."""
+        load, times = self.traffic.load_of(share), candidate.engine.times
+        if self.traffic.is_closed:
+            return predict_closed(times, load, candidate.limits, clients=self.traffic.clients(share))
+        return predict(times, load, candidate.limits)
 
     def candidates(self, engine: Engine) -> list[Candidate]:
         """Batch limits whose cache holds the longest request and every sequence of which may get a token, most first."""
@@ -147,9 +153,10 @@ class Evaluator:
         key = (engine.key, step_tokens)
         if key not in self._alone:
             prompt = int(self.prompt.quantile(P95))
-            fixed = self.prompt.sigma == 0.0 and self.output.sigma == 0.0
+            fixed = self.prompt.is_fixed and self.output.is_fixed
             output = max(2, int(self.output.quantile(P95))) if fixed else 2
-            stream = RequestStream(np.zeros(1), np.array([prompt]), np.array([output]))
+            cached = cached_tokens(np.array([prompt]), self.workload.prefix_hit_ratio)
+            stream = RequestStream(np.zeros(1), np.array([prompt]), np.array([output]), cached)
             everything = Window(warm_up=0.0, cool_down=0.0)
             result = simulate(engine.times, stream, BatchLimits(1, step_tokens, prompt + output), window=everything)
             tpot_s = float(result.tpot_s[0]) if self.output.quantile(P95) > 1 else 0.0
@@ -164,47 +171,59 @@ class Evaluator:
         """
         if candidate.key not in self._rate_bound:
             stages = range(candidate.engine.times.stages)
-            least = max(_least_work_s(candidate, stage, self.prompt, self.output) for stage in stages)
+            hits = self.workload.prefix_hit_ratio
+            least = max(_least_work_s(candidate, stage, (self.prompt, hits), self.output) for stage in stages)
             self._rate_bound[candidate.key] = 1.0 / least
         return self._rate_bound[candidate.key]
 
-    def measure(self, candidate: Candidate, rate_per_s: float) -> Measured:
-        """Simulate a candidate at a rate; ends early when a target is sure to be missed."""
-        key = (candidate.key, rate_per_s)
-        if key not in self._measured:
-            self._measured[key] = self._simulate(candidate, rate_per_s, self.targets)
-        return self._measured[key]
+    def can_keep_up(self, candidate: Candidate, share: Share) -> bool:
+        """Whether no bound says that the load outruns the engine; clients of a closed loop never do."""
+        return self.traffic.is_closed or share.each < self.rate_bound(candidate)
 
-    def measure_fully(self, candidate: Candidate, rate_per_s: float) -> Measured:
+    def measure(self, candidate: Candidate, share: Share) -> Measured:
+        """Simulate a candidate with its share of a load; ends early when a target is sure to be missed."""
+        key = (candidate.key, self.traffic.key(share))
+        if key not in self._measured:
+            self._measured[key] = self._simulate(candidate, share, self.targets)
+        return replace(self._measured[key], share=share)
+
+    def measure_fully(self, candidate: Candidate, share: Share) -> Measured:
         """Simulate to the end whatever is missed, for figures of a layout that breaks the promise."""
-        return self._simulate(candidate, rate_per_s, Targets())
+        return self._simulate(candidate, share, Targets())
+
+    def simulation(self, candidate: Candidate, share: Share) -> SimulationResult:
+        """A whole simulation, with the times of every request."""
+        return self._run(candidate, share, Targets(), REQUESTS)
 
     def capacity(self, candidate: Candidate) -> float:
         """Requests per second of an engine that always has requests waiting."""
         key = candidate.key
         if key not in self._capacity:
             self._count_simulation()
-            stream = self._stream(1.0, requests=_SATURATED_REQUESTS)
+            (stream,) = self.traffic.streams(Share(1.0), _SATURATED_REQUESTS)
             result = simulate_closed_loop(
                 candidate.engine.times, stream, candidate.limits, concurrency=2 * candidate.sequences, window=Window(0.0, 0.0)
             )
-            # From a quarter to three quarters of the answers: the engine neither fills nor drains.
-            answered = np.sort(result.answered_s)
-            low, high = len(answered) // 4, 3 * len(answered) // 4
-            self._capacity[key] = (high - low) / float(answered[high] - answered[low])
+            self._capacity[key] = _answers_per_s(result)
         return self._capacity[key]
 
-    def _simulate(self, candidate: Candidate, rate_per_s: float, targets: Targets) -> Measured:
-        result = self._run(candidate, rate_per_s, targets, SCREENING_REQUESTS)
+    def _simulate(self, candidate: Candidate, share: Share, targets: Targets) -> Measured:
+        result = self._run(candidate, share, targets, SCREENING_REQUESTS)
         if not result.missed:
-            result = self._run(candidate, rate_per_s, targets, REQUESTS)
-        ttft, tpot = result.ttft(P95), _tpot(result)
+            result = self._run(candidate, share, targets, REQUESTS)
+        ttft, tpot = result.ttft(P95), result.tpot(P95)
         within = not result.missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
-        utilisation = rate_per_s / self.capacity(candidate) if within or not result.missed else math.nan
+        requests_per_s, utilisation = share.each, math.nan
+        if not result.missed:
+            requests_per_s = _answers_per_s(result) if self.traffic.is_closed else share.each
+            utilisation = requests_per_s / self.capacity(candidate)
+        if self.traffic.is_closed:
+            utilisation = min(1.0, utilisation)
         return Measured(
             candidate=candidate,
-            rate_per_s=rate_per_s,
-            keeps=within and utilisation <= MAX_UTILISATION,
+            share=share,
+            requests_per_s=requests_per_s,
+            keeps=within and (self.traffic.is_closed or utilisation <= MAX_UTILISATION),
             ttft=ttft,
             tpot=tpot,
             utilisation=utilisation,
@@ -213,50 +232,35 @@ class Evaluator:
             missed=result.missed,
         )
 
-    def _run(self, candidate: Candidate, rate_per_s: float, targets: Targets, requests: int) -> SimulationResult:
+    def _run(self, candidate: Candidate, share: Share, targets: Targets, requests: int) -> SimulationResult:
         self._count_simulation()
-        stream = self._stream(rate_per_s, requests)
-        return simulate(candidate.engine.times, stream, candidate.limits, targets=targets)
+        times, limits = candidate.engine.times, candidate.limits
+        streams = self.traffic.streams(share, requests)
+        if self.traffic.is_closed:
+            clients = self.traffic.clients(share)
+            return simulate_closed_loop(times, streams[0], limits, concurrency=clients, targets=targets)
+        # Of several replicas none alone shows that the percentile of all is missed.
+        early = targets if len(streams) == 1 else Targets()
+        return pooled([simulate(times, stream, limits, targets=early) for stream in streams])
 
     def _count_simulation(self) -> None:
         if self.stop():
             raise SearchStoppedError
         self.simulations += 1
 
-    def _stream(self, rate_per_s: float, requests: int = REQUESTS) -> RequestStream:
-        unit = self._unit_stream
-        return RequestStream(
-            unit.arrival_s[:requests] / rate_per_s, unit.prompt_tokens[:requests], unit.output_tokens[:requests]
-        )
 
-
-def token_count(length: Length) -> TokenCount:
-    """The distribution of a request's token count, as the queueing model takes it."""
-    if isinstance(length, FixedLength):
-        return TokenCount(float(length.fixed))
-    return TokenCount(length.mean, lognormal_sigma(length))
-
-
-def lognormal_sigma(length: LognormalLength) -> float:
-    """Log-scale deviation of a lognormal with this mean and 95th percentile.
-
-    ln p95 = ln mean - sigma^2 / 2 + z sigma has two solutions; the smaller one is meant.
-    """
-    z = 1.6448536269514722
-    spread = z * z - 2.0 * math.log(length.p95 / length.mean)
-    return z - math.sqrt(max(0.0, spread))
+def _answers_per_s(result: SimulationResult) -> float:
+    """Rate of answers from a quarter to three quarters of them: the engine neither fills nor drains."""
+    answered = np.sort(result.answered_s)
+    low, high = len(answered) // 4, 3 * len(answered) // 4
+    return (high - low) / float(answered[high] - answered[low])
 
 
 def _target_s(milliseconds: float | None) -> float:
     return math.inf if milliseconds is None else milliseconds / 1e3
 
 
-def _tpot(result: SimulationResult) -> Percentile:
-    """95th percentile of the time per output token, nothing where no request has a second token."""
-    return result.tpot(P95) if len(result.tpot_s) else Percentile(0.0, 0.0, 0.0)
-
-
-def _least_work_s(candidate: Candidate, stage: int, prompt: TokenCount, output: TokenCount) -> float:
+def _least_work_s(candidate: Candidate, stage: int, prompt_and_cached: tuple[TokenCount, float], output: TokenCount) -> float:
     """Least time that a mean request keeps one stage busy under the candidate's limits."""
     times = candidate.engine.times
     step_s = times.tokens_s[stage, 1 : candidate.step_tokens + 1]
@@ -264,9 +268,11 @@ def _least_work_s(candidate: Candidate, stage: int, prompt: TokenCount, output: 
     later_tokens = max(0.0, output.mean - 1.0)
     cheapest_token_s = float(np.min(step_s / np.arange(1, len(step_s) + 1)))
     by_steps = later_tokens / per_slot * float(np.min(step_s))
-    by_tokens = (prompt.mean + later_tokens) * cheapest_token_s
+    prompt, cached_share = prompt_and_cached
+    cached = min(prompt.mean * cached_share, prompt.mean - 1.0)
+    by_tokens = (prompt.mean - cached + later_tokens) * cheapest_token_s
     sequences = np.arange(1, per_slot + 1)
     decode_s = times.decode_s[stage, 1 : per_slot + 1, 0] / sequences
-    pairs = prompt.mean * (prompt.mean + 1.0) / 2.0
+    pairs = (prompt.mean * (prompt.mean + 1.0) - cached * (cached + 1.0)) / 2.0
     attention = later_tokens * float(np.min(decode_s)) + pairs * float(np.min(times.prefill_s_per_pair[stage]))
     return max(by_steps, by_tokens) + attention

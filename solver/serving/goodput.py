@@ -23,6 +23,7 @@ from solver.serving.question import (
     replica_count,
     usable_candidates,
 )
+from solver.serving.traffic import Share
 
 RATE_GRID = 1.01
 """Goodput is found on a geometric grid of rates, one percent apart."""
@@ -41,12 +42,12 @@ def largest_goodput(question: Question) -> SearchResult:
             _raise_goodput(question, engine, result)
         except SearchStoppedError:
             ceilings = [_goodput_ceiling(question, engine) for engine in ordered[done:]]
-            result.bound = 1.0 / max(*ceilings, 1e-12, result.best.requests_per_s if result.best else 0.0)
+            result.bound = 1.0 / max(*ceilings, 1e-12, result.best.load if result.best else 0.0)
             result.stopped = True
             return result
-        best = None if result.best is None else 1.0 / result.best.requests_per_s
+        best = None if result.best is None else 1.0 / result.best.load
         question.progress(Progress(done + 1, len(ordered), best=best, note=engine.layout.name))
-    result.bound = 1.0 / result.best.requests_per_s if result.best else math.inf
+    result.bound = 1.0 / result.best.load if result.best else math.inf
     return result
 
 
@@ -55,7 +56,7 @@ def goodput_of(question: Question, candidate: Candidate, found: Found, *, claime
 
     Looked for upwards from the rate that a plan claims, or, where it does not keep that, from one at which it is known to.
     """
-    for rate in (claimed_per_s, found.requests_per_s):
+    for rate in (claimed_per_s, found.load):
         step = _step_below(rate)
         kept = _keeping_at(question, [candidate], found.replicas, step)
         if kept is not None:
@@ -75,7 +76,7 @@ def _raise_goodput(question: Question, engine: Engine, result: SearchResult) -> 
         return
     replicas = counts[-1]
     before = result.best
-    step = _step_below(_goodput_ceiling(question, engine)) if before is None else _step_below(before.requests_per_s) + 1
+    step = _step_below(_goodput_ceiling(question, engine)) if before is None else _step_below(before.load) + 1
     found = _keeping_at(question, usable, replicas, step)
     if found is None and before is None:
         found, step = _downwards(question, usable, replicas, step)
@@ -91,9 +92,9 @@ def _raise_goodput(question: Question, engine: Engine, result: SearchResult) -> 
 
 def _keeping_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
     rate = RATE_GRID**step
-    for measured in measurements(question.evaluator, candidates, rate / replicas):
+    for measured in measurements(question.evaluator, candidates, Share(rate, replicas)):
         if measured.keeps:
-            return Found(measured, replicas, rate)
+            return Found(measured)
     return None
 
 
@@ -138,7 +139,10 @@ def _step_below(rate_per_s: float) -> int:
 
 
 def _goodput_ceiling(question: Question, engine: Engine) -> float:
-    """Rate that no schedule exceeds with all devices that the layout can use."""
+    """Load that no schedule exceeds with all devices that the layout can use; in a closed loop what was asked for, which is
+    looked into only once it is refused."""
+    if question.evaluator.traffic.is_closed:
+        return question.load
     candidates = question.evaluator.candidates(engine)
     counts = question.counts(engine, 1, engine.layout.most_replicas)
     if not candidates or not counts:
@@ -153,9 +157,9 @@ def _expected_goodput(question: Question, engine: Engine) -> float:
     if not candidates or not counts:
         return 0.0
     candidate = ordering_candidate(candidates)
-    rate = question.evaluator.rate_bound(candidate)
+    rate = _goodput_ceiling(question, engine) / counts[-1]
     for _ in range(10):
-        if expected_strain(question.evaluator, candidate, rate) <= 1.0:
+        if expected_strain(question.evaluator, candidate, Share(rate)) <= 1.0:
             return rate * counts[-1]
         rate /= 2.0
     return 0.0

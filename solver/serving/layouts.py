@@ -13,7 +13,7 @@ from costmodels.tensor_parallel import divides
 from costmodels.units import DType
 from solver.graph import ModelGraph
 from solver.plan import LayerSpan
-from solver.request import Launcher, Objective, PlanRequest, Search, ServingWorkload, Space
+from solver.request import ClosedArrivals, Launcher, Objective, PlanRequest, Search, ServingWorkload, Space
 
 PIPELINE_DEGREES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 
@@ -104,6 +104,13 @@ def require_servable(request: PlanRequest) -> None:
             "the objective does not go with a serving workload",
             given=request.objective.value,
             allowed=", ".join(o.value for o in (Objective.DEVICES, Objective.THROUGHPUT, Objective.COST)),
+        )
+    assert isinstance(request.workload, ServingWorkload)
+    if request.objective is Objective.THROUGHPUT and isinstance(request.workload.arrivals, ClosedArrivals):
+        raise WorkloadError(
+            "the objective does not go with clients in a closed loop, whose number is given",
+            given=request.objective.value,
+            allowed=f"{Objective.DEVICES.value}, {Objective.COST.value}",
         )
     _require_serving_search(request.search)
     if not request.model.is_chain:

@@ -22,7 +22,7 @@ from solver.serving.evaluation import Evaluator
 from solver.serving.goodput import largest_goodput
 from solver.serving.layouts import layouts, require_servable
 from solver.serving.question import Question, SearchResult
-from solver.serving.reasons import no_layout, rate_of, why_infeasible
+from solver.serving.reasons import no_layout, why_infeasible
 
 
 def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -43,7 +43,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     question = Question(
         engines=engines,
         evaluator=evaluator,
-        rate_per_s=rate_of(request),
+        load=evaluator.traffic.load,
         replicas=request.search.dp,
         unit_cost=_price if request.objective is Objective.COST else _one,
         progress=progress,
@@ -53,10 +53,10 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
     evaluator.stop = never_stop
     found = result.best
-    if result.stopped and (found is None or (by_goodput and found.requests_per_s < question.rate_per_s)):
+    if result.stopped and (found is None or (by_goodput and found.load < question.load)):
         return infeasible_plan(request, _unfinished(result), _stats(result, evaluator))
     notes = refusal_notes(result.refused)
-    if found is None or (by_goodput and found.requests_per_s < question.rate_per_s):
+    if found is None or (by_goodput and found.load < question.load):
         return infeasible_plan(request, why_infeasible(question), _stats(result, evaluator), notes)
     plan = feasible_plan(
         request,

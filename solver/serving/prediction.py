@@ -12,7 +12,8 @@ from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.goodput import goodput_of
 from solver.serving.layouts import Layout, layouts, require_servable
 from solver.serving.question import Found, Question
-from solver.serving.reasons import memory_shortfall, missed_targets, rate_of
+from solver.serving.reasons import memory_shortfall, missed_targets
+from solver.serving.traffic import Share
 
 
 def predict_serving(request: PlanRequest, plan: Plan) -> Plan:
@@ -39,13 +40,13 @@ def predict_serving(request: PlanRequest, plan: Plan) -> Plan:
             engine, step_tokens=candidate.step_tokens, sequences=candidate.sequences, tokens=evaluator.longest_request
         )
         return infeasible_plan(request, reason, _stats(evaluator))
-    rate = rate_of(request)
-    measured = evaluator.measure_fully(candidate, rate / replicas)
+    load = evaluator.traffic.load
+    measured = evaluator.measure_fully(candidate, Share(load, replicas))
     if not measured.keeps:
         return infeasible_plan(request, missed_targets(evaluator, measured), _stats(evaluator))
-    found = Found(measured, replicas, rate)
+    found = Found(measured)
     if request.objective is Objective.THROUGHPUT:
-        claimed = rate if plan.predicted is None else plan.predicted.tokens_per_s / evaluator.output.mean
+        claimed = load if plan.predicted is None else plan.predicted.tokens_per_s / evaluator.output.mean
         question = _question(request, engine, evaluator, replicas)
         found = goodput_of(question, candidate, found, claimed_per_s=claimed)
     certificate = predicted_certificate(request, found)
@@ -56,7 +57,7 @@ def _question(request: PlanRequest, engine: Engine, evaluator: Evaluator, replic
     return Question(
         engines=(engine,),
         evaluator=evaluator,
-        rate_per_s=rate_of(request),
+        load=evaluator.traffic.load,
         replicas=(replicas,),
         unit_cost=lambda _: 1.0,
         progress=ignore_progress,

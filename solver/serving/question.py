@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from costmodels.queueing.analytic import predict
 from solver.control import OnProgress
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
+from solver.serving.traffic import Share
 
 _ORDERING_STEP_TOKENS = 4096
 """Token limit at which the analytic model orders engines."""
@@ -18,11 +18,24 @@ _ORDERING_STEP_TOKENS = 4096
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Replicas of a candidate that keep the promise, as simulated at their share of ``requests_per_s``."""
+    """Replicas of a candidate that keep the promise, as simulated with their share of a load."""
 
     measured: Measured
-    replicas: int
-    requests_per_s: float
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of the engine."""
+        return self.measured.share.replicas
+
+    @property
+    def load(self) -> float:
+        """Load of all replicas: requests per second, or clients of a closed loop."""
+        return self.measured.share.load
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests that all replicas answer."""
+        return self.measured.requests_per_s * self.replicas
 
     @property
     def engine(self) -> Engine:
@@ -74,14 +87,14 @@ class Question:
     """What a search asks.
 
     engines      every engine of the space
-    rate_per_s   requests per second that the plan must serve
+    load         requests per second that the plan must serve, or clients of a closed loop
     replicas     allowed numbers of replicas; empty does not restrict
     unit_cost    what one device of an engine costs, for the objectives devices (1) and cost (its price)
     """
 
     engines: Sequence[Engine]
     evaluator: Evaluator
-    rate_per_s: float
+    load: float
     replicas: tuple[int, ...]
     unit_cost: Callable[[Engine], float]
     progress: OnProgress
@@ -118,37 +131,37 @@ def usable_candidates(evaluator: Evaluator, engine: Engine) -> list[Candidate] |
 def least_replicas(question: Question, engine: Engine) -> int:
     """Replicas below which the arrivals outrun the engine, by a bound that holds for every schedule."""
     candidates = question.evaluator.candidates(engine)
-    if not candidates:
+    if not candidates or question.evaluator.traffic.is_closed:
         return 1
     bound = max(question.evaluator.rate_bound(candidate) for candidate in candidates)
-    return max(1, math.ceil(question.rate_per_s / bound * (1.0 - 1e-12)))
+    return max(1, math.ceil(question.load / bound * (1.0 - 1e-12)))
 
 
-def measurements(evaluator: Evaluator, candidates: list[Candidate], rate_per_s: float) -> Iterator[Measured]:
-    """Simulations of all candidates at a rate, but those that can't differ from one already seen.
+def measurements(evaluator: Evaluator, candidates: list[Candidate], share: Share) -> Iterator[Measured]:
+    """Simulations of all candidates under a load, but those that can't differ from one already seen.
 
     For one token limit, sequence limits come largest first. A limit that a run never reached changes nothing, nor does
     any smaller one that it never reached either.
     """
     by_step_tokens: dict[int, list[Candidate]] = {}
     for candidate in candidates:
-        if rate_per_s < evaluator.rate_bound(candidate):
+        if evaluator.can_keep_up(candidate, share):
             by_step_tokens.setdefault(candidate.step_tokens, []).append(candidate)
-    for group in sorted(by_step_tokens.values(), key=lambda group: expected_strain(evaluator, group[0], rate_per_s)):
+    for group in sorted(by_step_tokens.values(), key=lambda group: expected_strain(evaluator, group[0], share)):
         unreached = math.inf
         for candidate in group:
             if candidate.sequences >= unreached:
                 continue
-            measured = evaluator.measure(candidate, rate_per_s)
+            measured = evaluator.measure(candidate, share)
             yield measured
             cache_never_full = measured.peak_running * evaluator.longest_request <= candidate.limits.kv_tokens
             if cache_never_full and not measured.only_overloaded:
                 unreached = min(unreached, measured.peak_running)
 
 
-def expected_strain(evaluator: Evaluator, candidate: Candidate, rate_per_s: float) -> float:
+def expected_strain(evaluator: Evaluator, candidate: Candidate, share: Share) -> float:
     """How close the analytic model sees a candidate to its targets: the larger ratio of percentile to target."""
-    figures = predict(candidate.engine.times, evaluator.load(rate_per_s), candidate.limits)
+    figures = evaluator.expected(candidate, share)
     ratios = (figures.ttft_p95_s / evaluator.targets.ttft_s, figures.tpot_p95_s / evaluator.targets.tpot_s)
     return max(figures.utilisation, *(ratio for ratio in ratios if not math.isnan(ratio)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from solver.plan import Reason
-from solver.request import PlanRequest, ServingWorkload
+from solver.request import PlanRequest
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 from solver.serving.goodput import largest_goodput
@@ -135,25 +135,20 @@ def _late(constraint: str, name: str, best_s: float, target_s: float, at: Candid
 
 
 def _rate(question: Question) -> Reason:
-    """Every engine meets the targets alone, none at the requested rate: how high a rate they keep."""
+    """Every engine meets the targets alone, none under the requested load: how high a load they keep."""
     best = largest_goodput(question).best
-    have = 0.0 if best is None else best.requests_per_s
+    constraint, unit = ("concurrency", "clients") if question.evaluator.traffic.is_closed else ("requests_per_s", "requests/s")
+    have = 0.0 if best is None else best.load
     remedies = ["relax the targets"]
     if best is None:
         message = "no layout keeps the targets under any load worth the name"
     else:
         message = (
-            f"all devices together keep the targets up to {have:.3g} requests/s ({best.replicas} x {best.engine.layout.name}), "
-            f"{question.rate_per_s:g} are asked for"
+            f"all devices together keep the targets up to {have:.3g} {unit} ({best.replicas} x {best.engine.layout.name}), "
+            f"{question.load:g} are asked for"
         )
-        needed = math.ceil(best.devices * question.rate_per_s / have)
+        needed = math.ceil(best.devices * question.load / have)
         remedies.insert(0, f"use about {needed} devices")
-    # On the grid of rates the best may just reach the rate that was refused.
-    need = max(question.rate_per_s, math.nextafter(have, math.inf))
-    return Reason("requests_per_s", need, have, "requests/s", message, remedies=tuple(remedies))
-
-
-def rate_of(request: PlanRequest) -> float:
-    """Requests per second that the request asks for."""
-    assert isinstance(request.workload, ServingWorkload)
-    return request.workload.arrivals.requests_per_s
+    # On the grid of loads the best may just reach the load that was refused.
+    need = max(question.load, math.nextafter(have, math.inf))
+    return Reason(constraint, need, have, unit, message, remedies=tuple(remedies))

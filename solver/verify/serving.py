@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from statistics import fmean
 
 from costmodels.operators import BATCH, SEQ, OperatorKind
 from solver.plan import Plan, Stage
-from solver.request import FixedLength, Launcher, Length, PlanRequest, ServingWorkload, Space
+from solver.request import (
+    ClosedArrivals,
+    EmpiricalLength,
+    FixedLength,
+    Launcher,
+    Length,
+    LognormalLength,
+    PlanRequest,
+    ServingWorkload,
+    Space,
+    TraceArrivals,
+)
 from solver.verify.bytes import Share, owned_parameters, tied_copies
 from solver.verify.layout import devices_by_group, layer_violations
 from solver.verify.memory import capacity_violations, peak_violations
@@ -120,7 +132,7 @@ def _kv_violations(plan: Plan, request: PlanRequest, stage: Stage, where: str) -
     """The cache holds one whole request, and the mean batch at its mean length (prompt and half the output)."""
     workload, layout = request.workload, plan.serving
     assert isinstance(workload, ServingWorkload) and layout is not None
-    prompt, output = _mean(workload.prompt_tokens), _mean(workload.output_tokens)
+    prompt, output = _mean_lengths(workload)
     tokens = max(prompt + output, layout.mean_batch * (prompt + output / 2))
     needed = tokens * _kv_bytes_per_token(plan, request, stage)
     if not at_most(needed, stage.memory.kv_cache_bytes):
@@ -144,14 +156,31 @@ def _kv_bytes_per_token(plan: Plan, request: PlanRequest, stage: Stage) -> float
     return elements * dtype.size_bytes
 
 
+def _mean_lengths(workload: ServingWorkload) -> tuple[float, float]:
+    """Mean prompt and output in tokens."""
+    if isinstance(workload.arrivals, TraceArrivals):
+        return fmean(workload.arrivals.prompt_tokens), fmean(workload.arrivals.output_tokens)
+    assert workload.prompt_tokens is not None and workload.output_tokens is not None
+    return _mean(workload.prompt_tokens), _mean(workload.output_tokens)
+
+
 def _mean(length: Length) -> float:
-    return float(length.fixed) if isinstance(length, FixedLength) else length.mean
+    match length:
+        case FixedLength():
+            return float(length.fixed)
+        case EmpiricalLength():
+            return fmean(length.empirical)
+        case LognormalLength():
+            return length.mean
 
 
 def _load_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     layout, predicted, slo = plan.serving, plan.predicted, request.slo
     assert layout is not None and predicted is not None
-    if not 0.0 <= layout.utilisation < 1.0:
+    assert isinstance(request.workload, ServingWorkload)
+    # Clients of a closed loop wait for answers, so they may keep an engine full.
+    may_be_full = isinstance(request.workload.arrivals, ClosedArrivals)
+    if not (0.0 <= layout.utilisation < 1.0 or (may_be_full and layout.utilisation == 1.0)):
         given = f"{layout.utilisation}, a stable queue is below 1"
         yield Violation(Rule.UTILISATION, "plan.serving.utilisation", given)
     if layout.mean_batch > layout.max_num_seqs:

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from app.commands.inputs import FilesBeside
 from app.errors import DocumentError
-from app.requests.limits import MAX_DEVICES, MAX_GLOBAL_BATCH
+from app.requests.limits import MAX_DEVICES, MAX_GLOBAL_BATCH, MAX_TRACE
 from app.requests.resolve import NoFiles, request_document, resolve_request
+from app.requests.workloads import read_counts, read_trace
 from costmodels.errors import InvalidInputError
-from solver.request import FixedLength, LognormalLength, Objective, ServingWorkload
+from solver.request import EmpiricalLength, FixedLength, LognormalLength, Objective, ServingWorkload
 from tests.app.requests_given import resolved, serving, tiny_graph, training
 
 
@@ -173,3 +174,89 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         resolve_request(training(model={"huggingface": "none.json"}), files=FilesBeside(tmp_path))
     assert fields_of(caught.value) == ["model.huggingface"]
     assert "No such file" in str(caught.value)
+
+
+def with_arrivals(**arrivals: Any) -> dict[str, Any]:
+    document = serving()
+    document["workload"] = document["workload"] | {"arrivals": arrivals}
+    return document
+
+
+TRACE = {"process": "trace", "times_s": [0.0, 0.5, 2.0], "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]}
+
+
+def traced(**changes: Any) -> dict[str, Any]:
+    return without_lengths(with_arrivals(**(TRACE | changes)))
+
+
+def without_lengths(document: dict[str, Any]) -> dict[str, Any]:
+    del document["workload"]["prompt_tokens"], document["workload"]["output_tokens"]
+    return document
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        with_arrivals(process="gamma", requests_per_s=2.0, cv=3.0),
+        with_arrivals(process="closed", concurrency=16),
+        traced(),
+        serving() | {"workload": serving()["workload"] | {"prompt_tokens": {"empirical": [5, 9]}, "prefix_hit_ratio": 0.5}},
+    ],
+)
+def test_every_way_to_arrive_reads_back(document: dict[str, Any]) -> None:
+    request = resolved(document)
+    assert resolve_request(request_document(request), files=NoFiles()) == request
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        (with_arrivals(process="gamma", requests_per_s=2.0, cv=0.0), "workload.arrivals.cv"),
+        (with_arrivals(process="closed", concurrency=10**6), "workload.arrivals.concurrency"),
+        (traced(times_s=[0.0, 0.5]), "workload.arrivals"),
+        (traced(times_s=[0.0, 3.0, 2.0]), "workload.arrivals"),
+        (traced(times_s=[1.0, 1.0, 1.0]), "workload.arrivals"),
+        (with_arrivals(**TRACE), "workload"),
+        (without_lengths(with_arrivals(process="poisson", requests_per_s=1.0)), "workload"),
+        (with_arrivals(process="trace", file="trace.csv"), "workload.arrivals.file"),
+    ],
+)
+def test_impossible_arrivals_are_refused_at_their_field(document: dict[str, Any], field: str) -> None:
+    assert fields_of(refused(document)) == [field]
+
+
+def test_a_trace_and_counts_come_from_files(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("prompt,time,output\n10,0.0,1\n\n20,0.5,2\n30,2.0,3\n")
+    (tmp_path / "counts.txt").write_text("7\n9\n")
+    files = FilesBeside(tmp_path)
+    document = without_lengths(with_arrivals(process="trace", file="trace.csv"))
+    assert resolve_request(document, files=files) == resolved(traced())
+    document = serving()
+    document["workload"] = document["workload"] | {"prompt_tokens": {"file": "counts.txt"}}
+    workload = resolve_request(document, files=files).workload
+    assert isinstance(workload, ServingWorkload)
+    assert workload.prompt_tokens == EmpiricalLength((7, 9))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "does not have its columns"),
+        ("time,prompt\n0,1\n", "does not have its columns"),
+        ("time,prompt,output\n0,1\n", "line 2 of the trace has 2 values"),
+        ("time,prompt,output\n0,1,1\n1,x,1\n", "line 3: no token count"),
+        ("time,prompt,output\n0,0,1\n", "line 2: no token count"),
+        ("time,prompt,output\nnan,1,1\n", "line 2: no time"),
+        ("time,prompt,output\n-1,1,1\n", "line 2: no time"),
+        ("time,prompt,output\n0,1,1\n", "two requests"),
+        ('time,prompt,output\n0,"1,1\n', "not CSV"),
+    ],
+)
+def test_faulty_traces_name_the_line(text: str, problem: str) -> None:
+    with pytest.raises(InvalidInputError, match=problem):
+        read_trace(text)
+
+
+def test_a_trace_has_an_end() -> None:
+    with pytest.raises(InvalidInputError, match="too many lines"):
+        read_counts("1\n" * (MAX_TRACE + 1))

@@ -27,7 +27,7 @@ from costmodels.queueing.load import RequestStream
 from costmodels.queueing.simulation import BatchLimits, Scheduling, SimulationResult, Window, simulate_closed_loop
 from costmodels.queueing.step_times import StepTimes
 from costmodels.units import DType
-from solver.request import Arrivals, FixedLength, PlanRequest, ServingWorkload
+from solver.request import FixedLength, PlanRequest, PoissonArrivals, ServingWorkload
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.layouts import Layout
 
@@ -149,7 +149,7 @@ def _engine(server: _Server) -> Engine:
         raise NotPredictedError("expert parallelism or attention data parallelism")
     node = node_type(server.node)
     cluster = Cluster((NodeGroup("node", node, -(-workers.devices // node.devices_per_node)),))
-    arrivals = Arrivals(process="poisson", requests_per_s=1.0)
+    arrivals = PoissonArrivals(process="poisson", requests_per_s=1.0)
     workload = ServingWorkload("serving", arrivals, FixedLength(1), FixedLength(1), server.precision, server.kv_dtype)
     builder = EngineBuilder(
         PlanRequest(model(server.model), cluster, workload),

@@ -29,10 +29,10 @@ from solver.plan import (
     TimeBreakdown,
 )
 from solver.request import (
-    Arrivals,
     FixedLength,
     Launcher,
     PlanRequest,
+    PoissonArrivals,
     Recompute,
     Search,
     ServingWorkload,
@@ -123,7 +123,7 @@ def serving(
         serving=ServingLayout(replicas, 64, 8192, 0.5, 0.3, 0.02, 10.0),
     )
     fields: dict[str, object] = {
-        "arrivals": Arrivals("poisson", 4.0),
+        "arrivals": PoissonArrivals("poisson", 4.0),
         "prompt_tokens": FixedLength(4000),
         "output_tokens": FixedLength(500),
     } | workload

@@ -16,6 +16,7 @@ class _Request:
     arrival_s: float
     prompt: int
     output: int
+    cached: int = 0
     prefilled: int = 0
     generated: int = 0
     first_s: float = np.nan
@@ -31,8 +32,11 @@ class ReferenceEngine:
 
     def __init__(self, times: StepTimes, stream: RequestStream, limits: BatchLimits):
         self.times, self.limits = times, limits
-        columns = (stream.arrival_s, stream.prompt_tokens, stream.output_tokens)
-        self.requests = [_Request(float(a), int(p), int(o)) for a, p, o in zip(*columns, strict=True)]
+        cached = np.zeros(len(stream), dtype=int) if stream.cached_tokens is None else stream.cached_tokens
+        columns = (stream.arrival_s, stream.prompt_tokens, stream.output_tokens, cached)
+        self.requests = [
+            _Request(float(a), int(p), int(o), min(int(c), int(p) - 1)) for a, p, o, c in zip(*columns, strict=True)
+        ]
         self.waiting = list(self.requests)
         self.prefilling: list[_Request] = []
         self.decoding: list[_Request] = []
@@ -83,7 +87,8 @@ class ReferenceEngine:
             request = self.waiting.pop(0)
             self.admitted.append(request)
             self.prefilling.append(request)
-            size = min(request.to_prefill, budget)
+            request.prefilled = request.cached
+            size = min(request.to_prefill - request.cached, budget)
             chunks.append((request, size))
             budget -= size
         return chunks
@@ -94,7 +99,7 @@ class ReferenceEngine:
         request = self.waiting[0]
         if request.arrival_s > self.now or self._used() + self._in_cache(request) > self.limits.kv_tokens:
             return False
-        return self.limits.scheduling is Scheduling.CHUNKED_PREFILL or request.to_prefill <= budget
+        return self.limits.scheduling is Scheduling.CHUNKED_PREFILL or request.to_prefill - request.cached <= budget
 
     def _finish(self, decoding: list[_Request], chunks: list[tuple[_Request, int]]) -> None:
         tokens = len(decoding) + sum(size for _, size in chunks)

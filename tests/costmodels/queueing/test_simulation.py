@@ -8,13 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.errors import WorkloadError
-from costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
+from costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, poisson_stream
 from costmodels.queueing.simulation import (
     Admission,
     BatchLimits,
     Scheduling,
     Targets,
     Window,
+    pooled,
     simulate,
     simulate_closed_loop,
 )
@@ -198,3 +199,50 @@ def test_impossible_limits_are_refused(change: dict[str, object], message: str) 
     limits = replace(BatchLimits(8, 128, 1000), **change)
     with pytest.raises(WorkloadError, match=message):
         simulate(TIMES, stream_of((0.0, 60, 40)), limits)
+
+
+def test_cached_prefixes_are_not_computed_again() -> None:
+    times = linear_times(token_s=0.01, pair_s=1e-4)
+    whole = stream_of((0.0, 10, 1))
+    cached = replace(whole, cached_tokens=np.array([4]))
+    limits = BatchLimits(4, 100, 100)
+    assert simulate(times, whole, limits, window=ALL).ttft_s[0] == pytest.approx(0.10 + 1e-4 * 55)
+    assert simulate(times, cached, limits, window=ALL).ttft_s[0] == pytest.approx(0.06 + 1e-4 * (6 * 4 + 21))
+    # At least the last token of a prompt is computed.
+    all_cached = replace(whole, cached_tokens=np.array([10]))
+    assert simulate(times, all_cached, limits, window=ALL).ttft_s[0] == pytest.approx(0.01 + 1e-4 * 10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    requests=requests, share=st.floats(0.0, 1.0), scheduling=st.sampled_from(Scheduling), admission=st.sampled_from(Admission)
+)
+def test_cached_prefixes_are_those_of_a_plain_simulation(
+    requests: list[tuple[float, int, int]], share: float, scheduling: Scheduling, admission: Admission
+) -> None:
+    stream = stream_of(*requests)
+    stream = replace(stream, cached_tokens=cached_tokens(stream.prompt_tokens, share))
+    limits = BatchLimits(6, 100, 200, scheduling, admission)
+    result = simulate(TIMES, stream, limits, window=ALL)
+    first_s, last_s = ReferenceEngine(TIMES, stream, limits).run()
+    np.testing.assert_allclose(result.ttft_s + stream.arrival_s, first_s, rtol=1e-9)
+    np.testing.assert_allclose(result.answered_s, last_s, rtol=1e-9)
+
+
+def test_replicas_side_by_side_make_one_result() -> None:
+    stream = poisson_stream(Load(6.0, TokenCount(500.0), TokenCount(40.0)), requests=600, seed=0)
+    limits = BatchLimits(32, 2048, 40_000)
+    halves = [simulate(TIMES, stream[k::2], limits) for k in range(2)]
+    both = pooled(halves)
+    assert len(both.ttft_s) == sum(len(half.ttft_s) for half in halves)
+    assert sorted(both.ttft_s) == sorted([*halves[0].ttft_s, *halves[1].ttft_s])
+    assert np.all(np.diff(both.requests.arrival_s) >= 0.0)
+    assert both.mean_batch == pytest.approx(np.mean([half.mean_batch for half in halves]))
+
+
+def test_busy_time_grows_with_every_first_token() -> None:
+    stream = poisson_stream(Load(6.0, TokenCount(500.0), TokenCount(40.0)), requests=300, seed=0)
+    result = simulate(TIMES, stream, BatchLimits(32, 2048, 40_000), window=ALL)
+    in_order = result.requests.busy_s[np.argsort(result.requests.first_s)]
+    assert np.all(np.diff(in_order) >= 0.0)
+    assert 0.9 * result.busy * result.duration_s <= in_order[-1] <= result.busy * result.duration_s

@@ -9,11 +9,11 @@ from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
 from costmodels.units import DType
 from solver.request import (
-    Arrivals,
     FixedLength,
     Length,
     Objective,
     PlanRequest,
+    PoissonArrivals,
     Search,
     ServingWorkload,
     Slo,
@@ -42,7 +42,7 @@ def serving_request(
         cluster=on or cluster(),
         workload=ServingWorkload(
             kind="serving",
-            arrivals=Arrivals(process="poisson", requests_per_s=rate),
+            arrivals=PoissonArrivals(process="poisson", requests_per_s=rate),
             prompt_tokens=FixedLength(prompt) if isinstance(prompt, int) else prompt,
             output_tokens=FixedLength(output) if isinstance(output, int) else output,
             precision=precision,

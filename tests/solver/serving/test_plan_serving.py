@@ -16,6 +16,7 @@ from solver.serving import evaluation, plan_serving, predict_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Evaluator
 from solver.serving.layouts import layouts
+from solver.serving.traffic import Share
 from solver.verify import check
 from tests.solver.serving.requests import cluster, serving_request
 
@@ -49,7 +50,7 @@ def fewest_devices_by_enumeration(request: PlanRequest) -> int | None:
         for candidate in evaluator.candidates(builder.engine(layout)):
             for replicas in range(1, layout.most_replicas + 1):
                 devices = replicas * layout.devices
-                if (best is None or devices < best) and evaluator.measure(candidate, rate / replicas).keeps:
+                if (best is None or devices < best) and evaluator.measure(candidate, Share(rate, replicas)).keeps:
                     best = devices
     return best
 

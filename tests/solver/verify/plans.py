@@ -38,10 +38,10 @@ from solver.plan import (
     TimeBreakdown,
 )
 from solver.request import (
-    Arrivals,
     FixedLength,
     Launcher,
     PlanRequest,
+    PoissonArrivals,
     Recompute,
     Search,
     ServingWorkload,
@@ -217,7 +217,7 @@ def infeasible_plan() -> Plan:
 
 def serving_request(**changes: object) -> PlanRequest:
     """Two requests a second of 6 + 4 tokens, launchable by vLLM."""
-    workload = ServingWorkload("serving", Arrivals("poisson", 2.0), FixedLength(6), FixedLength(4))
+    workload = ServingWorkload("serving", PoissonArrivals("poisson", 2.0), FixedLength(6), FixedLength(4))
     request = PlanRequest(model(), cluster(), workload, search=Search(launcher=Launcher.VLLM))
     return replace(request, **changes)  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ import pytest
 
 from costmodels.units import DType
 from solver.plan import DeviceRange
-from solver.request import Arrivals, FixedLength, Launcher, LognormalLength, PlanRequest, Search, ServingWorkload, Slo
+from solver.request import FixedLength, Launcher, LognormalLength, PlanRequest, PoissonArrivals, Search, ServingWorkload, Slo
 from solver.verify import Rule, check
 from tests.solver.verify.changes import changed
 from tests.solver.verify.plans import cluster, model, serving_plan, serving_request
@@ -104,5 +104,5 @@ def test_quantised_weights_and_caches_take_their_own_bytes() -> None:
 
 
 def test_lengths_enter_the_cache_by_their_mean() -> None:
-    workload = ServingWorkload("serving", Arrivals("poisson", 2.0), LognormalLength(mean=30.0, p95=40.0), FixedLength(4))
+    workload = ServingWorkload("serving", PoissonArrivals("poisson", 2.0), LognormalLength(mean=30.0, p95=40.0), FixedLength(4))
     assert rules(serving_plan(), serving_request(workload=workload)) == {Rule.KV_CACHE}

@@ -1,0 +1,117 @@
+"""Files that a serving workload names: a trace of requests, and token counts."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Protocol
+
+from app.errors import at_field
+from app.requests.document import LengthFile, ServingSource, TraceFile
+from app.requests.limits import MAX_TRACE
+from costmodels.errors import InvalidInputError, WorkloadError
+from solver.request import Arrivals, EmpiricalLength, Length, ServingWorkload, TraceArrivals
+
+TRACE_COLUMNS = ("time", "prompt", "output")
+
+
+class TextFiles(Protocol):
+    """How a file of text that a request names is read."""
+
+    def read_text(self, path: str) -> str:
+        """The text of the file at a path; raises InvalidInputError."""
+        ...
+
+
+def serving_workload(source: ServingSource, files: TextFiles) -> ServingWorkload:
+    """The workload with its files read; raises InvalidInputError, its faults at their fields."""
+    given = {field.name: getattr(source, field.name) for field in dataclasses.fields(ServingWorkload)}
+    given |= {
+        "arrivals": _arrivals(source.arrivals, files),
+        "prompt_tokens": _length("prompt_tokens", source.prompt_tokens, files),
+        "output_tokens": _length("output_tokens", source.output_tokens, files),
+    }
+    return ServingWorkload(**given)
+
+
+def _arrivals(source: Arrivals | TraceFile, files: TextFiles) -> Arrivals:
+    if not isinstance(source, TraceFile):
+        return source
+    try:
+        return read_trace(files.read_text(source.file))
+    except InvalidInputError as error:
+        raise at_field(error, "arrivals.file") from None
+
+
+def _length(name: str, source: Length | LengthFile | None, files: TextFiles) -> Length | None:
+    if not isinstance(source, LengthFile):
+        return source
+    try:
+        return read_counts(files.read_text(source.file))
+    except InvalidInputError as error:
+        raise at_field(error, f"{name}.file") from None
+
+
+def read_trace(text: str) -> TraceArrivals:
+    """A trace of columns time (seconds), prompt and output (tokens); raises WorkloadError that names the line."""
+    lines = _lines(text)
+    number, header = next(lines, (1, []))
+    columns = [name.strip().lower() for name in header]
+    if sorted(columns) != sorted(TRACE_COLUMNS):
+        raise WorkloadError("the trace does not have its columns", given=header, allowed=", ".join(TRACE_COLUMNS))
+    place = [columns.index(name) for name in TRACE_COLUMNS]
+    times, prompts, outputs = [], [], []
+    for number, cells in lines:
+        if len(cells) != len(columns):
+            raise WorkloadError(f"line {number} of the trace has {len(cells)} values", allowed=f"{len(columns)}")
+        times.append(_time(number, cells[place[0]]))
+        prompts.append(_count(number, cells[place[1]]))
+        outputs.append(_count(number, cells[place[2]]))
+    _require_few(len(times))
+    if len(times) < 2:
+        raise WorkloadError("a trace needs two requests or more", given=len(times))
+    return TraceArrivals("trace", tuple(times), tuple(prompts), tuple(outputs))
+
+
+def read_counts(text: str) -> EmpiricalLength:
+    """Token counts, one a line; raises WorkloadError that names the line."""
+    counts = tuple(_count(number, cells[0]) for number, cells in _lines(text))
+    _require_few(len(counts))
+    if not counts:
+        raise WorkloadError("the file has no token counts", given="nothing", allowed="one count a line")
+    return EmpiricalLength(counts)
+
+
+def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Numbered lines of a CSV text that are not empty."""
+    reader = csv.reader(text.splitlines(), strict=True)
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise WorkloadError(f"line {reader.line_num} is not CSV: {error}") from None
+
+
+def _time(line: int, cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value <= 1e18:
+        raise WorkloadError(f"line {line}: no time", given=cell, allowed="seconds from 0")
+    return value
+
+
+def _count(line: int, cell: str) -> int:
+    text = cell.strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 18 and int(text) > 0):
+        raise WorkloadError(f"line {line}: no token count", given=cell, allowed="a whole number from 1")
+    return int(text)
+
+
+def _require_few(count: int) -> None:
+    if count > MAX_TRACE:
+        raise WorkloadError("too many lines", given=count, allowed=f"at most {MAX_TRACE}")

@@ -1,0 +1,145 @@
+"""Requests as replicas see them: streams of an arrival process, of a trace, or of clients in a closed loop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, request_stream
+from solver.request import (
+    ClosedArrivals,
+    EmpiricalLength,
+    FixedLength,
+    GammaArrivals,
+    Length,
+    LognormalLength,
+    ServingWorkload,
+    TraceArrivals,
+)
+
+_UNIT_RATE = 1.0
+
+_REQUESTS_PER_CLIENT = 10
+"""Requests of each client of a closed loop, at least: as public benchmarks run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of ``replicas`` that share a load evenly: requests per second of all of them, or clients of a closed loop."""
+
+    load: float
+    replicas: int = 1
+
+    @property
+    def each(self) -> float:
+        """Load of one replica."""
+        return self.load / self.replicas
+
+
+@dataclass
+class Traffic:
+    """Requests of a workload under a seed.
+
+    ``load`` is what is asked for: requests per second or, in a closed loop, clients. ``requests`` are those of a whole
+    simulation; a trace has its own.
+    """
+
+    workload: ServingWorkload
+    seed: int
+    requests: int
+    _unit: dict[int, RequestStream] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        arrivals = self.workload.arrivals
+        if isinstance(arrivals, TraceArrivals):
+            self.prompt = TokenCount.empirical(arrivals.prompt_tokens)
+            self.output = TokenCount.empirical(arrivals.output_tokens)
+        else:
+            assert self.workload.prompt_tokens is not None and self.workload.output_tokens is not None
+            self.prompt = token_count(self.workload.prompt_tokens)
+            self.output = token_count(self.workload.output_tokens)
+        self.load = float(arrivals.concurrency) if isinstance(arrivals, ClosedArrivals) else arrivals.requests_per_s
+        unit = self._unit_stream(1)
+        self.longest_request = int((unit.prompt_tokens + unit.output_tokens).max())
+        self.longest_prompt = int(unit.prompt_tokens.max())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether clients wait for answers, so that a load can't outrun an engine."""
+        return isinstance(self.workload.arrivals, ClosedArrivals)
+
+    def key(self, share: Share) -> tuple[float, int]:
+        """What tells the streams of one replica apart: for Poisson arrivals and clients the load of each is enough."""
+        split = isinstance(self.workload.arrivals, GammaArrivals | TraceArrivals)
+        return (share.load, share.replicas) if split else (share.each, 1)
+
+    def clients(self, share: Share) -> int:
+        """Clients of the fullest replica of a closed loop."""
+        return math.ceil(share.each - 1e-9)
+
+    def load_of(self, share: Share) -> Load:
+        """The load of one replica as the analytic model takes it; in a closed loop of one request per second."""
+        arrivals = self.workload.arrivals
+        cv = arrivals.cv if isinstance(arrivals, GammaArrivals) else 1.0
+        # Of a renewal process split at random over n replicas, each sees squared variation 1 + (cv^2 - 1) / n.
+        split_cv = math.sqrt(1.0 + (cv * cv - 1.0) / share.replicas)
+        rate = _UNIT_RATE if self.is_closed else share.each
+        return Load(rate, self.prompt, self.output, split_cv, self.workload.prefix_hit_ratio)
+
+    def streams(self, share: Share, requests: int | None = None) -> tuple[RequestStream, ...]:
+        """Requests of one replica, as all replicas are alike; of a trace those of every replica, dealt out in turn.
+
+        ``requests`` bounds their number, for a short simulation.
+        """
+        arrivals = self.workload.arrivals
+        if isinstance(arrivals, TraceArrivals):
+            whole = self._unit_stream(1)[:requests].faster(share.load / arrivals.requests_per_s)
+            return tuple(whole[k :: share.replicas] for k in range(min(share.replicas, len(whole))))
+        if self.is_closed:
+            # Clients start together: each must come back often enough to fall out of step.
+            enough = _REQUESTS_PER_CLIENT * self.clients(share)
+            return (self._unit_stream(1)[: max(enough, requests or self.requests)],)
+        split = share.replicas if isinstance(arrivals, GammaArrivals) else 1
+        return (self._unit_stream(split)[:requests].faster(share.each),)
+
+    def _unit_stream(self, split: int) -> RequestStream:
+        """Requests at one per second; a trace at its own rate."""
+        if split not in self._unit:
+            arrivals = self.workload.arrivals
+            if isinstance(arrivals, TraceArrivals):
+                prompts = np.array(arrivals.prompt_tokens, dtype=np.int64)
+                self._unit[split] = RequestStream(
+                    arrival_s=np.array(arrivals.times_s) - arrivals.times_s[0],
+                    prompt_tokens=prompts,
+                    output_tokens=np.array(arrivals.output_tokens, dtype=np.int64),
+                    cached_tokens=cached_tokens(prompts, self.workload.prefix_hit_ratio),
+                )
+            else:
+                cv = arrivals.cv if isinstance(arrivals, GammaArrivals) else 1.0
+                load = Load(_UNIT_RATE, self.prompt, self.output, cv, self.workload.prefix_hit_ratio)
+                enough = max(self.requests, int(_REQUESTS_PER_CLIENT * self.load)) if self.is_closed else self.requests
+                self._unit[split] = request_stream(load, requests=enough, seed=self.seed, split=split)
+        return self._unit[split]
+
+
+def token_count(length: Length) -> TokenCount:
+    """The distribution of a request's token count, as the queueing model takes it."""
+    match length:
+        case FixedLength():
+            return TokenCount(float(length.fixed))
+        case EmpiricalLength():
+            return TokenCount.empirical(length.empirical)
+        case LognormalLength():
+            return TokenCount(length.mean, lognormal_sigma(length))
+
+
+def lognormal_sigma(length: LognormalLength) -> float:
+    """Log-scale deviation of a lognormal with this mean and 95th percentile.
+
+    ln p95 = ln mean - sigma^2 / 2 + z sigma has two solutions; the smaller one is meant.
+    """
+    z = 1.6448536269514722
+    spread = z * z - 2.0 * math.log(length.p95 / length.mean)
+    return z - math.sqrt(max(0.0, spread))
