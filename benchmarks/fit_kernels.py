@@ -44,9 +44,16 @@ MEMORY_SOURCE = {"a100_sxm": "a100", "h100_sxm": "h100"}
 HELD_OUT_SHARE = 0.2
 MEMORY_CLOCK_S = 2.5e-6
 
-# vTrain's measurements (MICRO'24, 8 x A100, Megatron-DeepSpeed, full recompute): a layer of a micro-batch never takes less
-# than 3.0 ms however little it computes, for about 120 launches: forward twice, backward once.
-HOST_LAUNCH_S = 2.5e-5
+# The unit of host work (solver/training/host.py), and where it is from.
+AMPERE_HOST = (
+    2.5e-5,
+    "the unit of host work (solver/training/host.py), set on A100 nodes by vTrain (MICRO'24) and Megatron-LM's functional tests",
+)
+HOPPER_HOST = (
+    2.0e-5,
+    "Megatron-LM's functional tests: layers that wait for the host take 0.8 on DGX H100 of what they take on DGX A100",
+)
+HOSTS = {"a100_sxm": AMPERE_HOST}
 
 
 def main() -> None:
@@ -70,7 +77,7 @@ def calibration_document(key: str, data: Path) -> dict[str, Any]:
         "schema": "meshwright.kernel-calibration/1",
         "key": key,
         "cores": cores,
-        "host_launch_s": HOST_LAUNCH_S,
+        "host_launch_s": HOSTS.get(key, HOPPER_HOST)[0],
         "provenance": provenance(key, data),
     }
     if key in BASES:
@@ -206,8 +213,7 @@ def provenance(key: str, data: Path) -> dict[str, str]:
     table = hashlib.sha256((data / "vidur_mlp.parquet").read_bytes()).hexdigest()[:16]
     return files | {
         "vidur_mlp.parquet": f"sha256 {table}, microsoft/vidur data/profiling/compute, MIT",
-        "host_launch_s": "vTrain (MICRO'24) on 8 x A100 with Megatron-DeepSpeed and full recompute: a layer of a micro-batch "
-        "never takes less than 3.0 ms, for about 120 launches",
+        "host_launch_s": HOSTS.get(key, HOPPER_HOST)[1],
     }
 
 

@@ -41,6 +41,15 @@ class SelectiveRecompute(StrEnum):
     """All but attention and every second matrix product of a layer (torchtitan's selective_ac_option "op")."""
 
 
+class HostPath(StrEnum):
+    """How much the host does for each operator before its kernels are on their way."""
+
+    MODULES = "modules"
+    """PyTorch modules that call their kernels (Hugging Face, torchtitan, Megatron-LM of 2022)."""
+    MEGATRON_CORE = "megatron-core"
+    """Megatron Core with its hooks for gradients and communication, Transformer Engine or not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Implementation:
     """How a framework runs a layer."""
@@ -48,6 +57,7 @@ class Implementation:
     kernels: VectorKernels = VectorKernels.FUSED
     attention: FlashAttention = FlashAttention.NATIVE
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
+    host: HostPath = HostPath.MODULES
 
 
 HAND_FUSED = Implementation()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from costmodels.implementation import FlashAttention, VectorKernels
+from costmodels.implementation import FlashAttention, HostPath, VectorKernels
 from costmodels.low_precision import MatmulRecipe
 from costmodels.units import GIB, DType
 
@@ -63,13 +63,14 @@ class Convention:
     attention: Attention = Attention.FUSED
     kernels: VectorKernels = VectorKernels.FUSED
     flash: FlashAttention = FlashAttention.NATIVE
+    host: HostPath = HostPath.MODULES
     dropout: Dropout = Dropout.NONE
     memory_rank: MemoryRank = MemoryRank.FULLEST
     memory_count: MemoryCount = MemoryCount.PROCESS
     memory_unit_bytes: int = GIB
 
 
-DEFAULT = Convention("nothing is known of the source: Megatron-LM's defaults")
+DEFAULT = Convention("nothing is known of the source: Megatron-LM's defaults", host=HostPath.MEGATRON_CORE)
 
 GPT2_VOCAB = 50257
 """Vocabulary of GPT-2's tokenizer, which Megatron-LM's example scripts train with."""
@@ -116,13 +117,18 @@ CONVENTIONS: Mapping[str, Convention] = {
         "Megatron-Bridge recipes: distributed optimizer, fp32 main gradients; fp8 is current scaling, as later rows spell out",
         zero_stage=1,
         fp8_recipe=MatmulRecipe.FP8_CURRENT,
+        host=HostPath.MEGATRON_CORE,
     ),
     "mbridge_sftlora": Convention(
-        "Megatron-Bridge recipes: distributed optimizer, current scaling", zero_stage=1, fp8_recipe=MatmulRecipe.FP8_CURRENT
+        "Megatron-Bridge recipes: distributed optimizer, current scaling",
+        zero_stage=1,
+        fp8_recipe=MatmulRecipe.FP8_CURRENT,
+        host=HostPath.MEGATRON_CORE,
     ),
     "nemo2407": Convention(
         "NeMo 24.07 recipes: distributed optimizer with overlap; Transformer Engine of 2024 has delayed scaling only",
         zero_stage=1,
+        host=HostPath.MEGATRON_CORE,
     ),
     "torchtitan": Convention(
         "FSDP2 reduces in fp32; memory is what PyTorch reserved, in GiB; not compiled unless a row says so",
@@ -160,6 +166,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         zero_stage=1,
         reduction=GradientReduction.AFTER_BACKWARD,
         memory_count=MemoryCount.ALLOCATED,
+        host=HostPath.MEGATRON_CORE,
     ),
     "megatron_ci_dense": Convention(
         "its notes: GPT-2's tokenizer, memory allocated on the last rank in units of 1e9; overlap off unless a test is of it",
@@ -169,6 +176,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         memory_rank=MemoryRank.LAST_STAGE,
         memory_count=MemoryCount.ALLOCATED,
         memory_unit_bytes=GB,
+        host=HostPath.MEGATRON_CORE,
     ),
     "megatron_readme": _MEGATRON_FP16,
 }

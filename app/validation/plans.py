@@ -77,6 +77,7 @@ def _implementation(run: Run, source: Convention) -> Implementation:
     return Implementation(
         kernels=run.kernels or source.kernels,
         attention=FlashAttention.FLASH_2 if run.flash_attention == 2 else source.flash,
+        host=source.host,
         selective=_SELECTIVE.get(run.recompute, SelectiveRecompute.ATTENTION_AND_NORMS),
     )
 

@@ -18,7 +18,7 @@ from costmodels.pipeline import Schedule, peak_in_flight
 from solver.block_problem import Criterion
 from solver.request import PlanRequest
 from solver.stages.longest import objective_s
-from solver.training.costs import FloatArray, Sharding, StageKind, TrainingCosts
+from solver.training.costs import Sharding, StageKind, StageTable, TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageCost, StageSpan, evaluate_decision
 from solver.training.search import stage_tables
 from solver.training.space import Candidate
@@ -46,7 +46,7 @@ def predict_run(run: Run) -> Prediction:
         cost = evaluate_decision(decision, tables)
         extra_s = [stage.extra_s for stage in cost.stages]
         if source.reduction is GradientReduction.AFTER_BACKWARD:
-            extra_s = _extra_without_overlap(costs, decision, kinds, [table.parts.optimizer_s for table in tables])
+            extra_s = _extra_without_overlap(costs, decision, kinds, tables)
         return Prediction(_step_time_s(plan, cost, extra_s), *_memory(plan, cost, source))
     except InvalidInputError as error:
         given = "" if error.given is None else f" ({error.given})"
@@ -90,12 +90,12 @@ def _sharding(costs: TrainingCosts, candidate: Candidate, kinds: tuple[StageKind
 
 
 def _extra_without_overlap(
-    costs: TrainingCosts, decision: Decision, kinds: tuple[StageKind, ...], optimizer_s: Sequence[FloatArray]
+    costs: TrainingCosts, decision: Decision, kinds: tuple[StageKind, ...], tables: Sequence[StageTable]
 ) -> list[float]:
     """What a step adds once to each stage when its gradients travel after the backward pass, in one piece."""
     workload, candidate = costs.workload, decision.candidate
     extra_s = []
-    for span, kind, optimizer in zip(decision.spans, kinds, optimizer_s, strict=True):
+    for span, kind, table in zip(decision.spans, kinds, tables, strict=True):
         setting = costs.settings(candidate, kind)[0]
         by_block = [costs.block_cost(n, setting, c) for n, c in zip(costs.block_names, decision.sharding, strict=True)]
         layers = costs.layer_block[span.first : span.last + 1]
@@ -113,7 +113,8 @@ def _extra_without_overlap(
                 gathered = parameters * workload.precision.size_bytes
                 reduction_s += float(collective_s(Collective.REDUCE_SCATTER, gradients, group))
                 reduction_s += float(collective_s(Collective.ALL_GATHER, gathered, group))
-        extra_s.append(reduction_s + synchronised_s + float(optimizer[span.first : span.last + 1].sum()))
+        optimizer_s = float(table.parts.optimizer_s[span.first : span.last + 1].sum()) + table.parts.step_host_s
+        extra_s.append(reduction_s + synchronised_s + optimizer_s)
     return extra_s
 
 

@@ -24,7 +24,7 @@ def time_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[Stag
     tp, cp, dp, ep = (
         float(part[layers].sum()) for part in (parts.tp_comm_s, parts.cp_comm_s, parts.dp_comm_s, parts.ep_comm_s)
     )
-    optimizer = float(parts.optimizer_s[layers].sum())
+    optimizer = float(parts.optimizer_s[layers].sum()) + parts.step_host_s
     rerun = stage.time_s - table.boundary_s - compute - tp - cp - dp - ep
     return TimeBreakdown(
         compute_s=m * compute,

@@ -23,7 +23,7 @@ from solver.mesh import StageTopology, stage_topology
 from solver.recompute import kept_tensors, recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.sharding import REPLICATED
-from solver.training.host import HostTime, host_time
+from solver.training.host import HostTime, host_time, step_host_s
 from solver.training.implementation import launcher_implementation
 from solver.training.space import Candidate, padded_dims
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
@@ -59,8 +59,8 @@ class StageTable:
     static_bytes       weights, gradients, optimizer state (by layer)
     extra_s            what a step adds once: exposed gradient reduction and parameter gather, optimizer (by layer)
     boundary_s         sending to the next stage and back, each micro-batch
-    step_s             what a step adds once to a stage after the first: its own first bucket, which nothing hides
-                       (that of the model's first layer is in its extra_s)
+    step_s             what a step adds once to a stage after the first: its own first bucket, which nothing hides, and
+                       the host's work between steps (those of the model's first stage are in its first layer's extra_s)
     capacity_bytes     usable memory, the framework's overhead taken off
     """
 
@@ -89,6 +89,7 @@ class StageParts:
     dp_comm_s: FloatArray
     ep_comm_s: FloatArray
     optimizer_s: FloatArray
+    step_host_s: float
     overhead_bytes: float
 
 
@@ -192,7 +193,8 @@ class TrainingCosts:
             built = self.problem(block, setting)
             assert built is not None, "shardings() offers no choice where there is no problem"
             self._costs[key] = _bound_by_host(
-                np.array(evaluate(built.problem, choice)), host_time(self.model.block(block), setting.device)
+                np.array(evaluate(built.problem, choice)),
+                host_time(self.model.block(block), setting.device, setting.implementation),
             )
         return self._costs[key]
 
@@ -205,7 +207,9 @@ class TrainingCosts:
                 if built is None:
                     break
                 device_s = min(point.cost[Criterion.TIME_S] for point in frontier(built.problem))
-                fastest.append(max(device_s, host_time(self.model.block(block), setting.device).total_s))
+                fastest.append(
+                    max(device_s, host_time(self.model.block(block), setting.device, setting.implementation).total_s)
+                )
             whole = len(fastest) == len(self.block_names)
             self._fastest[setting] = np.array(fastest)[self.layer_block] if whole else None
         return self._fastest[setting]
@@ -232,7 +236,8 @@ class TrainingCosts:
         overhead = framework_overhead_bytes(communicators=_communicators(candidate))
         layer = self.layer_block
         first_bucket_s = np.zeros(len(layer))
-        first_bucket_s[0] = sync.hidden_step_s[layer[0]]
+        host_s = step_host_s(setting.device, setting.implementation)
+        first_bucket_s[0] = sync.hidden_step_s[layer[0]] + host_s
         return StageTable(
             time_s=time_s[:, layer],
             activation_bytes=activation[:, layer],
@@ -240,7 +245,7 @@ class TrainingCosts:
             static_bytes=(weights + gradients + optimizer)[layer],
             extra_s=(sync.exposed_step_s + optimizer_s + costs[:, Criterion.SYNC_S])[layer] + first_bucket_s,
             boundary_s=self._boundary_s(candidate, kind, setting),
-            step_s=float(sync.hidden_step_s[layer[1:-1] if len(layer) > 2 else layer].max()),
+            step_s=float(sync.hidden_step_s[layer[1:-1] if len(layer) > 2 else layer].max()) + host_s,
             capacity_bytes=setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead,
             parts=StageParts(
                 weights_bytes=weights[layer],
@@ -253,6 +258,7 @@ class TrainingCosts:
                 dp_comm_s=sync.exposed_microbatch_s[layer],
                 ep_comm_s=costs[layer, Criterion.EP_COMM_S],
                 optimizer_s=optimizer_s[layer],
+                step_host_s=host_s,
                 overhead_bytes=overhead,
             ),
         )

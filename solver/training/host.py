@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.cluster import Device
 from costmodels.compute import launch_s
+from costmodels.implementation import HostPath, Implementation
+from costmodels.operators import Operator, OperatorKind
+from costmodels.vector_traffic import vector_passes
 from solver.graph import Block
 
-FORWARD_LAUNCHES = 3
-"""Kernels that an operator launches forward, casts and copies included.
+CALLS_OF_OPERATOR: Mapping[HostPath, float] = {HostPath.MODULES: 4.4, HostPath.MEGATRON_CORE: 11.5}
+"""Host work of an operator in one pass beside its kernels, in units of ``launch_s`` (25 us on an A100's host).
 
-A GPT layer of 10 operators with full recompute (forward, forward again, backward) never takes less than 3.0 ms of a
-micro-batch on A100 in vTrain's 1,080 single-node runs (MICRO'24): 120 launches of ``launch_s`` = 25 us.
+MODULES: a GPT layer of 10 operators with full recompute takes 3.0 to 3.6 ms of a micro-batch where it waits for the host
+in vTrain's 1,080 single-node runs on A100 (MICRO'24). MEGATRON_CORE: a layer of 10 operators takes 6 to 7 ms of a
+micro-batch in Megatron-LM's own functional tests on A100, whatever the mesh (golden values of its repository).
 """
 
-BACKWARD_LAUNCHES = 6
-"""Backward, an operator launches twice as many: an input and a weight gradient for each product."""
+LAUNCH_SHARE = 0.2
+"""Time of one more kernel of an operator, in units of ``launch_s``: 5 us, what a launch takes from PyTorch's own C++."""
+
+CALLS_OF_STEP: Mapping[HostPath, float] = {HostPath.MODULES: 0.0, HostPath.MEGATRON_CORE: 600.0}
+"""Host work once a step, in units of ``launch_s``: loading a batch, gradient norm, optimizer, losses and timers. The same
+tests take 15 ms more than their layers on A100; vTrain's runs show none."""
+
+MATMUL_KERNELS = (1, 2)
+"""Kernels of a matrix product: one forward, one for each gradient."""
+ATTENTION_KERNELS = (1, 3)
+"""Of flash attention: backward multiplies outputs with their gradients first, and casts the query's gradient last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +46,30 @@ class HostTime:
         return self.forward_s + self.backward_s
 
 
-def host_time(block: Block, device: Device) -> HostTime:
+def host_time(block: Block, device: Device, implementation: Implementation) -> HostTime:
     """Launch time of a block's passes; the device waits for it where its own work is shorter (DESIGN section 4, point 2)."""
-    each_s = len(block.operators) * launch_s(device)
-    return HostTime(FORWARD_LAUNCHES * each_s, BACKWARD_LAUNCHES * each_s)
+    calls = CALLS_OF_OPERATOR[implementation.host] * _modules(block)
+    counts = [launches(operator, implementation) for operator in block.operators]
+    forward, backward = (sum(count[i] for count in counts) for i in (0, 1))
+    return HostTime((calls + LAUNCH_SHARE * forward) * launch_s(device), (calls + LAUNCH_SHARE * backward) * launch_s(device))
+
+
+def _modules(block: Block) -> int:
+    """Operators of a block, all steps of unfused attention together being one."""
+    steps = sum(operator.kind is OperatorKind.NORM and not operator.weights for operator in block.operators)
+    return len(block.operators) - max(0, steps - 1)
+
+
+def step_host_s(device: Device, implementation: Implementation) -> float:
+    """Host time that a step adds once."""
+    return CALLS_OF_STEP[implementation.host] * launch_s(device)
+
+
+def launches(operator: Operator, implementation: Implementation) -> tuple[int, int]:
+    """Kernels of an operator, forward and backward."""
+    if operator.kind is OperatorKind.MATMUL:
+        return MATMUL_KERNELS
+    if operator.kind is OperatorKind.ATTENTION:
+        return ATTENTION_KERNELS
+    passes = vector_passes(operator, implementation.kernels)
+    return (1, 1) if passes is None else (len(passes.forward), len(passes.backward))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodels.implementation import HAND_FUSED, FlashAttention, Implementation, VectorKernels
+from costmodels.implementation import HAND_FUSED, FlashAttention, HostPath, Implementation, VectorKernels
 from solver.request import Launcher, Search, Space
 
 LAUNCHER_IMPLEMENTATION: Mapping[Launcher, Implementation] = {
     # Transformer Engine's layers, Megatron-LM's default (--transformer-impl transformer_engine), which choose among
     # FlashAttention and cuDNN's kernels by device.
-    Launcher.MEGATRON_LM: Implementation(VectorKernels.FUSED, FlashAttention.NATIVE),
+    Launcher.MEGATRON_LM: Implementation(VectorKernels.FUSED, FlashAttention.NATIVE, host=HostPath.MEGATRON_CORE),
     # DeepSpeed trains the script's own model, and the exported one is Hugging Face's: eager, with PyTorch's
     # scaled_dot_product_attention.
     Launcher.DEEPSPEED: Implementation(VectorKernels.EAGER, FlashAttention.FLASH_2),
