@@ -33,6 +33,13 @@ class LauncherName(StrEnum):
     VLLM = "vllm"
 
 
+class TiesName(StrEnum):
+    """Which operators of a model take one strategy together."""
+
+    EQUAL_BLOCKS = "equal-blocks"
+    NONE = "none"
+
+
 RequestPath = Annotated[str, typer.Argument(metavar="REQUEST", help="Request file (YAML or JSON), or - for stdin.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
@@ -107,7 +114,18 @@ def export(
 @cli.command()
 @exits
 def shard(
-    problem: Annotated[str, typer.Argument(metavar="PROBLEM", help="Sharding problem, JSON or JSON.gz.")],
+    problem: Annotated[
+        str | None, typer.Argument(metavar="[PROBLEM]", help="Sharding problem, JSON or JSON.gz; or give --model.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="REQUEST", help="Shard the model of a training request.")
+    ] = None,
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", metavar="AXES", help="Mesh for --model, outer to inner: data=8,tensor=8.")
+    ] = None,
+    ties: Annotated[
+        TiesName, typer.Option("--ties", help="Operators of a model that take one strategy.")
+    ] = TiesName.EQUAL_BLOCKS,
     time_limit_s: Annotated[
         float | None, typer.Option("--time-limit", metavar="S", help="Stop after this many seconds.")
     ] = None,
@@ -117,13 +135,15 @@ def shard(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the search.")] = 0,
     as_json: AsJson = False,
 ) -> int:
-    """Solve a problem of choosing one sharding strategy per operator."""
+    """Choose one sharding strategy per operator, of a problem file or of a request's model."""
     from app.commands.planning import Output
     from app.commands.sharding import ShardCommand, run_shard_command
+    from solver.strategies.folding import Ties
 
     _settings()
     output = Output.JSON if as_json else Output.PAGE
-    return run_shard_command(ShardCommand(problem, time_limit_s, work_limit, seed, output))
+    tied = Ties(ties.value.replace("-", "_"))
+    return run_shard_command(ShardCommand(problem, model, mesh, tied, time_limit_s, work_limit, seed, output))
 
 
 @cli.command()

@@ -42,12 +42,9 @@ def run_shard(path: str | Path, *, time_limit_s: float | None, work_limit: float
     limit runs to the proven optimum. Raises InvalidInputError for a bad file or both limits.
     """
     started_s = time.monotonic()
-    if time_limit_s is not None and work_limit is not None:
-        raise InvalidInputError("give a time limit or a work limit, not both")
-    if time_limit_s is not None and not time_limit_s > 0:
-        raise InvalidInputError("a time limit must be positive", given=time_limit_s, allowed="seconds above 0")
+    stop = stop_rule(started_s, time_limit_s, work_limit)
     problem = read_sharding_problem(Path(path))
-    answer = solve(problem, stop=_stop(started_s, time_limit_s, work_limit), seed=seed)
+    answer = solve(problem, stop=stop, seed=seed)
     return {
         "name": problem.name,
         "solution": None if answer.solution is None else list(answer.solution),
@@ -64,8 +61,13 @@ def run_shard(path: str | Path, *, time_limit_s: float | None, work_limit: float
     }
 
 
-def _stop(started_s: float, time_limit_s: float | None, work_limit: float | None) -> WorkStop:
-    if time_limit_s is not None:
-        reserve_s = _RESERVE_S + _RESERVE_SHARE * time_limit_s
-        return Deadline(started_s, started_s + max(time_limit_s - reserve_s, 0.5 * time_limit_s))
-    return WorkLimit(float("inf") if work_limit is None else work_limit)
+def stop_rule(started_s: float, time_limit_s: float | None, work_limit: float | None) -> WorkStop:
+    """The stopping rule of these options, neither of which runs to the end; raises InvalidInputError for both at once."""
+    if time_limit_s is not None and work_limit is not None:
+        raise InvalidInputError("give a time limit or a work limit, not both")
+    if time_limit_s is None:
+        return WorkLimit(float("inf") if work_limit is None else work_limit)
+    if not time_limit_s > 0:
+        raise InvalidInputError("a time limit must be positive", given=time_limit_s, allowed="seconds above 0")
+    reserve_s = _RESERVE_S + _RESERVE_SHARE * time_limit_s
+    return Deadline(started_s, started_s + max(time_limit_s - reserve_s, 0.5 * time_limit_s))

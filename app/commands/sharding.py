@@ -1,21 +1,29 @@
-"""``shard``: one sharding strategy for every operator of a problem file."""
+"""``shard``: one sharding strategy for every operator, of a problem file or of a request's model."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from app.commands.exits import print_json
-from app.commands.planning import Output
+from app.commands.inputs import read_request
+from app.commands.planning import PAGE_WIDTH, Output
 from app.errors import EXIT_GOOD, EXIT_NO
+from app.model_sharding import ModelShardingQuestion, parse_mesh, run_model_sharding
 from app.render.figures import percent, seconds
 from app.shard_command import run_shard
+from costmodels.errors import InvalidInputError
+from solver.strategies.folding import Ties
 
 
 @dataclass(frozen=True, slots=True)
 class ShardCommand:
-    """Options of ``shard``."""
+    """Options of ``shard``: a problem file, or a request whose model is sharded over a mesh."""
 
-    problem: str
+    problem: str | None
+    model: str | None
+    mesh: str | None
+    ties: Ties
     time_limit_s: float | None
     work_limit: int | None
     seed: int
@@ -23,7 +31,15 @@ class ShardCommand:
 
 
 def run_shard_command(command: ShardCommand) -> int:
-    """Solve the problem and print the answer; exit code 1 when no feasible choice was found."""
+    """Solve and print the answer; exit code 1 when no feasible choice was found."""
+    if command.model is not None and command.problem is None:
+        return _shard_model(command, command.model)
+    if command.problem is None or command.model is not None:
+        raise InvalidInputError(
+            "give what to shard", given="both" if command.problem else "nothing", allowed="a problem file, or --model REQUEST"
+        )
+    if command.mesh is not None:
+        raise InvalidInputError("a mesh goes with --model: a problem file has its strategies", given=command.mesh)
     answer = run_shard(command.problem, time_limit_s=command.time_limit_s, work_limit=command.work_limit, seed=command.seed)
     if command.output is Output.JSON:
         print_json(answer)
@@ -33,4 +49,25 @@ def run_shard_command(command: ShardCommand) -> int:
             gap = "unknown" if answer["gap"] is None else percent(answer["gap"])
             print(f"cost {answer['cost']:,}, proven bound {answer['bound']:,}, gap {gap}")
             print(f"{len(answer['solution']):,} operators have their strategy; --json lists them")
+    return EXIT_GOOD if answer["feasible"] else EXIT_NO
+
+
+def _shard_model(command: ShardCommand, request: str) -> int:
+    question = ModelShardingQuestion(
+        request=read_request(request),
+        mesh=parse_mesh(command.mesh),
+        ties=command.ties,
+        time_limit_s=command.time_limit_s,
+        work_limit=command.work_limit,
+        seed=command.seed,
+    )
+    answer = run_model_sharding(question)
+    if command.output is Output.JSON:
+        print_json(answer)
+    else:
+        from rich.console import Console
+
+        from app.render.sharding_page import print_model_sharding
+
+        print_model_sharding(Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH), answer)
     return EXIT_GOOD if answer["feasible"] else EXIT_NO

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ, Operator
 from solver.strategies.contraction import DimContext
 from solver.strategies.operator_graph import OperatorGraph
@@ -65,13 +66,14 @@ def fold(graph: OperatorGraph, ties: Ties) -> Folding:
 
 def kinds(graph: OperatorGraph) -> list[int]:
     """For each node a number that nodes with the same strategies at the same costs share."""
-    by_object: dict[tuple[int, int], int] = {}
+    by_object: dict[tuple[int, int, MatmulRecipe], int] = {}
     seen: dict[Hashable, int] = {}
     found = []
     for node in graph.nodes:
-        key = (id(node.operator), id(node.context))
+        key = (id(node.operator), id(node.context), node.recipe)
         if key not in by_object:
-            by_object[key] = seen.setdefault(signature(node.operator, node.context, graph.sizes), len(seen))
+            computed = signature(node.operator, node.context, graph.sizes)
+            by_object[key] = seen.setdefault((computed, node.recipe), len(seen))
         found.append(by_object[key])
     return found
 

@@ -74,7 +74,7 @@ class GraphCosts:
         if kind not in self._priced:
             place = self.graph.nodes[node]
             placed = PlacedOperator.of(place.operator, place.context, self.graph.sizes, self.mesh.sizes)
-            self._priced[kind] = price(placed, self.step, self.times)
+            self._priced[kind] = price(placed, self.step, self.times, place.recipe)
         return self._priced[kind]
 
     def of_class(self, index: int) -> PricedOperator:

@@ -7,19 +7,23 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from costmodels.errors import ModelError
+from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ, Operator
+from solver.block_problem import low_precision_products
 from solver.graph import RESIDUAL, Block, ModelGraph
 from solver.strategies.contraction import DimContext, dim_context
 
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """An operator at its place: its block and layer, and what the operators around it say of its dims."""
+    """An operator at its place: its block and layer, what the operators around it say of its dims, and how its product is
+    cast, if it is one."""
 
     layer: int
     block: str
     operator: Operator
     context: DimContext
+    recipe: MatmulRecipe = MatmulRecipe.WORKING
 
     @property
     def name(self) -> str:
@@ -75,26 +79,30 @@ class OperatorGraph:
         return tuple(map(tuple, into))
 
 
-def unfolded(model: ModelGraph, *, batch: int, seq_len: int) -> OperatorGraph:
-    """Every layer of a model, or of a traced graph, one after the other; raises ModelError where it is no chain."""
+def unfolded(model: ModelGraph, *, batch: int, seq_len: int, recipe: MatmulRecipe = MatmulRecipe.WORKING) -> OperatorGraph:
+    """Every layer of a model, or of a traced graph, one after the other; raises ModelError where it is no chain.
+
+    ``recipe`` is how the products that `low_precision_products` names are cast.
+    """
     if not model.is_chain:
         raise ModelError(
             "sharding a graph needs blocks that follow one another in one line",
             given=f"{len(model.edges)} edges between runs",
             remedy="put branches into one block, as a traced graph does",
         )
-    return _joined([model.block(name) for name in model.layers], model.dims, batch=batch, seq_len=seq_len)
+    return _joined([model.block(name) for name in model.layers], {**model.dims, BATCH: batch, SEQ: seq_len}, recipe)
 
 
 def one_block(model: ModelGraph, block: str, *, batch: int, seq_len: int) -> OperatorGraph:
     """The graph of one block alone, its input given from outside."""
-    return _joined([model.block(block)], model.dims, batch=batch, seq_len=seq_len)
+    return _joined([model.block(block)], {**model.dims, BATCH: batch, SEQ: seq_len}, MatmulRecipe.WORKING)
 
 
-def _joined(layers: Sequence[Block], dims: Mapping[str, int], *, batch: int, seq_len: int) -> OperatorGraph:
+def _joined(layers: Sequence[Block], sizes: Mapping[str, int], recipe: MatmulRecipe) -> OperatorGraph:
     nodes: list[GraphNode] = []
     edges: list[GraphEdge] = []
     contexts: dict[str, DimContext] = {}
+    cast = {block.name: low_precision_products(block) if recipe.dtype else frozenset() for block in layers}
     before: dict[str, tuple[int, int]] = {}
     for layer, block in enumerate(layers):
         if block.name not in contexts:
@@ -103,14 +111,15 @@ def _joined(layers: Sequence[Block], dims: Mapping[str, int], *, batch: int, seq
         mine: dict[str, tuple[int, int]] = {}
         for operator in _in_order(block):
             here = len(nodes)
-            nodes.append(GraphNode(layer, block.name, operator, contexts[block.name]))
+            own = recipe if operator.name in cast[block.name] else MatmulRecipe.WORKING
+            nodes.append(GraphNode(layer, block.name, operator, contexts[block.name], own))
             for index, tensor in enumerate(operator.inputs):
                 source = mine.get(tensor.name) or written.get(tensor.name)
                 if source is not None:
                     edges.append(GraphEdge(*source, here, index))
             mine |= {tensor.name: (here, index) for index, tensor in enumerate(operator.outputs)}
         before = {RESIDUAL: mine[block.output]}
-    return OperatorGraph(tuple(nodes), tuple(edges), {**dims, BATCH: batch, SEQ: seq_len})
+    return OperatorGraph(tuple(nodes), tuple(edges), sizes)
 
 
 def _in_order(block: Block) -> Sequence[Operator]:

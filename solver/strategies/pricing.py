@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from costmodels.cluster import Device
 from costmodels.compute import attention_backward_s, attention_forward_s, memory_bound_s
+from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer, optimizer_traffic_bytes, state_bytes_per_parameter
 from costmodels.operator_time import OperatorTime, operator_time
 from costmodels.operators import BATCH, SEQ, OperatorKind, forward_flops
@@ -73,10 +74,12 @@ class PricedOperator:
     storages: tuple[Storage, ...]
 
 
-def price(placed: PlacedOperator, step: TrainingStep, times: TransferTimes) -> PricedOperator:
-    """Price every assignment of an operator."""
+def price(
+    placed: PlacedOperator, step: TrainingStep, times: TransferTimes, recipe: MatmulRecipe = MatmulRecipe.WORKING
+) -> PricedOperator:
+    """Price every assignment of an operator; ``recipe`` is how its product is cast."""
     assignments = tuple(placed.assignments())
-    pricer = _Pricer(placed, step, times)
+    pricer = _Pricer(placed, step, times, recipe)
     passes = [pricer.passes(assignment) for assignment in assignments]
     shapes = [_shape(placed, len(placed.operator.inputs) + k, step.dtype) for k in range(len(placed.operator.outputs))]
     storages = [
@@ -128,10 +131,11 @@ def _undominated(storages: list[Storage]) -> list[Storage]:
 class _Pricer:
     """Times of one operator; kernels of equal local sizes are asked for once."""
 
-    def __init__(self, placed: PlacedOperator, step: TrainingStep, times: TransferTimes):
+    def __init__(self, placed: PlacedOperator, step: TrainingStep, times: TransferTimes, recipe: MatmulRecipe):
         self.placed = placed
         self.step = step
         self.times = times
+        self.recipe = recipe
         self._kernels: dict[tuple[object, ...], OperatorTime] = {}
 
     @property
@@ -218,6 +222,7 @@ class _Pricer:
             dtype=self.step.dtype,
             cp=ring,
             gradient_dtype=self.step.gradient_dtype,
+            recipe=self.recipe,
         )
 
     def _gathered_keys(self, local: dict[str, int]) -> OperatorTime:

@@ -24,6 +24,7 @@ class GraphSharding:
     choices     what each class of operators does; None where nothing was found
     step_s      predicted time of a step, and ``bound_s`` the proven least; None where there is none
     peak_bytes  most memory in use on a device
+    fastest_peak_bytes   the same of the fastest choice whatever memory it takes
     problem     the engine's last problem, which another solver may take
     """
 
@@ -33,6 +34,7 @@ class GraphSharding:
     bound_s: float | None
     peak_bytes: float | None
     problem: BuiltProblem
+    fastest_peak_bytes: float | None = None
 
     @property
     def gap(self) -> float | None:
@@ -48,8 +50,9 @@ def shard_graph(
     """The fastest strategies of a graph that fit ``memory_bytes`` of a device (None: any)."""
     free = _solved(without_limit(costs), stop, seed, progress)
     if memory_bytes is None or (free.peak_bytes is not None and free.peak_bytes <= memory_bytes):
-        return free
+        return replace(free, fastest_peak_bytes=free.peak_bytes)
     limited = _solved(within_memory(costs, int(memory_bytes)), stop, seed, progress)
+    limited = replace(limited, fastest_peak_bytes=free.peak_bytes)
     if limited.bound_s is None or free.bound_s is None:
         return limited
     # Less freedom is never faster: the bound without the limit holds under it.

@@ -1,0 +1,110 @@
+"""Measure sharding over an n-D mesh: ``python benchmarks/block_sharding.py``.
+
+Times the whole search, building included and imports excluded, of one training block and of whole models, and prints
+Markdown rows with the ratio to the model's own block. Each row is solved anew several times in this process, after one
+solve that loads compiled code; the median counts, and the CPU time beside it tells how busy the machine was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app import catalog
+from costmodels.cluster import Cluster, NodeGroup
+from costmodels.hardware import node_type
+from costmodels.memory import framework_overhead_bytes
+from solver.sharding_problem.work import NoLimit
+from solver.strategies.device_mesh import DeviceMesh, device_mesh
+from solver.strategies.folding import Ties
+from solver.strategies.graph_costs import GraphCosts
+from solver.strategies.operator_graph import OperatorGraph, one_block, unfolded
+from solver.strategies.pricing import TrainingStep
+from solver.strategies.solve import GraphSharding, shard_graph
+
+BATCH, SEQ_LEN = 64, 8192
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One solve, its wall-clock and CPU seconds."""
+
+    answer: GraphSharding
+    operators: int
+    classes: int
+    wall_s: float
+    cpu_s: float
+
+
+def mesh_of(*sizes: int) -> DeviceMesh:
+    """A mesh of DGX H100 nodes, axes from outer to inner."""
+    devices = 1
+    for size in sizes:
+        devices *= size
+    node = node_type("dgx-h100")
+    cluster = Cluster((NodeGroup("nodes", node, max(1, devices // node.devices_per_node)),))
+    return device_mesh(cluster, {f"axis{i}": size for i, size in enumerate(sizes)})
+
+
+def solved(make_graph: Callable[[], OperatorGraph], mesh: DeviceMesh, memory_bytes: float | None, ties: Ties) -> Measured:
+    """Build and solve once."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    costs = GraphCosts(make_graph(), mesh, TrainingStep(), ties)
+    answer = shard_graph(costs, memory_bytes=memory_bytes, stop=NoLimit())
+    wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
+    return Measured(answer, len(costs.graph.nodes), len(costs.folding.members), wall_s, cpu_s)
+
+
+def row(name: str, runs: list[Measured], block_s: float | None) -> float:
+    """Print a row; returns the median wall-clock seconds."""
+    last = runs[-1]
+    wall_s, cpu_s = (statistics.median(values) for values in ([run.wall_s for run in runs], [run.cpu_s for run in runs]))
+    step = "none" if last.answer.step_s is None else f"{last.answer.step_s:.4g}"
+    ratio = "1" if block_s is None else f"{wall_s / block_s:.2f}"
+    load = os.getloadavg()[0]
+    print(
+        f"| {name} | {last.operators} | {last.classes} | {last.answer.status} | {step} | {wall_s:.3f} | {cpu_s:.3f} "
+        f"| {ratio} | {load:.1f} |",
+        flush=True,
+    )
+    return wall_s
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=7, help="solves of each row")
+    repeat = parser.parse_args().repeat
+    print("| graph, mesh | operators | classes | status | step s | wall s | CPU s | ratio to its block | load |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    for name, sizes in (("llama-3.1-8b", (8, 8)), ("llama-3.1-405b", (8, 8)), ("llama-3.1-405b", (64, 8))):
+        model, mesh = catalog.model(name), mesh_of(*sizes)
+        usable = mesh.device.memory_bytes - framework_overhead_bytes(communicators=len(sizes))
+        across = " x ".join(map(str, sizes))
+
+        def block() -> OperatorGraph:
+            return one_block(model, "layer", batch=BATCH, seq_len=SEQ_LEN)  # noqa: B023 (called before the next turn)
+
+        def whole() -> OperatorGraph:
+            return unfolded(model, batch=BATCH, seq_len=SEQ_LEN)  # noqa: B023 (called before the next turn)
+
+        solved(block, mesh, usable, Ties.EQUAL_BLOCKS)
+        layers = len(model.layers)
+        block_s = row(
+            f"{name}, one block, {across}", [solved(block, mesh, usable, Ties.EQUAL_BLOCKS) for _ in range(repeat)], None
+        )
+        rows = (
+            (f"{name}, whole ({layers} blocks), {across}", None, Ties.EQUAL_BLOCKS, repeat),
+            (f"{name}, whole, within a device's memory, {across}", usable, Ties.EQUAL_BLOCKS, repeat),
+            (f"{name}, whole, ties relaxed, {across}", None, Ties.NONE, 1),
+        )
+        for label, memory_bytes, ties, count in rows:
+            row(label, [solved(whole, mesh, memory_bytes, ties) for _ in range(count)], block_s)
+
+
+if __name__ == "__main__":
+    main()
