@@ -10,6 +10,7 @@ import numpy as np
 from costmodels.queueing.analytic import AnalyticFigures, predict, predict_closed
 from costmodels.queueing.load import RequestStream, TokenCount, cached_tokens
 from costmodels.queueing.simulation import (
+    NO_TARGETS,
     Admission,
     BatchLimits,
     SimulationResult,
@@ -189,11 +190,21 @@ class Evaluator:
 
     def measure_fully(self, candidate: Candidate, share: Share) -> Measured:
         """Simulate to the end whatever is missed, for figures of a layout that breaks the promise."""
-        return self._simulate(candidate, share, Targets())
+        return self._simulate(candidate, share, NO_TARGETS)
 
-    def simulation(self, candidate: Candidate, share: Share) -> SimulationResult:
-        """A whole simulation, with the times of every request."""
-        return self._run(candidate, share, Targets(), REQUESTS)
+    def simulations_of(
+        self, candidate: Candidate, share: Share, *, requests: int, targets: Targets = NO_TARGETS
+    ) -> list[SimulationResult]:
+        """One replica under its share of a load; under a trace every replica."""
+        self._count_simulation()
+        times, limits = candidate.engine.times, candidate.limits
+        streams = self.traffic.streams(share, requests)
+        if self.traffic.is_closed:
+            clients = self.traffic.clients(share)
+            return [simulate_closed_loop(times, streams[0], limits, concurrency=clients, targets=targets)]
+        # Of several replicas none alone shows that the percentile of all is missed.
+        early = targets if len(streams) == 1 else NO_TARGETS
+        return [simulate(times, stream, limits, targets=early) for stream in streams]
 
     def capacity(self, candidate: Candidate) -> float:
         """Requests per second of an engine that always has requests waiting."""
@@ -233,15 +244,7 @@ class Evaluator:
         )
 
     def _run(self, candidate: Candidate, share: Share, targets: Targets, requests: int) -> SimulationResult:
-        self._count_simulation()
-        times, limits = candidate.engine.times, candidate.limits
-        streams = self.traffic.streams(share, requests)
-        if self.traffic.is_closed:
-            clients = self.traffic.clients(share)
-            return simulate_closed_loop(times, streams[0], limits, concurrency=clients, targets=targets)
-        # Of several replicas none alone shows that the percentile of all is missed.
-        early = targets if len(streams) == 1 else Targets()
-        return pooled([simulate(times, stream, limits, targets=early) for stream in streams])
+        return pooled(self.simulations_of(candidate, share, requests=requests, targets=targets))
 
     def _count_simulation(self) -> None:
         if self.stop():
