@@ -82,14 +82,16 @@ def _layout(request: PlanRequest, plan: Plan) -> tuple[Layout, int]:
         raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)
     first = min(devices.first for stage in plan.stages for devices in stage.devices)
     for layout in layouts(request):
-        same = (layout.tp, layout.pp) == (plan.axes.tp, plan.axes.pp)
+        grid, axes = layout.grid, plan.axes
+        degrees = (grid.tp, grid.kvp, grid.attention_dp, grid.ep, layout.pp)
+        same = degrees == (axes.tp, axes.kvp, axes.attention_dp, axes.ep, axes.pp)
         if same and layout.first_rank <= first < layout.first_rank + layout.group.n_devices:
             _require_room(layout, plan)
             return layout, plan.serving.replicas
     raise PlanFileError(
         "the plan's layout does not fit the request's model and cluster",
-        given=f"tp {plan.axes.tp}, pp {plan.axes.pp}, first device {first}",
-        remedy="use a tp that divides the model and a node, and values that the search allows",
+        given=f"{plan.axes}, first device {first}",
+        remedy="use degrees that divide the model and a node, and values that the search allows",
     )
 
 

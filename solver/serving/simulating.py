@@ -78,7 +78,7 @@ def simulate_serving(request: PlanRequest, plan: Plan) -> ServingSimulation:
     promised = (("p95_ttft", ttft, targets.ttft_s), ("p95_tpot", tpot, targets.tpot_s))
     missed = [name for name, found, target in promised if found is not None and found.p95.value > target]
     tokens = _answered_tokens(whole)
-    replicas = 1 if len(results) > 1 else share.replicas
+    replicas = 1 if len(results) > 1 else share.replicas * candidate.engine.layout.schedulers
     duration_s = max(result.duration_s for result in results)
     answered = int(np.count_nonzero(np.isfinite(whole.requests.last_s)))
     return ServingSimulation(
