@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.requests import Request
 
@@ -13,8 +14,8 @@ from costmodels.errors import InvalidInputError
 JSON = "application/json"
 
 
-async def read_json_body(request: Request, *, max_bytes: int) -> object:
-    """The parsed JSON body.
+async def read_json_body(request: Request, *, max_bytes: int) -> dict[str, Any]:
+    """The parsed JSON object in the body.
 
     Raises MediaTypeError, BodyTooLargeError as soon as more than ``max_bytes`` are announced or have come, and
     MalformedError for bytes that are no JSON of a sane depth.
@@ -28,9 +29,10 @@ async def read_json_body(request: Request, *, max_bytes: int) -> object:
             "the body is no JSON object", given=short_text(body[:20].decode("utf-8", "replace")), allowed="{...}"
         )
     try:
-        return await asyncio.to_thread(parse_document, body, what="request body")
+        document: dict[str, Any] = await asyncio.to_thread(parse_document, body, what="request body")
     except InvalidInputError as error:
         raise MalformedError(error.problem, given=error.given, allowed=error.allowed, remedy=error.remedy) from None
+    return document
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

@@ -100,21 +100,6 @@ def predict(
 
 @cli.command()
 @exits
-def simulate(
-    request: RequestPath,
-    plan_file: Annotated[str, typer.Option("--plan", metavar="PLAN", help="Plan file, or - for stdin.")],
-    as_json: AsJson = False,
-) -> int:
-    """Simulate a serving plan: percentiles, queue and utilisation over time."""
-    from app.commands.planning import Output
-    from app.commands.simulating import run_simulate
-
-    _settings()
-    return run_simulate(request, plan_file, Output.JSON if as_json else Output.PAGE)
-
-
-@cli.command()
-@exits
 def export(
     plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
     launcher: Annotated[LauncherName, typer.Option("--to", help="Launcher to write for.")],
@@ -284,11 +269,24 @@ def revoke_key(prefix: Prefix) -> int:
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    workers: Annotated[int, typer.Option(min=0, max=64, help="Worker processes to run beside it; 0 for none.")] = 1,
 ) -> int:
     """Run the REST service."""
     from app.commands.operating import run_serve
 
-    return run_serve(host, port, _settings())
+    return run_serve(host, port, workers, _settings())
+
+
+@cli.command()
+@exits
+def worker(
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the worker, of no other one's.")] = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", help="End with the process that started it.")] = False,
+) -> int:
+    """Solve the jobs of a service until told to stop."""
+    from app.commands.working import Life, run_worker
+
+    return run_worker(name, Life.PARENTS if with_parent else Life.OWN, _settings())
 
 
 def _settings() -> Settings:

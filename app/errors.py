@@ -10,11 +10,16 @@ MeshwrightError
 │   ├── AuthenticationError    no key or token, or one that does not hold (401)
 │   ├── ForbiddenError         a caller without the scope that this needs (403)
 │   ├── KeyNotFoundError       a prefix under which no API key is stored (404)
-│   └── CheckNotFoundError     an id under which no check is stored (404)
+│   ├── CheckNotFoundError     an id under which no check is stored (404)
+│   ├── NoSuchError            a name or id under which the caller has nothing (404)
+│   ├── JobIsFinalError        a job that has ended and can't be changed any more (409)
+│   ├── VersionChangedError    a resource that is not at the version the caller expects (412)
+│   ├── KeyReusedError         an idempotency key that was used for another call (422)
+│   └── QueueFullError         an API key has as many jobs waiting as it may (429)
 ├── RateLimitedError           a caller that asks too often (429)
 ├── IssuerUnavailableError     the token issuer gives no keys to verify tokens with (503)
-├── TooBusyError               too many solves are waiting already (503)
 ├── SolveTimeoutError          a solve did not end in its time (504)
+├── SolveMemoryError           a solve needed more memory than it may use (507)
 ├── SolverCrashError           a solve ended without an answer: a defect of Meshwright (500)
 ├── ServiceError               a Meshwright service that was asked does not answer as it should (on the command line)
 └── StoreError                 the database can't be used now (503)
@@ -109,12 +114,32 @@ class IssuerUnavailableError(MeshwrightError):
     """The OpenID Connect issuer does not give the keys that tokens are verified with."""
 
 
-class TooBusyError(MeshwrightError):
-    """Too many solves are waiting for their turn."""
+class NoSuchError(InvalidInputError):
+    """The caller has nothing under this name or id."""
+
+
+class JobIsFinalError(InvalidInputError):
+    """The job has ended."""
+
+
+class VersionChangedError(InvalidInputError):
+    """The resource is not at the version that the caller expects."""
+
+
+class KeyReusedError(InvalidInputError):
+    """The idempotency key was used for another call."""
+
+
+class QueueFullError(InvalidInputError):
+    """Too many of the caller's jobs are waiting for their turn."""
 
 
 class SolveTimeoutError(MeshwrightError):
     """A solve did not come to its end in the time it had."""
+
+
+class SolveMemoryError(MeshwrightError):
+    """A solve needed more memory than it may use."""
 
 
 class SolverCrashError(MeshwrightError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,17 +11,21 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
+from sqlalchemy import Engine
 
 from app.checks.endpoints import router as checks_router
 from app.checks.schemas import NewCheck
 from app.db.audit_repository import AuditRepository
 from app.db.engine import is_sqlite, open_engine
 from app.db.migrate import ensure_ready
+from app.jobs.endpoints import router as jobs_router
+from app.jobs.queue import JobQueue
+from app.jobs.schemas import JobDocument
+from app.jobs.watcher import JobWatcher
 from app.middleware import RequestIdMiddleware
 from app.plans.endpoints import router as plans_router
 from app.plans.schemas import PlanDocument, ProblemDocument
 from app.plans.service import PlanService
-from app.plans.store import PlanStore
 from app.problem_responses import install_problem_handlers
 from app.reference_endpoints import router as reference_router
 from app.requests.document import RequestDocument
@@ -29,23 +34,22 @@ from app.security.endpoints import router as security_router
 from app.security.opening import open_gate
 from app.security.schemas import NewKeyDocument, RotationDocument
 from app.settings import Settings
-from app.solving import ChildSolver, Solver
 from app.version import VERSION
 
 
-def create_app(settings: Settings, solver: Solver | None = None) -> FastAPI:
-    """The service over the settings' database; solves in child processes unless given another solver."""
+def create_app(settings: Settings, open_queue: Callable[[str], JobQueue] | None = None) -> FastAPI:
+    """The service over the settings' database, its queue opened by URL."""
     engine = open_engine(settings.database_url)
-    store = PlanStore(engine)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        if is_sqlite(engine):
-            ensure_ready(engine)
-        service = PlanService(store, solver or ChildSolver(), settings)
-        app.state.service = service
+        queue = await asyncio.to_thread(_open_queue, engine, settings, open_queue)
+        watcher = JobWatcher(engine)
+        app.state.queue, app.state.watcher = queue, watcher
+        app.state.service = PlanService(engine, queue, settings)
         yield
-        service.close()
+        watcher.close()
+        queue.close()
         engine.dispose()
 
     app = FastAPI(
@@ -57,12 +61,13 @@ def create_app(settings: Settings, solver: Solver | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.state.settings, app.state.engine, app.state.store = settings, engine, store
+    app.state.settings, app.state.engine = settings, engine
     app.state.gate = open_gate(settings, engine)
     app.add_middleware(AuditMiddleware, entries=AuditRepository(engine))
     app.add_middleware(RequestIdMiddleware)
     install_problem_handlers(app)
     app.include_router(plans_router)
+    app.include_router(jobs_router)
     app.include_router(reference_router)
     app.include_router(checks_router)
     app.include_router(security_router)
@@ -70,7 +75,20 @@ def create_app(settings: Settings, solver: Solver | None = None) -> FastAPI:
     return app
 
 
-_DOCUMENTS = (RequestDocument, PlanDocument, ProblemDocument, NewKeyDocument, RotationDocument, NewCheck)
+def _open_queue(engine: Engine, settings: Settings, open_queue: Callable[[str], JobQueue] | None) -> JobQueue:
+    if is_sqlite(engine):
+        ensure_ready(engine)
+    if open_queue is not None:
+        return open_queue(settings.database_url)
+    # Loaded here: nothing but the queue's users pays for it.
+    from app.jobs.engine import QueueClient, migrate_queue
+
+    if is_sqlite(engine):
+        migrate_queue(settings.database_url)
+    return QueueClient(settings.database_url)
+
+
+_DOCUMENTS = (RequestDocument, PlanDocument, JobDocument, ProblemDocument, NewKeyDocument, RotationDocument, NewCheck)
 """Documents that endpoints read and write as text, which FastAPI does not see."""
 
 

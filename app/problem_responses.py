@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_S = 5
+_TRY_LATER = (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS)
 
 
 def problem_answers(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -38,7 +39,7 @@ def install_problem_handlers(app: FastAPI) -> None:
 
 def problem_response(request: Request, document: dict[str, Any]) -> JSONResponse:
     """A problem document as the answer to a request."""
-    headers = {"retry-after": str(RETRY_AFTER_S)} if document["status"] == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    headers = {"retry-after": str(RETRY_AFTER_S)} if document["status"] in _TRY_LATER else {}
     whole = {**document, "instance": request.url.path, "request_id": request_id.get()}
     return JSONResponse(whole, document["status"], headers, media_type=PROBLEM_JSON)
 

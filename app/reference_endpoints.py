@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -9,6 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy import Engine
 
 from app import catalog
+from app.db.job_desk import WORKER_ALIVE_S, JobDesk
 from app.db.migrate import HEAD_REVISION, current_revision
 from app.errors import StoreError
 from app.json_schemas import json_schema, schema_id, schema_names
@@ -18,11 +20,13 @@ from app.plans.schemas import (
     ModelItem,
     ModelList,
     NodeItem,
+    Readiness,
     SchemaItem,
     SchemaList,
 )
 from app.problem_responses import problem_answers, problem_response
 from app.problems import NOT_READY, problem_document
+from app.settings import Settings
 from costmodels.hardware import node_types
 
 router = APIRouter()
@@ -38,20 +42,25 @@ def health() -> Health:
     "/readyz",
     tags=["operation"],
     summary="Whether requests can be served",
-    response_model=Health,
+    response_model=Readiness,
     responses=problem_answers(503),
 )
 def ready(request: Request) -> Response:
-    """Says ok when the database answers and has the schema of this version."""
+    """Says ok when the database answers and has the schema of this version, and no job waits for too long."""
     engine: Engine = request.app.state.engine
+    settings: Settings = request.app.state.settings
     try:
         revision = current_revision(engine)
+        if revision != HEAD_REVISION:
+            detail = f"the database is at revision {revision}, this version needs {HEAD_REVISION}: run 'meshwright migrate'"
+            return problem_response(request, problem_document(NOT_READY, detail))
+        queue = JobDesk(engine).state(worker_alive_s=WORKER_ALIVE_S)
     except StoreError as error:
         return problem_response(request, problem_document(NOT_READY, str(error)))
-    if revision != HEAD_REVISION:
-        detail = f"the database is at revision {revision}, this version needs {HEAD_REVISION}: run 'meshwright migrate'"
+    if queue.oldest_s > settings.max_queue_age_s:
+        detail = f"a job has waited for {queue.oldest_s:.0f} s, with {queue.workers} workers alive: start workers"
         return problem_response(request, problem_document(NOT_READY, detail))
-    return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "ok", "queue": asdict(queue)})
 
 
 @router.get("/v1/schemas", tags=["reference"], summary="List the JSON Schemas")

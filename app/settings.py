@@ -15,6 +15,7 @@ from typing import TypeVar
 from costmodels.errors import InvalidInputError
 
 MIB = 2**20
+GIB = 2**30
 
 
 class LogFormat(StrEnum):
@@ -53,9 +54,13 @@ class Settings:
 
     database_url        SQLAlchemy URL of the plan store: SQLite or PostgreSQL
     max_body_bytes      longest request body the service reads
-    max_solves          solves the service runs at once, each in a process of its own
-    max_waiting_solves  solves that may wait for their turn; more are refused with 503
+    max_solves          solves a worker runs at once, each in a process of its own; the same for all workers of a queue
+    max_solve_memory_bytes  memory of its own that a solve may use
+    max_waiting_jobs    jobs of one API key that may wait for their turn; more are refused with 429
     max_time_limit_s    longest ``search.time_limit_s`` the service accepts
+    max_queue_age_s     longest that a job may have waited before the service says it is not ready
+    takeover_after_s    how long a running job gives no sign of life before another worker takes it
+    drain_s             time that running jobs have to finish when a worker is told to stop
     log_level, log_format   of the lines on stderr
     auth                whether callers must show an API key or token; off only on a loopback address
     max_requests_per_s  of one caller in the long run; twice as many at once
@@ -68,8 +73,12 @@ class Settings:
     database_url: str
     max_body_bytes: int = 8 * MIB
     max_solves: int = 2
-    max_waiting_solves: int = 32
+    max_solve_memory_bytes: int = 8 * GIB
+    max_waiting_jobs: int = 2000
     max_time_limit_s: int = 600
+    max_queue_age_s: int = 3600
+    takeover_after_s: int = 15
+    drain_s: int = 30
     log_level: LogLevel = LogLevel.WARNING
     log_format: LogFormat = LogFormat.TEXT
     auth: Auth = Auth.REQUIRED
@@ -85,8 +94,12 @@ VARIABLES = {
     "MESHWRIGHT_DATABASE_URL": "database_url",
     "MESHWRIGHT_MAX_BODY_BYTES": "max_body_bytes",
     "MESHWRIGHT_MAX_SOLVES": "max_solves",
-    "MESHWRIGHT_MAX_WAITING_SOLVES": "max_waiting_solves",
+    "MESHWRIGHT_MAX_SOLVE_MEMORY_BYTES": "max_solve_memory_bytes",
+    "MESHWRIGHT_MAX_WAITING_JOBS": "max_waiting_jobs",
     "MESHWRIGHT_MAX_TIME_LIMIT_S": "max_time_limit_s",
+    "MESHWRIGHT_MAX_QUEUE_AGE_S": "max_queue_age_s",
+    "MESHWRIGHT_TAKEOVER_AFTER_S": "takeover_after_s",
+    "MESHWRIGHT_DRAIN_S": "drain_s",
     "MESHWRIGHT_LOG_LEVEL": "log_level",
     "MESHWRIGHT_LOG_FORMAT": "log_format",
     "MESHWRIGHT_AUTH": "auth",
@@ -105,20 +118,20 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     values = os.environ if environment is None else environment
     return Settings(
         database_url=values.get("MESHWRIGHT_DATABASE_URL") or f"sqlite:///{default_database_path(values)}",
-        max_body_bytes=_positive_int(values, "MESHWRIGHT_MAX_BODY_BYTES", Settings.max_body_bytes),
-        max_solves=_positive_int(values, "MESHWRIGHT_MAX_SOLVES", Settings.max_solves),
-        max_waiting_solves=_positive_int(values, "MESHWRIGHT_MAX_WAITING_SOLVES", Settings.max_waiting_solves),
-        max_time_limit_s=_positive_int(values, "MESHWRIGHT_MAX_TIME_LIMIT_S", Settings.max_time_limit_s),
+        **{name: _positive_int(values, variable, getattr(Settings, name)) for variable, name in _whole_numbers()},
         log_level=_choice(values, "MESHWRIGHT_LOG_LEVEL", Settings.log_level),
         log_format=_choice(values, "MESHWRIGHT_LOG_FORMAT", Settings.log_format),
         auth=_choice(values, "MESHWRIGHT_AUTH", Settings.auth),
-        max_requests_per_s=_positive_int(values, "MESHWRIGHT_MAX_REQUESTS_PER_S", Settings.max_requests_per_s),
-        max_failed_auths_per_s=_positive_int(values, "MESHWRIGHT_MAX_FAILED_AUTHS_PER_S", Settings.max_failed_auths_per_s),
         oidc_issuer=_issuer(values),
         oidc_audience=values.get("MESHWRIGHT_OIDC_AUDIENCE") or Settings.oidc_audience,
         oidc_tenant_claim=values.get("MESHWRIGHT_OIDC_TENANT_CLAIM") or Settings.oidc_tenant_claim,
         api_key=_api_key(values),
     )
+
+
+def _whole_numbers() -> list[tuple[str, str]]:
+    """Variables and settings that are whole numbers from 1."""
+    return [(variable, name) for variable, name in VARIABLES.items() if isinstance(getattr(Settings, name, None), int)]
 
 
 def default_database_path(environment: Mapping[str, str]) -> Path:

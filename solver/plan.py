@@ -75,11 +75,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Degrees of the mesh axes.
-
-    Serving: ``dp`` are replicas; a pipeline stage of a replica has tp x kvp x attention_dp ranks. ``kvp`` ranks split each
-    cache along the sequence, ``attention_dp`` groups run attention for requests of their own, ``ep`` groups hold experts.
-    """
+    """Degrees of the mesh axes."""
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -88,8 +84,6 @@ class Axes:
     pp: int = 1
     cp: int = 1
     ep: int = 1
-    attention_dp: int = 1
-    kvp: int = 1
 
 
 @dataclass(frozen=True, slots=True)

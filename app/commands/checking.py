@@ -12,6 +12,7 @@ from app.commands.exits import print_json, say
 from app.commands.outputs import write_whole
 from app.commands.stored_plans import open_store
 from app.errors import ServiceError
+from app.jobs.sandbox import ChildSolver
 from app.regression.check import check_folder, update_folder
 from app.regression.formats.github import workflow_commands
 from app.regression.formats.junit import junit_xml
@@ -22,7 +23,6 @@ from app.regression.report import CheckReport
 from app.render.check_page import print_check
 from app.requests.validation import to_document
 from app.settings import Settings
-from app.solving import ChildSolver
 from costmodels.errors import InvalidInputError
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import signal
 
 from app.commands.exits import print_json
 from app.errors import EXIT_GOOD
@@ -25,23 +26,30 @@ def run_schema(name: str | None) -> int:
 
 
 def run_migrate(down_to: str | None, settings: Settings) -> int:
-    """Bring the plan store to this version's schema, or down to a revision."""
+    """Bring the database to this version's schema, the queue's tables too; or the schema down to a revision."""
     from app.db.engine import open_engine, shown_url
     from app.db.migrate import HEAD_REVISION, current_revision, downgrade, upgrade
 
     engine = open_engine(settings.database_url)
     if down_to is None:
+        from app.jobs.engine import migrate_queue
+
         upgrade(engine)
+        migrate_queue(settings.database_url)
     else:
         downgrade(engine, down_to)
     print(f"{shown_url(engine)} is at revision {current_revision(engine) or 'base'} (newest: {HEAD_REVISION})")
     return EXIT_GOOD
 
 
-def run_serve(host: str, port: int, settings: Settings) -> int:
-    """Serve REST until the process is told to stop; raises SettingError for an open door to other machines."""
+def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
+    """Serve REST until the process is told to stop, with worker processes of its own.
+
+    Raises SettingError for an open door to other machines.
+    """
     import uvicorn
 
+    from app.commands.working import Workers
     from app.main import create_app
 
     if settings.auth is Auth.OFF and not is_loopback(host):
@@ -51,17 +59,21 @@ def run_serve(host: str, port: int, settings: Settings) -> int:
             allowed="a loopback address, as 127.0.0.1",
             remedy="unset MESHWRIGHT_AUTH, and make keys with 'meshwright keys create'",
         )
+    app = create_app(settings)
     # The access log is our own: it has the request id.
     level = LogLevel.INFO if settings.log_level is LogLevel.WARNING else settings.log_level
-    uvicorn.run(
-        create_app(settings),
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,
-        log_level=level.value,
-        timeout_graceful_shutdown=SHUTDOWN_S,
-    )
+    # Uvicorn ends the process by the signal that stopped it once it has shut down; the workers are to be stopped first.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    with Workers(workers, settings):
+        uvicorn.run(
+            app,
+            host=host,
+            port=port,
+            log_config=None,
+            access_log=False,
+            log_level=level.value,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+        )
     return EXIT_GOOD
 
 

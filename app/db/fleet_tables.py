@@ -38,18 +38,21 @@ questions = Table(
     Column("model", Name, nullable=True),
     Column("created_at", UtcTime, nullable=False),
     Column("plan", Digest, nullable=True),
+    Column("pending", Digest, nullable=True),
     Column("stale_since", UtcTime, nullable=True),
     Column("stale_reason", Text, nullable=True),
     UniqueConstraint("tenant", "digest", name="uq_questions_tenant_digest"),
     Index("ix_questions_tenant_cluster", "tenant", "cluster"),
     Index("ix_questions_tenant_model", "tenant", "model"),
     Index("ix_questions_tenant_plan", "tenant", "plan"),
+    Index("ix_questions_tenant_pending", "tenant", "pending"),
     sqlite_autoincrement=True,
 )
 """Requests that name a registered model or cluster, as they were asked; the plan that answers one changes with the fleet.
 
 digest     of the request document with its names unresolved
 plan       digest of the current plan: the pointer; null until there is one
+pending    digest of the plan that will be the current one once it is made; null when none is awaited
 stale_*    since when and why the current plan no longer fits the fleet; null while it does
 """
 

@@ -7,6 +7,7 @@ from sqlalchemy import Boolean, Column, Float, Index, Integer, String, Table, Te
 from app.db.metadata import Digest, RowId, UtcTime, metadata, tenant_column
 
 JobId = String(36)
+MAX_OWNER = 300
 
 jobs = Table(
     "jobs",
@@ -14,7 +15,7 @@ jobs = Table(
     Column("row", RowId, primary_key=True),
     Column("id", JobId, nullable=False, unique=True),
     tenant_column(),
-    Column("owner", String(64), nullable=False),
+    Column("owner", String(MAX_OWNER), nullable=False),
     Column("kind", String(16), nullable=False),
     Column("status", String(16), nullable=False),
     Column("digest", Digest, nullable=False),
@@ -41,7 +42,7 @@ jobs = Table(
 )
 """Jobs: each makes the plan of one request.
 
-owner          the API key (its prefix) that submitted it, whose queue limit it counts against
+owner          the caller that submitted it (``key:<prefix>``, ``oidc:<subject>``), whose queue limit it counts against
 kind           "plan", or "replan" for a plan that a re-plan batch asked for
 status         queued, running, succeeded, failed, cancelled
 active_digest  the digest while the job is queued or running, null afterwards: one active job for each digest

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, select
 
 from app.db.calibration_repository import note_calibrations
 from app.db.dialects import in_utc, insert_if_absent
 from app.db.engine import is_sqlite, reading, writing
+from app.db.fleet_tables import answers, questions
 from app.db.metadata import DEFAULT_TENANT
 from app.db.scope import owned
 from app.db.tables import plans
@@ -50,12 +53,28 @@ class PlanSummary:
     tokens_per_s: float | None
 
 
+class Staleness(StrEnum):
+    """How a plan stands to the registered models and clusters.
+
+    CURRENT      the answer of now to a question that names one of them
+    STALE        still the answer of a question whose model or cluster has changed since
+    SUPERSEDED   it answered such a question, and another plan does now
+    """
+
+    CURRENT = "current"
+    STALE = "stale"
+    SUPERSEDED = "superseded"
+
+
 @dataclass(frozen=True, slots=True)
 class PlanFilter:
-    """Which plans a list holds; None does not filter."""
+    """Which plans a list holds; None does not filter. ``cluster`` is the name of a registered one."""
 
     model: str | None = None
     feasible: bool | None = None
+    cluster: str | None = None
+    status: str | None = None
+    staleness: Staleness | None = None
 
 
 SUMMARY_COLUMNS = tuple(plans.c[name] for name in PlanSummary.__dataclass_fields__)
@@ -114,5 +133,24 @@ class PlanRepository:
             query = query.where(plans.c.model == wanted.model)
         if wanted.feasible is not None:
             query = query.where(plans.c.feasible.is_(wanted.feasible))
+        if wanted.status is not None:
+            query = query.where(plans.c.status == wanted.status)
+        if wanted.cluster is not None:
+            query = query.where(plans.c.digest.in_(self._answers_about(wanted.cluster)))
+        if wanted.staleness is not None:
+            query = query.where(self._stands(wanted.staleness))
         with reading(self._engine) as connection:
             return tuple(PlanSummary(**in_utc(row)) for row in connection.execute(query).mappings())
+
+    def _answers_about(self, cluster: str) -> Select[Any]:
+        """Digests of the plans that answer, or once answered, questions about a cluster."""
+        about = owned(select(questions.c.id), questions, self._tenant).where(questions.c.cluster == cluster)
+        return owned(select(answers.c.plan), answers, self._tenant).where(answers.c.question.in_(about))
+
+    def _stands(self, staleness: Staleness) -> ColumnElement[bool]:
+        current = owned(select(questions.c.plan), questions, self._tenant).where(questions.c.plan.is_not(None))
+        if staleness is Staleness.SUPERSEDED:
+            ever = owned(select(answers.c.plan), answers, self._tenant)
+            return and_(plans.c.digest.in_(ever), plans.c.digest.not_in(current))
+        is_stale = questions.c.stale_since.is_not(None)
+        return plans.c.digest.in_(current.where(is_stale if staleness is Staleness.STALE else ~is_stale))

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
 
 from app.bodies import JSON, read_json_body
-from app.cursors import MAX_CURSOR_LENGTH, cursor_of, row_of
-from app.db.plan_repository import PlanFilter
+from app.cursors import cursor_of
+from app.db.plan_repository import PlanFilter, Staleness
+from app.jobs.job import Job, JobStatus
+from app.jobs.schemas import job_address, job_document
+from app.jobs.watcher import JobWatcher
+from app.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from app.plans.examples import REQUEST_EXAMPLES
 from app.plans.schemas import PlanPage, plan_item
-from app.plans.service import PlanService
+from app.plans.service import PlanService, Submission
 from app.plans.store import PlanStore
-from app.problem_responses import problem_answers
+from app.preferences import IDEMPOTENCY_KEY, PREFER, PRIORITY, urgency_of, wait_of
+from app.problem_responses import problem_answers, problem_response
 from app.security.gate import Reader, Writer
+from app.security.principal import Principal
 from app.settings import Settings
-
-# Names of models hold no control characters (``app.requests.limits``), and PostgreSQL refuses to compare with them.
-PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+from solver.plan import Status
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
+_CURSOR = "plan"
 _PLAN_ANSWER = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/PlanDocument"}}}}
+_JOB_ANSWER = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/JobDocument"}}}}
 _REQUEST_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -39,35 +48,74 @@ _REQUEST_BODY: dict[str, Any] = {
     response_class=Response,
     responses={
         200: {"description": "The plan stored for this request.", **_PLAN_ANSWER},
-        201: {"description": "A new plan, stored now.", **_PLAN_ANSWER},
-        **problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503, 504),
+        201: {"description": "A new plan, made while the caller waited ('Prefer: wait').", **_PLAN_ANSWER},
+        202: {"description": "The job that makes the plan.", **_JOB_ANSWER},
+        **problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503, 504, 507),
     },
 )
-async def make_plan(request: Request, caller: Writer) -> Response:
-    """Solve a request, or give the plan stored for it. An infeasible request has a plan too, with its ``reason``."""
+async def make_plan(
+    request: Request,
+    caller: Writer,
+    prefer: Annotated[str | None, Header(description=PREFER, max_length=200)] = None,
+    priority: Annotated[str | None, Header(description=PRIORITY, max_length=200)] = None,
+    idempotency_key: Annotated[str | None, Header(description=IDEMPOTENCY_KEY, max_length=255, pattern=PRINTABLE)] = None,
+) -> Response:
+    """Give the plan stored for a request, or the job that makes it. Infeasible requests have a plan too, with a ``reason``."""
     settings: Settings = request.app.state.settings
     service: PlanService = request.app.state.service
+    watcher: JobWatcher = request.app.state.watcher
+    wait_s, urgency = wait_of(prefer), urgency_of(priority)
     document = await read_json_body(request, max_bytes=settings.max_body_bytes)
-    text, is_new = await service.plan(document)
-    digest = _digest_in(text)
-    return Response(text, status_code=201 if is_new else 200, media_type=JSON, headers={"location": f"/v1/plans/{digest}"})
+    made = await asyncio.to_thread(service.submit, caller, document, urgency=urgency, idempotency_key=idempotency_key)
+    if made.text is not None:
+        return _plan_response(made.digest, made.text, status=200)
+    assert made.job is not None, "a submission has a text or a job"
+    job = await watcher.final(caller.tenant, made.job, within_s=wait_s)
+    response = await asyncio.to_thread(_job_response, request, caller, made, job)
+    if wait_s:
+        response.headers["preference-applied"] = f"wait={wait_s:g}"
+    return response
+
+
+def _job_response(request: Request, caller: Principal, made: Submission, job: Job) -> Response:
+    """The answer to a request whose job stands so: its plan, its problem, or the job itself."""
+    if job.status is JobStatus.SUCCEEDED:
+        if job.answer is not None:
+            return Response(job.answer, media_type=JSON, headers={"location": f"{job_address(job)}/plan"})
+        text = PlanStore(request.app.state.engine, caller.tenant).get(job.digest)
+        return _plan_response(job.digest, text, status=201 if made.is_new else 200)
+    if job.status is JobStatus.FAILED and job.problem is not None:
+        return problem_response(request, json.loads(job.problem))
+    location = {"location": job_address(job)}
+    return JSONResponse(job_document(job).model_dump(mode="json"), 202, location)
 
 
 @router.get(
     "/{digest}",
     summary="Get a stored plan",
     response_class=Response,
-    responses={200: {"description": "The plan.", **_PLAN_ANSWER}, **problem_answers(401, 403, 404, 422, 429, 500, 503)},
+    responses={
+        200: {"description": "The plan.", **_PLAN_ANSWER},
+        304: {"description": "The caller has it already."},
+        **problem_answers(401, 403, 404, 422, 429, 500, 503),
+    },
 )
-def get_plan(request: Request, caller: Reader, digest: str) -> Response:
-    """The plan stored under a digest, byte for byte as it was stored.
+def get_plan(
+    request: Request,
+    caller: Reader,
+    digest: str,
+    if_none_match: Annotated[str | None, Header(max_length=1000, description="ETags that the caller has.")] = None,
+) -> Response:
+    """The plan stored under a digest, byte for byte as it was stored. Its ETag is its digest: it never changes.
 
     The header ``Meshwright-Stale-Since`` says when a newer calibration of one of its devices was stored, if one was.
     """
-    store: PlanStore = request.app.state.store
+    store = PlanStore(request.app.state.engine, caller.tenant)
     text = store.get(digest)
     since = _stale_since(store, digest).get(digest)
-    headers = {} if since is None else {"meshwright-stale-since": since.isoformat()}
+    headers = _caching(digest) | ({} if since is None else {"meshwright-stale-since": since.isoformat()})
+    if if_none_match is not None and _etag(digest) in if_none_match:
+        return Response(status_code=304, headers=headers)
     return Response(text, media_type=JSON, headers=headers)
 
 
@@ -75,18 +123,20 @@ def get_plan(request: Request, caller: Reader, digest: str) -> Response:
 def list_plans(
     request: Request,
     caller: Reader,
-    cursor: Annotated[str | None, Query(max_length=MAX_CURSOR_LENGTH, description="'next_cursor' of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1, le=200, description="Plans a page.")] = 50,
-    model: Annotated[str | None, Query(max_length=200, pattern=PRINTABLE, description="Only plans of this model.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    model: NameFilter = None,
+    cluster: NameFilter = None,
     feasible: Annotated[bool | None, Query(description="Only feasible, or only infeasible ones.")] = None,
+    status: Annotated[Status | None, Query(description="Only plans with this certificate.")] = None,
+    staleness: Annotated[Staleness | None, Query(description="Only plans that stand so to the fleet.")] = None,
 ) -> PlanPage:
     """Stored plans, newest first, a page at a time."""
-    store: PlanStore = request.app.state.store
-    before = None if cursor is None else row_of("plan", cursor)
+    store = PlanStore(request.app.state.engine, caller.tenant)
+    wanted = PlanFilter(model, feasible, cluster, None if status is None else status.value, staleness)
     # One more than asked tells whether there is a next page.
-    found = store.page(PlanFilter(model=model, feasible=feasible), before=before, limit=limit + 1)
-    items = found[:limit]
-    following = cursor_of("plan", items[-1].id) if len(found) > limit else None
+    items, more = page_of(store.page(wanted, before=before_of(_CURSOR, cursor), limit=limit + 1), limit)
+    following = cursor_of(_CURSOR, items[-1].id) if more else None
     stale = _stale_since(store, *(row.digest for row in items))
     return PlanPage(plans=[plan_item(row, stale.get(row.digest)) for row in items], next_cursor=following)
 
@@ -99,7 +149,14 @@ def _stale_since(store: PlanStore, *digests: str) -> dict[str, datetime]:
     return since
 
 
-def _digest_in(plan_text: str) -> str:
-    """The digest in a plan document's text, found without parsing the rest."""
-    _, _, rest = plan_text.partition('"digest":"')
-    return rest.partition('"')[0]
+def _plan_response(digest: str, text: str, *, status: int) -> Response:
+    headers = {"location": f"/v1/plans/{digest}", "etag": _etag(digest)}
+    return Response(text, status_code=status, media_type=JSON, headers=headers)
+
+
+def _etag(digest: str) -> str:
+    return f'"{digest}"'
+
+
+def _caching(digest: str) -> dict[str, str]:
+    return {"etag": _etag(digest), "cache-control": "private, no-cache"}

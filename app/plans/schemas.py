@@ -54,6 +54,26 @@ class Health(BaseModel):
     status: str
 
 
+class QueueReport(BaseModel):
+    """How the queue of jobs stands."""
+
+    model_config = ANSWER
+
+    queued: int
+    running: int
+    oldest_s: float = Field(description="How long the job that was submitted first waits.")
+    workers: int = Field(description="Workers that are alive.")
+
+
+class Readiness(BaseModel):
+    """Requests can be served."""
+
+    model_config = ANSWER
+
+    status: str
+    queue: QueueReport
+
+
 class SchemaItem(BaseModel):
     """A JSON Schema in the list."""
 

@@ -1,52 +1,125 @@
-"""Making plans for many callers: each digest is solved once at a time, few solves run at once, the rest wait or are refused."""
+"""Answering plan requests: from the store, or with a job that makes the plan."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from concurrent.futures import ThreadPoolExecutor
+import hashlib
+import uuid
+from dataclasses import dataclass
+from typing import Any
 
-from app.errors import DocumentError, FieldError, TooBusyError
-from app.plans.store import KeyedRequest, PlanStore, keyed_request, plan_text
+from sqlalchemy import Connection, Engine
+
+from app.db.engine import writing
+from app.db.idempotency_repository import IdempotencyRepository
+from app.db.job_repository import JobRepository
+from app.db.job_tables import MAX_OWNER
+from app.db.question_repository import Asked, QuestionRepository
+from app.errors import DocumentError, FieldError, QueueFullError
+from app.fleet.registry import StoredRegistry
+from app.jobs.job import Job, JobKind, NewJob
+from app.jobs.queue import JobQueue
+from app.plans.documents import compact_json
+from app.plans.store import KeyedRequest, PlanStore, keyed_request
 from app.requests.resolve import NoFiles, resolve_request
+from app.security.principal import Principal
 from app.settings import Settings
-from app.solving import Solver
+from solver.request import PlanRequest
 
-log = logging.getLogger(__name__)
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What came of a request: the text of the stored plan, or the job that makes it, and whether this call began it."""
+
+    digest: str
+    text: str | None
+    job: Job | None = None
+    is_new: bool = False
 
 
 class PlanService:
-    """Answers plan requests from the store, or solves them. Used from one event loop."""
+    """Takes plan requests for one caller at a time. Its methods block; call them in threads."""
 
-    def __init__(self, store: PlanStore, solver: Solver, settings: Settings):
-        self._store = store
-        self._solver = solver
-        self._settings = settings
-        self._threads = ThreadPoolExecutor(max_workers=settings.max_solves, thread_name_prefix="solve")
-        self._solving: dict[str, asyncio.Future[tuple[str, bool]]] = {}
+    def __init__(self, engine: Engine, queue: JobQueue, settings: Settings):
+        self._engine, self._queue, self._settings = engine, queue, settings
 
-    async def plan(self, document: object) -> tuple[str, bool]:
-        """Text of the plan document for a parsed request document, and whether this call made it.
+    def submit(
+        self, caller: Principal, document: dict[str, Any], *, urgency: int, idempotency_key: str | None = None
+    ) -> Submission:
+        """The stored plan of a request document, or the job that will make it.
 
-        Raises DocumentError on a faulty request, TooBusyError, SolveTimeoutError, SolverCrashError, StoreError.
+        Raises DocumentError on a faulty request, KeyReusedError, QueueFullError, StoreError.
         """
-        key, stored = await asyncio.to_thread(self._look_up, document)
-        if stored is not None:
-            return stored, False
-        # A caller that goes away must not end a solve that others wait for.
-        running = self._solving.get(key.digest)
-        if running is not None:
-            text, _ = await asyncio.shield(running)
-            return text, False
-        return await asyncio.shield(self._start(key))
+        registry = StoredRegistry(self._engine, caller.tenant)
+        request = resolve_request(document, files=NoFiles(), registry=registry)
+        self._check_time_limit(request)
+        key, asked = keyed_request(request), registry.asked(document)
+        idempotency = _Idempotency(self._engine, caller.tenant, idempotency_key, document)
+        repeated = idempotency.target()
+        if repeated is not None:
+            return self._repeat(caller, repeated)
+        text = PlanStore(self._engine, caller.tenant).find(key.digest)
+        if text is None:
+            return self._start(caller, key, asked, urgency, idempotency)
+        if asked is not None or idempotency.key is not None:
+            self._note(caller, key, asked, idempotency)
+        return Submission(key.digest, text)
 
-    def close(self) -> None:
-        """End the running solves."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._solver.close()
+    def start(
+        self, connection: Connection, caller: Principal, key: KeyedRequest, *, urgency: int, kind: JobKind
+    ) -> tuple[Job, bool]:
+        """The job that makes a plan, begun unless one is active, in the caller's transaction; and whether it is new."""
+        jobs = JobRepository(self._engine, caller.tenant)
+        job = NewJob(
+            id=str(uuid.uuid4()),
+            owner=caller.name[:MAX_OWNER],
+            kind=kind,
+            digest=key.digest,
+            urgency=urgency,
+            model=key.request.model.name,
+            request=key.text,
+        )
+        is_new = jobs.add(connection, job)
+        if is_new:
+            self._queue.enqueue(connection, workflow=job.id, job_id=job.id, urgency=urgency)
+        active = jobs.find_active(connection, key.digest)
+        assert active is not None, "a job that was found or added a moment ago, in this transaction"
+        return active, is_new
 
-    def _look_up(self, document: object) -> tuple[KeyedRequest, str | None]:
-        request = resolve_request(document, files=NoFiles())
+    def _start(
+        self, caller: Principal, key: KeyedRequest, asked: Asked | None, urgency: int, idempotency: _Idempotency
+    ) -> Submission:
+        jobs = JobRepository(self._engine, caller.tenant)
+        with writing(self._engine) as connection:
+            job, is_new = jobs.find_active(connection, key.digest), False
+            if job is None:
+                self._check_waiting(jobs.waiting(connection, caller.name[:MAX_OWNER]))
+                job, is_new = self.start(connection, caller, key, urgency=urgency, kind=JobKind.PLAN)
+            if asked is not None:
+                QuestionRepository(self._engine, caller.tenant).ask(connection, asked, plan=key.digest, is_there=False)
+            idempotency.note(connection, f"job:{job.id}")
+        return Submission(key.digest, None, job, is_new)
+
+    def _note(self, caller: Principal, key: KeyedRequest, asked: Asked | None, idempotency: _Idempotency) -> None:
+        """Note that a stored plan answers a question and a call, unless both are known."""
+        questions = QuestionRepository(self._engine, caller.tenant)
+        known = None if asked is None else questions.find(asked.digest)
+        if known is not None and known.plan == key.digest and known.stale_since is None and known.pending is None:
+            asked = None
+        with writing(self._engine) as connection:
+            if asked is not None:
+                questions.ask(connection, asked, plan=key.digest, is_there=True)
+            idempotency.note(connection, f"plan:{key.digest}")
+
+    def _repeat(self, caller: Principal, target: str) -> Submission:
+        """What a call led to when it was first made."""
+        kind, _, name = target.partition(":")
+        if kind == "plan":
+            return Submission(name, PlanStore(self._engine, caller.tenant).get(name))
+        job = JobRepository(self._engine, caller.tenant).find(name)
+        assert job is not None, "jobs are never deleted"
+        return Submission(job.digest, PlanStore(self._engine, caller.tenant).find(job.digest), job)
+
+    def _check_time_limit(self, request: PlanRequest) -> None:
         limit_s = self._settings.max_time_limit_s
         if request.search.time_limit_s > limit_s:
             fault = FieldError(
@@ -56,25 +129,27 @@ class PlanService:
                 allowed=f"at most {limit_s}",
             )
             raise DocumentError("this request can't be used", (fault,))
-        key = keyed_request(request)
-        return key, self._store.find(key.digest)
 
-    def _start(self, key: KeyedRequest) -> asyncio.Future[tuple[str, bool]]:
-        most = self._settings.max_solves + self._settings.max_waiting_solves
-        if len(self._solving) >= most:
-            raise TooBusyError(f"{len(self._solving)} solves run or wait, which is all this service takes; try again later")
-        solve = asyncio.get_running_loop().run_in_executor(self._threads, self._solve, key)
-        self._solving[key.digest] = solve
-        solve.add_done_callback(lambda _: self._solving.pop(key.digest, None))
-        return solve
+    def _check_waiting(self, waiting: int) -> None:
+        most = self._settings.max_waiting_jobs
+        if waiting >= most:
+            raise QueueFullError(
+                f"{waiting} of your jobs wait already", allowed=f"at most {most}", remedy="try again when some have run"
+            )
 
-    def _solve(self, key: KeyedRequest) -> tuple[str, bool]:
-        log.info("solving", extra={"digest": key.digest, "model": key.request.model.name})
-        plan = self._solver(key.request)
-        # An answer that more time could change is given, not kept.
-        text, is_new = self._store.keep(plan, key) if plan.is_decided else (plan_text(plan, key), False)
-        log.info(
-            "solved",
-            extra={"digest": key.digest, "status": plan.certificate.status.value, "seconds": plan.search.seconds},
-        )
-        return text, is_new
+
+class _Idempotency:
+    """The idempotency key of a call, if it has one."""
+
+    def __init__(self, engine: Engine, tenant: str, key: str | None, document: object):
+        self._keys, self.key = IdempotencyRepository(engine, tenant), key
+        self._fingerprint = "" if key is None else f"sha256:{hashlib.sha256(compact_json(document).encode()).hexdigest()}"
+
+    def target(self) -> str | None:
+        """What the call led to, if it was made before."""
+        return None if self.key is None else self._keys.target(self.key, self._fingerprint)
+
+    def note(self, connection: Connection, target: str) -> None:
+        """Note what the call leads to."""
+        if self.key is not None:
+            self._keys.note(connection, self.key, self._fingerprint, target)

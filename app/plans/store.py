@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Engine
 
 from app.db.calibration_repository import CalibrationRepository, StaleUse
+from app.db.metadata import DEFAULT_TENANT
 from app.db.plan_repository import PlanFilter, PlanRepository, PlanSummary, StoredPlan
 from app.errors import PlanNotFoundError
 from app.plans.digest import DIGEST_PATTERN, SHORT_DIGEST_PATTERN, digest_of_document
@@ -38,12 +39,28 @@ def plan_text(plan: Plan, key: KeyedRequest) -> str:
     return join_texts(compact_json(plan_document(replace(plan, digest=key.digest))), key.text)
 
 
-class PlanStore:
-    """Plan documents by digest. Every method raises StoreError when the database can't serve it."""
+def plan_row(plan: Plan, key: KeyedRequest) -> StoredPlan:
+    """The row of a plan that is stored now."""
+    return StoredPlan(
+        digest=key.digest,
+        created_at=datetime.now(UTC),
+        model=plan.model,
+        kind=plan.kind,
+        feasible=plan.feasible,
+        status=plan.certificate.status.value,
+        devices=plan.devices,
+        tokens_per_s=plan.predicted.tokens_per_s if plan.predicted else None,
+        plan=compact_json(plan_document(replace(plan, digest=key.digest))),
+        request=key.text,
+    )
 
-    def __init__(self, engine: Engine):
-        self._plans = PlanRepository(engine)
-        self._calibrations = CalibrationRepository(engine)
+
+class PlanStore:
+    """One tenant's plan documents by digest. Every method raises StoreError when the database can't serve it."""
+
+    def __init__(self, engine: Engine, tenant: str = DEFAULT_TENANT):
+        self._plans = PlanRepository(engine, tenant)
+        self._calibrations = CalibrationRepository(engine, tenant)
 
     def find(self, digest: str) -> str | None:
         """Text of the plan document stored under a digest."""
@@ -73,19 +90,7 @@ class PlanStore:
 
     def keep(self, plan: Plan, key: KeyedRequest) -> tuple[str, bool]:
         """Store a plan unless one is stored already: text of the document that is stored now, and whether it is new."""
-        row = StoredPlan(
-            digest=key.digest,
-            created_at=datetime.now(UTC),
-            model=plan.model,
-            kind=plan.kind,
-            feasible=plan.feasible,
-            status=plan.certificate.status.value,
-            devices=plan.devices,
-            tokens_per_s=plan.predicted.tokens_per_s if plan.predicted else None,
-            plan=compact_json(plan_document(replace(plan, digest=key.digest))),
-            request=key.text,
-        )
-        stored, is_new = self._plans.add(row)
+        stored, is_new = self._plans.add(plan_row(plan, key))
         return join_texts(stored.plan, stored.request), is_new
 
     def page(self, wanted: PlanFilter, *, before: int | None, limit: int) -> tuple[PlanSummary, ...]:

@@ -93,10 +93,10 @@ def _report(config: pytest.Config, folder: Path) -> CheckReport:
     """The report of a folder, made once in a session."""
     from app.commands.exits import say
     from app.commands.stored_plans import open_store
+    from app.jobs.sandbox import ChildSolver
     from app.regression.check import check_folder
     from app.regression.planning import LocalPlanner, available_cores
     from app.settings import read_settings
-    from app.solving import ChildSolver
 
     reports = config.stash.setdefault(_reports, {})
     if folder not in reports:

@@ -35,7 +35,7 @@ NodeSource = Annotated[
 
 
 class ModelSource(BaseModel):
-    """Where the model comes from: exactly one of the four sources."""
+    """Where the model comes from: exactly one of the four sources, or else the ``name`` of a registered model."""
 
     model_config = STRICT
 
@@ -45,15 +45,20 @@ class ModelSource(BaseModel):
     graph: GraphSource | None = Field(
         None, description="A meshwright.model-graph/1 document, inline; on the command line also its path."
     )
-    name: Name | None = Field(None, description="Name of the plan's model, instead of the one its source gives.")
+    name: Name | None = Field(
+        None, description="With a source, the name of the plan's model; without one, the name of a registered model."
+    )
 
     def source(self) -> str:
         """The one source that is given; raises DocumentError when none or several are."""
         given = [name for name in MODEL_SOURCES if getattr(self, name) is not None]
+        if not given and self.name is not None:
+            return REGISTERED
         return _exactly_one(given, MODEL_SOURCES, what="model")
 
 
 MODEL_SOURCES = ("catalog", "config", "huggingface", "graph")
+REGISTERED = "name"
 
 
 class GroupSource(BaseModel):
@@ -67,27 +72,33 @@ class GroupSource(BaseModel):
 
 
 class ClusterSource(BaseModel):
-    """The cluster: one catalogue node type and how many, or a list of node groups in rank order."""
+    """The cluster: one catalogue node type and how many, a list of node groups in rank order, or a registered cluster."""
 
     model_config = STRICT
 
     catalog: Name | None = Field(None, description="Name of a catalogue node type; goes with 'nodes'.")
     nodes: PositiveInt | None = Field(None, description="How many nodes of the type 'catalog'; 1 when left out.")
     groups: list[GroupSource] | None = None
+    name: Name | None = Field(None, description="Name of a registered cluster; goes with nothing else.")
     oversubscription: PositiveFloat = Field(1.0, description="Network between nodes: 2 is a 2:1 spine.")
     memory_reserve: Fraction = Field(0.0, description="Share of every device's memory that no plan may use.")
 
     def source(self) -> str:
-        """The one source that is given; raises DocumentError when none or both are, or 'nodes' goes with groups."""
+        """The one source that is given; raises DocumentError when none or several are, or something goes with it that can't."""
         given = [name for name in CLUSTER_SOURCES if getattr(self, name) is not None]
         source = _exactly_one(given, CLUSTER_SOURCES, what="cluster")
+        if source == REGISTERED and self.model_fields_set - {REGISTERED}:
+            others = ", ".join(sorted(self.model_fields_set - {REGISTERED}))
+            raise DocumentError(
+                "faulty cluster", (FieldError("name", "goes with nothing else", given=others, remedy="remove it"),)
+            )
         if source == "groups" and self.nodes is not None:
             fault = FieldError("nodes", "does not go with 'groups'", given=str(self.nodes), remedy="give 'nodes' in each group")
             raise DocumentError("faulty cluster", (fault,))
         return source
 
 
-CLUSTER_SOURCES = ("catalog", "groups")
+CLUSTER_SOURCES = ("catalog", "groups", REGISTERED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.errors import at_field
-from app.requests.document import ClusterSource, GroupSource, ModelSource, RequestDocument, ServingSource
+from app.requests.document import (
+    REGISTERED,
+    ClusterSource,
+    GroupSource,
+    ModelSource,
+    RequestDocument,
+    ServingSource,
+)
 from app.requests.limits import check_cluster, check_request, check_values
 from app.requests.validation import read_record, to_document
 from app.requests.workloads import serving_workload
 from costmodels.cluster import Cluster, NodeGroup, NodeType
-from costmodels.errors import InvalidInputError, ModelError, WorkloadError
+from costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from costmodels.hardware import node_type
 from solver.graph import ModelGraph
 from solver.request import REQUEST_SCHEMA, PlanRequest
@@ -53,14 +60,41 @@ class NoFiles:
         )
 
 
-def resolve_request(document: object, *, files: Files) -> PlanRequest:
+class Registry(Protocol):
+    """What is registered under the names that a request gives."""
+
+    def model(self, name: str) -> object:
+        """The document of a registered model; raises InvalidInputError when there is none."""
+        ...
+
+    def cluster(self, name: str) -> object:
+        """The document of a registered cluster; raises InvalidInputError when there is none."""
+        ...
+
+
+class NoRegistry:
+    """Where nothing is registered."""
+
+    def model(self, name: str) -> object:
+        """Always refuses."""
+        raise ModelError("registered models are known to the service only", given=name, remedy="give the model itself")
+
+    def cluster(self, name: str) -> object:
+        """Always refuses."""
+        raise ClusterError("registered clusters are known to the service only", given=name, remedy="give the cluster itself")
+
+
+NO_REGISTRY = NoRegistry()
+
+
+def resolve_request(document: object, *, files: Files, registry: Registry = NO_REGISTRY) -> PlanRequest:
     """The request that a parsed document describes; raises DocumentError, its faults at their dotted paths."""
     check_values(document)
     source = read_record(RequestDocument, document, what="request")
     with _faults_at("model"):
-        model = _model(source.model, files)
+        model = _model(source.model, files, registry)
     with _faults_at("cluster"):
-        cluster = _cluster(source.cluster)
+        cluster = _cluster(source.cluster, registry)
         check_cluster(cluster)
     with _faults_at("workload"):
         workload = serving_workload(source.workload, files) if isinstance(source.workload, ServingSource) else source.workload
@@ -89,9 +123,27 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     }
 
 
-def _model(source: ModelSource, files: Files) -> ModelGraph:
+def read_model(document: object, *, files: Files, name: str) -> ModelGraph:
+    """The model of a document like a request's ``model``, under another name; raises DocumentError."""
+    check_values(document)
+    source = read_record(ModelSource, document, what="model")
+    return replace(_model(source, files, NO_REGISTRY), name=name)
+
+
+def read_cluster(document: object) -> Cluster:
+    """The cluster of a document like a request's ``cluster``; raises DocumentError."""
+    check_values(document)
+    cluster = _cluster(read_record(ClusterSource, document, what="cluster"), NO_REGISTRY)
+    check_cluster(cluster)
+    return cluster
+
+
+def _model(source: ModelSource, files: Files, registry: Registry) -> ModelGraph:
     kind = source.source()
     with _faults_at(kind):
+        if kind == REGISTERED:
+            registered = read_record(ModelSource, registry.model(str(source.name)), what="model")
+            return replace(_model(registered, NoFiles(), NO_REGISTRY), name=str(source.name))
         graph = _READERS[kind](source, files)
     return graph if source.name is None else replace(graph, name=source.name)
 
@@ -131,8 +183,13 @@ def _graph(source: ModelSource, files: Files) -> ModelGraph:
 _READERS = {"catalog": _catalogue_model, "config": _inline_config, "huggingface": _config_file, "graph": _graph}
 
 
-def _cluster(source: ClusterSource) -> Cluster:
-    if source.source() == "catalog":
+def _cluster(source: ClusterSource, registry: Registry) -> Cluster:
+    kind = source.source()
+    if kind == REGISTERED:
+        with _faults_at(kind):
+            registered = read_record(ClusterSource, registry.cluster(str(source.name)), what="cluster")
+            return _cluster(registered, NO_REGISTRY)
+    if kind == "catalog":
         with _faults_at("catalog"):
             node = node_type(str(source.catalog))
         groups = [NodeGroup(name=node.name, node=node, nodes=source.nodes or 1)]

@@ -50,7 +50,7 @@ def _create_jobs() -> None:
         sa.Column("row", ROW_ID, nullable=False),
         sa.Column("id", sa.String(36), nullable=False),
         sa.Column("tenant", sa.String(64), nullable=False),
-        sa.Column("owner", sa.String(64), nullable=False),
+        sa.Column("owner", sa.String(300), nullable=False),
         sa.Column("kind", sa.String(16), nullable=False),
         sa.Column("status", sa.String(16), nullable=False),
         sa.Column("digest", sa.String(71), nullable=False),
@@ -126,13 +126,14 @@ def _create_fleet() -> None:
         sa.Column("model", sa.String(200), nullable=True),
         sa.Column("created_at", TIME, nullable=False),
         sa.Column("plan", sa.String(71), nullable=True),
+        sa.Column("pending", sa.String(71), nullable=True),
         sa.Column("stale_since", TIME, nullable=True),
         sa.Column("stale_reason", sa.Text, nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_questions"),
         sa.UniqueConstraint("tenant", "digest", name="uq_questions_tenant_digest"),
         **AUTOINCREMENT,
     )
-    for column in ("cluster", "model", "plan"):
+    for column in ("cluster", "model", "plan", "pending"):
         op.create_index(f"ix_questions_tenant_{column}", "questions", ["tenant", column])
     op.create_table(
         "answers",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
+from app.solving import OnBeat, ignore_beat
 from costmodels.errors import InvalidInputError
+from solver.control import Progress
 from solver.plan import (
     UNFINISHED_SEARCH,
     Axes,
@@ -113,13 +116,17 @@ class FakeSolver:
     def __init__(self, *, gate: threading.Event | None = None, failure: Exception | None = None):
         self.calls = 0
         self.closed = False
+        self.progress: Progress | None = None
         self._gate = gate
         self._failure = failure
 
-    def __call__(self, request: PlanRequest) -> Plan:
+    def __call__(self, request: PlanRequest, on_beat: OnBeat = ignore_beat) -> Plan:
         self.calls += 1
         if self._gate is not None:
-            assert self._gate.wait(30)
+            deadline_s = time.monotonic() + 30
+            while not self._gate.wait(0.02):
+                assert time.monotonic() < deadline_s
+                on_beat(self.progress)
         if self._failure is not None:
             raise self._failure
         return feasible_plan(request)

@@ -1,34 +1,102 @@
-"""The REST service on a real socket, in a thread of the test process."""
+"""The REST service on a real socket, in a thread of the test process, with a worker that needs no queue."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import httpx
 import uvicorn
+from sqlalchemy import Connection, select
 
+from app.db.engine import open_engine, reading
+from app.db.job_desk import JobDesk
+from app.db.job_tables import jobs
+from app.errors import StoreError
+from app.jobs.finishing import settle
+from app.jobs.job import JobStatus
+from app.jobs.runner import JobRunner, WorkerStoppedError
 from app.main import create_app
 from app.settings import Settings
 from app.solving import Solver
 
 
+class NoQueue:
+    """A queue that keeps nothing: the test's worker finds jobs in their table."""
+
+    def enqueue(self, connection: Connection, *, workflow: str, job_id: str, urgency: int) -> None:
+        pass
+
+    def cancel(self, workflows: Sequence[str]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class LocalWorker:
+    """Runs queued jobs in threads of this process, the most urgent first."""
+
+    def __init__(self, settings: Settings, solver: Solver):
+        self._engine = open_engine(settings.database_url)
+        self._runner = JobRunner(JobDesk(self._engine), solver, worker="local", then=settle)
+        self._solver = solver
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._taken: set[str] = set()
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(settings.max_solves)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._runner.stop()
+        self._solver.close()
+        for thread in self._threads:
+            thread.join(5)
+        self._engine.dispose()
+
+    def _work(self) -> None:
+        while not self._stop.wait(0.01):
+            job = self._next()
+            if job is not None:
+                try:
+                    self._runner(job)
+                except WorkerStoppedError:
+                    return
+
+    def _next(self) -> str | None:
+        queued = select(jobs.c.id).where(jobs.c.status == JobStatus.QUEUED.value).order_by(jobs.c.urgency, jobs.c.row)
+        with self._lock:
+            try:
+                with reading(self._engine) as connection:
+                    waiting = [job for job in connection.execute(queued).scalars() if job not in self._taken]
+            except StoreError:
+                return None
+            self._taken.update(waiting[:1])
+            return waiting[0] if waiting else None
+
+
 @contextmanager
 def running_service(settings: Settings, solver: Solver | None) -> Iterator[httpx.Client]:
-    """A client of a service that runs until the block ends."""
-    config = uvicorn.Config(create_app(settings, solver), port=0, log_config=None, lifespan="on")
+    """A client, which waits for plans, of a service that runs until the block ends; its jobs are solved by ``solver``."""
+    config = uvicorn.Config(create_app(settings, lambda url: NoQueue()), port=0, log_config=None, lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
+    worker = None
     try:
         while not server.started:
             assert thread.is_alive(), "the service did not start"
             time.sleep(0.005)
+        worker = None if solver is None else LocalWorker(settings, solver)
         port = server.servers[0].sockets[0].getsockname()[1]
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0, headers={"prefer": "wait=50"}) as client:
             yield client
     finally:
+        if worker is not None:
+            worker.stop()
         server.should_exit = True
         thread.join(30)

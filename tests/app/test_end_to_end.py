@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.jobs.sandbox import ChildSolver
 from app.plans.examples import INFEASIBLE_REQUEST, REQUEST_EXAMPLES, SERVING_REQUEST, TRAINING_REQUEST
 from app.settings import Settings
 from tests.app.command_line import Cli
@@ -14,7 +15,7 @@ from tests.app.service import running_service
 
 
 def test_rest_plans_every_example_and_finds_it_again(settings: Settings) -> None:
-    with running_service(settings, None) as client:
+    with running_service(settings, ChildSolver()) as client:
         for name, example in REQUEST_EXAMPLES.items():
             made = client.post("/v1/plans", json=example["value"])
             assert made.status_code == 201, made.text

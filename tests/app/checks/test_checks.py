@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from app.errors import ServiceError
+from app.jobs.sandbox import ChildSolver
 from app.regression.server import ServerPlanner
 from app.security.principal import Scope
 from app.settings import Auth, Settings
-from app.solving import ChildSolver
 from costmodels.errors import InvalidInputError
 from tests.app.command_line import Cli, Json
 from tests.app.fakes import FakeSolver, feasible_plan

@@ -1,0 +1,157 @@
+"""Questions: requests that name a registered model or cluster, which plan answers each now, and which did before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, RowMapping, Select, or_, select, update
+
+from app.db.dialects import in_utc, insert_if_absent
+from app.db.engine import is_sqlite, reading
+from app.db.fleet_tables import answers, questions
+from app.db.scope import owned
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question as it is asked: its document (JSON text) with names unresolved, and the versions that the names stand for."""
+
+    digest: str
+    document: str
+    cluster: str | None
+    model: str | None
+    cluster_version: int | None
+    model_version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question's row."""
+
+    id: int
+    digest: str
+    document: str
+    cluster: str | None
+    model: str | None
+    created_at: datetime
+    plan: str | None
+    pending: str | None
+    stale_since: datetime | None
+    stale_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionFilter:
+    """Which questions a list holds; None does not filter."""
+
+    cluster: str | None = None
+    model: str | None = None
+    stale: bool | None = None
+
+
+COLUMNS = tuple(questions.c[name] for name in Question.__dataclass_fields__)
+
+
+class QuestionRepository:
+    """One tenant's questions. Every method raises StoreError when the database can't serve it."""
+
+    def __init__(self, engine: Engine, tenant: str):
+        self._engine, self._tenant = engine, tenant
+
+    def find(self, digest: str) -> Question | None:
+        """The question of a digest."""
+        query = owned(select(*COLUMNS), questions, self._tenant).where(questions.c.digest == digest)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        return None if row is None else Question(**in_utc(row))
+
+    def ask(self, connection: Connection, asked: Asked, *, plan: str, is_there: bool) -> None:
+        """Note that a plan answers a question: at once when it is there, else when it arrives."""
+        insert = insert_if_absent(questions, ["tenant", "digest"], is_sqlite=is_sqlite(self._engine))
+        connection.execute(
+            insert.values(
+                tenant=self._tenant,
+                digest=asked.digest,
+                document=asked.document,
+                cluster=asked.cluster,
+                model=asked.model,
+                created_at=datetime.now(UTC),
+            )
+        )
+        question = connection.execute(
+            owned(select(questions.c.id), questions, self._tenant).where(questions.c.digest == asked.digest)
+        ).scalar_one()
+        self.answer(connection, question, asked, plan=plan, replan=None)
+        changed = owned(update(questions), questions, self._tenant).where(questions.c.id == question)
+        connection.execute(changed.values(**_now_answered_by(plan)) if is_there else changed.values(pending=plan))
+
+    def answer(self, connection: Connection, question: int, asked: Asked, *, plan: str, replan: str | None) -> None:
+        """Add to a question's history that a plan answers it, under which versions."""
+        connection.execute(
+            answers.insert().values(
+                tenant=self._tenant,
+                question=question,
+                plan=plan,
+                cluster_version=asked.cluster_version,
+                model_version=asked.model_version,
+                replan=replan,
+                created_at=datetime.now(UTC),
+            )
+        )
+
+    def page(self, wanted: QuestionFilter, *, before: int | None, limit: int) -> tuple[Question, ...]:
+        """Newest questions first: at most ``limit`` of those before row ``before``."""
+        query = _filtered(owned(select(*COLUMNS), questions, self._tenant), wanted)
+        if before is not None:
+            query = query.where(questions.c.id < before)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(questions.c.id.desc()).limit(limit)).mappings()
+            return tuple(question_of(row) for row in rows)
+
+    def select_with(self, connection: Connection, wanted: QuestionFilter) -> tuple[Question, ...]:
+        """All questions that a filter holds, oldest first, in the caller's transaction."""
+        query = _filtered(owned(select(*COLUMNS), questions, self._tenant), wanted)
+        return tuple(question_of(row) for row in connection.execute(query.order_by(questions.c.id)).mappings())
+
+    def mark_stale(self, connection: Connection, wanted: QuestionFilter, reason: str) -> int:
+        """Mark the current plans of questions as stale; how many became so. What is stale already keeps its first reason."""
+        marked = owned(update(questions), questions, self._tenant).where(
+            questions.c.stale_since.is_(None), or_(questions.c.plan.is_not(None), questions.c.pending.is_not(None))
+        )
+        if wanted.cluster is not None:
+            marked = marked.where(questions.c.cluster == wanted.cluster)
+        if wanted.model is not None:
+            marked = marked.where(questions.c.model == wanted.model)
+        return connection.execute(marked.values(stale_since=datetime.now(UTC), stale_reason=reason)).rowcount
+
+    def point_to(self, connection: Connection, question: int, plan: str) -> None:
+        """Make a plan the current one of a question."""
+        changed = owned(update(questions), questions, self._tenant).where(questions.c.id == question)
+        connection.execute(changed.values(**_now_answered_by(plan)))
+
+
+def plan_arrived(connection: Connection, tenant: str, digest: str) -> None:
+    """Point the questions that waited for a plan to it."""
+    waiting = owned(update(questions), questions, tenant).where(questions.c.pending == digest)
+    connection.execute(waiting.values(**_now_answered_by(digest)))
+
+
+def question_of(row: RowMapping) -> Question:
+    """The row as a record."""
+    return Question(**in_utc(row))
+
+
+def _now_answered_by(plan: str) -> dict[str, Any]:
+    return {"plan": plan, "pending": None, "stale_since": None, "stale_reason": None}
+
+
+def _filtered(query: Select[Any], wanted: QuestionFilter) -> Select[Any]:
+    if wanted.cluster is not None:
+        query = query.where(questions.c.cluster == wanted.cluster)
+    if wanted.model is not None:
+        query = query.where(questions.c.model == wanted.model)
+    if wanted.stale is not None:
+        query = query.where(questions.c.stale_since.is_not(None) if wanted.stale else questions.c.stale_since.is_(None))
+    return query

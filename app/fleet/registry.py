@@ -1,0 +1,76 @@
+"""What a tenant has registered, as requests name it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import rfc8785
+from sqlalchemy import Engine
+
+from app.db.question_repository import Asked
+from app.db.registered_repository import Registered, RegisteredKind, RegisteredRepository
+from app.plans.documents import compact_json
+from app.requests.resolve import NoFiles, read_cluster, read_model
+from app.requests.validation import to_document
+from costmodels.cluster import Cluster
+from costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
+from solver.graph import ModelGraph
+
+
+class StoredRegistry:
+    """Reads what a request names from the database, and remembers which versions it read."""
+
+    def __init__(self, engine: Engine, tenant: str):
+        self._engine, self._tenant = engine, tenant
+        self._read: dict[RegisteredKind, Registered] = {}
+
+    def model(self, name: str) -> object:
+        """The newest document registered for a model; raises ModelError when there is none."""
+        return self._document(RegisteredKind.MODEL, name, ModelError)
+
+    def cluster(self, name: str) -> object:
+        """The newest document registered for a cluster; raises ClusterError when there is none."""
+        return self._document(RegisteredKind.CLUSTER, name, ClusterError)
+
+    def asked(self, document: dict[str, Any]) -> Asked | None:
+        """The question that a request document is; None when it named nothing that is registered."""
+        if not self._read:
+            return None
+        model, cluster = self._read.get(RegisteredKind.MODEL), self._read.get(RegisteredKind.CLUSTER)
+        return Asked(
+            digest=canonical_digest(document),
+            document=compact_json(document),
+            cluster=cluster.name if cluster else None,
+            model=model.name if model else None,
+            cluster_version=cluster.version if cluster else None,
+            model_version=model.version if model else None,
+        )
+
+    def _document(self, kind: RegisteredKind, name: str, error: type[InvalidInputError]) -> object:
+        found = RegisteredRepository(self._engine, self._tenant, kind).find(name)
+        if found is None:
+            raise error(f"no {kind} is registered under this name", given=name, remedy=f"register it: PUT /v1/{kind}s/{name}")
+        self._read[kind] = found
+        return json.loads(found.document)
+
+
+def registered_model(document: object, name: str) -> str:
+    """JSON text under which a model is registered: its graph, every reference resolved. Raises DocumentError."""
+    graph = read_model(document, files=NoFiles(), name=name)
+    return compact_json({"graph": to_document(ModelGraph, graph)})
+
+
+def registered_cluster(document: object) -> str:
+    """JSON text under which a cluster is registered, every reference resolved. Raises DocumentError."""
+    return compact_json(to_document(Cluster, read_cluster(document)))
+
+
+def canonical_digest(document: object) -> str:
+    """``sha256:<hex>`` over the RFC 8785 form of a document; raises WorkloadError when it has none."""
+    try:
+        canonical = rfc8785.dumps(document)  # type: ignore[arg-type]
+    except rfc8785.CanonicalizationError as error:
+        raise WorkloadError(f"the document has no canonical form: {error}", allowed="whole numbers below 2^53") from None
+    return f"sha256:{hashlib.sha256(canonical).hexdigest()}"

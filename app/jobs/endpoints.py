@@ -1,0 +1,124 @@
+"""REST endpoints of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from sqlalchemy import Engine
+
+from app.bodies import JSON
+from app.cursors import cursor_of
+from app.db.job_repository import JobFilter, JobRepository
+from app.errors import JobIsFinalError, NoSuchError
+from app.jobs.job import Job, JobStatus
+from app.jobs.queue import JobQueue
+from app.jobs.schemas import JobDocument, JobPage, job_document
+from app.jobs.watcher import JobWatcher
+from app.paging import Cursor, Limit, NameFilter, before_of, page_of
+from app.plans.store import PlanStore
+from app.problem_responses import problem_answers
+from app.security.gate import Reader, Writer
+from app.security.principal import Principal
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+KEEP_ALIVE_S = 15.0
+EVENT_STREAM = "text/event-stream"
+_CURSOR = "job"
+_MAX_ID = 36
+
+
+@router.get("", summary="List jobs", responses=problem_answers(401, 403, 422, 429, 500, 503))
+def list_jobs(
+    request: Request,
+    caller: Reader,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    model: NameFilter = None,
+    status: Annotated[JobStatus | None, Query(description="Only jobs in this state.")] = None,
+) -> JobPage:
+    """Jobs, newest first, a page at a time."""
+    repository = JobRepository(request.app.state.engine, caller.tenant)
+    before = before_of(_CURSOR, cursor)
+    items, more = page_of(repository.page(JobFilter(model, status), before=before, limit=limit + 1), limit)
+    following = cursor_of(_CURSOR, items[-1].row) if more else None
+    return JobPage(jobs=[job_document(job) for job in items], next_cursor=following)
+
+
+@router.get("/{job_id}", summary="Get a job", responses=problem_answers(401, 403, 404, 422, 429, 500, 503))
+def get_job(request: Request, caller: Reader, job_id: str) -> JobDocument:
+    """A job as it stands."""
+    return job_document(find_job(request.app.state.engine, caller, job_id))
+
+
+@router.get(
+    "/{job_id}/plan",
+    summary="Get the plan that a job made",
+    response_class=Response,
+    responses={
+        200: {"description": "The plan.", "content": {JSON: {"schema": {"$ref": "#/components/schemas/PlanDocument"}}}},
+        **problem_answers(401, 403, 404, 422, 429, 500, 503),
+    },
+)
+def get_job_plan(request: Request, caller: Reader, job_id: str) -> Response:
+    """The plan of a job that has succeeded, also one of a search that ended undecided, which is stored nowhere else."""
+    engine: Engine = request.app.state.engine
+    job = find_job(engine, caller, job_id)
+    text = job.answer or PlanStore(engine, caller.tenant).get(job.digest)
+    return Response(text, media_type=JSON)
+
+
+@router.post("/{job_id}/cancel", summary="Cancel a job", responses=problem_answers(401, 403, 404, 409, 422, 429, 500, 503))
+def cancel_job(request: Request, caller: Writer, job_id: str) -> JobDocument:
+    """Cancel a job that is queued or running. A running solve ends within seconds."""
+    engine: Engine = request.app.state.engine
+    queue: JobQueue = request.app.state.queue
+    job = find_job(engine, caller, job_id)
+    if not JobRepository(engine, caller.tenant).cancel(job_id):
+        raise JobIsFinalError("the job has ended already", given=job.status.value)
+    queue.cancel([job_id])
+    return job_document(find_job(engine, caller, job_id))
+
+
+@router.get(
+    "/{job_id}/events",
+    summary="Follow a job",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "Server-sent events: 'job' with the job's document at every change.",
+            "content": {EVENT_STREAM: {}},
+        },
+        **problem_answers(401, 403, 404, 422, 429, 500, 503),
+    },
+)
+async def follow_job(request: Request, caller: Reader, job_id: str) -> StreamingResponse:
+    """The job now and at every change, until it is final. ``id`` of an event is the job's revision."""
+    job = await asyncio.to_thread(find_job, request.app.state.engine, caller, job_id)
+    events = _events(request.app.state.watcher, caller, job)
+    return StreamingResponse(events, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
+
+
+async def _events(watcher: JobWatcher, caller: Principal, job: Job) -> AsyncIterator[str]:
+    yield _event(job)
+    while not job.status.is_final:
+        changed = await watcher.change(caller.tenant, job, within_s=KEEP_ALIVE_S)
+        # A comment keeps proxies from closing a connection on which nothing happens.
+        yield ": nothing new\n\n" if changed is None else _event(changed)
+        job = changed or job
+
+
+def _event(job: Job) -> str:
+    return f"event: job\nid: {job.revision}\ndata: {job_document(job).model_dump_json()}\n\n"
+
+
+def find_job(engine: Engine, caller: Principal, job_id: str) -> Job:
+    """The caller's job under an id; raises NoSuchError."""
+    job = JobRepository(engine, caller.tenant).find(job_id) if len(job_id) <= _MAX_ID and job_id.isprintable() else None
+    if job is None:
+        raise NoSuchError("there is no such job", given=job_id)
+    return job

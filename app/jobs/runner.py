@@ -1,0 +1,122 @@
+"""Running one job to its end, whatever the database does meanwhile."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TypeVar
+
+from app.db.job_desk import JobDesk, JobEnd, OnFinished
+from app.errors import StoreError
+from app.jobs.job import BegunJob, JobStatus
+from app.plans.documents import compact_json
+from app.plans.store import KeyedRequest, plan_row, plan_text
+from app.problems import problem_of, worker_lost
+from app.requests.resolve import NoFiles, resolve_request
+from app.solving import Solver
+from app.telemetry import request_id
+from solver.control import Progress
+from solver.plan import Plan
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 10
+"""A job that so many workers were lost over is given up: it may be what ends them."""
+FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 5.0
+
+Result = TypeVar("Result")
+
+
+class JobLostError(Exception):
+    """The job was cancelled, or another worker has it: what is being worked out for it is of no use."""
+
+
+class WorkerStoppedError(Exception):
+    """The worker ends: the job stays for another one."""
+
+
+class JobRunner:
+    """Runs jobs for one worker; may be called by several threads at once."""
+
+    def __init__(self, desk: JobDesk, solver: Solver, *, worker: str, then: OnFinished):
+        self._desk, self._solver, self._worker, self._then = desk, solver, worker, then
+        self._stopped = threading.Event()
+
+    def __call__(self, job_id: str) -> None:
+        """Run a job. Returns when it is final, or not this worker's any more; raises WorkerStoppedError."""
+        job = self._insist(lambda: self._desk.begin(job_id, self._worker))
+        if job is None:
+            return
+        token = request_id.set(job.id)
+        try:
+            end = self._end_of(job)
+            kept = self._insist(lambda: self._desk.finish(job, end, then=self._then))
+            log.info("job ended", extra={"digest": job.digest, "status": end.status.value, "kept": kept})
+        except JobLostError:
+            log.info("job was cancelled or taken over", extra={"digest": job.digest})
+        finally:
+            request_id.reset(token)
+
+    def stop(self) -> None:
+        """Insist on nothing any more."""
+        self._stopped.set()
+
+    def _end_of(self, job: BegunJob) -> JobEnd:
+        """Solve the job's request; what can go wrong with it becomes its problem."""
+        if job.attempt > MAX_ATTEMPTS:
+            return JobEnd(JobStatus.FAILED, problem=compact_json(worker_lost(job.attempt - 1)))
+        if self._insist(lambda: self._desk.is_planned(job)):
+            return JobEnd(JobStatus.SUCCEEDED)
+        log.info("solving", extra={"digest": job.digest, "attempt": job.attempt})
+        try:
+            request = resolve_request(json.loads(job.request), files=NoFiles())
+            plan = self._solver(request, lambda progress: self._beat(job, progress))
+        except JobLostError:
+            raise
+        except Exception as error:
+            if self._stopped.is_set():
+                raise WorkerStoppedError from error
+            problem = problem_of(error)
+            log.log(logging.ERROR if problem["status"] >= 500 else logging.INFO, "job failed", exc_info=error)
+            return JobEnd(JobStatus.FAILED, problem=compact_json(problem))
+        return _success(plan, KeyedRequest(request, job.digest, job.request))
+
+    def _beat(self, job: BegunJob, progress: Progress | None) -> None:
+        try:
+            alive = self._desk.beat(job, None if progress is None else progress_text(progress))
+        except StoreError as error:
+            # The solve is worth more than one beat; when the database is back, the next one tells.
+            log.warning("no beat: %s", error)
+            return
+        if not alive:
+            raise JobLostError
+
+    def _insist(self, call: Callable[[], Result]) -> Result:
+        """Call until the database takes it: a restart, a full disk or a cut line must not lose a job."""
+        wait_s = FIRST_RETRY_S
+        while True:
+            try:
+                return call()
+            except StoreError as error:
+                log.warning("will try again: %s", error)
+            if self._stopped.wait(wait_s):
+                raise WorkerStoppedError
+            wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+
+
+def progress_text(progress: Progress) -> str:
+    """JSON of a progress, with the relative gap where there is a best and a bound."""
+    fields = asdict(progress)
+    best, bound = progress.best, progress.bound
+    gap = None if not best or bound is None else abs(best - bound) / abs(best)
+    return compact_json(fields | {"gap": gap})
+
+
+def _success(plan: Plan, key: KeyedRequest) -> JobEnd:
+    # An answer that more time could change is given, not kept.
+    if plan.is_decided:
+        return JobEnd(JobStatus.SUCCEEDED, plan=plan_row(plan, key))
+    return JobEnd(JobStatus.SUCCEEDED, answer=plan_text(plan, key))

@@ -1,0 +1,162 @@
+"""A solve in a child process of its own, with limits on wall time, CPU time and memory.
+
+A child keeps the parent free and can be ended when a solve does not come to its end. Children are forked from a server
+process that has the solver loaded, so a start costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+
+from app.errors import SolveMemoryError, SolverCrashError, SolveTimeoutError
+from app.solving import OnBeat, SolveFunction, ignore_beat, solve_here
+from costmodels.errors import MeshwrightError
+from solver.control import Progress
+from solver.plan import Plan
+from solver.request import PlanRequest
+
+GRACE_S = 30.0
+"""Time a child has after its limit to return the best plan so far and to pass the checker, before it is ended."""
+BEAT_S = 1.0
+"""How often a caller hears of a running solve."""
+PROGRESS_EVERY_S = 0.25
+PRELOADED = "app.jobs.preloaded"
+PR_SET_PDEATHSIG = 1
+"""Linux, prctl(2): the signal that a process gets when its parent ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a child may use: seconds beyond its request's time limit, and bytes of memory of its own (None: no limit)."""
+
+    grace_s: float = GRACE_S
+    memory_bytes: int | None = None
+
+
+class ChildSolver:
+    """Runs a solve for each request in a child process; may be called by several threads at once."""
+
+    def __init__(self, solve: SolveFunction = solve_here, limits: Limits | None = None, *, preload: str = "solver.api") -> None:
+        self._solve, self._limits = solve, limits or Limits()
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([preload])
+        self._running: set[ForkServerProcess] = set()
+        self._lock = threading.Lock()
+
+    def __call__(self, request: PlanRequest, on_beat: OnBeat = ignore_beat) -> Plan:
+        """The plan. Raises SolveTimeoutError or SolveMemoryError for a child that was ended, and what ``on_beat`` raises."""
+        ours, theirs = self._context.Pipe(duplex=False)
+        wall_s = request.search.time_limit_s + self._limits.grace_s
+        task = _Task(self._solve, request, cpu_s=wall_s, memory_bytes=self._limits.memory_bytes)
+        child = self._context.Process(target=_solve_and_send, args=(theirs, task), daemon=True)
+        child.start()
+        theirs.close()
+        with self._lock:
+            self._running.add(child)
+        try:
+            answer = _answer(ours, child, limit_s=wall_s, on_beat=on_beat)
+        finally:
+            child.kill()
+            child.join()
+            ours.close()
+            with self._lock:
+                self._running.discard(child)
+        if isinstance(answer, MeshwrightError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """End every child that is running; their callers get a SolverCrashError."""
+        with self._lock:
+            for child in self._running:
+                child.kill()
+
+
+@dataclass(frozen=True)
+class _Task:
+    solve: SolveFunction
+    request: PlanRequest
+    cpu_s: float
+    memory_bytes: int | None
+
+
+def _answer(messages: Connection, child: ForkServerProcess, *, limit_s: float, on_beat: OnBeat) -> Plan | MeshwrightError:
+    """What the child sends at last; its progress goes to ``on_beat``, at least once every BEAT_S."""
+    began_s = beat_s = time.monotonic()
+    news: Progress | None = None
+    while True:
+        now_s = time.monotonic()
+        if now_s - began_s >= limit_s:
+            return SolveTimeoutError(f"the solve was ended after {limit_s:g} s")
+        if now_s - beat_s >= BEAT_S:
+            on_beat(news)
+            beat_s, news = now_s, None
+        if not messages.poll(max(0.0, min(BEAT_S - (now_s - beat_s), limit_s - (now_s - began_s)))):
+            continue
+        try:
+            message: Plan | MeshwrightError | Progress = messages.recv()
+        except EOFError:
+            return _death(child)
+        if not isinstance(message, Progress):
+            return message
+        news = message
+
+
+def _death(child: ForkServerProcess) -> MeshwrightError:
+    child.join()
+    if child.exitcode == -signal.SIGXCPU:
+        return SolveTimeoutError("the solve was ended: it used all the CPU time it may")
+    return SolverCrashError(f"the solve ended without an answer (exit code {child.exitcode})")
+
+
+def _solve_and_send(messages: Connection, task: _Task) -> None:
+    """In the child: solve within the limits, and send progress and the answer."""
+    _die_with_parent()
+    resource.setrlimit(resource.RLIMIT_CPU, (int(task.cpu_s) + 1, int(task.cpu_s) + 2))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if task.memory_bytes is not None:
+        # Data, not address space: libraries reserve gigabytes of addresses that they never touch.
+        resource.setrlimit(resource.RLIMIT_DATA, (task.memory_bytes, task.memory_bytes))
+    answer: Plan | MeshwrightError
+    try:
+        answer = task.solve(task.request, _Throttle(messages.send))
+    except MeshwrightError as error:
+        answer = error
+    except MemoryError:
+        answer = SolveMemoryError(f"the solve needs more than {task.memory_bytes} bytes of memory, which is all it may use")
+    except Exception as error:
+        # What crosses the pipe must unpickle over there whatever it was here.
+        answer = SolverCrashError(f"the solve failed: {type(error).__name__}: {error}")
+    messages.send(answer)
+    messages.close()
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end this process when the fork server ends, as it does when the worker was killed."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class _Throttle:
+    """Passes on the first of many progresses in each PROGRESS_EVERY_S."""
+
+    def __init__(self, send: Callable[[Progress], None]):
+        self._send, self._next_s = send, 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + PROGRESS_EVERY_S
+            self._send(progress)
