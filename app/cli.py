@@ -100,6 +100,21 @@ def predict(
 
 @cli.command()
 @exits
+def simulate(
+    request: RequestPath,
+    plan_file: Annotated[str, typer.Option("--plan", metavar="PLAN", help="Plan file, or - for stdin.")],
+    as_json: AsJson = False,
+) -> int:
+    """Simulate a serving plan: percentiles, queue and utilisation over time."""
+    from app.commands.planning import Output
+    from app.commands.simulating import run_simulate
+
+    _settings()
+    return run_simulate(request, plan_file, Output.JSON if as_json else Output.PAGE)
+
+
+@cli.command()
+@exits
 def export(
     plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
     launcher: Annotated[LauncherName, typer.Option("--to", help="Launcher to write for.")],

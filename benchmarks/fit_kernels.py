@@ -47,7 +47,7 @@ MEMORY_CLOCK_S = 2.5e-6
 # The unit of host work (solver/training/host.py), and where it is from.
 AMPERE_HOST = (
     2.5e-5,
-    "the unit of host work (solver/training/host.py), set on A100 nodes by vTrain (MICRO'24) and Megatron-LM's functional tests",
+    "the unit of host work (solver/training/host.py), set on A100 nodes by vTrain (MICRO'24) and Megatron-LM's tests",
 )
 HOPPER_HOST = (
     2.0e-5,

@@ -51,13 +51,16 @@ STAND_IN_ERROR_FACTOR = 2.0
 """A curve used for another format states twice its error; bf16 and fp16, which run alike, state their own."""
 
 
-def matmul_s(device: Device, dtype: DType, m: Sizes, n: Sizes, k: Sizes, *, batch: Sizes = 1) -> Seconds:
+def matmul_s(
+    device: Device, dtype: DType, m: Sizes, n: Sizes, k: Sizes, *, batch: Sizes = 1, weight_bytes: float | None = None
+) -> Seconds:
     """Seconds of ``batch`` products (m, k) x (k, n) of inputs in ``dtype``, outputs in 16 bits.
 
-    Arrays broadcast together; plain numbers give a float. Raises ClusterError when the device lacks the format.
+    Arrays broadcast together; plain numbers give a float. ``weight_bytes`` is the width of a weight that is stored narrower
+    than it computes (weight-only quantisation). Raises ClusterError when the device lacks the format.
     """
     fitted, _ = _curve(kernel_calibration(device.calibration).gemm, dtype, device)
-    silicon = Silicon(device.peak(dtype), device.memory_bytes_per_s, dtype.size_bytes)
+    silicon = Silicon(device.peak(dtype), device.memory_bytes_per_s, weight_bytes or dtype.size_bytes)
     if _plain(m, n, k, batch):
         return float(gemm_s(float(m), float(n), float(k), float(batch), fitted.curve, silicon))
     (rows, columns, inner, batches), shape = _columns(m, n, k, batch)

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class ServingEngine(StrEnum):
+    """Engines whose habits are known."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TENSORRT_LLM = "tensorrt-llm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +47,9 @@ ENGINE_VLLM = EngineProfile(
 # default; SGLang v0.4 announcement, zero-overhead batch scheduler).
 ENGINE_TENSORRT_LLM = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0)
 ENGINE_SGLANG = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0)
+
+ENGINE_PROFILES: Mapping[ServingEngine, EngineProfile] = {
+    ServingEngine.VLLM: ENGINE_VLLM,
+    ServingEngine.SGLANG: ENGINE_SGLANG,
+    ServingEngine.TENSORRT_LLM: ENGINE_TENSORRT_LLM,
+}

@@ -68,9 +68,9 @@ def fit_gemm(m: Floats, n: Floats, k: Floats, seconds: Floats, *, silicon: Silic
         (2e-7, 2.5e-6, 3e-5), (1.0, 100.0, 2000.0), (1e-3, 0.8, 1.0), (1e-7, 2e-6, 2e-5), (1e12, 1.5e13, 6e13),
         (0.2, 0.8, 1.0), (0.01, 0.3, 4.0), *tiles,
     ]  # fmt: skip
-    chosen = _sample(len(m), seed)
+    chosen = sample(len(m), seed)
     picked = (m[chosen], n[chosen], k[chosen], ones[chosen])
-    x = _fit_constants(lambda x: gemms_s(*picked, curve_of(x), silicon), seconds[chosen], bounds)
+    x = fit_constants(lambda x: gemms_s(*picked, curve_of(x), silicon), seconds[chosen], bounds)
     curve = curve_of(x)
     residual = np.log(seconds / gemms_s(m, n, k, ones, curve, silicon))
     rows = np.where(m > 64, np.ceil(m / 64) * 64, np.where(m > 16, np.ceil(m / 16) * 16, m))
@@ -100,8 +100,8 @@ def fit_prefill(shapes: Floats, seconds: Floats, *, silicon: Silicon, cores: int
         )
 
     bounds = [(1e-6, 1e-5, 4e-5), (0.05, 0.6, 1.0), (1.0, 200.0, 5000.0), (1e-3, 0.5, 1.0), (0.1, 0.6, 1.0)]
-    chosen = _sample(len(seconds), seed)
-    curve = curve_of(_fit_constants(lambda x: prefills_s(shapes[chosen], curve_of(x), silicon), seconds[chosen], bounds))
+    chosen = sample(len(seconds), seed)
+    curve = curve_of(fit_constants(lambda x: prefills_s(shapes[chosen], curve_of(x), silicon), seconds[chosen], bounds))
     residual = np.log(seconds / prefills_s(shapes, curve, silicon))
     points = (np.log2(shapes[:, 1]), np.log2(shapes[:, 3] * shapes[:, 4]), np.log2(shapes[:, 4] / shapes[:, 5]))
     (table,) = _fit_tables([_design(points, (curve.log2_queries, curve.log2_heads, curve.log2_group))], residual)
@@ -120,8 +120,8 @@ def fit_decode(shapes: Floats, seconds: Floats, *, silicon: Silicon, cores: int,
         return nothing._replace(launch_s=x[0], memory_efficiency=x[1], saturating_waves=x[2], peak_efficiency=x[3], head_s=x[4])
 
     bounds = [(1e-6, 1e-5, 4e-5), (0.1, 0.7, 1.0), (0.01, 0.5, 10.0), (1e-3, 0.1, 1.0), (1e-11, 5e-10, 2e-8)]
-    chosen = _sample(len(seconds), seed)
-    curve = curve_of(_fit_constants(lambda x: decodes_s(shapes[chosen], curve_of(x), silicon), seconds[chosen], bounds))
+    chosen = sample(len(seconds), seed)
+    curve = curve_of(fit_constants(lambda x: decodes_s(shapes[chosen], curve_of(x), silicon), seconds[chosen], bounds))
     residual = np.log(seconds / decodes_s(shapes, curve, silicon))
     points = (np.log2(shapes[:, 2]), np.log2(shapes[:, 3] * shapes[:, 5]), np.log2(shapes[:, 4] / shapes[:, 5]))
     (table,) = _fit_tables([_design(points, (curve.log2_keys, curve.log2_heads, curve.log2_group))], residual)
@@ -134,17 +134,16 @@ def fit_memory(moved_bytes: Floats, seconds: Floats, *, bytes_per_s: float) -> M
     def predict(x: Floats) -> Floats:
         return np.asarray(x[0] + moved_bytes / (x[1] * bytes_per_s))
 
-    launch_s, efficiency = _fit_constants(predict, seconds, [(2e-7, 2e-6, 2e-5), (0.1, 0.7, 1.0)])
+    launch_s, efficiency = fit_constants(predict, seconds, [(2e-7, 2e-6, 2e-5), (0.1, 0.7, 1.0)])
     return MemoryCurve(float(launch_s), float(efficiency))
 
 
-def _sample(rows: int, seed: int) -> NDArray[np.int64]:
+def sample(rows: int, seed: int) -> NDArray[np.int64]:
+    """Indices of the rows that constants are fitted to."""
     return np.sort(np.random.default_rng(seed).permutation(rows)[:ROWS_FOR_CONSTANTS])
 
 
-def _fit_constants(
-    predict: Callable[[Floats], Floats], seconds: Floats, bounds: Sequence[tuple[float, float, float]]
-) -> Floats:
+def fit_constants(predict: Callable[[Floats], Floats], seconds: Floats, bounds: Sequence[tuple[float, float, float]]) -> Floats:
     """Constants within (low, start, high) that make predicted times fit, searched on a log scale."""
     low, start, high = np.log(np.array(bounds).T)
 
@@ -153,6 +152,11 @@ def _fit_constants(
 
     found = least_squares(log_ratios, start, bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE, max_nfev=40)
     return np.asarray(np.exp(found.x))
+
+
+def fit_table(points: tuple[Floats, ...], nodes: tuple[Floats, ...], residual: Floats) -> Floats:
+    """Node values, flat, of one table whose interpolation at ``points`` fits the residual."""
+    return _fit_tables([_design(points, nodes)], residual)[0]
 
 
 def _design(points: tuple[Floats, ...], nodes: tuple[Floats, ...]) -> csr_matrix:

@@ -10,7 +10,7 @@ from costmodels.errors import PlanRejectedError
 from solver.control import OnProgress, Stop
 from solver.plan import Plan
 from solver.request import PlanRequest, TrainingWorkload
-from solver.serving import plan_serving, predict_serving
+from solver.serving import ServingSimulation, plan_serving, predict_serving, simulate_serving
 from solver.training import plan_training, predict_training
 from solver.verify import check
 
@@ -31,6 +31,16 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
         listed = "; ".join(f"{v.rule} at {v.where}: {v.message}" for v in violations[:5])
         raise PlanRejectedError(f"the checker refused the plan ({len(violations)} violations): {listed}")
     return plan
+
+
+def simulate(request: PlanRequest, plan: Plan) -> ServingSimulation:
+    """The given serving plan under the request's load: percentiles, and queue and utilisation over time.
+
+    Raises WorkloadError for a training request, PlanFileError when the plan does not belong to the request, InfeasibleError
+    when it does not fit in memory.
+    """
+    with calibrations_in_force(request.calibrations):
+        return simulate_serving(request, plan)
 
 
 def predict(request: PlanRequest, plan: Plan) -> Plan:

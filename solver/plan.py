@@ -75,7 +75,11 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """Degrees of the mesh axes."""
+    """Degrees of the mesh axes.
+
+    Serving: ``dp`` are replicas; a pipeline stage of a replica has tp x kvp x attention_dp ranks. ``kvp`` ranks split each
+    cache along the sequence, ``attention_dp`` groups run attention for requests of their own, ``ep`` groups hold experts.
+    """
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -84,6 +88,8 @@ class Axes:
     pp: int = 1
     cp: int = 1
     ep: int = 1
+    attention_dp: int = 1
+    kvp: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ digest of the request, so a change of a default is a change of schema version.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -14,10 +15,14 @@ from annotated_types import Interval, Len
 
 from costmodels.calibration import Calibration
 from costmodels.cluster import Cluster
+from costmodels.engine_profile import ServingEngine
 from costmodels.errors import WorkloadError
+from costmodels.expert_routing import BALANCED, ExpertRouting
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
+from costmodels.serving_precision import Quantised
 from costmodels.units import STRICT_RECORD, DType, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from costmodels.weight_format import WeightFormat
 from solver.graph import ModelGraph
 
 REQUEST_SCHEMA = "meshwright.request/1"
@@ -185,11 +190,25 @@ class EmpiricalLength:
 Length = FixedLength | LognormalLength | EmpiricalLength
 
 
+WEIGHT_FORMATS: Mapping[DType, tuple[WeightFormat, ...]] = {
+    DType.BF16: (WeightFormat.BF16, WeightFormat.INT8, WeightFormat.INT4),
+    DType.FP16: (WeightFormat.FP16, WeightFormat.INT8, WeightFormat.INT4),
+    DType.FP8: (WeightFormat.FP8, WeightFormat.FP8_BLOCK),
+    DType.FP4: (WeightFormat.NVFP4, WeightFormat.MXFP4),
+}
+"""Formats that weights can be stored in, by the precision that they compute in; the first is the default."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServingWorkload:
     """Serving: requests of a prompt and an output length, and how they arrive. A trace has its own lengths.
 
+    precision          format that the layers' products compute in; fp4 computes in 16 bits on devices without it
+    kv_dtype           format of the cache, by default that of what is not quantised
     prefix_hit_ratio   share of each prompt whose keys and values are in the prefix cache already
+    weights            format that quantised weights are stored in, by default the precision's own
+    quantised          which weights are
+    experts            how tokens spread over routed experts, and copies of hot ones
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -201,6 +220,9 @@ class ServingWorkload:
     precision: DType = DType.BF16
     kv_dtype: DType | None = None
     prefix_hit_ratio: Fraction = 0.0
+    weights: WeightFormat | None = None
+    quantised: Quantised = Quantised.PROJECTIONS
+    experts: ExpertRouting = BALANCED
 
     def __post_init__(self) -> None:
         traced = isinstance(self.arrivals, TraceArrivals)
@@ -209,9 +231,20 @@ class ServingWorkload:
                 raise WorkloadError(f"{name} does not go with a trace, which has lengths of its own", given=length)
             if not traced and length is None:
                 raise WorkloadError(f"{name} is missing", allowed="fixed, mean and p95, or empirical; only a trace has its own")
-        _require_one_of("precision", self.precision, (DType.BF16, DType.FP16, DType.FP8))
+        _require_one_of("precision", self.precision, tuple(WEIGHT_FORMATS))
         if self.kv_dtype is not None:
             _require_one_of("kv_dtype", self.kv_dtype, (DType.BF16, DType.FP16, DType.FP8))
+        if self.weight_format not in WEIGHT_FORMATS[self.precision]:
+            raise WorkloadError(
+                "weights of this format do not compute in this precision",
+                given={"weights": self.weight_format.value, "precision": self.precision.value},
+                allowed=", ".join(weights.value for weights in WEIGHT_FORMATS[self.precision]),
+            )
+
+    @property
+    def weight_format(self) -> WeightFormat:
+        """How quantised weights are stored: as named, else the first format of the precision."""
+        return self.weights or WEIGHT_FORMATS[self.precision][0]
 
 
 Workload = TrainingWorkload | ServingWorkload
@@ -233,7 +266,9 @@ class Slo:
 class Search:
     """The space and its restrictions. An empty tuple does not restrict.
 
+    engine                       serving engine whose layouts compete and whose host times count
     dp, tp, pp, cp, microbatch   allowed degrees and micro-batch sizes
+    ep, attention_dp, kvp        allowed degrees of serving layouts
     recompute, zero_stages       allowed memory choices
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
@@ -243,10 +278,14 @@ class Search:
 
     space: Space = Space.LAUNCHABLE
     launcher: Launcher = Launcher.MEGATRON_LM
+    engine: ServingEngine = ServingEngine.VLLM
     dp: tuple[PositiveInt, ...] = ()
     tp: tuple[PositiveInt, ...] = ()
     pp: tuple[PositiveInt, ...] = ()
     cp: tuple[PositiveInt, ...] = ()
+    ep: tuple[PositiveInt, ...] = ()
+    attention_dp: tuple[PositiveInt, ...] = ()
+    kvp: tuple[PositiveInt, ...] = ()
     microbatch: tuple[PositiveInt, ...] = ()
     recompute: tuple[Recompute, ...] = ()
     zero_stages: tuple[NonNegativeInt, ...] = ()

@@ -5,13 +5,16 @@ Rules are those of vllm/config (parallel, model and scheduler) and vllm/engine/a
 
 from __future__ import annotations
 
+import json
 import math
 
 from app.exporters.command import ShellVariable, Words, command_text, flag
 from app.exporters.export import Export
 from app.exporters.shape import is_layer
+from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ExportError
 from costmodels.units import DType
+from costmodels.weight_format import WeightFormat
 from solver.plan import Plan
 from solver.request import EmpiricalLength, FixedLength, Launcher, Length, PlanRequest, ServingWorkload, TraceArrivals
 
@@ -24,11 +27,14 @@ def export_vllm(plan: Plan, request: PlanRequest) -> Export:
     """Flags of the layout, the scheduler and memory."""
     workload, layout, axes = request.workload, plan.serving, plan.axes
     assert isinstance(workload, ServingWorkload) and layout is not None and axes is not None
-    together = replicas_share_a_node(plan, request)
+    _require_vllm(request)
+    together = replicas_share_a_server(plan, request)
     parts = [
         ("vllm", "serve", f"./{plan.model}"),
-        flag("tensor-parallel-size", axes.tp),
+        flag("tensor-parallel-size", axes.tp * axes.kvp),
+        *([flag("decode-context-parallel-size", axes.kvp)] if axes.kvp > 1 else []),
         flag("pipeline-parallel-size", axes.pp),
+        *_expert_words(plan, request),
         *([flag("data-parallel-size", layout.replicas)] if together and layout.replicas > 1 else []),
         *_node_words(plan, request),
         (*flag("max-num-seqs", layout.max_num_seqs), *flag("max-num-batched-tokens", layout.max_num_batched_tokens)),
@@ -46,9 +52,41 @@ def export_vllm(plan: Plan, request: PlanRequest) -> Export:
     )
 
 
-def replicas_share_a_node(plan: Plan, request: PlanRequest) -> bool:
-    """Whether all replicas fit on the first node, so that one server runs them all."""
-    return plan.devices <= request.cluster.groups[0].node.devices_per_node
+def _require_vllm(request: PlanRequest) -> None:
+    if request.search.engine is not ServingEngine.VLLM:
+        raise ExportError(
+            "the plan is for another engine",
+            given=request.search.engine.value,
+            allowed=ServingEngine.VLLM.value,
+            remedy="plan with search.engine vllm",
+        )
+
+
+def replicas_share_a_server(plan: Plan, request: PlanRequest) -> bool:
+    """Whether one server runs all replicas: they fit on the first node, and share nothing.
+
+    Data-parallel ranks of a model with experts share those, so its replicas are servers of their own.
+    """
+    return plan.devices <= request.cluster.groups[0].node.devices_per_node and "experts" not in request.model.dims
+
+
+def _expert_words(plan: Plan, request: PlanRequest) -> list[Words]:
+    """Attention groups are data-parallel ranks that share experts, over several nodes if need be."""
+    axes, workload = plan.axes, request.workload
+    assert axes is not None and isinstance(workload, ServingWorkload)
+    words: list[Words] = []
+    if axes.attention_dp > 1:
+        words.append(flag("data-parallel-size", axes.attention_dp))
+    here = request.cluster.groups[0].node.devices_per_node // (axes.tp * axes.kvp)
+    if axes.attention_dp > here:
+        words.append((*flag("data-parallel-size-local", here), *flag("data-parallel-start-rank", ShellVariable("FIRST_RANK"))))
+        words.append(flag("data-parallel-address", ShellVariable("MASTER_ADDR")))
+    if axes.ep > 1:
+        words.append(flag("enable-expert-parallel"))
+    if workload.experts.redundant_experts:
+        config = json.dumps({"num_redundant_experts": workload.experts.redundant_experts})
+        words.append((*flag("enable-eplb"), *flag("eplb-config", config)))
+    return words
 
 
 def memory_utilisation(plan: Plan, request: PlanRequest) -> float:
@@ -71,7 +109,7 @@ def _node_words(plan: Plan, request: PlanRequest) -> list[Words]:
     axes = plan.axes
     assert axes is not None
     per_node = request.cluster.groups[0].node.devices_per_node
-    n_nodes = math.ceil(axes.tp * axes.pp / per_node)
+    n_nodes = math.ceil(axes.tp * axes.kvp * axes.pp / per_node)
     if n_nodes == 1:
         return []
     return [
@@ -102,13 +140,13 @@ def _longest(length: Length | None) -> int | None:
 def _precision_words(workload: ServingWorkload) -> list[Words]:
     words = []
     match workload.precision:
-        case DType.FP8:
+        case DType.FP8 if workload.weight_format is WeightFormat.FP8:
             words.append((*flag("dtype", "bfloat16"), *flag("quantization", "fp8")))
         case DType.FP16:
             words.append(flag("dtype", "float16"))
         case _:
             words.append(flag("dtype", "bfloat16"))
-    if (workload.kv_dtype or workload.precision) is DType.FP8:
+    if workload.kv_dtype is DType.FP8:
         words.append(flag("kv-cache-dtype", "fp8"))
     return words
 
@@ -126,19 +164,33 @@ def _environment(plan: Plan, request: PlanRequest) -> tuple[tuple[str, str], ...
 def _assumptions(plan: Plan, request: PlanRequest, *, together: bool) -> tuple[str, ...]:
     layout, axes = plan.serving, plan.axes
     assert layout is not None and axes is not None
+    devices = axes.tp * axes.kvp * axes.attention_dp * axes.pp
     said = [f"./{plan.model} stands for the directory or the Hugging Face name of the checkpoint"]
     if layout.replicas > 1 and not together:
         said.append(
-            f"this is one replica of {layout.replicas}, on {axes.tp * axes.pp} devices: start it {layout.replicas} times, "
+            f"this is one replica of {layout.replicas}, on {devices} devices: start it {layout.replicas} times, "
             "each on devices and a port of its own, behind a load balancer that spreads requests evenly"
         )
-    if axes.tp * axes.pp > request.cluster.groups[0].node.devices_per_node:
+    per_node = request.cluster.groups[0].node.devices_per_node
+    if axes.attention_dp > 1 and devices > per_node:
+        here = per_node // (axes.tp * axes.kvp)
+        said.append(
+            f"run it on every node of the replica, with --headless on all but the first; FIRST_RANK is {here} times the node's "
+            "number, from 0; MASTER_ADDR is the address of node 0"
+        )
+    elif devices > per_node:
         said.append(
             "run it on every node of the replica, with --headless on all but the first; NODE_RANK counts them from 0, "
             "MASTER_ADDR is the address of node 0"
         )
     workload = request.workload
     assert isinstance(workload, ServingWorkload)
+    if workload.weight_format not in (WeightFormat.BF16, WeightFormat.FP16, WeightFormat.FP8):
+        said.append(
+            f"the checkpoint stores its weights in {workload.weight_format.value}; vLLM reads that from its config.json"
+        )
+    if axes.attention_dp > 1:
+        said.append("--max-num-seqs and --max-num-batched-tokens are those of each of the data-parallel ranks")
     if not _length_words(workload):
         said.append("lengths have no upper end: --max-model-len is left at the model's own, which must fit the KV cache")
     return tuple(said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -151,11 +152,11 @@ def refusal_notes(refused: Sequence[Refused]) -> tuple[str, ...]:
 
 
 def _names(layouts: Sequence[Layout]) -> str:
-    """Layouts by tp, with their pipelines: "tp 1 with pp 2, 3, 4; tp 2 with pp 1"."""
-    pipelines: dict[tuple[str, int], list[str]] = {}
+    """Layouts by the ranks of a stage, with their pipelines: "tp 1 with pp 2, 3, 4; tp 2 with pp 1"."""
+    pipelines: dict[tuple[str, str], list[str]] = {}
     for layout in layouts:
-        pipelines.setdefault((layout.group.name, layout.tp), []).append(str(layout.pp))
-    return "; ".join(f"{group}: tp {tp} with pp {', '.join(pp)}" for (group, tp), pp in pipelines.items())
+        pipelines.setdefault((layout.group.name, replace(layout, pp=1).name), []).append(str(layout.pp))
+    return "; ".join(f"{group}: {ranks} with pp {', '.join(pp)}" for (group, ranks), pp in pipelines.items())
 
 
 def frontier(result: SearchResult, evaluator: Evaluator) -> tuple[FrontierPoint, ...]:
@@ -187,7 +188,8 @@ def _figures(measured: Measured, lead: str) -> str:
 
 
 def _axes(layout: Layout, replicas: int) -> Axes:
-    return Axes(dp=replicas, tp=layout.tp, pp=layout.pp)
+    grid = layout.grid
+    return Axes(dp=replicas, tp=grid.tp, pp=layout.pp, ep=grid.ep, attention_dp=grid.attention_dp, kvp=grid.kvp)
 
 
 def _memory(measured: Measured) -> list[StageMemory]:
@@ -221,9 +223,10 @@ def _stages(found: Found, evaluator: Evaluator) -> tuple[Stage, ...]:
 def _devices(layout: Layout, replicas: int, stage: int) -> tuple[DeviceRange, ...]:
     """Ranks of one stage in every replica; replicas of one stage lie next to each other and make one range."""
     if layout.pp == 1:
-        return (DeviceRange(layout.first_rank, replicas * layout.tp),)
-    firsts = (layout.first_rank + replica * layout.devices + stage * layout.tp for replica in range(replicas))
-    return tuple(DeviceRange(first, layout.tp) for first in firsts)
+        return (DeviceRange(layout.first_rank, replicas * layout.grid.ranks),)
+    ranks = layout.grid.ranks
+    firsts = (layout.first_rank + replica * layout.devices + stage * ranks for replica in range(replicas))
+    return tuple(DeviceRange(first, ranks) for first in firsts)
 
 
 def _decode_stage_s(found: Found, evaluator: Evaluator) -> np.ndarray:

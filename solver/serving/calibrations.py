@@ -36,7 +36,7 @@ def _errors(request: PlanRequest, device: Device) -> list[tuple[KernelKind | Vec
     precision = serving_precision(request.workload)
     head_dim = request.model.dims.get("head_dim", 128)
     used: list[tuple[KernelKind | VectorKernel, DType]] = [
-        (KernelKind.GEMM, precision.weights),
+        (KernelKind.GEMM, precision.weights.computed_in(device)),
         (KernelKind.GEMM, precision.activations),
         (KernelKind.PREFILL_ATTENTION, precision.activations),
         (KernelKind.DECODE_ATTENTION, precision.kv),

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from costmodels.cluster import Cluster, GroupTopology, group_topology
 from costmodels.collectives import Collective, collective_s
-from costmodels.engine_profile import ENGINE_VLLM, EngineProfile
+from costmodels.engine_profile import ENGINE_PROFILES, EngineProfile
 from costmodels.inference import BlockTimes, TableRange, block_times, step_times
 from costmodels.memory import framework_overhead_bytes
 from costmodels.operators import BATCH, SEQ
 from costmodels.queueing.step_times import StepTimes
-from costmodels.serving_memory import BlockMemory, block_memory, kv_tokens_that_fit
+from costmodels.serving_experts import Company
+from costmodels.serving_memory import BlockMemory, CacheBytes, block_memory
+from costmodels.serving_operators import ServedOn
+from costmodels.stage_ranks import stage_ranks
+from costmodels.tensor_parallel import RankGrid
 from solver.graph import ModelGraph
 from solver.plan import LayerSpan, StageMemory
 from solver.request import PlanRequest, ServingWorkload
@@ -24,27 +28,31 @@ class StageNeeds:
     """Memory that a stage needs before any cache, on its fullest device; workspace grows with the token limit."""
 
     weights_bytes: float
-    kv_bytes_per_token: float
+    cache: CacheBytes
     token_bytes: float
     logits_bytes: float
 
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """A replica of a layout: layers and needs of its stages, step times, and what its devices offer."""
+    """A replica of a layout: layers and needs of its stages, step times, and what its devices offer.
+
+    ``times`` are those of an attention group among others alike, ``alone_times`` of one whose companions are idle.
+    """
 
     layout: Layout
     spans: tuple[tuple[LayerSpan, ...], ...]
     needs: tuple[StageNeeds, ...]
     times: StepTimes
+    alone_times: StepTimes
     capacity_bytes: float
     overhead_bytes: float
     memory_share: float
 
     @property
-    def key(self) -> tuple[str, int, int]:
+    def key(self) -> tuple[str, int, int, int, int, int]:
         """What tells the engines of a request apart."""
-        return self.layout.group.name, self.layout.tp, self.layout.pp
+        return self.layout.key
 
     def fixed_bytes(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> float:
         """Weights, workspace and overhead of a stage."""
@@ -56,11 +64,12 @@ class Engine:
         return min(self.capacity_bytes, self.layout.group.node.device.memory_bytes * self.memory_share)
 
     def kv_tokens(self, *, step_tokens: int, sequences: int) -> int:
-        """Tokens that the cache of a replica holds: those of its fullest stage."""
+        """Tokens that the cache of an attention group holds: those of its fullest stage."""
         return min(
-            kv_tokens_that_fit(
+            stage.cache.tokens_that_fit(
                 self.usable_bytes() - self.fixed_bytes(stage, step_tokens=step_tokens, sequences=sequences),
-                stage.kv_bytes_per_token,
+                sequences=sequences,
+                step_tokens=step_tokens,
             )
             for stage in self.needs
         )
@@ -76,12 +85,12 @@ class Engine:
             transient_bytes=step_tokens * stage.token_bytes + sequences * stage.logits_bytes,
             overhead_bytes=self.overhead_bytes,
             capacity_bytes=self.capacity_bytes,
-            kv_cache_bytes=tokens * stage.kv_bytes_per_token if stage.kv_bytes_per_token else 0.0,
+            kv_cache_bytes=stage.cache.bytes_of(tokens, sequences=sequences, step_tokens=step_tokens),
         )
 
 
 class EngineBuilder:
-    """Builds engines of one request; tables of a block are made once for each device and tp."""
+    """Builds engines of one request; tables of a block are made once for each device and grid of ranks."""
 
     def __init__(
         self,
@@ -90,67 +99,77 @@ class EngineBuilder:
         sequence_tokens: int,
         step_tokens: int = STEP_TOKENS[-1],
         sequences: int = SEQUENCES[-1],
-        profile: EngineProfile = ENGINE_VLLM,
+        profile: EngineProfile | None = None,
     ):
         assert isinstance(request.workload, ServingWorkload)
         self._model: ModelGraph = request.model
         self._cluster: Cluster = request.cluster
-        self._profile = profile
+        self._profile = profile or ENGINE_PROFILES[request.search.engine]
         self._precision = serving_precision(request.workload)
+        self._routing = request.workload.experts
         self._range = TableRange(step_tokens, sequences, sequence_tokens)
-        self._times: dict[tuple[str, int], Mapping[str, BlockTimes]] = {}
-        self._memory: dict[int, Mapping[str, BlockMemory]] = {}
+        self._times: dict[tuple[str, RankGrid], Mapping[str, BlockTimes]] = {}
+        self._memory: dict[RankGrid, Mapping[str, BlockMemory]] = {}
 
     def engine(self, layout: Layout) -> Engine:
         """The engine of a layout. Raises ClusterError when the device lacks the precision."""
         spans = pipeline_stages(self._model, layout.pp)
-        times, memory = self._block_times(layout), self._block_memory(layout.tp)
+        times, memory = self._block_times(layout), self._block_memory(layout.grid)
         links = [self._link(layout, stage) for stage in range(layout.pp - 1)]
         device = layout.group.node.device
-        # One communicator for tp, one for the pipeline.
-        communicators = (layout.tp > 1) + (layout.pp > 1)
-        return Engine(
-            layout=layout,
-            spans=spans,
-            needs=tuple(_stage_needs(stage, memory) for stage in spans),
-            times=step_times(
+
+        def added_up(company: Company) -> StepTimes:
+            return step_times(
                 [[(times[span.block], span.count) for span in stage] for stage in spans],
                 boundary_elements=self._boundary_elements(),
                 links=links,
                 precision=self._precision,
                 engine=self._profile,
                 table_range=self._range,
-            ),
+                company=company,
+            )
+
+        alike = added_up(Company.ALIKE)
+        grid = layout.grid
+        # One communicator each for dense ranks, kvp, the stage's experts and the pipeline.
+        communicators = (grid.dense_tp > 1) + (grid.kvp > 1) + (grid.ranks > grid.dense_tp) + (layout.pp > 1)
+        return Engine(
+            layout=layout,
+            spans=spans,
+            needs=tuple(_stage_needs(stage, memory) for stage in spans),
+            times=alike,
+            alone_times=added_up(Company.IDLE) if layout.schedulers > 1 else alike,
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
             overhead_bytes=framework_overhead_bytes(communicators=communicators),
             memory_share=self._profile.memory_share,
         )
 
     def _block_times(self, layout: Layout) -> Mapping[str, BlockTimes]:
-        key = (layout.group.name, layout.tp)
+        key = (layout.group.name, layout.grid)
         if key not in self._times:
-            topology = group_topology(self._cluster, n=layout.tp, stride=1, first=layout.first_rank)
+            on = ServedOn(
+                dims=self._model.dims,
+                device=layout.group.node.device,
+                ranks=stage_ranks(self._cluster, layout.grid, first=layout.first_rank),
+                precision=self._precision,
+            )
             self._times[key] = {
                 block.name: block_times(
-                    block.operators,
-                    self._model.dims,
-                    device=layout.group.node.device,
-                    tp_topology=topology,
-                    precision=self._precision,
-                    engine=self._profile,
-                    table_range=self._range,
+                    block.operators, on, engine=self._profile, table_range=self._range, routing=self._routing
                 )
                 for block in self._model.blocks
             }
         return self._times[key]
 
-    def _block_memory(self, tp: int) -> Mapping[str, BlockMemory]:
-        if tp not in self._memory:
-            self._memory[tp] = {
-                block.name: block_memory(block.operators, self._model.dims, tp=tp, precision=self._precision)
+    def _block_memory(self, grid: RankGrid) -> Mapping[str, BlockMemory]:
+        if grid not in self._memory:
+            self._memory[grid] = {
+                block.name: block_memory(
+                    block.operators, self._model.dims, grid=grid, precision=self._precision, routing=self._routing
+                )
                 for block in self._model.blocks
             }
-        return self._memory[tp]
+        return self._memory[grid]
 
     def _link(self, layout: Layout, stage: int) -> GroupTopology:
         """Topology between a stage and the next, in the replica where it is slowest (replicas may lie across nodes)."""
@@ -160,8 +179,8 @@ class EngineBuilder:
             group_topology(
                 self._cluster,
                 n=2,
-                stride=layout.tp,
-                first=layout.first_rank + replica * layout.devices + stage * layout.tp,
+                stride=layout.grid.ranks,
+                first=layout.first_rank + replica * layout.devices + stage * layout.grid.ranks,
             )
             for replica in sorted(offsets.values())
         ]
@@ -183,9 +202,12 @@ def _stage_needs(stage: tuple[LayerSpan, ...], memory: Mapping[str, BlockMemory]
         for owner, size in memory[span.block].tied_bytes.items()
         if owner.split("/")[0] not in here
     }
+    cache = CacheBytes()
+    for span in stage:
+        cache = cache.plus(memory[span.block].cache, times=span.count)
     return StageNeeds(
         weights_bytes=sum(span.count * memory[span.block].weights_bytes for span in stage) + sum(tied.values()),
-        kv_bytes_per_token=sum(span.count * memory[span.block].kv_bytes_per_token for span in stage),
+        cache=cache,
         token_bytes=max(memory[span.block].token_bytes for span in stage),
         logits_bytes=max(memory[span.block].logits_bytes for span in stage),
     )

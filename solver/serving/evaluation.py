@@ -10,6 +10,7 @@ import numpy as np
 from costmodels.queueing.analytic import AnalyticFigures, predict, predict_closed
 from costmodels.queueing.load import RequestStream, TokenCount, cached_tokens
 from costmodels.queueing.simulation import (
+    NO_TARGETS,
     Admission,
     BatchLimits,
     SimulationResult,
@@ -41,12 +42,12 @@ MAX_UTILISATION = 0.97
 P95 = 0.95
 
 
-CandidateKey = tuple[str, int, int, int, int]
+CandidateKey = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An engine with its batch limits; replicas and rate come later."""
+    """An engine with the batch limits of each of its attention groups; replicas and rate come later."""
 
     engine: Engine
     step_tokens: int
@@ -74,7 +75,7 @@ class Alone:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A candidate, simulated with its share of a load.
+    """A candidate, simulated with its share of a load, which the attention groups of a replica share evenly in turn.
 
     ``keeps`` is true when the percentiles of the short simulation and the upper ends of the confidence intervals of the long
     one meet the targets, and the load is below MAX_UTILISATION (clients of a closed loop wait instead, so it does not bind
@@ -118,7 +119,7 @@ class Evaluator:
     _measured: dict[tuple[CandidateKey, tuple[float, int]], Measured] = field(default_factory=dict)
     _rate_bound: dict[CandidateKey, float] = field(default_factory=dict)
     _capacity: dict[CandidateKey, float] = field(default_factory=dict)
-    _alone: dict[tuple[tuple[str, int, int], int], Alone] = field(default_factory=dict)
+    _alone: dict[tuple[CandidateKey, int], Alone] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.traffic = Traffic(self.workload, self.seed, REQUESTS)
@@ -128,6 +129,7 @@ class Evaluator:
 
     def expected(self, candidate: Candidate, share: Share) -> AnalyticFigures:
         """What the analytic model thinks of a candidate under a load."""
+        share = _of_a_group(candidate, share)
         load, times = self.traffic.load_of(share), candidate.engine.times
         if self.traffic.is_closed:
             return predict_closed(times, load, candidate.limits, clients=self.traffic.clients(share))
@@ -158,13 +160,13 @@ class Evaluator:
             cached = cached_tokens(np.array([prompt]), self.workload.prefix_hit_ratio)
             stream = RequestStream(np.zeros(1), np.array([prompt]), np.array([output]), cached)
             everything = Window(warm_up=0.0, cool_down=0.0)
-            result = simulate(engine.times, stream, BatchLimits(1, step_tokens, prompt + output), window=everything)
+            result = simulate(engine.alone_times, stream, BatchLimits(1, step_tokens, prompt + output), window=everything)
             tpot_s = float(result.tpot_s[0]) if self.output.quantile(P95) > 1 else 0.0
             self._alone[key] = Alone(float(result.ttft_s[0]), tpot_s)
         return self._alone[key]
 
     def rate_bound(self, candidate: Candidate) -> float:
-        """Requests per second that no schedule of the engine can exceed.
+        """Requests per second that no schedule of the engine can exceed, all its attention groups together.
 
         On each stage a request needs (output - 1) / sequences steps of at least one token, or its tokens at the best rate
         of any step, whichever is more; besides, its attention at the best rate of any batch.
@@ -173,7 +175,7 @@ class Evaluator:
             stages = range(candidate.engine.times.stages)
             hits = self.workload.prefix_hit_ratio
             least = max(_least_work_s(candidate, stage, (self.prompt, hits), self.output) for stage in stages)
-            self._rate_bound[candidate.key] = 1.0 / least
+            self._rate_bound[candidate.key] = candidate.engine.layout.schedulers / least
         return self._rate_bound[candidate.key]
 
     def can_keep_up(self, candidate: Candidate, share: Share) -> bool:
@@ -189,11 +191,22 @@ class Evaluator:
 
     def measure_fully(self, candidate: Candidate, share: Share) -> Measured:
         """Simulate to the end whatever is missed, for figures of a layout that breaks the promise."""
-        return self._simulate(candidate, share, Targets())
+        return self._simulate(candidate, share, NO_TARGETS)
 
-    def simulation(self, candidate: Candidate, share: Share) -> SimulationResult:
-        """A whole simulation, with the times of every request."""
-        return self._run(candidate, share, Targets(), REQUESTS)
+    def simulations_of(
+        self, candidate: Candidate, share: Share, *, requests: int, targets: Targets = NO_TARGETS
+    ) -> list[SimulationResult]:
+        """One attention group of a replica under its share of a load; under a trace every one."""
+        self._count_simulation()
+        share = _of_a_group(candidate, share)
+        times, limits = candidate.engine.times, candidate.limits
+        streams = self.traffic.streams(share, requests)
+        if self.traffic.is_closed:
+            clients = self.traffic.clients(share)
+            return [simulate_closed_loop(times, streams[0], limits, concurrency=clients, targets=targets)]
+        # Of several replicas none alone shows that the percentile of all is missed.
+        early = targets if len(streams) == 1 else NO_TARGETS
+        return [simulate(times, stream, limits, targets=early) for stream in streams]
 
     def capacity(self, candidate: Candidate) -> float:
         """Requests per second of an engine that always has requests waiting."""
@@ -204,7 +217,7 @@ class Evaluator:
             result = simulate_closed_loop(
                 candidate.engine.times, stream, candidate.limits, concurrency=2 * candidate.sequences, window=Window(0.0, 0.0)
             )
-            self._capacity[key] = _answers_per_s(result)
+            self._capacity[key] = _answers_per_s(result) * candidate.engine.layout.schedulers
         return self._capacity[key]
 
     def _simulate(self, candidate: Candidate, share: Share, targets: Targets) -> Measured:
@@ -215,7 +228,8 @@ class Evaluator:
         within = not result.missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
         requests_per_s, utilisation = share.each, math.nan
         if not result.missed:
-            requests_per_s = _answers_per_s(result) if self.traffic.is_closed else share.each
+            groups = candidate.engine.layout.schedulers
+            requests_per_s = _answers_per_s(result) * groups if self.traffic.is_closed else share.each
             utilisation = requests_per_s / self.capacity(candidate)
         if self.traffic.is_closed:
             utilisation = min(1.0, utilisation)
@@ -233,20 +247,17 @@ class Evaluator:
         )
 
     def _run(self, candidate: Candidate, share: Share, targets: Targets, requests: int) -> SimulationResult:
-        self._count_simulation()
-        times, limits = candidate.engine.times, candidate.limits
-        streams = self.traffic.streams(share, requests)
-        if self.traffic.is_closed:
-            clients = self.traffic.clients(share)
-            return simulate_closed_loop(times, streams[0], limits, concurrency=clients, targets=targets)
-        # Of several replicas none alone shows that the percentile of all is missed.
-        early = targets if len(streams) == 1 else Targets()
-        return pooled([simulate(times, stream, limits, targets=early) for stream in streams])
+        return pooled(self.simulations_of(candidate, share, requests=requests, targets=targets))
 
     def _count_simulation(self) -> None:
         if self.stop():
             raise SearchStoppedError
         self.simulations += 1
+
+
+def _of_a_group(candidate: Candidate, share: Share) -> Share:
+    """The share of one attention group of a replica."""
+    return Share(share.load, share.replicas * candidate.engine.layout.schedulers)
 
 
 def _answers_per_s(result: SimulationResult) -> float:

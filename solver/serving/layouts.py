@@ -1,19 +1,21 @@
-"""The space of serving layouts: one node group, tp inside a node, pp stages, and the engine's batch limits."""
+"""The space of serving layouts: one node group, the ranks of a stage, pp stages, and the engine's batch limits."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from costmodels.cluster import NodeGroup
 from costmodels.errors import ModelError, WorkloadError
 from costmodels.inference import ServingPrecision
-from costmodels.operators import OperatorKind
-from costmodels.tensor_parallel import divides
+from costmodels.operators import AttentionMask, OperatorKind
+from costmodels.tensor_parallel import RankGrid, divides
 from costmodels.units import DType
 from solver.graph import ModelGraph
 from solver.plan import LayerSpan
 from solver.request import ClosedArrivals, Launcher, Objective, PlanRequest, Search, ServingWorkload, Space
+from solver.serving.engine_rules import runs, served_shape
 
 PIPELINE_DEGREES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 
@@ -24,7 +26,8 @@ SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Limits of sequences at once: powers of two up to twice the default of vLLM (256)."""
 
 SPACE = (
-    f"replicas in one node group, tp inside a node, pp in {{{', '.join(map(str, PIPELINE_DEGREES))}}}, "
+    f"replicas in one node group, tp x kvp inside a node, pp in {{{', '.join(map(str, PIPELINE_DEGREES))}}}, attention "
+    "groups (without pp) and experts over whole nodes, either attention groups or kvp, "
     f"steps of {STEP_TOKENS[0]} to {STEP_TOKENS[-1]} tokens and {SEQUENCES[0]} to {SEQUENCES[-1]} sequences (powers of two), "
     "chunked prefill, requests split evenly at random"
 )
@@ -32,17 +35,22 @@ SPACE = (
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A replica: tp x pp devices of one node group, whose ranks start at ``first_rank``."""
+    """A replica: pp stages of the ranks of ``grid``, devices of one node group, whose ranks start at ``first_rank``."""
 
     group: NodeGroup
     first_rank: int
-    tp: int
+    grid: RankGrid
     pp: int
 
     @property
     def devices(self) -> int:
         """Devices of a replica."""
-        return self.tp * self.pp
+        return self.grid.ranks * self.pp
+
+    @property
+    def schedulers(self) -> int:
+        """Attention groups: each forms steps of its own requests and has its own cache."""
+        return self.grid.attention_dp
 
     @property
     def most_replicas(self) -> int:
@@ -51,42 +59,79 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """Words for people: "tp 4" or "tp 8 x pp 2"."""
-        return f"tp {self.tp}" + (f" x pp {self.pp}" if self.pp > 1 else "")
+        """Words for people: "tp 4" or "tp 2 x attention dp 4, ep 8, pp 2"."""
+        grid = self.grid
+        ranks = [("tp", grid.tp), ("kvp", grid.kvp), ("attention dp", grid.attention_dp), ("ep", grid.ep), ("pp", self.pp)]
+        return " x ".join(f"{name} {degree}" for name, degree in ranks if degree > 1 or name == "tp")
+
+    @property
+    def key(self) -> tuple[str, int, int, int, int, int]:
+        """What tells the layouts of a request apart; also their canonical order."""
+        grid = self.grid
+        return self.group.name, grid.tp, self.pp, grid.kvp, grid.attention_dp, grid.ep
 
 
 def layouts(request: PlanRequest) -> Iterator[Layout]:
     """Every layout of the space that divides the model, in canonical order.
 
-    Ranks of a replica are consecutive; tp divides the devices of a node, so a tp group never leaves it.
+    Ranks of a replica are consecutive; tp x kvp divides the devices of a node, so such a group never leaves it, and a stage
+    fills a part of a node or whole nodes.
     """
     search, model = request.search, request.model
     first = 0
-    n_layers = sum(1 for name in model.layers if is_attention_layer(model, name))
+    n_layers = sum(1 for name in model.layers if is_layer(model, name))
     for group in request.cluster.groups:
-        per_node = group.node.devices_per_node if has_format(group, request) else 0
-        for tp in range(1, per_node + 1):
-            if per_node % tp or not divides(model.dims, tp) or (search.tp and tp not in search.tp):
-                continue
+        found = []
+        for grid in _grids(request, group) if has_format(group, request) else ():
             for pp in PIPELINE_DEGREES:
                 allowed = not search.pp or pp in search.pp
-                if allowed and pp <= max(1, n_layers) and tp * pp <= group.n_devices:
-                    yield Layout(group, first, tp, pp)
+                # Engines place the stages of a group next to one another, this model the groups of a stage.
+                allowed = allowed and (pp == 1 or grid.attention_dp == 1)
+                if allowed and pp <= max(1, n_layers) and grid.ranks * pp <= group.n_devices:
+                    found.append(Layout(group, first, grid, pp))
+        yield from sorted(found, key=lambda layout: layout.key)
         first += group.n_devices
+
+
+def _grids(request: PlanRequest, group: NodeGroup) -> Iterator[RankGrid]:
+    """Ranks of a stage that the engine can run and the search allows."""
+    per_node, search, workload = group.node.devices_per_node, request.search, request.workload
+    assert isinstance(workload, ServingWorkload)
+    shape = served_shape(request.model, workload.weight_format)
+    for tp, kvp in itertools.product(_divisors(per_node), repeat=2):
+        if per_node % (tp * kvp):
+            continue
+        in_a_node = per_node // (tp * kvp)
+        over_nodes = [in_a_node * nodes for nodes in range(2, group.nodes + 1)]
+        for attention_dp in (*_divisors(in_a_node), *over_nodes):
+            for ep in _divisors(tp * kvp * attention_dp):
+                grid = RankGrid(tp=tp, kvp=kvp, attention_dp=attention_dp, ep=ep)
+                if _allowed(grid, search) and divides(request.model.dims, grid) and runs(search.engine, grid, shape):
+                    yield grid
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _allowed(grid: RankGrid, search: Search) -> bool:
+    degrees = ((grid.tp, search.tp), (grid.kvp, search.kvp), (grid.attention_dp, search.attention_dp), (grid.ep, search.ep))
+    return all(not allowed or degree in allowed for degree, allowed in degrees)
 
 
 def has_format(group: NodeGroup, request: PlanRequest) -> bool:
     """Whether the group's device computes in the formats that the workload needs."""
     assert isinstance(request.workload, ServingWorkload)
     precision = serving_precision(request.workload)
-    return {precision.weights, precision.activations} <= set(group.node.device.peak_flops)
+    device = group.node.device
+    return {precision.weights.computed_in(device), precision.activations} <= set(device.peak_flops)
 
 
 def serving_precision(workload: ServingWorkload) -> ServingPrecision:
     """Formats of a workload: what is not quantised stays in 16 bits, the cache too unless its format is named (vLLM,
     --kv-cache-dtype auto)."""
-    activations = DType.BF16 if workload.precision is DType.FP8 else workload.precision
-    return ServingPrecision(workload.precision, activations, workload.kv_dtype or activations)
+    activations = DType.FP16 if workload.precision is DType.FP16 else DType.BF16
+    return ServingPrecision(workload.weight_format, activations, workload.kv_dtype or activations, workload.quantised)
 
 
 def require_servable(request: PlanRequest) -> None:
@@ -97,8 +142,9 @@ def require_servable(request: PlanRequest) -> None:
     """
     if not any(has_format(group, request) for group in request.cluster.groups):
         assert isinstance(request.workload, ServingWorkload)
-        request.cluster.groups[0].node.device.peak(request.workload.precision)
-        request.cluster.groups[0].node.device.peak(serving_precision(request.workload).activations)
+        device, precision = request.cluster.groups[0].node.device, serving_precision(request.workload)
+        device.peak(precision.weights.computed_in(device))
+        device.peak(precision.activations)
     if request.objective is Objective.STEP_TIME:
         raise WorkloadError(
             "the objective does not go with a serving workload",
@@ -117,10 +163,10 @@ def require_servable(request: PlanRequest) -> None:
         raise ModelError("only models whose blocks form a chain can be served", given=request.model.name)
     for block in request.model.blocks:
         for operator in block.operators:
-            if operator.kind is OperatorKind.ATTENTION and operator.mask is not None and operator.mask.value != "causal":
+            if operator.kind is OperatorKind.ATTENTION and operator.mask is AttentionMask.FULL:
                 raise ModelError(
                     "only causal attention can generate token by token",
-                    given=f"{block.name}/{operator.name}: {operator.mask.value}",
+                    given=f"{block.name}/{operator.name}: full",
                 )
 
 
@@ -134,31 +180,33 @@ def _require_serving_search(search: Search) -> None:
     given = [name for name, value in set_for_training.items() if value]
     if given:
         raise WorkloadError(
-            "search restrictions of training do not go with a serving workload", given=given, allowed="dp (replicas), tp, pp"
+            "search restrictions of training do not go with a serving workload",
+            given=given,
+            allowed="dp (replicas), tp, pp, ep, attention_dp, kvp",
         )
     # Megatron-LM is the default of a request that names no launcher.
     if search.space is Space.LAUNCHABLE and search.launcher not in (Launcher.VLLM, Launcher.MEGATRON_LM):
         raise WorkloadError("the launcher does not serve", given=search.launcher.value, allowed=Launcher.VLLM.value)
 
 
-def is_attention_layer(model: ModelGraph, block: str) -> bool:
-    """Whether a block is a layer in the sense of an engine's pipeline: it holds attention."""
-    return any(operator.kind is OperatorKind.ATTENTION for operator in model.block(block).operators)
+def is_layer(model: ModelGraph, block: str) -> bool:
+    """Whether a block is a layer in the sense of an engine's pipeline, not the embedding or the head."""
+    return not any(o.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS) for o in model.block(block).operators)
 
 
 def pipeline_stages(model: ModelGraph, pp: int) -> tuple[tuple[LayerSpan, ...], ...]:
-    """Layers of each stage: attention layers shared evenly, what comes before and after them at the ends.
+    """Layers of each stage: shared evenly, what comes before and after them at the ends.
 
     Layers left over go one each to the stages before the last, from the back (vLLM, get_pp_indices).
     """
     layers = model.layers
-    attention = [i for i, name in enumerate(layers) if is_attention_layer(model, name)]
-    share, rest = divmod(len(attention), pp)
+    counted = [i for i, name in enumerate(layers) if is_layer(model, name)]
+    share, rest = divmod(len(counted), pp)
     counts = [share + (1 if pp - 1 - rest <= stage < pp - 1 else 0) for stage in range(pp)]
     firsts = [0]
     for count in counts[:-1]:
         firsts.append(firsts[-1] + count)
-    starts = [0, *(attention[first] for first in firsts[1:]), len(layers)]
+    starts = [0, *(counted[first] for first in firsts[1:]), len(layers)]
     return tuple(_spans(layers, starts[stage], starts[stage + 1]) for stage in range(pp))
 
 

@@ -22,6 +22,30 @@ def predict_serving(request: PlanRequest, plan: Plan) -> Plan:
     Infeasible, with the reason, when it does not fit in memory or misses a target. Objective throughput: figures are at the
     plan's goodput, else at the request's arrival rate. Raises PlanFileError when the plan does not belong to the request.
     """
+    evaluator, candidate, share = given_candidate(request, plan)
+    engine = candidate.engine
+    if candidate.limits.kv_tokens < evaluator.longest_request:
+        reason = memory_shortfall(
+            engine, step_tokens=candidate.step_tokens, sequences=candidate.sequences, tokens=evaluator.longest_request
+        )
+        return infeasible_plan(request, reason, _stats(evaluator))
+    measured = evaluator.measure_fully(candidate, share)
+    if not measured.keeps:
+        return infeasible_plan(request, missed_targets(evaluator, measured), _stats(evaluator))
+    found = Found(measured)
+    if request.objective is Objective.THROUGHPUT:
+        claimed = share.load if plan.predicted is None else plan.predicted.tokens_per_s / evaluator.output.mean
+        question = _question(engine, evaluator, share.replicas)
+        found = goodput_of(question, candidate, found, claimed_per_s=claimed)
+    certificate = predicted_certificate(request, found)
+    return feasible_plan(request, found, evaluator=evaluator, certificate=certificate, stats=_stats(evaluator), notes=())
+
+
+def given_candidate(request: PlanRequest, plan: Plan) -> tuple[Evaluator, Candidate, Share]:
+    """The engine and batch limits that a plan describes, their share of the request's load, and what simulates them.
+
+    Raises PlanFileError when the plan does not belong to the request.
+    """
     require_servable(request)
     assert isinstance(request.workload, ServingWorkload)
     layout, replicas = _layout(request, plan)
@@ -33,27 +57,11 @@ def predict_serving(request: PlanRequest, plan: Plan) -> Plan:
         step_tokens=plan.serving.max_num_batched_tokens,
         sequences=plan.serving.max_num_seqs,
     )
-    engine = builder.engine(layout)
-    candidate = Candidate(engine, plan.serving.max_num_batched_tokens, plan.serving.max_num_seqs)
-    if candidate.limits.kv_tokens < evaluator.longest_request:
-        reason = memory_shortfall(
-            engine, step_tokens=candidate.step_tokens, sequences=candidate.sequences, tokens=evaluator.longest_request
-        )
-        return infeasible_plan(request, reason, _stats(evaluator))
-    load = evaluator.traffic.load
-    measured = evaluator.measure_fully(candidate, Share(load, replicas))
-    if not measured.keeps:
-        return infeasible_plan(request, missed_targets(evaluator, measured), _stats(evaluator))
-    found = Found(measured)
-    if request.objective is Objective.THROUGHPUT:
-        claimed = load if plan.predicted is None else plan.predicted.tokens_per_s / evaluator.output.mean
-        question = _question(request, engine, evaluator, replicas)
-        found = goodput_of(question, candidate, found, claimed_per_s=claimed)
-    certificate = predicted_certificate(request, found)
-    return feasible_plan(request, found, evaluator=evaluator, certificate=certificate, stats=_stats(evaluator), notes=())
+    candidate = Candidate(builder.engine(layout), plan.serving.max_num_batched_tokens, plan.serving.max_num_seqs)
+    return evaluator, candidate, Share(evaluator.traffic.load, replicas)
 
 
-def _question(request: PlanRequest, engine: Engine, evaluator: Evaluator, replicas: int) -> Question:
+def _question(engine: Engine, evaluator: Evaluator, replicas: int) -> Question:
     return Question(
         engines=(engine,),
         evaluator=evaluator,
@@ -74,14 +82,16 @@ def _layout(request: PlanRequest, plan: Plan) -> tuple[Layout, int]:
         raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)
     first = min(devices.first for stage in plan.stages for devices in stage.devices)
     for layout in layouts(request):
-        same = (layout.tp, layout.pp) == (plan.axes.tp, plan.axes.pp)
+        grid, axes = layout.grid, plan.axes
+        degrees = (grid.tp, grid.kvp, grid.attention_dp, grid.ep, layout.pp)
+        same = degrees == (axes.tp, axes.kvp, axes.attention_dp, axes.ep, axes.pp)
         if same and layout.first_rank <= first < layout.first_rank + layout.group.n_devices:
             _require_room(layout, plan)
             return layout, plan.serving.replicas
     raise PlanFileError(
         "the plan's layout does not fit the request's model and cluster",
-        given=f"tp {plan.axes.tp}, pp {plan.axes.pp}, first device {first}",
-        remedy="use a tp that divides the model and a node, and values that the search allows",
+        given=f"{plan.axes}, first device {first}",
+        remedy="use degrees that divide the model and a node, and values that the search allows",
     )
 
 

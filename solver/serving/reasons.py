@@ -14,7 +14,7 @@ from solver.serving.question import Question
 
 
 def no_layout(request: PlanRequest) -> Reason:
-    """No tp divides the model, or the restrictions of the search leave nothing."""
+    """No degrees divide the model, or the restrictions of the search leave nothing."""
     heads = request.model.dims.get("heads", 0)
     allowed = ", ".join(map(str, request.search.tp)) or "any in a node"
     return Reason(
@@ -41,7 +41,8 @@ def memory_shortfall(engine: Engine, *, step_tokens: int, sequences: int, tokens
     """By how much the fullest stage of an engine lacks memory for its weights and the cache of ``tokens`` tokens."""
     have = engine.usable_bytes()
     needs = [
-        engine.fixed_bytes(stage, step_tokens=step_tokens, sequences=sequences) + tokens * stage.kv_bytes_per_token
+        engine.fixed_bytes(stage, step_tokens=step_tokens, sequences=sequences)
+        + stage.cache.bytes_of(tokens, sequences=sequences, step_tokens=step_tokens)
         for stage in engine.needs
     ]
     stage = max(range(len(needs)), key=lambda i: needs[i])

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from statistics import fmean
 
-from costmodels.operators import BATCH, SEQ, OperatorKind
+from costmodels.engine_profile import ServingEngine
+from costmodels.operators import BATCH, SEQ, Operator, OperatorKind
+from costmodels.units import DType
+from costmodels.weight_format import WeightFormat
+from solver.graph import Block
 from solver.plan import Plan, Stage
 from solver.request import (
     ClosedArrivals,
@@ -21,6 +26,7 @@ from solver.request import (
     TraceArrivals,
 )
 from solver.verify.bytes import Share, owned_parameters, tied_copies
+from solver.verify.experts import picked_dims
 from solver.verify.layout import devices_by_group, layer_violations
 from solver.verify.memory import capacity_violations, peak_violations
 from solver.verify.numbers import at_most
@@ -29,7 +35,8 @@ from solver.verify.times import band_violations, cost_violations
 from solver.verify.violation import Rule, Violation
 
 _SERVERS = (Launcher.VLLM,)
-_SPLIT_DIMS = (HEADS, "ffn", "vocab")
+EXPERTS, EXPERT_FFN = "experts", "expert_ffn"
+_SPLIT_DIMS = (HEADS, "ffn", "shared_ffn", "ssm_heads", "ssm_inner", "vocab")
 
 
 def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
@@ -50,14 +57,16 @@ def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
 
 
 def _device_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
-    """Replicas of tp x pp devices. A stage lists its devices in every replica, or in the first."""
+    """Replicas of pp stages of ranks. A stage lists its devices in every replica, or in the first."""
     axes, layout = plan.axes, plan.serving
     assert axes is not None and layout is not None
-    needed = layout.replicas * axes.tp * axes.pp
-    if layout.replicas < 1 or min(axes.tp, axes.pp) < 1 or axes.cp != 1 or axes.ep != 1:
-        yield Violation(Rule.AXES, "plan.axes", f"{axes}, replicas {layout.replicas}: only replicas, tp and pp serve")
+    ranks = axes.tp * axes.kvp * axes.attention_dp
+    needed = layout.replicas * ranks * axes.pp
+    least = min(layout.replicas, axes.tp, axes.kvp, axes.attention_dp, axes.ep, axes.pp)
+    if least < 1 or axes.cp != 1 or axes.dp not in (1, layout.replicas):
+        yield Violation(Rule.AXES, "plan.axes", f"{axes}, replicas {layout.replicas}: every degree is at least 1, cp is 1")
     if plan.devices != needed:
-        yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, replicas x tp x pp is {needed}")
+        yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, replicas x tp x kvp x attention_dp x pp is {needed}")
     if plan.devices > request.cluster.n_devices:
         yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the cluster has {request.cluster.n_devices}")
     if len(plan.stages) != axes.pp:
@@ -70,59 +79,157 @@ def _device_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         where = f"plan.stages[{index}].devices"
         listed = sum(devices.count for devices in stage.devices)
         inside = sum(count for _, count in devices_by_group(request.cluster, stage.devices))
-        if listed not in (axes.tp, axes.tp * layout.replicas):
-            given = f"{listed} devices; a stage has tp = {axes.tp} in one replica, {axes.tp * layout.replicas} in all"
+        if listed not in (ranks, ranks * layout.replicas):
+            given = f"{listed} devices; a stage has {ranks} in one replica, {ranks * layout.replicas} in all"
             yield Violation(Rule.DEVICES, where, given)
         if inside != listed:
             yield Violation(Rule.DEVICES, where, f"the cluster has ranks 0 to {request.cluster.n_devices - 1}")
-        if stage.axes.tp != axes.tp or stage.axes.pp != axes.pp:
+        if replace(stage.axes, dp=axes.dp) != axes:
             yield Violation(Rule.AXES, f"plan.stages[{index}].axes", f"{stage.axes}, the plan has {axes}")
 
 
 def _division_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
-    """vLLM asserts heads % tp; it copies few key/value heads, and pads the vocabulary to a multiple of 64."""
-    assert plan.axes is not None
-    tp, dims = plan.axes.tp, request.model.dims
-    for dim in (HEADS, "ffn"):
-        if dims.get(dim, tp) % tp:
-            yield Violation(Rule.DIVISIBILITY, "plan.axes.tp", f"{dim} {dims[dim]} does not divide by tp {tp}")
-    kv = dims.get(KV_HEADS, tp)
-    if kv % tp and tp % kv:
-        given = f"{kv} key/value heads neither divide by tp {tp} nor can be copied evenly to its ranks"
-        yield Violation(Rule.DIVISIBILITY, "plan.axes.tp", given)
+    """Heads, columns and experts divide evenly; few key/value heads are copied; the vocabulary is padded."""
+    axes, dims = plan.axes, request.model.dims
+    assert axes is not None
+    if min(axes.tp, axes.kvp, axes.attention_dp, axes.ep) < 1:
+        return
+    dense, ranks = axes.tp * axes.kvp, axes.tp * axes.kvp * axes.attention_dp
+    over_ranks = f"tp {axes.tp}" + (f" x kvp {axes.kvp}" if axes.kvp > 1 else "")
+    for dim in (HEADS, "ffn", "shared_ffn", "ssm_heads", "ssm_inner"):
+        if dims.get(dim, dense) % dense:
+            yield Violation(Rule.DIVISIBILITY, "plan.axes.tp", f"{dim} {dims[dim]} does not divide by {over_ranks}")
+    for dim, over in ((KV_HEADS, axes.tp), (KV_HEADS, dense), ("ssm_groups", dense)):
+        have = dims.get(dim, over)
+        if have % over and over % have:
+            given = f"{have} {dim} neither divide by {over} ranks nor can be copied evenly to them"
+            yield Violation(Rule.DIVISIBILITY, "plan.axes.tp", given)
+            break
+    has_experts = any(picked_dims(operator) for block in request.model.blocks for operator in block.operators)
+    if not has_experts and max(axes.ep, axes.attention_dp) > 1:
+        yield Violation(Rule.AXES, "plan.axes", f"{axes}, and the model has no experts: ep and attention_dp are 1")
+    elif ranks % axes.ep:
+        yield Violation(Rule.AXES, "plan.axes.ep", f"{axes.ep} does not divide the {ranks} ranks of a stage")
+    elif has_experts:
+        yield from _expert_division_violations(plan, request, ranks)
+
+
+def _expert_division_violations(plan: Plan, request: PlanRequest, ranks: int) -> Iterator[Violation]:
+    axes, dims, workload = plan.axes, request.model.dims, request.workload
+    assert axes is not None and isinstance(workload, ServingWorkload)
+    slots, split = dims[EXPERTS] + workload.experts.redundant_experts, ranks // axes.ep
+    if slots % axes.ep:
+        yield Violation(Rule.DIVISIBILITY, "plan.axes.ep", f"{slots} experts and copies do not divide by ep {axes.ep}")
+    width = dims.get(EXPERT_FFN, split)
+    # Block fp8 checkpoints scale 128 columns together: a rank holds whole blocks.
+    unit = split * (128 if workload.weight_format is WeightFormat.FP8_BLOCK else 1)
+    if width % unit:
+        yield Violation(Rule.DIVISIBILITY, "plan.axes.ep", f"experts of width {width} do not divide into units of {unit}")
 
 
 def _restriction_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     search, axes = request.search, plan.axes
     assert axes is not None
-    for name, value, allowed in (("tp", axes.tp, search.tp), ("pp", axes.pp, search.pp)):
+    restricted = (
+        ("tp", axes.tp, search.tp),
+        ("pp", axes.pp, search.pp),
+        ("ep", axes.ep, search.ep),
+        ("attention_dp", axes.attention_dp, search.attention_dp),
+        ("kvp", axes.kvp, search.kvp),
+    )
+    for name, value, allowed in restricted:
         if allowed and value not in allowed:
             yield Violation(Rule.SEARCH, f"plan.axes.{name}", f"{value}, the request allows {allowed}")
+    ranks = axes.tp * axes.kvp * axes.attention_dp
+    if search.engine is ServingEngine.VLLM and axes.ep not in (1, ranks):
+        yield Violation(Rule.LAUNCHER, "plan.axes.ep", f"{axes.ep}; vLLM spreads experts over all {ranks} ranks or none")
+    if axes.kvp > 1:
+        yield from _kvp_violations(plan, request)
     trains_only = search.launcher not in (*_SERVERS, Launcher.MEGATRON_LM)
     if search.space is Space.LAUNCHABLE and trains_only:
         # Megatron-LM is the default of a request that names no launcher.
         yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{search.launcher.value} does not serve")
 
 
+def _kvp_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """vLLM, decode context parallelism: the tensor-parallel ranks outnumber the key/value heads kvp times over."""
+    axes = plan.axes
+    assert axes is not None
+    heads = _cached_heads(request)
+    if request.search.engine is ServingEngine.SGLANG:
+        yield Violation(Rule.LAUNCHER, "plan.axes.kvp", f"{axes.kvp}; SGLang does not split a cache along the sequence")
+    if axes.tp < heads:
+        given = f"{axes.kvp} at tp {axes.tp}: the {heads} key/value heads are split first"
+        yield Violation(Rule.DIVISIBILITY, "plan.axes.kvp", given)
+
+
+def _cached_heads(request: PlanRequest) -> int:
+    """Key/value heads of the cache; one where it holds latents."""
+    latent = any(_latent_elements(block, request) for block in request.model.blocks)
+    return 1 if latent else request.model.dims.get(KV_HEADS, request.model.dims.get(HEADS, 1))
+
+
+def _latent_elements(block: Block, request: PlanRequest) -> int:
+    """Elements of a token in a latent cache (DeepSeek-V2, section 2.1): the latent that one product expands to keys and values
+    of every head, and the rotary key that all heads share; 0 for a block without one."""
+    dims = request.model.dims
+    for operator in block.operators:
+        outputs = [tensor for tensor in operator.outputs if HEADS in tensor.dims]
+        if operator.kind is OperatorKind.MATMUL and len(outputs) == len(operator.outputs) == 2:
+            source = operator.inputs[0]
+            if HEADS not in source.dims and source.dims[-1] != "hidden":
+                joined = [o for o in block.operators if outputs[0] in o.inputs]
+                shared = [t for o in joined for t in o.inputs if HEADS not in t.dims]
+                return dims[source.dims[-1]] + sum(dims[t.dims[-1]] for t in shared)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _ServingShare(Share):
+    """Experts whole on ep groups of ranks, each split inside its group; copies of hot ones beside them."""
+
+    expert_tp: int = 1
+    copies: int = 0
+
+    def local(self, block: str, operator: Operator) -> dict[str, int]:
+        """Sizes of dims on one rank."""
+        if not picked_dims(operator):
+            return Share.local(self, block, operator)
+        sizes = dict(self.sizes)
+        sizes[EXPERTS] = (sizes[EXPERTS] + self.copies) // self.ep
+        if EXPERT_FFN in sizes:
+            sizes[EXPERT_FFN] //= self.expert_tp
+        return sizes
+
+
 def _share(plan: Plan, request: PlanRequest) -> Share:
-    """Heads, ffn and vocab split over tp wherever an operator has them, as serving engines do."""
-    assert plan.axes is not None
+    """Every operator split over tp x kvp by the first dim that engines split."""
+    axes, workload = plan.axes, request.workload
+    assert axes is not None and isinstance(workload, ServingWorkload)
     strategies = {}
     for block in request.model.blocks:
         for operator in block.operators:
             dims = [dim for dim in _SPLIT_DIMS if dim in operator.dims]
             strategies[block.name, operator.name] = dims[0] if dims else REPLICATE
-    return Share(plan.axes.tp, strategies, {**request.model.dims, BATCH: 1, SEQ: 1})
+    return _ServingShare(
+        tp=axes.tp * axes.kvp,
+        strategies=strategies,
+        sizes={**request.model.dims, BATCH: 1, SEQ: 1},
+        ep=axes.ep,
+        expert_tp=axes.tp * axes.kvp * axes.attention_dp // axes.ep,
+        copies=workload.experts.redundant_experts,
+    )
 
 
 def _weight_violations(plan: Plan, request: PlanRequest, stage: Stage, where: str) -> Iterator[Violation]:
-    """At least every parameter in the workload's format; at most all in bf16, as quantised models keep norms and
-    embeddings in it."""
+    """At least every parameter in the narrow format; at most all in 16 bits, as quantised models keep norms and embeddings
+    in it."""
+    assert isinstance(request.workload, ServingWorkload)
     share = _share(plan, request)
     owned = sum(span.count * owned_parameters(request.model.block(span.block), share).total for span in stage.blocks)
     copies = tied_copies(request, stage, share)
-    least = (owned + copies[0]) * request.workload.precision.size_bytes
-    most = (owned + copies[1]) * max(2.0, request.workload.precision.size_bytes)
+    least = (owned + copies[0]) * request.workload.weight_format.size_bytes
+    most = (owned + copies[1]) * 2.0
     if not (at_most(least, stage.memory.weights_bytes) and at_most(stage.memory.weights_bytes, most)):
         given = f"{stage.memory.weights_bytes} bytes claimed, {owned} parameters take {least} to {most}"
         yield Violation(Rule.WEIGHTS, f"{where}.memory", given)
@@ -144,16 +251,23 @@ def _kv_bytes_per_token(plan: Plan, request: PlanRequest, stage: Stage) -> float
     """Keys and values of one token in all attention operators of the stage, on one rank."""
     workload = request.workload
     assert isinstance(workload, ServingWorkload)
-    dtype = workload.precision if workload.kv_dtype is None else workload.kv_dtype
-    share = _share(plan, request)
+    axes = plan.axes
+    assert axes is not None
+    dtype = workload.kv_dtype or (DType.FP8 if workload.precision in (DType.FP8, DType.FP4) else workload.precision)
     elements = 0
     for span in stage.blocks:
-        for operator in request.model.block(span.block).operators:
+        block = request.model.block(span.block)
+        latent = _latent_elements(block, request)
+        for operator in block.operators:
             # A sliding window bounds the cache of its layer, so such layers are left out of this lower bound.
             if operator.kind is OperatorKind.ATTENTION and operator.window is None:
-                sizes = share.local(span.block, operator)
-                elements += span.count * sum(tensor.elements(sizes) for tensor in operator.inputs[1:])
-    return elements * dtype.size_bytes
+                key, value = operator.inputs[1:]
+                # Heads are split over tp alone, and copied where there are fewer; kvp splits the tokens.
+                split = min(axes.tp, request.model.dims[key.dims[-2]])
+                sizes = {**request.model.dims, BATCH: 1, SEQ: 1}
+                whole = key.elements(sizes) + value.elements(sizes)
+                elements += span.count * (latent or whole // split)
+    return elements * dtype.size_bytes / axes.kvp
 
 
 def _mean_lengths(workload: ServingWorkload) -> tuple[float, float]:

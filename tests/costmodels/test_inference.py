@@ -12,13 +12,17 @@ from costmodels.hardware import device, node_type
 from costmodels.inference import BlockTimes, ServingPrecision, TableRange, block_times, step_times
 from costmodels.operators import BATCH, SEQ
 from costmodels.queueing.step_times import StepTimes
-from costmodels.serving_memory import block_memory, kv_tokens_that_fit
-from costmodels.tensor_parallel import divides, leaves_partial_sums, local_sizes
+from costmodels.serving_memory import CacheBytes, block_memory
+from costmodels.serving_operators import ServedOn
+from costmodels.stage_ranks import stage_ranks
+from costmodels.tensor_parallel import RankGrid, divides, leaves_partial_sums, local_sizes
 from costmodels.units import DType
+from costmodels.weight_format import WeightFormat
 from solver.graph import ModelGraph
 
-BF16 = ServingPrecision(DType.BF16, DType.BF16, DType.BF16)
-FP8 = ServingPrecision(DType.FP8, DType.BF16, DType.BF16)
+BF16 = ServingPrecision(WeightFormat.BF16, DType.BF16, DType.BF16)
+FP8 = ServingPrecision(WeightFormat.FP8, DType.BF16, DType.BF16)
+CLUSTER = Cluster((NodeGroup("a", node_type("dgx-h100"), 2),))
 RANGE = TableRange(step_tokens=8192, sequences=128, sequence_tokens=8192)
 NO_ENGINE = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0)
 
@@ -34,10 +38,7 @@ def tables(
         (
             block_times(
                 graph.block(run.block).operators,
-                graph.dims,
-                device=device(on),
-                tp_topology=topology(tp),
-                precision=precision,
+                ServedOn(graph.dims, device(on), stage_ranks(CLUSTER, RankGrid(tp=tp)), precision),
                 engine=NO_ENGINE,
                 table_range=RANGE,
             ),
@@ -67,26 +68,29 @@ def prefill_s(times: StepTimes, tokens: float, prefix: float = 0.0) -> float:
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-32b", "gemma-2-9b", "gpt2-xl"])
 def test_weights_of_a_single_rank_are_all_parameters(name: str) -> None:
     graph = model(name)
-    memory = [(block_memory(graph.block(r.block).operators, graph.dims, tp=1, precision=BF16), r.repeat) for r in graph.chain]
+    memory = [
+        (block_memory(graph.block(r.block).operators, graph.dims, grid=RankGrid(), precision=BF16), r.repeat)
+        for r in graph.chain
+    ]
     assert sum(n * m.weights_bytes for m, n in memory) == 2 * graph.parameters()
 
 
 def test_llama_70b_by_hand() -> None:
     graph = model("llama-3.1-70b")
     layer = graph.block("layer").operators
-    whole_layer = block_memory(layer, graph.dims, tp=1, precision=BF16)
-    assert whole_layer.kv_bytes_per_token == 2 * 8 * 128 * 2
+    whole_layer = block_memory(layer, graph.dims, grid=RankGrid(), precision=BF16)
+    assert whole_layer.cache.per_token == 2 * 8 * 128 * 2
     # Helix appendix A: (2 H (Q/TPA) Hsz + 2 H ceil(K/TPA) Hsz + 3 H F / TPF) bytes, and the two norms of every rank.
     for tp in (1, 2, 4, 8, 16):
         expected = 2 * 8192 * (64 // tp) * 128 + 2 * 8192 * max(1, 8 // tp) * 128 + 3 * 8192 * 28672 // tp + 2 * 8192
-        assert block_memory(layer, graph.dims, tp=tp, precision=BF16).weights_bytes == 2 * expected
+        assert block_memory(layer, graph.dims, grid=RankGrid(tp=tp), precision=BF16).weights_bytes == 2 * expected
     # Helix appendix A, KV cache: flat beyond tp = kv heads, whose copies it counts.
-    kv = [block_memory(layer, graph.dims, tp=tp, precision=BF16).kv_bytes_per_token for tp in (1, 4, 8, 16)]
+    kv = [block_memory(layer, graph.dims, grid=RankGrid(tp=tp), precision=BF16).cache.per_token for tp in (1, 4, 8, 16)]
     assert kv == [4096, 1024, 512, 512]
-    quantised = block_memory(layer, graph.dims, tp=1, precision=FP8)
+    quantised = block_memory(layer, graph.dims, grid=RankGrid(), precision=FP8)
     assert quantised.weights_bytes == pytest.approx(whole_layer.weights_bytes / 2, rel=1e-4)
     head = graph.block("head").operators
-    full, partly = (block_memory(head, graph.dims, tp=1, precision=precision) for precision in (BF16, FP8))
+    full, partly = (block_memory(head, graph.dims, grid=RankGrid(), precision=precision) for precision in (BF16, FP8))
     assert full.weights_bytes == partly.weights_bytes
 
 
@@ -101,11 +105,11 @@ def test_vocabulary_is_padded_and_key_value_heads_are_copied() -> None:
     sizes = {**model("qwen3-32b").dims, "vocab": 151_937, BATCH: 1, SEQ: 1}
     graph = model("qwen3-32b")
     head = next(operator for operator in graph.block("head").operators if operator.name == "lm_head")
-    assert local_sizes(head, sizes, 4)["vocab"] == 37_985
+    assert local_sizes(head, sizes, RankGrid(tp=4))["vocab"] == 37_985
     attention = next(operator for operator in graph.block("layer").operators if operator.name == "attention")
-    assert local_sizes(attention, sizes, 16)["kv_heads"] == 1
-    assert divides(graph.dims, 16)
-    assert not divides(graph.dims, 3)
+    assert local_sizes(attention, sizes, RankGrid(tp=16))["kv_heads"] == 1
+    assert divides(graph.dims, RankGrid(tp=16))
+    assert not divides(graph.dims, RankGrid(tp=3))
 
 
 def test_decode_reads_every_weight_once() -> None:
@@ -167,6 +171,9 @@ def test_engine_time_falls_on_the_first_stage() -> None:
 
 
 def test_cache_comes_in_whole_blocks() -> None:
-    assert kv_tokens_that_fit(1000.0, 10.0) == 96
-    assert kv_tokens_that_fit(-5.0, 10.0) == 0
-    assert kv_tokens_that_fit(0.0, 0.0) > 10**15
+    def fit(free_bytes: float, cache: CacheBytes) -> int:
+        return cache.tokens_that_fit(free_bytes, sequences=4, step_tokens=100)
+
+    assert fit(1000.0, CacheBytes(per_token=10.0)) == 96
+    assert fit(-5.0, CacheBytes(per_token=10.0)) == 0
+    assert fit(0.0, CacheBytes()) > 10**15

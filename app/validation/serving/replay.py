@@ -23,10 +23,16 @@ from costmodels.cluster import Cluster, NodeGroup
 from costmodels.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM
 from costmodels.errors import InvalidInputError
 from costmodels.hardware import node_type
+from costmodels.latent_attention import latent_cache
+from costmodels.operators import BATCH, SEQ, OperatorKind
 from costmodels.queueing.load import RequestStream
 from costmodels.queueing.simulation import BatchLimits, Scheduling, SimulationResult, Window, simulate_closed_loop
 from costmodels.queueing.step_times import StepTimes
+from costmodels.serving_precision import Quantised
+from costmodels.tensor_parallel import RankGrid, divides
 from costmodels.units import DType
+from costmodels.weight_format import WeightFormat
+from solver.graph import ModelGraph
 from solver.request import FixedLength, PlanRequest, PoissonArrivals, ServingWorkload
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.layouts import Layout
@@ -39,6 +45,16 @@ PROFILES = {
     EngineName.TENSORRT_LLM: ENGINE_TENSORRT_LLM,
     EngineName.SGLANG: ENGINE_SGLANG,
 }
+
+CHECKPOINTS = {
+    ("deepseek-v3", DType.FP8): (WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
+    ("qwen3-235b-a22b", DType.FP8): (WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
+    ("deepseek-v3", DType.FP4): (WeightFormat.NVFP4, Quantised.FEED_FORWARD),
+    ("gpt-oss-120b", DType.FP4): (WeightFormat.MXFP4, Quantised.FEED_FORWARD),
+    ("gpt-oss-20b", DType.FP4): (WeightFormat.MXFP4, Quantised.FEED_FORWARD),
+}
+"""What published checkpoints store narrow, where it is not every projection with one scale: their own quantization_config
+(deepseek-ai/DeepSeek-V3, Qwen/Qwen3-235B-A22B-FP8, openai/gpt-oss), and nvidia/DeepSeek-R1-FP4, whose attention stays wide."""
 
 _EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
 _SEED = 0
@@ -88,16 +104,18 @@ def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
         ttft_mean_ms=float(np.mean(ttft_ms)),
         ttft_median_ms=float(np.median(ttft_ms)),
         tpot_ms=float(np.mean(result.tpot_s)) * 1e3,
-        output_tokens_per_s=deployed.decode.count * float(tokens) / result.duration_s,
+        output_tokens_per_s=deployed.decode.count * deployed.decode.attention_dp * float(tokens) / result.duration_s,
     )
 
 
 def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[SimulationResult, int]:
-    """Clients are shared evenly by the replicas; the first of them is simulated. Also the number of its requests."""
+    """Clients are shared evenly by replicas and their attention groups; the first is simulated. Also the number of its
+    requests."""
     workers = deployed.decode
+    groups = workers.count * workers.attention_dp
     sequences, count = MAX_LOAD_SEQUENCES, MAX_LOAD_REQUESTS
     if deployed.clients is not None:
-        sequences = max(1, -(-deployed.clients // workers.count))
+        sequences = max(1, -(-deployed.clients // groups))
         count = sequences * REQUESTS_PER_CLIENT
     longest = deployed.prompt_tokens + deployed.output_tokens
     step_tokens = STEP_TOKENS
@@ -145,12 +163,20 @@ class _Server:
 @lru_cache(maxsize=64)
 def _engine(server: _Server) -> Engine:
     workers = server.workers
-    if workers.ep > 1 or workers.attention_dp > 1:
-        raise NotPredictedError("expert parallelism or attention data parallelism")
     node = node_type(server.node)
     cluster = Cluster((NodeGroup("node", node, -(-workers.devices // node.devices_per_node)),))
     arrivals = PoissonArrivals(process="poisson", requests_per_s=1.0)
-    workload = ServingWorkload("serving", arrivals, FixedLength(1), FixedLength(1), server.precision, server.kv_dtype)
+    weights, quantised = CHECKPOINTS.get((server.model, server.precision), (None, Quantised.PROJECTIONS))
+    workload = ServingWorkload(
+        kind="serving",
+        arrivals=arrivals,
+        prompt_tokens=FixedLength(1),
+        output_tokens=FixedLength(1),
+        precision=server.precision,
+        kv_dtype=server.kv_dtype,
+        weights=weights,
+        quantised=quantised,
+    )
     builder = EngineBuilder(
         PlanRequest(model(server.model), cluster, workload),
         sequence_tokens=2 * STEP_TOKENS,
@@ -158,7 +184,10 @@ def _engine(server: _Server) -> Engine:
         sequences=MAX_LOAD_SEQUENCES,
         profile=PROFILES[server.engine],
     )
-    return builder.engine(Layout(cluster.groups[0], 0, workers.tp, workers.pp))
+    grid = RankGrid(tp=workers.tp, attention_dp=workers.attention_dp, ep=workers.ep)
+    if grid.ranks % grid.ep or not divides(model(server.model).dims, grid):
+        raise NotPredictedError(f"the layout does not divide the model ({grid})")
+    return builder.engine(Layout(cluster.groups[0], 0, grid, workers.pp))
 
 
 def roofline(deployed: Deployment) -> Figures:
@@ -174,9 +203,19 @@ def roofline(deployed: Deployment) -> Figures:
         raise NotPredictedError(error.problem) from error
     clients = -(-(deployed.clients or MAX_LOAD_SEQUENCES) // workers.count)
     weights = graph.parameters() * deployed.precision.size_bytes
-    kv_token = 2 * len(graph.layers) * graph.dims["kv_heads"] * graph.dims["head_dim"] * deployed.kv_dtype.size_bytes
+    kv_token = sum(_cached_elements(graph, name) for name in graph.layers) * deployed.kv_dtype.size_bytes
     prefill_s = 2.0 * graph.parameters() * deployed.prompt_tokens / (workers.devices * peak)
     moved = weights + clients * kv_token * (deployed.prompt_tokens + deployed.output_tokens / 2)
     tpot_s = moved / (workers.devices * device.memory_bytes_per_s)
     busy_s = prefill_s + tpot_s * deployed.output_tokens / clients
     return Figures(prefill_s * 1e3, prefill_s * 1e3, tpot_s * 1e3, workers.count * deployed.output_tokens / busy_s)
+
+
+def _cached_elements(graph: ModelGraph, block: str) -> int:
+    """Elements that a layer caches of a token: keys and values, or the latent they come out of."""
+    operators, sizes = graph.block(block).operators, {**graph.dims, BATCH: 1, SEQ: 1}
+    attention = [operator for operator in operators if operator.kind is OperatorKind.ATTENTION]
+    latent = latent_cache(operators, graph.dims)
+    if latent is not None:
+        return latent.elements * len(attention)
+    return sum(tensor.elements(sizes) for operator in attention for tensor in operator.inputs[1:])

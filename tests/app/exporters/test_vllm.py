@@ -63,9 +63,9 @@ def test_precision_of_weights_and_cache() -> None:
     plain = flags(export(*serving(), "vllm"))
     assert plain["--dtype"] == ("bfloat16",)
     assert not {"--quantization", "--kv-cache-dtype"} & set(plain)
-    both = flags(export(*serving(precision=DType.FP8), "vllm"))
+    both = flags(export(*serving(precision=DType.FP8, kv_dtype=DType.FP8), "vllm"))
     assert (both["--quantization"], both["--kv-cache-dtype"]) == (("fp8",), ("fp8",))
-    weights = flags(export(*serving(precision=DType.FP8, kv_dtype=DType.BF16), "vllm"))
+    weights = flags(export(*serving(precision=DType.FP8), "vllm"))
     assert weights["--quantization"] == ("fp8",)
     assert "--kv-cache-dtype" not in weights
 
@@ -89,7 +89,7 @@ def test_vllm_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None:
     plans = [
         serving(replicas=2, tp=4),
         serving(replicas=2, tp=4, pp=2, layers=[39, 41]),
-        serving(tp=8, precision=DType.FP8),
+        serving(tp=8, precision=DType.FP8, kv_dtype=DType.FP8),
         serving(tp=8, pp=2),
     ]
     cases = []

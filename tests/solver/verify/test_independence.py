@@ -9,9 +9,11 @@ import solver.verify
 
 ALLOWED = {
     "costmodels.cluster",
+    "costmodels.engine_profile",
     "costmodels.errors",
     "costmodels.operators",
     "costmodels.units",
+    "costmodels.weight_format",
     "solver.graph",
     "solver.plan",
     "solver.request",
