@@ -192,10 +192,7 @@ class TrainingCosts:
         if key not in self._costs:
             built = self.problem(block, setting)
             assert built is not None, "shardings() offers no choice where there is no problem"
-            self._costs[key] = _bound_by_host(
-                np.array(evaluate(built.problem, choice)),
-                host_time(self.model.block(block), setting.device, setting.implementation),
-            )
+            self._costs[key] = _bound_by_host(np.array(evaluate(built.problem, choice)), self._host_time(block, setting))
         return self._costs[key]
 
     def fastest_layers_s(self, setting: BlockSetting) -> FloatArray | None:
@@ -207,12 +204,13 @@ class TrainingCosts:
                 if built is None:
                     break
                 device_s = min(point.cost[Criterion.TIME_S] for point in frontier(built.problem))
-                fastest.append(
-                    max(device_s, host_time(self.model.block(block), setting.device, setting.implementation).total_s)
-                )
+                fastest.append(max(device_s, self._host_time(block, setting).total_s))
             whole = len(fastest) == len(self.block_names)
             self._fastest[setting] = np.array(fastest)[self.layer_block] if whole else None
         return self._fastest[setting]
+
+    def _host_time(self, block: str, setting: BlockSetting) -> HostTime:
+        return host_time(self.model.block(block), setting.device, setting.implementation)
 
     def table(self, candidate: Candidate, kind: StageKind, sharding: Sharding) -> StageTable:
         """Cost table of one stage kind under a sharding; the slowest device decides each time."""
