@@ -166,13 +166,16 @@ def shard(
 def validate(
     measured: Annotated[Path, typer.Argument(metavar="MEASURED", help="CSV table of measured runs or serving points.")],
     as_json: AsJson = False,
+    folds: Annotated[
+        int | None, typer.Option("--folds", metavar="K", min=2, max=20, help="Fit device rates and score held-out runs.")
+    ] = None,
 ) -> int:
     """Predict measured training runs or serving points and report the errors."""
     from app.commands.planning import Output
     from app.commands.validating import run_validate
 
     _settings()
-    return run_validate(measured, Output.JSON if as_json else Output.PAGE)
+    return run_validate(measured, Output.JSON if as_json else Output.PAGE, folds)
 
 
 @cli.command()

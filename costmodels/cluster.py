@@ -13,6 +13,28 @@ from costmodels.units import STRICT_RECORD, DType, Fraction, Name, NonNegativeFl
 
 
 @dataclass(frozen=True, slots=True)
+class SustainedRates:
+    """What a device reaches in the steps of a long run, over what its kernels reach timed one by one.
+
+    matrix                 16-bit and wider matrix products: power limits pull clocks down while they follow each other
+    low_precision_matrix   fp8 and fp4 products
+    memory                 kernels that only move memory
+    host                   the host's speed in launching kernels
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    matrix: PositiveFloat = 1.0
+    low_precision_matrix: PositiveFloat = 1.0
+    memory: PositiveFloat = 1.0
+    host: PositiveFloat = 1.0
+
+
+TIMED_ALONE = SustainedRates()
+"""As kernels were timed: nothing is slower in a run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """An accelerator.
 
@@ -23,6 +45,7 @@ class Device:
     host_bytes_per_s      one direction of the device's link to host memory
     power_w, idle_power_w board power at full load and idle
     price_per_hour        list price of one device-hour in USD, if known
+    sustained             rates of training steps over those of single kernels
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -36,6 +59,7 @@ class Device:
     power_w: PositiveFloat = 400.0
     idle_power_w: NonNegativeFloat = 80.0
     price_per_hour: NonNegativeFloat | None = None
+    sustained: SustainedRates = TIMED_ALONE
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __hash__(self) -> int:

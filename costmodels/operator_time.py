@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from costmodels.attention_generations import attention_slowdown
 from costmodels.cluster import Device
-from costmodels.compute import attention_backward_s, attention_forward_s, matmul_s, memory_bound_s
+from costmodels.compute import attention_backward_s, attention_forward_s
 from costmodels.implementation import FlashAttention, VectorKernels
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_groups, matmul_shape
+from costmodels.sustained import sustained_matmul_s, sustained_memory_s
 from costmodels.units import DType
 from costmodels.vector_traffic import KernelTraffic, vector_traffic
 
@@ -58,7 +59,7 @@ def operator_time(
 
 
 def _kernels_s(kernels: tuple[KernelTraffic, ...], device: Device) -> float:
-    return sum(float(memory_bound_s(device, kernel.bytes_moved, kernel=kernel.curve)) for kernel in kernels)
+    return sum(sustained_memory_s(device, kernel.bytes_moved, kernel=kernel.curve) for kernel in kernels)
 
 
 def _matmul_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> OperatorTime:
@@ -66,10 +67,11 @@ def _matmul_time(operator: Operator, sizes: Mapping[str, int], *, device: Device
     m, n, k = matmul_shape(operator, sizes)
     groups = min(matmul_groups(operator, sizes), max(1, m))
     rows = -(-m // groups)
-    forward = matmul_s(device, dtype, rows, n, k, batch=groups)
+    forward = sustained_matmul_s(device, dtype, rows, n, k, batch=groups)
     # Input gradient dY W^T is (m, k, n); weight gradient X^T dY is (k, n, m).
-    backward = matmul_s(device, dtype, rows, k, n, batch=groups) + matmul_s(device, dtype, k, n, rows, batch=groups)
-    return OperatorTime(float(forward), float(backward))
+    input_gradient = sustained_matmul_s(device, dtype, rows, k, n, batch=groups)
+    weight_gradient = sustained_matmul_s(device, dtype, k, n, rows, batch=groups)
+    return OperatorTime(forward, input_gradient + weight_gradient)
 
 
 def _with_scaling(
@@ -80,7 +82,7 @@ def _with_scaling(
     Casts are in the products' own times: the tables of fp8 and fp4 kernels hold an activation's quantisation.
     """
     inputs, outputs = (
-        recipe.scaling_passes * float(memory_bound_s(device, sum(t.elements(sizes) for t in tensors) * dtype.size_bytes))
+        recipe.scaling_passes * sustained_memory_s(device, sum(t.elements(sizes) for t in tensors) * dtype.size_bytes)
         for tensors in (operator.inputs, operator.outputs)
     )
     return OperatorTime(time.forward_s + inputs, time.backward_s + outputs)
@@ -94,7 +96,7 @@ def _accumulation_s(operator: Operator, sizes: Mapping[str, int], device: Device
     """
     elements = sum(weight.elements(sizes) for weight in operator.weights)
     more_bytes = max(0.0, elements * (2 * gradient_dtype.size_bytes - dtype.size_bytes))
-    return float(memory_bound_s(device, 2 * more_bytes)) - float(memory_bound_s(device, more_bytes))
+    return sustained_memory_s(device, 2 * more_bytes) - sustained_memory_s(device, more_bytes)
 
 
 def _chunked_scan_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> OperatorTime:
@@ -109,7 +111,7 @@ def _chunked_scan_time(operator: Operator, sizes: Mapping[str, int], *, device: 
     chunk = min(operator.chunk, sizes[SEQ])
     batch = max(1, x.elements(sizes) // (width * chunk))
     shapes = ((chunk, chunk, state), (chunk, width, chunk), (width, state, chunk), (chunk, width, state))
-    products = sum(float(matmul_s(device, dtype, m, n, k, batch=batch)) for m, n, k in shapes)
+    products = sum(sustained_matmul_s(device, dtype, m, n, k, batch=batch) for m, n, k in shapes)
     traffic = vector_traffic(operator, sizes, dtype=dtype, kernels=VectorKernels.FUSED, curve=VectorKernel.STREAM)
     return OperatorTime(
         max(products, _kernels_s(traffic.forward, device)), max(2 * products, _kernels_s(traffic.backward, device))
@@ -148,7 +150,7 @@ def _attention_time(
     forward, backward = forward * slowdown.forward, backward * slowdown.backward
     if cp > 1:
         outputs = sum(tensor.elements(sizes) for tensor in operator.outputs)
-        merge = float(memory_bound_s(device, 3 * outputs * DType.FP32.size_bytes))
+        merge = sustained_memory_s(device, 3 * outputs * DType.FP32.size_bytes)
         # Backward adds up the query gradient the same way.
         forward, backward = forward + (cp - 1) * merge, backward + (cp - 1) * merge
     return OperatorTime(forward, backward)

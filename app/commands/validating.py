@@ -11,15 +11,23 @@ from app.commands.planning import PAGE_WIDTH, Output
 from app.errors import EXIT_GOOD, EXIT_NO
 from app.validation.cells import read_header
 from app.validation.serving.rows import is_serving_table
+from costmodels.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def run_validate(path: Path, output: Output) -> int:
+def run_validate(path: Path, output: Output, folds: int | None = None) -> int:
     """Predict every row of a table of training runs or of serving points, print how far off the predictions are; exit code
-    1 when no row could be predicted."""
-    return _validate_serving(path, output) if is_serving_table(read_header(path)) else _validate_training(path, output)
+    1 when no row could be predicted.
+
+    With ``folds``, device rates and link speeds are fitted to training runs of other models and clusters.
+    """
+    if is_serving_table(read_header(path)):
+        if folds is not None:
+            raise InvalidInputError("folds go with a table of training runs", given=path.name, remedy="leave out --folds")
+        return _validate_serving(path, output)
+    return _validate_training(path, output) if folds is None else _validate_in_folds(path, output, folds)
 
 
 def _validate_training(path: Path, output: Output) -> int:
@@ -33,6 +41,20 @@ def _validate_training(path: Path, output: Output) -> int:
 
         print_report(_console(), report)
     return EXIT_GOOD if report.total.predicted else EXIT_NO
+
+
+def _validate_in_folds(path: Path, output: Output, folds: int) -> int:
+    from app.validation.fold_document import folds_document
+    from app.validation.folds import validate_in_folds
+
+    report = validate_in_folds(path, folds=folds)
+    if output is Output.JSON:
+        print_json(folds_document(report))
+    else:
+        from app.render.folds_page import print_folded_report
+
+        print_folded_report(_console(), report)
+    return EXIT_GOOD if report.held_out.total.predicted else EXIT_NO
 
 
 def _validate_serving(path: Path, output: Output) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
 
+from app.validation.constants import Constants, cluster_name, with_constants
 from app.validation.conventions import Convention, GradientReduction, MemoryCount, MemoryRank, convention
 from app.validation.plans import GivenPlan, given_plan
 from app.validation.rows import Run
@@ -33,12 +34,15 @@ class Prediction:
     fits: bool
 
 
-def predict_run(run: Run) -> Prediction:
-    """Step time and memory of a run's plan; raises NotPredictedError with the reason."""
+def predict_run(run: Run, constants: Constants | None = None) -> Prediction:
+    """Step time and memory of a run's plan; raises NotPredictedError with the reason.
+
+    ``constants`` take the place of the rates that the hardware catalogue ships.
+    """
     source = convention(run.source)
     try:
         plan = given_plan(run, source)
-        costs = _costs(plan.request, plan.implementation)
+        costs = _costs(_at_rates(plan.request, run, constants), plan.implementation)
         kinds = costs.stage_kinds(plan.candidate)
         sharding = _sharding(costs, plan.candidate, kinds)
         tables = stage_tables(plan.candidate, sharding, kinds, costs)
@@ -68,6 +72,12 @@ def launchers_spans(n_layers: int, candidate: Candidate) -> tuple[StageSpan, ...
         spans.append(StageSpan(first, last, candidate.recompute[0]))
         first = last + 1
     return tuple(spans)
+
+
+def _at_rates(request: PlanRequest, run: Run, constants: Constants | None) -> PlanRequest:
+    if constants is None:
+        return request
+    return replace(request, cluster=with_constants(request.cluster, cluster_name(run), constants))
 
 
 @lru_cache(maxsize=64)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TypeVar
 
+from app.validation.constants import Constants
 from app.validation.prediction import Prediction, predict_run
 from app.validation.rows import MeasuredRun, Quality, RunStatus
 from app.validation.unpredicted import NotPredictedError
@@ -89,10 +90,10 @@ class SourceScore:
     ranking: Ranking | None
 
 
-def score_run(measured: MeasuredRun) -> ScoredRun:
-    """Predict one run; what was measured is not looked at."""
+def score_run(measured: MeasuredRun, constants: Constants | None = None) -> ScoredRun:
+    """Predict one run, at rates other than those shipped if given; what was measured is not looked at."""
     try:
-        return ScoredRun(measured, predict_run(measured.run))
+        return ScoredRun(measured, predict_run(measured.run, constants))
     except NotPredictedError as error:
         return ScoredRun(measured, None, str(error))
 

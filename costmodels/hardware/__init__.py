@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
-from costmodels.cluster import Device, Link, NodeType
+from costmodels.cluster import Device, Link, NodeType, SustainedRates
 from costmodels.errors import ClusterError
 from costmodels.units import DType
 
@@ -44,7 +44,8 @@ def _devices() -> Mapping[str, Device]:
     for document in _documents("devices"):
         aliases = document.pop("aliases")
         peaks = {DType(dtype): peak for dtype, peak in document.pop("peak_flops").items()}
-        record = Device(peak_flops=peaks, **document)
+        sustained = SustainedRates(**document.pop("sustained", {}))
+        record = Device(peak_flops=peaks, sustained=sustained, **document)
         found.update(dict.fromkeys((record.name, *aliases), record))
     return found
 

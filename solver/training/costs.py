@@ -228,7 +228,9 @@ class TrainingCosts:
             precision=workload.precision, gradient_dtype=workload.gradient_dtype, optimizer=workload.optimizer
         )
         owned = np.sum([s.parameters / (s.group.n if candidate.zero_stage >= 1 else 1) for s in shared], axis=0)
-        optimizer_s = np.where(owned > 0, memory_bound_s(setting.device, owned * traffic), 0.0)
+        optimizer_s = np.where(
+            owned > 0, memory_bound_s(setting.device, owned * traffic) / setting.device.sustained.memory, 0.0
+        )
         weights, gradients, optimizer = self._state_bytes(candidate, setting, shared)
         time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
         overhead = framework_overhead_bytes(communicators=_communicators(candidate))

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.cluster import Device
-from costmodels.compute import launch_s
 from costmodels.implementation import HostPath, Implementation
 from costmodels.operators import Operator, OperatorKind
+from costmodels.sustained import sustained_launch_s
 from costmodels.vector_traffic import vector_passes
 from solver.graph import Block
 
@@ -51,7 +51,8 @@ def host_time(block: Block, device: Device, implementation: Implementation) -> H
     calls = CALLS_OF_OPERATOR[implementation.host] * _modules(block)
     counts = [launches(operator, implementation) for operator in block.operators]
     forward, backward = (sum(count[i] for count in counts) for i in (0, 1))
-    return HostTime((calls + LAUNCH_SHARE * forward) * launch_s(device), (calls + LAUNCH_SHARE * backward) * launch_s(device))
+    each_s = sustained_launch_s(device)
+    return HostTime((calls + LAUNCH_SHARE * forward) * each_s, (calls + LAUNCH_SHARE * backward) * each_s)
 
 
 def _modules(block: Block) -> int:
@@ -62,7 +63,7 @@ def _modules(block: Block) -> int:
 
 def step_host_s(device: Device, implementation: Implementation) -> float:
     """Host time that a step adds once."""
-    return CALLS_OF_STEP[implementation.host] * launch_s(device)
+    return CALLS_OF_STEP[implementation.host] * sustained_launch_s(device)
 
 
 def launches(operator: Operator, implementation: Implementation) -> tuple[int, int]:

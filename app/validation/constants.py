@@ -1,0 +1,83 @@
+"""Constants that may be fitted to measured runs: rates that a device sustains, and the speeds of a cluster's links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from app.validation.rows import Run
+from costmodels.cluster import Cluster, Device, Link, NodeGroup, SustainedRates
+
+
+class Constant(StrEnum):
+    """What is fitted; each is a rate over that of the catalogue or of kernels timed alone."""
+
+    MATRIX = "matrix"
+    LOW_PRECISION_MATRIX = "low_precision_matrix"
+    MEMORY = "memory"
+    HOST = "host"
+    INTRA_NODE_LINK = "intra_node_link"
+    INTER_NODE_LINK = "inter_node_link"
+
+
+LINKS = (Constant.INTRA_NODE_LINK, Constant.INTER_NODE_LINK)
+"""These are of a cluster; the others are of a chip, and shared by every source that uses it."""
+
+ConstantOf = tuple[Constant, str]
+"""A constant of a chip (`silicon_name`), or of a cluster (`cluster_name`)."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Fitted rates; 1 where nothing was fitted."""
+
+    rates: Mapping[ConstantOf, float] = field(default_factory=dict)
+
+    def rate(self, constant: Constant, owner: str) -> float:
+        """Rate of one chip or cluster."""
+        return self.rates.get((constant, owner), 1.0)
+
+    def listed(self) -> list[tuple[Constant, str, float]]:
+        """Every fitted rate, by what it is of."""
+        found = [(constant, owner, rate) for (constant, owner), rate in self.rates.items()]
+        return sorted(found, key=lambda item: (item[1], item[0].value))
+
+    def scaled(self, constant: Constant, factor: float, owners: tuple[str, ...]) -> Constants:
+        """These with one constant of all owners multiplied."""
+        changed = {(constant, owner): self.rate(constant, owner) * factor for owner in owners}
+        return Constants({**self.rates, **changed})
+
+
+def cluster_name(run: Run) -> str:
+    """The cluster of a run: a source's nodes of one GPU."""
+    return f"{run.source}/{run.gpu}"
+
+
+def silicon_name(device: Device) -> str:
+    """The chip of a device: boards that differ only in memory are one, those under different power limits are not."""
+    return f"{device.calibration}/{device.power_w:g}W"
+
+
+def with_constants(cluster: Cluster, name: str, constants: Constants) -> Cluster:
+    """The cluster with devices and links at the given rates, in place of what the catalogue ships."""
+    return replace(cluster, groups=tuple(_group(group, name, constants) for group in cluster.groups))
+
+
+def _group(group: NodeGroup, name: str, constants: Constants) -> NodeGroup:
+    node = replace(
+        group.node,
+        device=_device(group.node.device, constants),
+        intra=_link(group.node.intra, constants.rate(Constant.INTRA_NODE_LINK, name)),
+        inter=_link(group.node.inter, constants.rate(Constant.INTER_NODE_LINK, name)),
+    )
+    return replace(group, node=node)
+
+
+def _device(device: Device, constants: Constants) -> Device:
+    rates = {constant.value: constants.rate(constant, silicon_name(device)) for constant in Constant if constant not in LINKS}
+    return replace(device, sustained=SustainedRates(**rates))
+
+
+def _link(link: Link, rate: float) -> Link:
+    return replace(link, bytes_per_s=link.bytes_per_s * rate)

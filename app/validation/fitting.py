@@ -1,0 +1,139 @@
+"""Robust fit of device rates and link speeds to measured step times.
+
+A step time is nearly linear in how much slower each constant makes its part of the step, so the parts are found by moving
+each constant a little, and fits to other rows need no more predictions. The parts change where another term of a maximum
+becomes the larger, so they are found again at the first fit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from app.validation.clusters import cluster_of
+from app.validation.constants import LINKS, Constant, ConstantOf, Constants, cluster_name, silicon_name
+from app.validation.prediction import predict_run
+from app.validation.rows import MeasuredRun
+
+Floats = NDArray[np.float64]
+
+STEP = 0.02
+"""Relative change of a constant by which its part of a step is found."""
+
+OUTLIER = 0.1
+"""Relative error from which a row counts by its size and no longer by its square."""
+
+PRIOR = 0.1
+"""Weight of a constant's distance from 1 (natural logarithm) over that of a source's mean error: a constant that no row
+depends on stays 1."""
+
+ITERATIONS = 2
+"""Times that the parts of steps are found: at no slow-down, and at the first fit."""
+
+RUNS_OF_SOURCE = 120
+"""Runs of a source that a fit looks at: since every source counts alike, more would only take longer."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Step times of runs at some constants, and the seconds of them that each constant is behind.
+
+    step_s   [runs]
+    part_s   [runs, constants], the columns being ``columns``
+    """
+
+    at: Constants
+    columns: tuple[ConstantOf, ...]
+    step_s: Floats
+    part_s: Floats
+
+
+def fitted_runs(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """At most `RUNS_OF_SOURCE` runs of each source, evenly spaced in the order given."""
+    by_source: dict[str, list[MeasuredRun]] = {}
+    for measured in runs:
+        by_source.setdefault(measured.run.source, []).append(measured)
+    return [run for of_source in by_source.values() for run in of_source[:: -(-len(of_source) // RUNS_OF_SOURCE)]]
+
+
+def fit_constants(runs: Sequence[MeasuredRun]) -> tuple[Constants, Parts]:
+    """The constants that fit all runs best, and the parts of the runs from which other fits can start.
+
+    Every run must be one that is predicted, and have a step time.
+    """
+    constants = Constants()
+    for _ in range(ITERATIONS):
+        parts = parts_of(runs, constants)
+        constants = refit(parts, runs, np.ones(len(runs), np.bool_))
+    return constants, parts
+
+
+def parts_of(runs: Sequence[MeasuredRun], at: Constants) -> Parts:
+    """Parts of every run at the given constants."""
+    chips = [silicon_name(cluster_of(measured.run).groups[0].node.device) for measured in runs]
+    clusters = [cluster_name(measured.run) for measured in runs]
+    columns: list[ConstantOf] = []
+    parts: list[Floats] = []
+    step_s = _step_times_s(runs, at)
+    for constant in Constant:
+        owners = clusters if constant in LINKS else chips
+        distinct = tuple(sorted(set(owners)))
+        # Each run has one chip and one cluster, so one pass over the runs gives the parts of all owners.
+        slower_s = _step_times_s(runs, at.scaled(constant, 1 / (1 + STEP), distinct))
+        part_s = np.maximum(0.0, (slower_s - step_s) / STEP)
+        for owner in distinct:
+            columns.append((constant, owner))
+            parts.append(np.where([other == owner for other in owners], part_s, 0.0))
+    return Parts(at, tuple(columns), step_s, np.stack(parts, axis=1))
+
+
+def refit(parts: Parts, runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) -> Constants:
+    """The constants that fit the chosen runs best; every source counts alike."""
+    weights = _weights(runs, chosen)
+    start = np.array([-np.log(parts.at.rate(*column)) for column in parts.columns])
+    part_s, rest_s = parts.part_s[chosen], (parts.step_s - parts.part_s.sum(axis=1))[chosen]
+    measured_s = np.array([measured.outcome.step_time_s for measured in runs])[chosen]
+
+    def residuals(slowdown: Floats) -> Floats:
+        predicted_s = rest_s + part_s @ np.exp(slowdown - start)
+        return np.concatenate([weights * np.log(predicted_s / measured_s), PRIOR * slowdown])
+
+    def jacobian(slowdown: Floats) -> Floats:
+        scaled_s = part_s * np.exp(slowdown - start)
+        predicted_s = rest_s + scaled_s.sum(axis=1)
+        return np.concatenate([(weights / predicted_s)[:, None] * scaled_s, PRIOR * np.eye(len(slowdown))])
+
+    solved = least_squares(residuals, start, jac=jacobian, loss=_robust(weights))
+    rates = {column: float(np.exp(-x)) for column, x in zip(parts.columns, solved.x, strict=True)}
+    return Constants({column: rate for column, rate in rates.items() if abs(rate - 1.0) > 1e-6})
+
+
+def _weights(runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) -> Floats:
+    sources = [measured.run.source for measured, taken in zip(runs, chosen, strict=True) if taken]
+    counts = Counter(sources)
+    return np.array([counts[source] ** -0.5 for source in sources])
+
+
+def _robust(weights: Floats) -> Callable[[Floats], Floats]:
+    """Loss of squared residuals: a run's grows with its error from `OUTLIER` on, whatever its weight; priors stay squares."""
+    scales = (OUTLIER * weights) ** 2
+
+    def loss(squares: Floats) -> Floats:
+        runs = squares[: len(scales)]
+        root = np.sqrt(1 + runs / scales)
+        values, slopes, bends = squares.copy(), np.ones_like(squares), np.zeros_like(squares)
+        values[: len(scales)] = 2 * scales * (root - 1)
+        slopes[: len(scales)] = 1 / root
+        bends[: len(scales)] = -1 / (2 * scales * root**3)
+        return np.stack([values, slopes, bends])
+
+    return loss
+
+
+def _step_times_s(runs: Sequence[MeasuredRun], constants: Constants) -> Floats:
+    return np.array([predict_run(measured.run, constants).step_time_s for measured in runs])
