@@ -22,6 +22,7 @@ from app.jobs.endpoints import router as jobs_router
 from app.jobs.queue import JobQueue
 from app.jobs.schemas import JobDocument
 from app.jobs.watcher import JobWatcher
+from app.metrics import MetricsMiddleware
 from app.middleware import RequestIdMiddleware
 from app.plans.endpoints import router as plans_router
 from app.plans.schemas import PlanDocument, ProblemDocument
@@ -64,6 +65,7 @@ def create_app(settings: Settings, open_queue: Callable[[str], JobQueue] | None 
     app.state.settings, app.state.engine = settings, engine
     app.state.gate = open_gate(settings, engine)
     app.add_middleware(AuditMiddleware, entries=AuditRepository(engine))
+    app.add_middleware(MetricsMiddleware)
     app.add_middleware(RequestIdMiddleware)
     install_problem_handlers(app)
     app.include_router(plans_router)

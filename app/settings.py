@@ -67,6 +67,7 @@ class Settings:
     max_failed_auths_per_s  of one address
     oidc_issuer, oidc_audience   whose tokens the service takes beside API keys, made out to whom; empty for none
     oidc_tenant_claim   claim of a token that names the tenant
+    metrics_address     HOST:PORT at which this process's metrics can be scraped; empty for none
     api_key             what commands that ask a service show it; empty for a service that asks for none
     """
 
@@ -87,6 +88,7 @@ class Settings:
     oidc_issuer: str = ""
     oidc_audience: str = "meshwright"
     oidc_tenant_claim: str = "tenant"
+    metrics_address: str = ""
     api_key: str = field(default="", repr=False)
 
 
@@ -108,6 +110,7 @@ VARIABLES = {
     "MESHWRIGHT_OIDC_ISSUER": "oidc_issuer",
     "MESHWRIGHT_OIDC_AUDIENCE": "oidc_audience",
     "MESHWRIGHT_OIDC_TENANT_CLAIM": "oidc_tenant_claim",
+    "MESHWRIGHT_METRICS_ADDRESS": "metrics_address",
     "MESHWRIGHT_API_KEY": "api_key",
 }
 """Setting that each environment variable sets."""
@@ -125,6 +128,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         oidc_issuer=_issuer(values),
         oidc_audience=values.get("MESHWRIGHT_OIDC_AUDIENCE") or Settings.oidc_audience,
         oidc_tenant_claim=values.get("MESHWRIGHT_OIDC_TENANT_CLAIM") or Settings.oidc_tenant_claim,
+        metrics_address=values.get("MESHWRIGHT_METRICS_ADDRESS", ""),
         api_key=_api_key(values),
     )
 

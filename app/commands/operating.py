@@ -51,6 +51,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
 
     from app.commands.working import Workers
     from app.main import create_app
+    from app.metrics import serve_metrics
 
     if settings.auth is Auth.OFF and not is_loopback(host):
         raise SettingError(
@@ -60,6 +61,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
             remedy="unset MESHWRIGHT_AUTH, and make keys with 'meshwright keys create'",
         )
     app = create_app(settings)
+    serve_metrics(settings.metrics_address, app.state.engine)
     # The access log is our own: it has the request id.
     level = LogLevel.INFO if settings.log_level is LogLevel.WARNING else settings.log_level
     # Uvicorn ends the process by the signal that stopped it once it has shut down; the workers are to be stopped first.

@@ -37,9 +37,11 @@ def run_worker(name: str | None, life: Life, settings: Settings) -> int:
     from app.jobs.engine import migrate_queue
     from app.jobs.sandbox import ChildSolver, Limits
     from app.jobs.worker import Worker
+    from app.metrics import serve_metrics
 
     engine = open_engine(settings.database_url)
     ensure_ready(engine)
+    serve_metrics(settings.metrics_address, engine)
     if is_sqlite(engine):
         migrate_queue(settings.database_url)
     solver = ChildSolver(limits=Limits(memory_bytes=settings.max_solve_memory_bytes), preload=PRELOADED)
@@ -77,8 +79,10 @@ class Workers:
 
     def _keep_one(self) -> None:
         command = [sys.executable, "-c", "from app.cli import main; main()", "worker", "--with-parent"]
+        # The address of metrics is the service's own.
+        environment = {name: value for name, value in os.environ.items() if name != "MESHWRIGHT_METRICS_ADDRESS"}
         while not self._stopping.is_set():
-            process = subprocess.Popen(command)
+            process = subprocess.Popen(command, env=environment)
             while process.poll() is None and not self._stopping.wait(0.1):
                 pass
             if self._stopping.is_set():

@@ -12,6 +12,7 @@ from typing import TypeVar
 from app.db.job_desk import JobDesk, JobEnd, OnFinished
 from app.errors import StoreError
 from app.jobs.job import BegunJob, JobStatus
+from app.metrics import observe_failure, observe_solve
 from app.plans.documents import compact_json
 from app.plans.store import KeyedRequest, plan_row, plan_text
 from app.problems import problem_of, worker_lost
@@ -79,9 +80,11 @@ class JobRunner:
         except Exception as error:
             if self._stopped.is_set():
                 raise WorkerStoppedError from error
+            observe_failure(error)
             problem = problem_of(error)
             log.log(logging.ERROR if problem["status"] >= 500 else logging.INFO, "job failed", exc_info=error)
             return JobEnd(JobStatus.FAILED, problem=compact_json(problem))
+        observe_solve(plan)
         return _success(plan, KeyedRequest(request, job.digest, job.request))
 
     def _beat(self, job: BegunJob, progress: Progress | None) -> None:

@@ -16,6 +16,7 @@ from app.db.plan_repository import PlanFilter, Staleness
 from app.jobs.job import Job, JobStatus
 from app.jobs.schemas import job_address, job_document
 from app.jobs.watcher import JobWatcher
+from app.metrics import ANSWERS
 from app.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from app.plans.examples import REQUEST_EXAMPLES
 from app.plans.schemas import PlanPage, plan_item
@@ -67,6 +68,7 @@ async def make_plan(
     wait_s, urgency = wait_of(prefer), urgency_of(priority)
     document = await read_json_body(request, max_bytes=settings.max_body_bytes)
     made = await asyncio.to_thread(service.submit, caller, document, urgency=urgency, idempotency_key=idempotency_key)
+    ANSWERS.labels(made.how).inc()
     if made.text is not None:
         return _plan_response(made.digest, made.text, status=200)
     assert made.job is not None, "a submission has a text or a job"

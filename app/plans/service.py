@@ -35,6 +35,13 @@ class Submission:
     job: Job | None = None
     is_new: bool = False
 
+    @property
+    def how(self) -> str:
+        """In a word, for the metrics: stored, queued, or joined."""
+        if self.text is not None:
+            return "stored"
+        return "queued" if self.is_new else "joined"
+
 
 class PlanService:
     """Takes plan requests for one caller at a time. Its methods block; call them in threads."""

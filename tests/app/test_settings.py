@@ -44,6 +44,7 @@ def test_every_variable_sets_its_setting() -> None:
             "MESHWRIGHT_OIDC_ISSUER": "https://issuer.example",
             "MESHWRIGHT_OIDC_AUDIENCE": "plans",
             "MESHWRIGHT_OIDC_TENANT_CLAIM": "org",
+            "MESHWRIGHT_METRICS_ADDRESS": "127.0.0.1:9464",
         }
     )
     assert settings == Settings(
@@ -64,6 +65,7 @@ def test_every_variable_sets_its_setting() -> None:
         "https://issuer.example",
         "plans",
         "org",
+        "127.0.0.1:9464",
     )
 
 

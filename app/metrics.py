@@ -1,0 +1,170 @@
+"""Prometheus metrics of a process, and the address they are scraped at.
+
+No label names a tenant, a model or a caller: whoever may scrape need not be one who may see plans.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import Engine
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.db.job_desk import WORKER_ALIVE_S, JobDesk
+from app.errors import StoreError
+from app.settings import SettingError
+from solver.plan import Plan
+
+log = logging.getLogger(__name__)
+
+registry = CollectorRegistry()
+
+REQUESTS = Counter(
+    "meshwright_requests_total",
+    "Requests answered, by method, route and status.",
+    ("method", "route", "status"),
+    registry=registry,
+)
+REQUEST_SECONDS = Histogram(
+    "meshwright_request_seconds", "Time from a request to the end of its answer.", ("method", "route"), registry=registry
+)
+ANSWERS = Counter(
+    "meshwright_plan_answers_total",
+    "Requests for plans, by how they were answered: stored, queued, or joined a job that was there.",
+    ("how",),
+    registry=registry,
+)
+SOLVES = Counter(
+    "meshwright_solves_total",
+    "Solves that ended, by kind and status of the certificate.",
+    ("kind", "status"),
+    registry=registry,
+)
+SOLVE_SECONDS = Histogram(
+    "meshwright_solve_seconds",
+    "Processor time of a solve.",
+    ("kind",),
+    # Most solves end within seconds; a time limit may be an hour.
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600),
+    registry=registry,
+)
+GAP = Histogram(
+    "meshwright_plan_gap",
+    "Gap of the certificate of a plan that was solved.",
+    ("kind",),
+    buckets=(0.0, 0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0),
+    registry=registry,
+)
+FAILURES = Counter("meshwright_solve_failures_total", "Solves without a plan, by reason.", ("reason",), registry=registry)
+
+
+def observe_solve(plan: Plan) -> None:
+    """Count a solve that came to an answer."""
+    SOLVES.labels(plan.kind, plan.certificate.status.value).inc()
+    SOLVE_SECONDS.labels(plan.kind).observe(plan.search.seconds)
+    if plan.certificate.gap is not None:
+        GAP.labels(plan.kind).observe(plan.certificate.gap)
+
+
+def observe_failure(error: Exception) -> None:
+    """Count a solve that came to none."""
+    FAILURES.labels(type(error).__name__.removesuffix("Error")).inc()
+
+
+class MetricsMiddleware:
+    """Counts requests and their time by route; addresses that no route has are one."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, answered = time.perf_counter(), False
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+
+        def count(status: int) -> None:
+            nonlocal answered
+            answered = True
+            REQUESTS.labels(method, _route(scope), str(status)).inc()
+
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                count(message["status"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_counted)
+        finally:
+            if not answered:
+                # A defect: the middleware around this one answers it.
+                count(HTTPStatus.INTERNAL_SERVER_ERROR)
+            REQUEST_SECONDS.labels(method, _route(scope)).observe(time.perf_counter() - began)
+
+
+def _route(scope: Scope) -> str:
+    return getattr(scope.get("route"), "path", "none")
+
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class QueueCollector(Collector):
+    """The queue of all processes over one database, read when it is scraped; nothing while the database does not answer."""
+
+    def __init__(self, engine: Engine):
+        self._desk = JobDesk(engine)
+
+    def collect(self) -> Iterable[Metric]:
+        """The figures now."""
+        try:
+            state = self._desk.state(worker_alive_s=WORKER_ALIVE_S)
+        except StoreError as error:
+            log.warning("no figures of the queue: %s", error)
+            return
+        yield GaugeMetricFamily("meshwright_jobs_queued", "Jobs that wait.", value=state.queued)
+        yield GaugeMetricFamily("meshwright_jobs_running", "Jobs that are being solved.", value=state.running)
+        yield GaugeMetricFamily("meshwright_queue_age_seconds", "How long the oldest job waits.", value=state.oldest_s)
+        yield GaugeMetricFamily("meshwright_workers_alive", "Workers that gave a sign of life lately.", value=state.workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where metrics are scraped."""
+
+    host: str
+    port: int
+
+
+def read_address(text: str) -> Address:
+    """HOST:PORT; raises SettingError for anything else."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 <= int(port[:6]) <= 65535:
+        raise SettingError("environment variable MESHWRIGHT_METRICS_ADDRESS can't be used", given=text, allowed="HOST:PORT")
+    return Address(host.strip("[]"), int(port))
+
+
+def serve_metrics(text: str, engine: Engine) -> int | None:
+    """Let this process's metrics and the queue's be scraped at an address; the port that it took, None for no address.
+
+    Raises SettingError for an address that is none or is taken.
+    """
+    if not text:
+        return None
+    address = read_address(text)
+    registry.register(QueueCollector(engine))
+    try:
+        server, _ = start_http_server(address.port, address.host, registry)
+    except OSError as error:
+        remedy = "set another MESHWRIGHT_METRICS_ADDRESS"
+        raise SettingError(f"metrics can't be served: {error.strerror}", given=text, remedy=remedy) from None
+    return int(server.server_port)
