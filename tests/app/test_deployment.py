@@ -1,0 +1,109 @@
+"""What the deployment files start, set and ask for exists in the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from app.cli import cli
+from app.main import create_app
+from app.settings import VARIABLES, Settings, read_settings
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+KUBERNETES = list(yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text()))
+PROMETHEUS = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())
+OURS = {name: service for name, service in COMPOSE.items() if "build" in service}
+METRICS_PATH = "/metrics"
+
+
+def containers() -> Iterator[dict[str, Any]]:
+    for document in KUBERNETES:
+        yield from document["spec"].get("template", {}).get("spec", {}).get("containers", [])
+
+
+def commands() -> list[list[str]]:
+    return [service["command"] for service in OURS.values()] + [container["command"] for container in containers()]
+
+
+def environments() -> list[dict[str, str]]:
+    return [service["environment"] for service in OURS.values()] + [
+        {variable["name"]: variable.get("value", "sqlite:///x.db") for variable in container["env"]}
+        for container in containers()
+    ]
+
+
+def addresses(settings: Settings) -> set[str]:
+    return {*create_app(settings).openapi()["paths"], METRICS_PATH}
+
+
+def test_the_services_are_those_that_the_design_names() -> None:
+    assert {"migrate", "api", "worker", "postgres", "prometheus"} == set(COMPOSE)
+
+
+@pytest.mark.parametrize("command", commands(), ids=" ".join)
+def test_every_command_is_one(command: list[str]) -> None:
+    program, name, *options = command
+    assert program == "meshwright"
+    found = get_command(cli).commands[name]  # type: ignore[attr-defined]
+    found.make_context(name, options)
+
+
+@pytest.mark.parametrize("environment", environments())
+def test_every_variable_is_a_setting_and_its_value_can_be_used(environment: dict[str, str]) -> None:
+    assert set(environment) <= set(VARIABLES)
+    read_settings({**environment, "MESHWRIGHT_DATABASE_URL": "sqlite:///x.db"})
+
+
+def test_every_service_that_others_wait_for_tells_its_health(settings: Settings) -> None:
+    for name, service in COMPOSE.items():
+        if name != "migrate":
+            assert service["healthcheck"]["test"][0] == "CMD"
+        for awaited, condition in service.get("depends_on", {}).items():
+            ends = condition["condition"] == "service_completed_successfully"
+            assert ends == (awaited == "migrate")
+    for name, port in (("api", 8000), ("worker", 9464)):
+        text = " ".join(COMPOSE[name]["healthcheck"]["test"])
+        url = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", text)
+        assert url is not None
+        assert int(url[1]) == port
+        assert url[2] in addresses(settings)
+
+
+def test_probes_ask_what_there_is(settings: Settings) -> None:
+    for container in containers():
+        ports = {port["name"] for port in container.get("ports", [])}
+        for probe in ("livenessProbe", "readinessProbe"):
+            if probe in container:
+                assert container[probe]["httpGet"]["path"] in addresses(settings)
+                assert container[probe]["httpGet"]["port"] in ports
+
+
+def test_prometheus_scrapes_the_services_where_they_serve_metrics() -> None:
+    port = COMPOSE["api"]["environment"]["MESHWRIGHT_METRICS_ADDRESS"].rpartition(":")[2]
+    scraped = set()
+    for job in PROMETHEUS["scrape_configs"]:
+        for static in job.get("static_configs", []):
+            scraped |= set(static["targets"])
+        for names in job.get("dns_sd_configs", []):
+            scraped |= {f"{name}:{names['port']}" for name in names["names"]}
+    assert scraped == {f"{name}:{port}" for name in ("api", "worker")}
+    mounted = COMPOSE["prometheus"]["volumes"][0].split(":")[0]
+    assert (ROOT / mounted).resolve() == ROOT / "deploy" / "prometheus.yml"
+
+
+def test_workers_have_longer_to_stop_than_their_solves_to_finish() -> None:
+    drain_s = Settings("").drain_s
+    assert int(COMPOSE["worker"]["stop_grace_period"].removesuffix("s")) > drain_s
+    worker = next(document for document in KUBERNETES if document["metadata"]["name"] == "meshwright-worker")
+    assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > drain_s
+
+
+def test_every_image_has_a_version() -> None:
+    assert all(":" in service["image"] for name, service in COMPOSE.items() if name not in OURS)
