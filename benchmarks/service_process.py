@@ -1,0 +1,61 @@
+"""A service in a process of its own, for load and fault tests: loopback address, own database, no authentication."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+START_S = 60.0
+
+
+@dataclass(frozen=True)
+class ServiceProcess:
+    """A service that runs: its address and its process."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the service's process, without its children (Linux)."""
+        fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def running_process(folder: Path, *options: str, **environment: str) -> Iterator[ServiceProcess]:
+    """A service with its database in a folder, until the block ends; its log goes to ``service.log`` there."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    given = {"MESHWRIGHT_AUTH": "off", "MESHWRIGHT_DATABASE_URL": f"sqlite:///{folder}/plans.db", **environment}
+    command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "--port", str(port), *options]
+    with (folder / "service.log").open("wb") as log:
+        process = subprocess.Popen(command, env={**os.environ, **given}, stdout=log, stderr=log)
+        try:
+            _wait_for(f"http://127.0.0.1:{port}", process)
+            yield ServiceProcess(f"http://127.0.0.1:{port}", process)
+            assert process.poll() is None, f"the service ended with {process.returncode}"
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    until_s = time.monotonic() + START_S
+    while time.monotonic() < until_s:
+        assert process.poll() is None, f"the service ended with {process.returncode}"
+        try:
+            if httpx.get(f"{url}/healthz").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise TimeoutError(f"no service at {url} after {START_S:g} s")
