@@ -50,6 +50,15 @@ class HostPath(StrEnum):
     """Megatron Core with its hooks for gradients and communication, Transformer Engine or not."""
 
 
+class TrainedWeights(StrEnum):
+    """Which weights a step changes."""
+
+    ALL = "all"
+    ADAPTERS = "adapters"
+    """Low-rank adapters beside frozen weights (LoRA, Hu et al. 2021): products have no weight gradient, but an adapter beside
+    each, whose products are thin: they only move memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Implementation:
     """How a framework runs a layer."""
@@ -58,6 +67,7 @@ class Implementation:
     attention: FlashAttention = FlashAttention.NATIVE
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
     host: HostPath = HostPath.MODULES
+    trained: TrainedWeights = TrainedWeights.ALL
 
 
 HAND_FUSED = Implementation()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from costmodels.attention_generations import attention_slowdown
 from costmodels.cluster import Device
 from costmodels.compute import attention_backward_s, attention_forward_s
-from costmodels.implementation import FlashAttention, VectorKernels
+from costmodels.implementation import FlashAttention, TrainedWeights, VectorKernels
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_groups, matmul_shape
@@ -36,18 +36,19 @@ def operator_time(
     kernels: VectorKernels = VectorKernels.FUSED,
     attention: FlashAttention = FlashAttention.NATIVE,
     recipe: MatmulRecipe = MatmulRecipe.WORKING,
+    trained: TrainedWeights = TrainedWeights.ALL,
 ) -> OperatorTime:
     """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
 
     ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
     ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention, ``recipe`` how
-    this operator's products are cast.
+    this operator's products are cast, ``trained`` whether its weights have gradients.
     """
     if operator.kind is OperatorKind.MATMUL:
-        time = _matmul_time(operator, sizes, device=device, dtype=recipe.dtype or dtype)
+        time = _matmul_time(operator, sizes, device=device, dtype=recipe.dtype or dtype, trained=trained)
         if recipe.scaling_passes:
             time = _with_scaling(time, operator, sizes, device, dtype, recipe)
-        if gradient_dtype is None:
+        if gradient_dtype is None or trained is TrainedWeights.ADAPTERS:
             return time
         return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
     if operator.kind is OperatorKind.ATTENTION:
@@ -62,7 +63,9 @@ def _kernels_s(kernels: tuple[KernelTraffic, ...], device: Device) -> float:
     return sum(sustained_memory_s(device, kernel.bytes_moved, kernel=kernel.curve) for kernel in kernels)
 
 
-def _matmul_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> OperatorTime:
+def _matmul_time(
+    operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, trained: TrainedWeights
+) -> OperatorTime:
     """One GEMM forward, two backward; with routed weights a grouped GEMM whose rows are spread evenly over the experts."""
     m, n, k = matmul_shape(operator, sizes)
     groups = min(matmul_groups(operator, sizes), max(1, m))
@@ -70,8 +73,26 @@ def _matmul_time(operator: Operator, sizes: Mapping[str, int], *, device: Device
     forward = sustained_matmul_s(device, dtype, rows, n, k, batch=groups)
     # Input gradient dY W^T is (m, k, n); weight gradient X^T dY is (k, n, m).
     input_gradient = sustained_matmul_s(device, dtype, rows, k, n, batch=groups)
+    if trained is TrainedWeights.ADAPTERS:
+        adapter = _adapter_time(operator, sizes, device, dtype)
+        return OperatorTime(forward + adapter.forward_s, input_gradient + adapter.backward_s)
     weight_gradient = sustained_matmul_s(device, dtype, k, n, rows, batch=groups)
     return OperatorTime(forward, input_gradient + weight_gradient)
+
+
+def _adapter_time(operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType) -> OperatorTime:
+    """A low-rank adapter, its rank far below the sizes of the product: one thin product reads the input, one writes an output
+    that is added to the product's. Backward, three read the output's gradient or the input, one writes an input gradient,
+    which is added too (Hu et al. 2021, section 4.1).
+    """
+    inputs, outputs = (
+        sum(tensor.elements(sizes) for tensor in tensors) * max(dtype.size_bytes, DType.BF16.size_bytes)
+        for tensors in (operator.inputs, operator.outputs)
+    )
+    return OperatorTime(
+        sum(sustained_memory_s(device, moved) for moved in (inputs, outputs, 3 * outputs)),
+        sum(sustained_memory_s(device, moved) for moved in (outputs, outputs, inputs, inputs, 3 * inputs)),
+    )
 
 
 def _with_scaling(

@@ -164,6 +164,7 @@ class _Costing:
             gradient_dtype=setting.gradient_dtype,
             kernels=setting.implementation.kernels,
             attention=setting.implementation.attention,
+            trained=setting.implementation.trained,
             recipe=setting.recipe if operator.name in self.low_precision else MatmulRecipe.WORKING,
         )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s

@@ -36,6 +36,14 @@ class MemoryCount(Enum):
     PROCESS = "process"
 
 
+class UnstatedRecompute(Enum):
+    """What rows mean that don't say whether they recompute."""
+
+    NEVER = "never"
+    WHERE_NEEDED = "where needed"
+    """Fully, where the plan would not have fitted otherwise."""
+
+
 class Attention(Enum):
     """Whether attention is one kernel, in rows that don't say."""
 
@@ -65,6 +73,7 @@ class Convention:
     flash: FlashAttention = FlashAttention.NATIVE
     host: HostPath = HostPath.MODULES
     dropout: Dropout = Dropout.NONE
+    unstated_recompute: UnstatedRecompute = UnstatedRecompute.NEVER
     memory_rank: MemoryRank = MemoryRank.FULLEST
     memory_count: MemoryCount = MemoryCount.PROCESS
     memory_unit_bytes: int = GIB
@@ -129,6 +138,13 @@ CONVENTIONS: Mapping[str, Convention] = {
         "NeMo 24.07 recipes: distributed optimizer with overlap; Transformer Engine of 2024 has delayed scaling only",
         zero_stage=1,
         host=HostPath.MEGATRON_CORE,
+    ),
+    "automodel_lora": Convention(
+        "its benchmark configurations train PyTorch's modules with adapters; checkpointing is in them, not in the table",
+        zero_stage=3,
+        kernels=VectorKernels.EAGER,
+        flash=FlashAttention.FLASH_2,
+        unstated_recompute=UnstatedRecompute.WHERE_NEEDED,
     ),
     "torchtitan": Convention(
         "FSDP2 reduces in fp32; memory is what PyTorch reserved, in GiB; not compiled unless a row says so",

@@ -8,7 +8,7 @@ from functools import lru_cache
 from statistics import fmean
 
 from app.validation.constants import Constants, cluster_name, with_constants
-from app.validation.conventions import Convention, GradientReduction, MemoryCount, MemoryRank, convention
+from app.validation.conventions import Convention, GradientReduction, MemoryCount, MemoryRank, UnstatedRecompute, convention
 from app.validation.plans import GivenPlan, given_plan
 from app.validation.rows import Run
 from app.validation.unpredicted import NotPredictedError
@@ -41,20 +41,27 @@ def predict_run(run: Run, constants: Constants | None = None) -> Prediction:
     """
     source = convention(run.source)
     try:
-        plan = given_plan(run, source)
-        costs = _costs(_at_rates(plan.request, run, constants), plan.implementation)
-        kinds = costs.stage_kinds(plan.candidate)
-        sharding = _sharding(costs, plan.candidate, kinds)
-        tables = stage_tables(plan.candidate, sharding, kinds, costs)
-        decision = Decision(plan.candidate, sharding, launchers_spans(len(costs.model.layers), plan.candidate))
-        cost = evaluate_decision(decision, tables)
-        extra_s = [stage.extra_s for stage in cost.stages]
-        if source.reduction is GradientReduction.AFTER_BACKWARD:
-            extra_s = _extra_without_overlap(costs, decision, kinds, tables)
-        return Prediction(_step_time_s(plan, cost, extra_s), *_memory(plan, cost, source))
+        prediction = _predicted(run, source, constants)
+        if prediction.fits or run.recompute or source.unstated_recompute is UnstatedRecompute.NEVER:
+            return prediction
+        return _predicted(replace(run, recompute="full"), source, constants)
     except InvalidInputError as error:
         given = "" if error.given is None else f" ({error.given})"
         raise NotPredictedError(f"{error.problem}{given}") from error
+
+
+def _predicted(run: Run, source: Convention, constants: Constants | None) -> Prediction:
+    plan = given_plan(run, source)
+    costs = _costs(_at_rates(plan.request, run, constants), plan.implementation)
+    kinds = costs.stage_kinds(plan.candidate)
+    sharding = _sharding(costs, plan.candidate, kinds)
+    tables = stage_tables(plan.candidate, sharding, kinds, costs)
+    decision = Decision(plan.candidate, sharding, launchers_spans(len(costs.model.layers), plan.candidate))
+    cost = evaluate_decision(decision, tables)
+    extra_s = [stage.extra_s for stage in cost.stages]
+    if source.reduction is GradientReduction.AFTER_BACKWARD:
+        extra_s = _extra_without_overlap(costs, decision, kinds, tables)
+    return Prediction(_step_time_s(plan, cost, extra_s), *_memory(plan, cost, source))
 
 
 def launchers_spans(n_layers: int, candidate: Candidate) -> tuple[StageSpan, ...]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from app.validation.cells import Cells, read_table
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import TrainedWeights, VectorKernels
 
 COLUMNS = (
     "source_id",
@@ -80,7 +80,8 @@ class Quality(StrEnum):
 class Run:
     """What was run: model, cluster and plan, with None where the table is silent.
 
-    ``line`` is its line in the file; ``kernels`` is what its notes say of the kernels between matrix products.
+    ``line`` is its line in the file; ``kernels`` is what its notes say of the kernels between matrix products,
+    ``trained`` whether only adapters were.
     """
 
     line: int
@@ -118,6 +119,7 @@ class Run:
     schedule: str
     flash_attention: int | None
     kernels: VectorKernels | None = None
+    trained: TrainedWeights = TrainedWeights.ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,7 @@ def _measured_run(cells: Cells) -> MeasuredRun:
         schedule=cells.text("schedule"),
         flash_attention=cells.count("flash_attention"),
         kernels=_stated_kernels(cells.text("notes")),
+        trained=_trained(cells.text("notes"), cells.text("source_id")),
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
     return MeasuredRun(run, Outcome(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
@@ -190,6 +193,10 @@ _KERNELS_IN_NOTES = {
     "compile": VectorKernels.COMPILED,
     "eager": VectorKernels.EAGER,
 }
+
+
+def _trained(*texts: str) -> TrainedWeights:
+    return TrainedWeights.ADAPTERS if any("lora" in text.lower() for text in texts) else TrainedWeights.ALL
 
 
 def _stated_kernels(notes: str) -> VectorKernels | None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from costmodels.cluster import Device, group_topology
 from costmodels.collectives import Collective, collective_s
 from costmodels.compute import memory_bound_s
-from costmodels.implementation import Implementation
+from costmodels.implementation import Implementation, TrainedWeights
 from costmodels.memory import framework_overhead_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
 from costmodels.operators import OperatorKind
 from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem
@@ -223,11 +223,14 @@ class TrainingCosts:
             [self.block_cost(name, setting, choice) for name, choice in zip(self.block_names, sharding, strict=True)]
         )
         shared = _shared_parameters(costs, kind)
-        sync = state_sync(candidate.zero_stage, shared, costs, workload)
+        trained = () if setting.implementation.trained is TrainedWeights.ADAPTERS else shared
+        sync = state_sync(candidate.zero_stage, shared if candidate.zero_stage == 3 else trained, costs, workload)
         traffic = optimizer_traffic_bytes(
             precision=workload.precision, gradient_dtype=workload.gradient_dtype, optimizer=workload.optimizer
         )
-        owned = np.sum([s.parameters / (s.group.n if candidate.zero_stage >= 1 else 1) for s in shared], axis=0)
+        owned = np.zeros(len(costs))
+        for s in trained:
+            owned = owned + s.parameters / (s.group.n if candidate.zero_stage >= 1 else 1)
         optimizer_s = np.where(
             owned > 0, memory_bound_s(setting.device, owned * traffic) / setting.device.sustained.memory, 0.0
         )
@@ -277,7 +280,10 @@ class TrainingCosts:
                 zero_stage=candidate.zero_stage,
                 shards=share.group.n,
             )
-            held.append([(share.parameters + copies) * part for part in (each.weights, each.gradients, each.optimizer)])
+            parts = (each.weights, each.gradients, each.optimizer)
+            if setting.implementation.trained is TrainedWeights.ADAPTERS:
+                parts = (each.weights, 0.0, 0.0)
+            held.append([(share.parameters + copies) * part for part in parts])
             # Embeddings and heads lie on the first group's ranks.
             copies = np.zeros_like(copies)
         weights, gradients, optimizer = np.sum(held, axis=0)

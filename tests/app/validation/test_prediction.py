@@ -230,3 +230,19 @@ def test_a_row_of_the_survey_s_mamba_is_predicted(tmp_path: Path) -> None:
     row = measured(tmp_path, arch="mamba2 state=64 ngroups=8 expand=2 chunk=64", n_layers="16", hidden="2048", heads="",
                    kv_heads="", ffn_hidden="4096", tp="1", dp="8", pp="1")  # fmt: skip
     assert predict_run(row.run).step_time_s > 0
+
+
+def test_adapters_are_trained_faster_and_in_less_memory(tmp_path: Path) -> None:
+    whole, adapters = (predict_run(run(tmp_path, notes=notes)) for notes in ("SFT Performance", "LoRA Performance"))
+    assert 0.6 * whole.step_time_s < adapters.step_time_s < 0.9 * whole.step_time_s
+    assert adapters.peak_memory_gb < 0.7 * whole.peak_memory_gb
+
+
+def test_a_source_that_recomputes_where_needed_does_so_only_there(tmp_path: Path) -> None:
+    def seconds(source: str, recompute: str, **plan: str) -> float:
+        return predict_run(run(tmp_path, source_id=source, recompute=recompute, **plan)).step_time_s
+
+    fits, needs = {"micro_batch": "1"}, {"micro_batch": "32"}
+    assert seconds("automodel_lora", "", **fits) == seconds("automodel_lora", "none", **fits)
+    assert seconds("automodel_lora", "", **needs) == seconds("automodel_lora", "full", **needs)
+    assert seconds("nemo2407", "", **needs) == seconds("nemo2407", "none", **needs)
