@@ -26,15 +26,6 @@ Sizes = float | NDArray[np.float64] | NDArray[np.int64]
 Seconds = float | NDArray[np.float64]
 Found = TypeVar("Found")
 
-BACKWARD_FLOPS_RATIO = 2.5
-"""Backward over forward FLOPs of flash attention: five matrix products against two (FlashAttention-2, section 4.1)."""
-
-BACKWARD_SLOWDOWN = 0.73 / 0.63
-"""Forward over backward share of an A100's peak that FlashAttention-2 reaches (its section 4.1: up to 73% forward, 63%
-backward). No public table of backward kernels exists to fit it to: `BACKWARD_ERROR`."""
-
-BACKWARD_ERROR = KernelError(0.15, 0.35, "no measured table of attention backward: forward curve and FlashAttention-2's ratios")
-
 STANDS_FOR: Mapping[DType, tuple[DType, ...]] = {
     DType.FP32: (DType.BF16, DType.FP16),
     DType.TF32: (DType.BF16, DType.FP16),
@@ -110,7 +101,7 @@ def attention_backward_s(
         device, dtype, flops=flops, q_tokens=q_tokens, kv_tokens=kv_tokens, heads=heads, head_dim=head_dim, batch=batch,
         kv_heads=kv_heads,
     )  # fmt: skip
-    return forward * (BACKWARD_FLOPS_RATIO * BACKWARD_SLOWDOWN)
+    return forward * kernel_calibration(device.calibration).attention_backward.curve
 
 
 def decode_attention_s(
@@ -163,7 +154,7 @@ def kernel_error(device: Device, dtype: DType, kind: KernelKind | VectorKernel, 
         fitted, used = _curve(calibration.gemm, dtype, device)
         return _stand_in_error(fitted.error, dtype, used)
     if kind is KernelKind.ATTENTION_BACKWARD:
-        return BACKWARD_ERROR
+        return calibration.attention_backward.error
     if kind is KernelKind.PREFILL_ATTENTION:
         prefill, used = _attention_curve(calibration.prefill, dtype, head_dim, device)
         return _stand_in_error(prefill.error, dtype, used)

@@ -58,6 +58,20 @@ class Fitted(Generic[Curve]):
     derived_from: str | None = None
 
 
+BACKWARD_FLOPS_RATIO = 2.5
+"""Backward over forward FLOPs of flash attention: five matrix products against two (FlashAttention-2, section 4.1)."""
+
+BACKWARD_SLOWDOWN = 0.73 / 0.63
+"""Forward over backward share of an A100's peak that FlashAttention-2 reaches (its section 4.1: up to 73% forward, 63%
+backward)."""
+
+NOT_MEASURED_BACKWARD = Fitted(
+    BACKWARD_FLOPS_RATIO * BACKWARD_SLOWDOWN,
+    KernelError(0.15, 0.35, "no measured table of attention backward: forward curve and FlashAttention-2's ratios"),
+)
+"""Of a device whose backward kernels were not measured: no public table holds them."""
+
+
 class MemoryCurve(NamedTuple):
     """Time of a kernel that only moves memory: launch_s + bytes / (efficiency x bandwidth of the data sheet)."""
 
@@ -73,6 +87,7 @@ class KernelCalibration:
     host_launch_s      time the host spends to launch one kernel from an eager training framework
     gemm               by input format
     prefill, decode    by input (prefill) or cache (decode) format, then head dimension
+    attention_backward time of attention's backward pass over that of its forward pass
     """
 
     key: str
@@ -83,3 +98,4 @@ class KernelCalibration:
     decode: Mapping[DType, Mapping[int, Fitted[DecodeCurve]]]
     memory_bound: Mapping[VectorKernel, Fitted[MemoryCurve]]
     provenance: Mapping[str, str]
+    attention_backward: Fitted[float] = NOT_MEASURED_BACKWARD

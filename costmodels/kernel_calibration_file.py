@@ -28,6 +28,8 @@ Floats = NDArray[np.float64]
 FINEST_STEP = 0.005
 """Least unit of a stored log-ratio: half a per cent is below the noise of every measured table."""
 
+CURVE_FIELDS = frozenset({"gemm", "prefill", "decode", "memory_bound"})
+
 TABLE_FIELDS = frozenset({"size_correction", "wave_correction", "correction"})
 
 
@@ -56,7 +58,10 @@ def _shipped(key: str) -> KernelCalibration:
 
 
 def read_calibration(document: Mapping[str, Any]) -> KernelCalibration:
-    """The calibration that a decoded file describes: its own curves, and its base's for the kinds it has none of."""
+    """The calibration that a decoded file describes: its own curves, and its base's for the kinds and formats it has none of.
+
+    Kernels that only move memory and have no curve of their own run as streams do, with twice the error.
+    """
     inherited = _inherited(document) if "base" in document else None
     own: dict[str, Any] = {}
     if "gemm" in document:
@@ -70,8 +75,25 @@ def read_calibration(document: Mapping[str, Any]) -> KernelCalibration:
     if "memory_bound" in document:
         entries = document["memory_bound"].items()
         own["memory_bound"] = {VectorKernel(kernel): read_fitted(entry, MemoryCurve) for kernel, entry in entries}
-    own |= {field: document[field] for field in ("key", "cores", "host_launch_s", "provenance")}
-    return replace(inherited, **own) if inherited is not None else KernelCalibration(**own)
+    if "attention_backward" in document:
+        backward = document["attention_backward"]
+        own["attention_backward"] = Fitted(backward["ratio"], KernelError(**backward["error"]))
+    own |= {field: document[field] for field in ("key", "cores", "provenance")}
+    if inherited is None:
+        launch_s = document.get("host_launch_s", 0.0)
+        measured = KernelCalibration(**{"gemm": {}, "prefill": {}, "decode": {}, "host_launch_s": launch_s, **own})
+        return replace(measured, memory_bound=_all_vector_kernels(measured.memory_bound))
+    for field in CURVE_FIELDS & own.keys():
+        own[field] = {**getattr(inherited, field), **own[field]}
+    if "host_launch_s" in document:
+        own["host_launch_s"] = document["host_launch_s"]
+    return replace(inherited, **own)
+
+
+def _all_vector_kernels(measured: Mapping[VectorKernel, Fitted[MemoryCurve]]) -> dict[VectorKernel, Fitted[MemoryCurve]]:
+    stream = measured[VectorKernel.STREAM]
+    error = KernelError(2 * stream.error.median, 2 * stream.error.p95, f"not measured: as streams; {stream.error.basis}")
+    return {kernel: measured.get(kernel, Fitted(stream.curve, error, VectorKernel.STREAM.value)) for kernel in VectorKernel}
 
 
 def read_fitted(entry: Mapping[str, Any], record: type[Curve]) -> Fitted[Curve]:
@@ -109,9 +131,12 @@ def _inherited(document: Mapping[str, Any]) -> KernelCalibration:
     """The base's calibration as it stands for another device: scaled, its corrections kept only on the same silicon."""
     base = document["base"]
     source = kernel_calibration(base["key"])
-    error = KernelError(**base["error"])
+    error = KernelError(**base["error"]) if "error" in base else None
     cores = float(document["cores"])
     keep = base["corrections"] == "kept"
+
+    def error_of(fitted: Fitted[Any]) -> KernelError:
+        return fitted.error if error is None else error
 
     def gemm(fitted: Fitted[GemmCurve]) -> Fitted[GemmCurve]:
         curve = fitted.curve._replace(
@@ -124,24 +149,29 @@ def _inherited(document: Mapping[str, Any]) -> KernelCalibration:
             curve = curve._replace(
                 size_correction=np.zeros_like(curve.size_correction), wave_correction=np.zeros_like(curve.wave_correction)
             )
-        return Fitted(curve, error, base["key"])
+        return Fitted(curve, error_of(fitted), base["key"])
 
     def prefill(fitted: Fitted[PrefillCurve]) -> Fitted[PrefillCurve]:
         efficiency = fitted.curve.peak_efficiency * base["attention_efficiency"]
         curve = fitted.curve._replace(cores=cores, peak_efficiency=efficiency)
-        return Fitted(curve if keep else curve._replace(correction=np.zeros_like(curve.correction)), error, base["key"])
+        curve = curve if keep else curve._replace(correction=np.zeros_like(curve.correction))
+        return Fitted(curve, error_of(fitted), base["key"])
 
     def decode(fitted: Fitted[DecodeCurve]) -> Fitted[DecodeCurve]:
         curve = fitted.curve._replace(cores=cores)
-        return Fitted(curve if keep else curve._replace(correction=np.zeros_like(curve.correction)), error, base["key"])
+        curve = curve if keep else curve._replace(correction=np.zeros_like(curve.correction))
+        return Fitted(curve, error_of(fitted), base["key"])
 
     return KernelCalibration(
         key=document["key"],
         cores=document["cores"],
-        host_launch_s=document["host_launch_s"],
+        host_launch_s=source.host_launch_s,
         gemm={dtype: gemm(fitted) for dtype, fitted in source.gemm.items()},
         prefill={dtype: {d: prefill(fitted) for d, fitted in curves.items()} for dtype, curves in source.prefill.items()},
         decode={dtype: {d: decode(fitted) for d, fitted in curves.items()} for dtype, curves in source.decode.items()},
-        memory_bound={kernel: Fitted(fitted.curve, error, base["key"]) for kernel, fitted in source.memory_bound.items()},
+        memory_bound={
+            kernel: Fitted(fitted.curve, error_of(fitted), base["key"]) for kernel, fitted in source.memory_bound.items()
+        },
         provenance=document["provenance"],
+        attention_backward=source.attention_backward,
     )
