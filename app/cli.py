@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from app.calibrate_cli import calibrate
 from app.commands.exits import debug, exits
 from app.settings import Settings, read_settings
 from app.version import VERSION
@@ -225,6 +226,8 @@ def migrate(
 
     return run_migrate(down_to, _settings())
 
+
+cli.add_typer(calibrate, name="calibrate")
 
 keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and end the API keys of the service.")
 cli.add_typer(keys, name="keys")

@@ -15,7 +15,9 @@ MeshwrightError
 │   ├── JobIsFinalError        a job that has ended and can't be changed any more (409)
 │   ├── VersionChangedError    a resource that is not at the version the caller expects (412)
 │   ├── KeyReusedError         an idempotency key that was used for another call (422)
-│   └── QueueFullError         an API key has as many jobs waiting as it may (429)
+│   ├── QueueFullError         an API key has as many jobs waiting as it may (429)
+│   ├── CalibrationNotFoundError  a calibration that is not stored (422: it stands in a request)
+│   └── MissingExtraError      something that needs an optional package which is not installed (422)
 ├── RateLimitedError           a caller that asks too often (429)
 ├── IssuerUnavailableError     the token issuer gives no keys to verify tokens with (503)
 ├── SolveTimeoutError          a solve did not end in its time (504)
@@ -100,6 +102,19 @@ class KeyNotFoundError(InvalidInputError):
 
 class CheckNotFoundError(InvalidInputError):
     """No check has this id."""
+
+
+class CalibrationNotFoundError(InvalidInputError):
+    """No calibration is stored under this name."""
+
+
+class MissingExtraError(InvalidInputError):
+    """An optional package is needed that is not installed."""
+
+    def __init__(self, what: str, *, package: str, extra: str):
+        super().__init__(
+            f"{what} need the package {package}, which is not installed", remedy=f"pip install 'meshwright[{extra}]'"
+        )
 
 
 class RateLimitedError(MeshwrightError):

@@ -6,7 +6,7 @@ the device's shipped calibration, where there is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.attention_curve import decodes_s, prefills_s
+from costmodels.board import Board
 from costmodels.cross_validation import Score, error_quantiles, fold_numbers, held_out_ratios
 from costmodels.gemm_curve import Silicon, gemms_s
 from costmodels.kernel_calibration import Fitted, KernelError, MemoryCurve
@@ -33,20 +34,6 @@ FEWEST_SHAPES = 10
 NO_ERROR = KernelError(0.0, 0.0, "")
 
 
-@dataclass(frozen=True, slots=True)
-class Board:
-    """What curves are relative to: a device's data sheet, or the best that was measured where there is none.
-
-    link_bytes_per_s   one direction of the fabric inside a node, per device
-    """
-
-    key: str
-    cores: int
-    peak_flops: Mapping[DType, float]
-    memory_bytes_per_s: float
-    link_bytes_per_s: float
-
-
 OnCurve = Callable[[str], None]
 """Told the name of each curve before it is fitted."""
 
@@ -63,20 +50,17 @@ class CurveTask:
     predict: Callable[[Any, Rows], Floats]
 
 
-def fit_kernels(
-    samples: Samples, board: Board, *, base: Mapping[str, Any] | None, folds: int, on_curve: OnCurve
-) -> tuple[dict[str, Any], tuple[Score, ...]]:
+def fit_kernels(samples: Samples, board: Board, *, folds: int, on_curve: OnCurve) -> tuple[dict[str, Any], tuple[Score, ...]]:
     """The kernel calibration document of a board's samples, and the scores of its curves.
 
-    ``base`` is the document's entry of that name: whose curves stand for kinds that were not measured. Raises SampleError
-    when a kind has too few shapes, or vector kernels were not measured and there is no base.
+    Raises SampleError when a kind has too few shapes, or vector kernels were not measured and the board has no base.
     """
     document: dict[str, Any] = {"schema": KERNEL_SCHEMA, "key": board.key, "cores": board.cores}
     launches = samples.of_kind(SampleKind.LAUNCH)
     if len(launches):
         document["host_launch_s"] = float(f"{np.median(launches.time_s):.4g}")
-    if base is not None:
-        document["base"] = dict(base)
+    if board.base is not None:
+        document["base"] = dict(board.base)
     scores = []
     for task in _tasks(samples, board):
         on_curve(task.name)
@@ -87,7 +71,7 @@ def fit_kernels(
     if len(backward):
         document["attention_backward"], score = _fitted_backward(samples.of_kind(SampleKind.PREFILL_ATTENTION), backward)
         scores.append(score)
-    if base is None:
+    if board.base is None:
         missing = sorted(kind.value for kind in VECTOR_KINDS if not (samples.kind == kind.value).any())
         if missing:
             raise SampleError(

@@ -97,13 +97,16 @@ def read_collectives(document: Mapping[str, Any]) -> CollectiveCalibration:
         Collective(kind): {int(n): read_group_curve(curve) for n, curve in by_size.items()}
         for kind, by_size in document.get("curves", {}).items()
     }
+    mesh_links = document.get("mesh_links")
     if "base" in document:
-        curves = {**collective_calibration(document["base"]).curves, **curves}
+        base = collective_calibration(document["base"])
+        curves = {kind: {**base.curves.get(kind, {}), **curves.get(kind, {})} for kind in {**base.curves, **curves}}
+        mesh_links = document.get("mesh_links", base.mesh_links)
     return CollectiveCalibration(
         key=document["key"],
         curves=curves,
         link_share=document["link_share"],
-        mesh_links=document.get("mesh_links"),
+        mesh_links=mesh_links,
         error=KernelError(**document["error"]),
         provenance=document["provenance"],
     )

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from costmodels.collective_calibration import Collective, GroupCurve
-from costmodels.collectives import bytes_per_rank, curve_s
+from costmodels.board import Board
+from costmodels.collective_calibration import Collective, GroupCurve, collective_calibration
+from costmodels.collectives import bytes_per_rank, curve_s, links_used
+from costmodels.cross_validation import Score
+from costmodels.samples import COLLECTIVE_KINDS, SampleError, Samples
 
 Floats = NDArray[np.float64]
+
+COLLECTIVE_SCHEMA = "meshwright.collective-calibration/1"
+
+FEWEST_SIZES = 8
+"""Message sizes that a series has at least: a curve has seven constants."""
 
 FOLDS = 5
 
@@ -38,6 +47,70 @@ class Series:
     def sent_bytes(self) -> Floats:
         """Bytes that each rank sends."""
         return np.asarray(bytes_per_rank(self.kind, self.ranks, self.message_bytes), np.float64)
+
+
+def fit_collectives(samples: Samples, board: Board) -> tuple[dict[str, Any], Score | None]:
+    """The collective calibration document of a board's samples, and its score; without measurements, the base's as it is.
+
+    Raises SampleError when a series has too few sizes.
+    """
+    document: dict[str, Any] = {"schema": COLLECTIVE_SCHEMA, "key": board.key, "link_share": board.link_share}
+    if board.collectives_base is not None:
+        document["base"] = board.collectives_base
+    found = series_of(samples)
+    if not found:
+        return document | {"error": _base_error(board)}, None
+    curves: dict[str, dict[str, Any]] = {}
+    errors = []
+    for series in found:
+        if len(series.seconds) < FEWEST_SIZES:
+            raise SampleError(
+                f"too few message sizes of {series.kind.value} over {series.ranks} ranks to fit",
+                given=len(series.seconds),
+                allowed=f"at least {FEWEST_SIZES}",
+            )
+        bytes_per_s = board.link_bytes_per_s * links_used(series.ranks, board.mesh_links)
+        curve = fit_group(series, bytes_per_s=bytes_per_s)
+        curves.setdefault(series.kind.value, {})[str(series.ranks)] = written(curve)
+        errors.append(held_out_errors(series, bytes_per_s=bytes_per_s))
+    error = np.concatenate(errors)
+    median, p95 = float(np.median(error)), float(np.quantile(error, 0.95))
+    basis = f"{len(error)} message sizes, each left out once"
+    stated = {"median": round(median, 4), "p95": round(p95, 4), "basis": basis}
+    return document | {"curves": curves, "error": stated}, Score("collectives", len(error), median, p95)
+
+
+def series_of(samples: Samples) -> list[Series]:
+    """The samples' collectives by kind and group size; sizes measured more than once by their median time."""
+    found = []
+    for kind, collective in sorted(COLLECTIVE_KINDS.items()):
+        rows = samples.of_kind(kind)
+        for ranks in np.unique(rows.ranks):
+            group = rows.where(rows.ranks == ranks)
+            sizes = np.unique(group.moved_bytes)
+            medians = np.array([np.median(group.time_s[group.moved_bytes == size]) for size in sizes])
+            found.append(Series(collective, int(ranks), sizes, medians))
+    return found
+
+
+def written(curve: GroupCurve) -> dict[str, Any]:
+    """The entry of a calibration document, four digits of each constant."""
+    return {
+        "latencies_s": [_rounded(x) for x in curve.latencies_s],
+        "shares": [_rounded(x) for x in curve.shares],
+        "root_s": _rounded(curve.root_s),
+    }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _base_error(board: Board) -> dict[str, Any]:
+    if board.collectives_base is None:
+        return {"median": 0.5, "p95": 1.0, "basis": "no collectives were measured"}
+    error = collective_calibration(board.collectives_base).error
+    return {"median": error.median, "p95": error.p95, "basis": error.basis}
 
 
 def fit_group(series: Series, *, bytes_per_s: float) -> GroupCurve:

@@ -189,8 +189,12 @@ def _ring_bytes_per_s(topology: GroupTopology, calibration: CollectiveCalibratio
 
 def _fabric_bytes_per_s(n: int, topology: GroupTopology, calibration: CollectiveCalibration) -> float:
     """Bytes/s a device sends to the n - 1 others of its group: some of its links, where they join devices pairwise."""
-    links = calibration.mesh_links
-    return topology.intra.bytes_per_s * (min(1.0, (n - 1) / links) if links else 1.0)
+    return topology.intra.bytes_per_s * links_used(n, calibration.mesh_links)
+
+
+def links_used(n: int, mesh_links: int | None) -> float:
+    """Share of a device's links that lead to the n - 1 others of its group: all of them behind a switch (None)."""
+    return min(1.0, (n - 1) / mesh_links) if mesh_links else 1.0
 
 
 def _nodes(topology: GroupTopology) -> int:

@@ -100,8 +100,9 @@ def read_fitted(entry: Mapping[str, Any], record: type[Curve]) -> Fitted[Curve]:
     """A curve of the given record type, with its error."""
     constants: dict[str, Any] = {}
     for field, value in entry["curve"].items():
-        constants[field] = np.array(value, np.float64) if isinstance(value, list) else value
-    for field in TABLE_FIELDS & constants.keys():
+        if field not in TABLE_FIELDS:
+            constants[field] = np.array(value, np.float64) if isinstance(value, list) else float(value)
+    for field in TABLE_FIELDS & entry["curve"].keys():
         table = entry["curve"][field]
         steps = np.frombuffer(base64.b64decode(table["steps"]), np.int8)
         constants[field] = steps.reshape(table["shape"]) * float(table["step"])

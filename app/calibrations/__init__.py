@@ -1,0 +1,1 @@
+"""Calibrations: measured, imported, fitted, stored and compared."""

@@ -1,0 +1,214 @@
+"""``calibrate``: measurements taken, imported and fitted; calibrations listed, shown and compared."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.calibrations.documents import FittedCalibration, fit_calibration
+from app.calibrations.profile_shapes import Backend
+from app.calibrations.sample_files import read_samples, write_samples
+from app.calibrations.store import CalibrationStore
+from app.calibrations.targets import target_of
+from app.commands.exits import print_json
+from app.commands.planning import PAGE_WIDTH, Output
+from app.errors import EXIT_GOOD
+from app.render.calibration_pages import print_calibration, print_diff, print_list, print_scores, scores_of
+from app.settings import Settings
+from costmodels.board import board_of
+from costmodels.hardware import node_type
+from costmodels.samples import SampleError, SampleKind, Samples, joined
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from app.db.calibration_repository import CalibrationSummary
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCommand:
+    """Options of ``calibrate profile``."""
+
+    key: str
+    file: Path
+    backend: Backend
+    kinds: tuple[str, ...]
+    ranks: int
+    threads: int
+    repeat_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """How samples are fitted: relative to which node's device, on how many cores, in how many folds; and kept or not."""
+
+    node: str | None
+    cores: int
+    folds: int
+    store: bool
+    output: Output
+
+
+def run_profile(command: ProfileCommand) -> int:
+    """Measure and write the measurements to a file."""
+    from app.calibrations.profiling import ProfileTask, profile
+
+    kinds = frozenset(SampleKind(kind) for kind in command.kinds) or frozenset(SampleKind)
+    task = ProfileTask(command.key, command.backend, kinds, command.ranks, command.threads, command.repeat_ms * 1e-3)
+    with _progress(f"measuring {command.key}") as show:
+        samples = profile(task, show)
+    write_samples(command.file, samples)
+    print(f"{len(samples):,} measurements of {command.key} written to {command.file}")
+    print(f"Next: meshwright calibrate fit {command.file}")
+    return EXIT_GOOD
+
+
+def run_import(files: Sequence[Path], keys: Sequence[str], file: Path | None, options: FitOptions, settings: Settings) -> int:
+    """Read measurements from files, or the tables of the installed package; write them to a file, or fit and keep them."""
+    samples = _read_all(files, keys) if files else _read_package(keys)
+    if file is not None:
+        write_samples(file, samples)
+        print(f"{len(samples):,} measurements written to {file}")
+        return EXIT_GOOD
+    return _fit_and_keep(samples, options, settings)
+
+
+def run_fit(files: Sequence[Path], keys: Sequence[str], options: FitOptions, settings: Settings) -> int:
+    """Fit the measurements of files, print the held-out errors, keep the calibrations."""
+    return _fit_and_keep(_read_all(files, keys), options, settings)
+
+
+def run_list(key: str | None, output: Output, settings: Settings) -> int:
+    """List stored calibrations."""
+    rows = _store(settings).list(key)
+    if output is Output.JSON:
+        print_json({"calibrations": [_row_document(row) for row in rows]})
+    else:
+        print_list(_console(), rows)
+    return EXIT_GOOD
+
+
+def run_show(reference: str, output: Output, settings: Settings) -> int:
+    """Print a stored calibration: its document, or a page of its errors."""
+    store = _store(settings)
+    calibration = store.find(reference)
+    if output is Output.JSON:
+        print_json(calibration.document)
+    else:
+        print_calibration(_console(), calibration, store.resolve(calibration.name))
+    return EXIT_GOOD
+
+
+def run_diff(old: str, new: str, output: Output, settings: Settings) -> int:
+    """Print what differs between two stored calibrations."""
+    from app.calibrations.comparison import compare
+
+    store = _store(settings)
+    diff = compare(store.find(old), store.find(new))
+    if output is Output.JSON:
+        print_json(asdict(diff))
+    else:
+        print_diff(_console(), diff)
+    return EXIT_GOOD
+
+
+def _read_all(files: Sequence[Path], keys: Sequence[str]) -> Samples:
+    samples = joined([read_samples(path) for path in files])
+    if not keys:
+        return samples
+    known = set(samples.device.tolist())
+    unknown = sorted(set(keys) - known)
+    if unknown:
+        raise SampleError("the files have no measurements of this device", given=unknown, allowed=", ".join(sorted(known)))
+    return joined([samples.where(samples.device == key) for key in keys])
+
+
+def _read_package(keys: Sequence[str]) -> Samples:
+    from app.calibrations.aiconfigurator import DEVICES, import_device, installed_tables, package_version
+
+    folder, release = installed_tables(), package_version()
+    unknown = sorted(set(keys) - set(DEVICES))
+    if unknown:
+        raise SampleError("tables of this device are not read", given=unknown, allowed=", ".join(DEVICES))
+    return joined([import_device(key, folder, release=release) for key in keys or DEVICES])
+
+
+def _fit_and_keep(samples: Samples, options: FitOptions, settings: Settings) -> int:
+    node = None if options.node is None else node_type(options.node)
+    store = _store(settings) if options.store else None
+    answers = []
+    for key in sorted(set(samples.device.tolist())):
+        rows = samples.where(samples.device == key)
+        board = board_of(rows, key=key, node=node, cores=options.cores)
+        with _progress(f"fitting {key}") as show:
+            fitted = fit_calibration(rows, board, folds=options.folds, on_curve=partial(show, 0, 0))
+        row, is_new = store.keep(fitted.calibration) if store is not None else (None, False)
+        answers.append(_answer(fitted, row, is_new=is_new))
+        if options.output is Output.PAGE:
+            _print_fit(fitted, row, is_new=is_new)
+    if options.output is Output.JSON:
+        print_json({"calibrations": answers})
+    return EXIT_GOOD
+
+
+def _print_fit(fitted: FittedCalibration, row: CalibrationSummary | None, *, is_new: bool) -> None:
+    console = _console()
+    key = fitted.calibration.document["key"]
+    console.print(f"{key}: {fitted.calibration.document['samples']['rows']:,} measurements")
+    print_scores(console, fitted.scores)
+    if row is None:
+        console.print("Not stored.")
+        return
+    console.print(f"{'Stored' if is_new else 'Stored already'} as {row.key}@{row.version}")
+    console.print(f"Next: meshwright plan request.yaml --calibration {row.key}@{row.version}")
+    console.print()
+
+
+def _answer(fitted: FittedCalibration, row: CalibrationSummary | None, *, is_new: bool) -> dict[str, Any]:
+    scores = []
+    for score in scores_of(fitted.calibration):
+        target = target_of(score)
+        judged = None if target is None else {**asdict(target), "holds": target.holds(score)}
+        scores.append({**asdict(score), "target": judged})
+    return {
+        "name": fitted.calibration.name,
+        "key": fitted.calibration.document["key"],
+        "version": None if row is None else row.version,
+        "new": is_new,
+        "scores": scores,
+    }
+
+
+def _row_document(row: CalibrationSummary) -> dict[str, Any]:
+    return {**{name: value for name, value in asdict(row).items() if name != "id"}, "created_at": row.created_at.isoformat()}
+
+
+def _store(settings: Settings) -> CalibrationStore:
+    """The calibration store; unlike plans, calibrations are worth nothing without it, so its errors end the command."""
+    from app.db.engine import open_engine
+    from app.db.migrate import ensure_ready
+
+    engine = open_engine(settings.database_url)
+    ensure_ready(engine)
+    return CalibrationStore(engine)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on stderr when that is a terminal; told what is done, of how much (0: not known), and what runs."""
+    from app.render.progress import progress_bar
+    from solver.control import Progress
+
+    with progress_bar(what) as on_progress:
+        yield lambda done, total, note: on_progress(Progress(done=done, total=total, best=None, bound=None, note=note))
