@@ -42,6 +42,10 @@ class TiesName(StrEnum):
 
 
 RequestPath = Annotated[str, typer.Argument(metavar="REQUEST", help="Request file (YAML or JSON), or - for stdin.")]
+Calibrations = Annotated[
+    list[str] | None,
+    typer.Option("--calibration", metavar="CALIBRATION", help="Stored calibration, or file of one, to use; again for more."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
@@ -76,13 +80,14 @@ def plan(
     ] = None,
     no_store: Annotated[bool, typer.Option("--no-store", help="Neither look in the plan store nor keep the plan.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,
+    calibration: Calibrations = None,
 ) -> int:
     """Find the best plan for a request."""
     from app.commands.planning import Output, PlanCommand, Store, run_plan
 
     store = Store.NONE if no_store else Store.FRESH if fresh else Store.USE
     output = Output.JSON if as_json else Output.PAGE
-    return run_plan(PlanCommand(request, file, store, output), _settings())
+    return run_plan(PlanCommand(request, file, store, output, tuple(calibration or ())), _settings())
 
 
 @cli.command()
@@ -91,12 +96,13 @@ def predict(
     request: RequestPath,
     plan_file: Annotated[str, typer.Option("--plan", metavar="PLAN", help="Plan file, or - for stdin.")],
     as_json: AsJson = False,
+    calibration: Calibrations = None,
 ) -> int:
     """Check a given plan against a request and predict its speed and memory."""
     from app.commands.planning import Output, run_predict
 
-    _settings()
-    return run_predict(request, plan_file, Output.JSON if as_json else Output.PAGE)
+    output = Output.JSON if as_json else Output.PAGE
+    return run_predict(request, plan_file, output, _settings(), calibrations=tuple(calibration or ()))
 
 
 @cli.command()

@@ -102,6 +102,7 @@ def _shape_problems(where: str, fields: Mapping[str, Any]) -> Iterator[str]:
         expected["wave_correction"] = (len(WAVE_TILES), axes["log2_waves"], axes["log2_wave_k"])
     elif "correction" in fields:
         expected["correction"] = tuple(axes.values())
-    for name, shape in expected.items():
-        if np.asarray(fields[name]).shape != shape:
+    for name, value in fields.items():
+        shape = expected.get(name, (axes[name],) if name in axes else ())
+        if np.asarray(value).shape != shape:
             yield f"{where}: {name} must have the shape {shape}"

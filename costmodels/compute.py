@@ -169,7 +169,7 @@ def _curve(curves: Mapping[DType, Found], dtype: DType, device: Device) -> tuple
     raise ClusterError(
         f"calibration {device.calibration!r} has no curve for this kind of kernel",
         given=dtype.value,
-        allowed=", ".join(sorted(d.value for d in curves)),
+        allowed=", ".join(sorted(d.value for d in curves)) or "none was measured",
     )
 
 

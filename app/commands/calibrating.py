@@ -58,6 +58,9 @@ def run_profile(command: ProfileCommand) -> int:
     """Measure and write the measurements to a file."""
     from app.calibrations.profiling import ProfileTask, profile
 
+    unknown = sorted(set(command.kinds) - set(SampleKind))
+    if unknown:
+        raise SampleError("unknown kind of measurement", given=unknown, allowed=", ".join(SampleKind))
     kinds = frozenset(SampleKind(kind) for kind in command.kinds) or frozenset(SampleKind)
     task = ProfileTask(command.key, command.backend, kinds, command.ranks, command.threads, command.repeat_ms * 1e-3)
     with _progress(f"measuring {command.key}") as show:

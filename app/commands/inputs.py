@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from app.importers.documents import MAX_DOCUMENT_BYTES, NonFinite, parse_document
-from app.requests.resolve import resolve_request
+from app.requests.calibrations import StoredCalibrations
+from app.requests.resolve import NO_STORE, resolve_request
+from app.settings import Settings
+from costmodels.calibration import Calibration
 from costmodels.errors import InvalidInputError
 from solver.request import PlanRequest
 
@@ -43,9 +47,35 @@ def read_document(path: str, *, what: str) -> object:
     return parse_document(text, what=what)
 
 
-def read_request(path: str) -> PlanRequest:
-    """The request in a file, or on stdin for "-", references resolved; raises InvalidInputError."""
-    return resolve_request(read_document(path, what="request"), files=FilesBeside(folder_of(path)))
+class CalibrationsOf:
+    """The calibrations of the settings' database, opened when a request names one."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+
+    def find(self, reference: str) -> Calibration:
+        """The calibration of a reference; raises CalibrationNotFoundError or StoreError."""
+        from app.calibrations.store import CalibrationStore
+        from app.db.engine import open_engine
+        from app.db.migrate import ensure_ready
+
+        engine = open_engine(self._settings.database_url)
+        try:
+            ensure_ready(engine)
+            return CalibrationStore(engine).find(reference)
+        finally:
+            engine.dispose()
+
+
+def read_request(path: str, *, stored: StoredCalibrations = NO_STORE, calibrations: Sequence[str] = ()) -> PlanRequest:
+    """The request in a file, or on stdin for "-", references resolved; raises InvalidInputError.
+
+    ``calibrations`` are used instead of those that it names.
+    """
+    document = read_document(path, what="request")
+    if calibrations and isinstance(document, dict):
+        document = {**document, "calibrations": list(calibrations)}
+    return resolve_request(document, files=FilesBeside(folder_of(path)), stored=stored)
 
 
 def folder_of(path: str) -> Path:

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from app.commands.exits import print_json, say
-from app.commands.inputs import STDIN, read_document, read_request
+from app.commands.inputs import STDIN, CalibrationsOf, read_document, read_request
 from app.commands.outputs import write_whole
 from app.commands.stored_plans import is_readable, open_store
 from app.errors import EXIT_GOOD, EXIT_NO, StoreError
@@ -30,6 +30,10 @@ SHORT_DIGEST = len("sha256:") + 12
 """Characters of a digest that a command names: enough to be the only one so among millions of plans."""
 
 
+SHORT_NAME = 48
+"""Characters of a calibration's name that a note shows: its key and the start of its digest."""
+
+
 class Store(Enum):
     """How ``plan`` uses the plan store."""
 
@@ -47,17 +51,18 @@ class Output(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlanCommand:
-    """Options of ``plan``: the request's path, the file to write, the store's use and what is printed."""
+    """Options of ``plan``: the request's path, the file to write, the store's use, what is printed, and calibrations to use."""
 
     request: str
     file: Path | None
     store: Store
     output: Output
+    calibrations: tuple[str, ...] = ()
 
 
 def run_plan(command: PlanCommand, settings: Settings) -> int:
     """Plan a request, print the plan, keep it; exit code 1 when the answer is no."""
-    request = read_request(command.request)
+    request = read_request(command.request, stored=CalibrationsOf(settings), calibrations=command.calibrations)
     key = keyed_request(request)
     store = None if command.store is Store.NONE else open_store(settings)
     text, stored = _answer(key, store, command)
@@ -72,11 +77,13 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
     return EXIT_GOOD if plan.feasible else EXIT_NO
 
 
-def run_predict(request_path: str, plan_path: str, output: Output) -> int:
+def run_predict(
+    request_path: str, plan_path: str, output: Output, settings: Settings, *, calibrations: tuple[str, ...] = ()
+) -> int:
     """Predict a given plan's figures for a request, print them; exit code 1 when the plan misses a constraint."""
     if request_path == plan_path == STDIN:
         raise InvalidInputError("request and plan can't both come from stdin", given="-")
-    request = read_request(request_path)
+    request = read_request(request_path, stored=CalibrationsOf(settings), calibrations=calibrations)
     plan = read_plan(read_document(plan_path, what="plan"))
     predicted = replace(predict_here(request, plan), digest="")
     if output is Output.JSON:
@@ -91,6 +98,7 @@ def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) ->
     if store is not None and command.store is Store.USE:
         found = store.find(key.digest)
         if found is not None and is_readable(found):
+            _say_if_stale(store, key.digest)
             return found, True
     plan = _solve(key.request)
     if store is None or not plan.is_decided:
@@ -102,6 +110,14 @@ def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) ->
         say(f"warning: the plan was not stored: {error}")
         return plan_text(plan, key), False
     return (kept if is_new else plan_text(plan, key)), True
+
+
+def _say_if_stale(store: PlanStore, digest: str) -> None:
+    for use in store.stale_uses(digest):
+        say(
+            f"note: this plan is stale: it rests on the calibration {use.used[:SHORT_NAME]}, and a newer one of {use.key} was "
+            f"stored on {use.since:%Y-%m-%d}; plan with it: --calibration {use.key}"
+        )
 
 
 def _solve(request: PlanRequest) -> Plan:

@@ -33,6 +33,10 @@ NodeSource = Annotated[
     Annotated[Name, Tag("reference")] | Annotated[NodeType, Tag("inline")], Discriminator(_reference_or_inline)
 ]
 
+CalibrationSource = Annotated[
+    Annotated[FilePath, Tag("reference")] | Annotated[dict[str, Any], Tag("inline")], Discriminator(_reference_or_inline)
+]
+
 
 class ModelSource(BaseModel):
     """Where the model comes from: exactly one of the four sources, or else the ``name`` of a registered model."""
@@ -144,6 +148,11 @@ class RequestDocument(BaseModel):
     slo: Slo = Field(default_factory=Slo)
     objective: Objective = Objective.THROUGHPUT
     search: Search = Field(default_factory=Search)
+    calibrations: list[CalibrationSource] = Field(
+        default_factory=list,
+        description="Calibrations to use instead of the shipped ones of their devices: names of stored ones, inline documents; "
+        "on the command line also paths of documents.",
+    )
 
 
 def _exactly_one(given: list[str], allowed: tuple[str, ...], *, what: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.errors import at_field
+from app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
 from app.requests.document import (
     REGISTERED,
     ClusterSource,
@@ -25,6 +26,8 @@ from costmodels.errors import ClusterError, InvalidInputError, ModelError, Workl
 from costmodels.hardware import node_type
 from solver.graph import ModelGraph
 from solver.request import REQUEST_SCHEMA, PlanRequest
+
+NO_STORE = NoStoredCalibrations()
 
 
 class Files(Protocol):
@@ -87,8 +90,13 @@ class NoRegistry:
 NO_REGISTRY = NoRegistry()
 
 
-def resolve_request(document: object, *, files: Files, registry: Registry = NO_REGISTRY) -> PlanRequest:
-    """The request that a parsed document describes; raises DocumentError, its faults at their dotted paths."""
+def resolve_request(
+    document: object, *, files: Files, registry: Registry = NO_REGISTRY, stored: StoredCalibrations = NO_STORE
+) -> PlanRequest:
+    """The request that a parsed document describes; raises DocumentError, its faults at their dotted paths.
+
+    ``stored`` finds the calibrations that it names.
+    """
     check_values(document)
     source = read_record(RequestDocument, document, what="request")
     with _faults_at("model"):
@@ -96,6 +104,8 @@ def resolve_request(document: object, *, files: Files, registry: Registry = NO_R
     with _faults_at("cluster"):
         cluster = _cluster(source.cluster, registry)
         check_cluster(cluster)
+    calibrations = read_calibrations(source.calibrations, files, stored)
+    cluster = with_calibrations(cluster, calibrations)
     with _faults_at("workload"):
         workload = serving_workload(source.workload, files) if isinstance(source.workload, ServingSource) else source.workload
     with _faults_at("slo"):
@@ -106,6 +116,7 @@ def resolve_request(document: object, *, files: Files, registry: Registry = NO_R
             slo=source.slo,
             objective=source.objective,
             search=source.search,
+            calibrations=calibrations,
         )
     check_request(request)
     return request
@@ -114,8 +125,9 @@ def resolve_request(document: object, *, files: Files, registry: Registry = NO_R
 def request_document(request: PlanRequest) -> dict[str, Any]:
     """The request as a document without references: reading it again gives an equal request."""
     whole = to_document(PlanRequest, request)
-    if not request.calibrations:
-        del whole["calibrations"]
+    given = whole.pop("calibrations")
+    if given:
+        whole["calibrations"] = [calibration["document"] for calibration in given]
     return {
         "schema": REQUEST_SCHEMA,
         **whole,

@@ -7,12 +7,15 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
+from app.calibrations.sample_files import write_samples
 from app.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, EXIT_PIPE
 from app.json_schemas import json_schema
 from app.main import create_app
@@ -23,6 +26,7 @@ from app.settings import VARIABLES, Settings
 from costmodels.units import DType
 from tests.app.command_line import SHARDING_PROBLEM, Cli
 from tests.app.requests_given import training
+from tests.costmodels.measurements import toy_samples
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,6 +124,8 @@ def test_every_command_and_option_is_described() -> None:
 def test_commands_of_the_documentation_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     (cli.folder / "request.yaml").write_text(yaml.safe_dump(training()))
     (cli.folder / "problem.json.gz").write_bytes(gzip.compress(json.dumps(SHARDING_PROBLEM).encode()))
+    rows = toy_samples()
+    write_samples(cli.folder / "measurements.csv", replace(rows, device=np.full(len(rows), "my-node")))
     monkeypatch.chdir(cli.folder)
     stored = prefix = ""
     for line in "".join(blocks(page("cli.md"), "console")).splitlines():

@@ -1,0 +1,106 @@
+"""Calibrations that a request names: stored ones, files or inline documents; they stand in for those that are shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from app.calibrations.documents import read_calibration_document
+from app.errors import CalibrationNotFoundError, DocumentError, FieldError, at_field, short_text
+from costmodels.calibration import Calibration, calibration_key, is_measured
+from costmodels.cluster import Cluster
+from costmodels.errors import InvalidInputError
+
+FILE_ENDING = ".json"
+"""A reference that ends so is the path of a calibration document; names of stored calibrations do not."""
+
+
+class DocumentFiles(Protocol):
+    """How a file that a request names is read."""
+
+    def read(self, path: str) -> object:
+        """The parsed document at a path; raises InvalidInputError."""
+        ...
+
+
+class StoredCalibrations(Protocol):
+    """Where a calibration that a request names is found."""
+
+    def find(self, reference: str) -> Calibration:
+        """The calibration of a reference; raises CalibrationNotFoundError."""
+        ...
+
+
+class NoStoredCalibrations:
+    """Requests that are read where no store is: their calibrations stand in them."""
+
+    def find(self, reference: str) -> Calibration:
+        """Always refuses."""
+        raise CalibrationNotFoundError(
+            "stored calibrations can't be named here",
+            given=reference,
+            remedy="put the document inline, as 'meshwright calibrate show --json' prints it",
+        )
+
+
+def read_calibrations(
+    sources: Sequence[str | Mapping[str, Any]], files: DocumentFiles, stored: StoredCalibrations
+) -> tuple[Calibration, ...]:
+    """The calibrations in order of name; raises DocumentError at the one that can't be used, or is of a key given before."""
+    found: dict[str, Calibration] = {}
+    for index, source in enumerate(sources):
+        try:
+            calibration = _read(source, files, stored)
+        except InvalidInputError as error:
+            raise at_field(error, f"calibrations.{index}") from None
+        key = calibration_key(calibration.name)
+        if key in found:
+            raise _fault(index, "a calibration of this device is given already", key, "one for each key")
+        found[key] = calibration
+    return tuple(found[key] for key in sorted(found))
+
+
+def with_calibrations(cluster: Cluster, calibrations: Sequence[Calibration]) -> Cluster:
+    """The cluster whose devices name these calibrations instead of their keys' shipped ones.
+
+    Raises DocumentError when a calibration is of no device of the cluster, or a device names one that is not given.
+    """
+    names = {calibration_key(calibration.name): calibration.name for calibration in calibrations}
+    devices = [group.node.device for group in cluster.groups]
+    keys = {calibration_key(device.calibration) for device in devices}
+    for index, key in enumerate(names):
+        if key not in keys:
+            raise _fault(index, "no device of the cluster has this calibration key", key, ", ".join(sorted(keys)))
+    for index, device in enumerate(devices):
+        if is_measured(device.calibration) and device.calibration not in names.values():
+            fault = FieldError(
+                f"cluster.groups.{index}.node.device.calibration",
+                "this calibration is not given with the request",
+                short_text(device.calibration),
+                ", ".join(sorted(names.values())) or "a shipped calibration",
+                "add it to 'calibrations'",
+            )
+            raise DocumentError("this request can't be used", (fault,))
+    if not names:
+        return cluster
+    groups = []
+    for group in cluster.groups:
+        device = group.node.device
+        name = names.get(calibration_key(device.calibration), device.calibration)
+        groups.append(replace(group, node=replace(group.node, device=replace(device, calibration=name))))
+    return replace(cluster, groups=tuple(groups))
+
+
+def _read(source: str | Mapping[str, Any], files: DocumentFiles, stored: StoredCalibrations) -> Calibration:
+    if not isinstance(source, str):
+        return read_calibration_document(source)
+    if source.endswith(FILE_ENDING):
+        return read_calibration_document(files.read(source))
+    return stored.find(source)
+
+
+def _fault(index: int, problem: str, given: str, allowed: str) -> DocumentError:
+    return DocumentError(
+        "this request can't be used", (FieldError(f"calibrations.{index}", problem, short_text(given), allowed),)
+    )
