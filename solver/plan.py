@@ -155,10 +155,12 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A pipeline stage: which layers on which devices, and how.
+    """A pipeline rank: which layers on which devices, and how.
 
-    time_s    steady time of one micro-batch, forward and backward (serving: one decode step)
-    extra_s   what the step's first and last micro-batch add: gradient reduction, optimizer, parameter all-gather
+    time_s        steady time of one micro-batch, forward and backward (serving: one decode step)
+    extra_s       what the step's first and last micro-batch add: gradient reduction, optimizer, parameter all-gather
+    in_flight     micro-batches whose activations are held at once (a fraction where a rank holds several model chunks)
+    chunk_layers  layers of each model chunk (virtual stage) on the rank, in order of the model; empty: one chunk
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -170,8 +172,9 @@ class Stage:
     zero_stage: int
     time_s: float
     extra_s: float
-    in_flight: int
+    in_flight: float
     memory: StageMemory
+    chunk_layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

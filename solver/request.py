@@ -20,6 +20,7 @@ from costmodels.errors import WorkloadError
 from costmodels.expert_routing import BALANCED, ExpertRouting
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
+from costmodels.pipeline import Schedule
 from costmodels.serving_precision import Quantised
 from costmodels.units import STRICT_RECORD, DType, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from costmodels.weight_format import WeightFormat
@@ -270,6 +271,7 @@ class Search:
     dp, tp, pp, cp, microbatch   allowed degrees and micro-batch sizes
     ep, attention_dp, kvp        allowed degrees of serving layouts
     recompute, zero_stages       allowed memory choices
+    schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
     """
@@ -289,6 +291,8 @@ class Search:
     microbatch: tuple[PositiveInt, ...] = ()
     recompute: tuple[Recompute, ...] = ()
     zero_stages: tuple[NonNegativeInt, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    virtual_stages: tuple[PositiveInt, ...] = ()
     max_candidates: PositiveInt | None = None
     time_limit_s: PositiveFloat = 60.0
     seed: NonNegativeInt = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
 from app.exporters.export import Export
 from app.exporters.launchable import recompute_differs, recompute_mode
+from app.exporters.parts import chunks_a_rank, model_parts
 from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
@@ -50,9 +51,9 @@ def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
     )
 
 
-def stage_layers(plan: Plan, request: PlanRequest) -> tuple[int, ...]:
-    """Decoder layers of each stage; embedding and head not counted."""
-    return tuple(sum(span.count for span in stage.blocks if is_layer(request.model.block(span.block))) for stage in plan.stages)
+def part_layers(plan: Plan, request: PlanRequest) -> tuple[int, ...]:
+    """Decoder layers of each stage or virtual stage, in order of the model; embedding and head not counted."""
+    return tuple(sum(span.count for span in part if is_layer(request.model.block(span.block))) for part in model_parts(plan))
 
 
 def pipeline_layout(layers: tuple[int, ...]) -> str:
@@ -113,8 +114,9 @@ def _parallelism_words(plan: Plan, request: PlanRequest) -> list[Words]:
         words.append(flag("sequence-parallel"))
     if axes.cp > 1:
         words.append((*flag("context-parallel-size", axes.cp), *flag("cp-comm-type", "p2p")))
-    layers = stage_layers(plan, request)
-    if len(set(layers)) > 1:
+    layers = part_layers(plan, request)
+    # The layout's parts over the stages are the virtual stages, so it stands for interleaving, too.
+    if len(set(layers)) > 1 or chunks_a_rank(plan) > 1:
         words.append(flag("pipeline-model-parallel-layout", pipeline_layout(layers)))
     return words
 
@@ -212,5 +214,9 @@ def _assumptions(shape: DecoderShape, plan: Plan, request: PlanRequest) -> tuple
             "the plan counts fp8 primary weights (--fp8-param-gather): without them each device holds fp8 copies as well"
         )
     if plan.axes is not None and plan.axes.pp > 1:
-        said.append("without virtual stages Megatron-LM runs 1F1B, as planned")
+        virtual = chunks_a_rank(plan)
+        if virtual == 1:
+            said.append("without virtual stages Megatron-LM runs 1F1B, as planned")
+        else:
+            said.append(f"the layout has {virtual} virtual stages a rank, with which Megatron-LM runs interleaved 1F1B")
     return tuple(said)

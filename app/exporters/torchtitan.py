@@ -10,16 +10,27 @@ from dataclasses import dataclass
 from app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
 from app.exporters.export import Export
 from app.exporters.launchable import recompute_differs, recompute_mode
+from app.exporters.parts import model_parts
 from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
 from costmodels.errors import ExportError
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
 from costmodels.operators import OperatorKind
+from costmodels.pipeline import Schedule
 from costmodels.units import DType
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Recompute, TrainingWorkload
 
 VERSION = "0.3.0"
+SCHEDULES = {
+    Schedule.GPIPE: "GPipe",
+    Schedule.ONE_F_ONE_B: "1F1B",
+    Schedule.INTERLEAVED: "Interleaved1F1B",
+    Schedule.ZB_V: "ZBVZeroBubble",
+    Schedule.DUALPIPE_V: "DualPipeV",
+}
+"""Names of torch.distributed.pipelining.schedules; the checker refuses all others for torchtitan."""
+
 PLAN_MODULE = "meshwright_plan"
 
 
@@ -125,11 +136,11 @@ def registered_model(shape: DecoderShape) -> RegisteredModel:
 
 
 def stage_modules(plan: Plan, request: PlanRequest) -> tuple[tuple[str, ...], ...]:
-    """Names of the modules that each stage holds, as --parallelism.module_fqns_per_model_part takes them."""
+    """Names of the modules of each model part, as --parallelism.module_fqns_per_model_part takes them."""
     stages, layer = [], 0
-    for stage in plan.stages:
+    for part in model_parts(plan):
         names: list[str] = []
-        for span in stage.blocks:
+        for span in part:
             block = request.model.block(span.block)
             if is_layer(block):
                 names += [f"layers.{layer + i}" for i in range(span.count)]
@@ -181,8 +192,9 @@ def _pipeline_words(plan: Plan, request: PlanRequest) -> list[Words]:
     assert axes is not None and microbatch is not None
     if axes.pp == 1:
         return []
+    name = SCHEDULES[Schedule(plan.schedule or "")]
     return [
-        (*flag("parallelism.pipeline_parallel_degree", axes.pp), *flag("parallelism.pipeline_parallel_schedule", "1F1B")),
+        (*flag("parallelism.pipeline_parallel_degree", axes.pp), *flag("parallelism.pipeline_parallel_schedule", name)),
         flag("parallelism.pipeline_parallel_microbatch_size", microbatch.size),
         flag("parallelism.module_fqns_per_model_part", *(",".join(names) for names in stage_modules(plan, request))),
         # torchtitan refuses a pipeline under its default CUDA graphs.

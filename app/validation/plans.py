@@ -14,9 +14,11 @@ from costmodels.implementation import FlashAttention, Implementation, SelectiveR
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import MAX_ZERO_STAGE
 from costmodels.operators import SEQ
+from costmodels.pipeline import Schedule, fills
 from costmodels.units import DType
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
+from solver.training.pipelining import PLAIN, Pipelining
 from solver.training.space import Candidate, Mesh, experts_fit
 
 _RECOMPUTE = {
@@ -32,19 +34,16 @@ _SCHEDULES = ("", "1f1b", "interleaved-1f1b")
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """The plan that a run used: a candidate of its request's space, model chunks a pipeline rank (1: plain 1F1B), and
-    how its framework runs a layer."""
+    """The plan that a run used: a candidate of its request's space, and how its framework runs a layer."""
 
     request: PlanRequest
     candidate: Candidate
-    chunks: int
     implementation: Implementation
 
 
 def given_plan(run: Run, source: Convention) -> GivenPlan:
     """The request and plan of a run; raises NotPredictedError for what it does not say or no cost model covers."""
     mesh = _mesh(run)
-    vpp = run.vpp or 1
     if run.schedule not in _SCHEDULES:
         raise NotPredictedError(f"no training cost model for schedule {run.schedule}")
     if run.recompute not in _RECOMPUTE:
@@ -65,11 +64,19 @@ def given_plan(run: Run, source: Convention) -> GivenPlan:
         matmul=_recipe(run.precision, source),
     )
     boundary = sharded(SEQ) if run.sequence_parallel and mesh.tp > 1 and run.seq_len % mesh.tp == 0 else REPLICATED
-    candidate = Candidate(mesh, microbatch, count, _zero_stage(run.zero, source), boundary, (_RECOMPUTE[run.recompute],))
+    candidate = Candidate(
+        mesh,
+        microbatch,
+        count,
+        _zero_stage(run.zero, source),
+        boundary,
+        (_RECOMPUTE[run.recompute],),
+        _pipelining(run, mesh, count),
+    )
     request = PlanRequest(model_graph(run, source), cluster, workload)
     if not experts_fit(request.model, mesh):
         raise NotPredictedError(f"ep {mesh.ep} on dp x cp = {mesh.dp * mesh.cp} does not spread the model's experts evenly")
-    return GivenPlan(request, candidate, vpp, _implementation(run, source))
+    return GivenPlan(request, candidate, _implementation(run, source))
 
 
 def _implementation(run: Run, source: Convention) -> Implementation:
@@ -81,6 +88,15 @@ def _implementation(run: Run, source: Convention) -> Implementation:
         trained=run.trained,
         selective=_SELECTIVE.get(run.recompute, SelectiveRecompute.ATTENTION_AND_NORMS),
     )
+
+
+def _pipelining(run: Run, mesh: Mesh, n_microbatches: int) -> Pipelining:
+    chunks = run.vpp or 1
+    if chunks == 1 or mesh.pp == 1:
+        return PLAIN
+    if not fills(Schedule.INTERLEAVED, mesh.pp, n_microbatches, chunks):
+        raise NotPredictedError(f"{n_microbatches} micro-batches interleaved over {mesh.pp} stages")
+    return Pipelining(Schedule.INTERLEAVED, chunks)
 
 
 def _mesh(run: Run) -> Mesh:

@@ -7,20 +7,21 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean
 
+import numpy as np
+
 from app.validation.constants import Constants, cluster_name, with_constants
 from app.validation.conventions import Convention, GradientReduction, MemoryCount, MemoryRank, UnstatedRecompute, convention
-from app.validation.plans import GivenPlan, given_plan
+from app.validation.plans import given_plan
 from app.validation.rows import Run
 from app.validation.unpredicted import NotPredictedError
 from costmodels.collectives import Collective, collective_s
 from costmodels.errors import InvalidInputError
 from costmodels.implementation import Implementation
-from costmodels.pipeline import Schedule, peak_in_flight
 from solver.block_problem import Criterion
 from solver.request import PlanRequest
 from solver.stages.longest import objective_s
 from solver.training.costs import Sharding, StageKind, StageTable, TrainingCosts
-from solver.training.evaluate import Decision, DecisionCost, StageCost, StageSpan, evaluate_decision
+from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from solver.training.search import stage_tables
 from solver.training.space import Candidate
 
@@ -61,21 +62,25 @@ def _predicted(run: Run, source: Convention, constants: Constants | None) -> Pre
     extra_s = [stage.extra_s for stage in cost.stages]
     if source.reduction is GradientReduction.AFTER_BACKWARD:
         extra_s = _extra_without_overlap(costs, decision, kinds, tables)
-    return Prediction(_step_time_s(plan, cost, extra_s), *_memory(plan, cost, source))
+    times_s, m = [stage.time_s for stage in cost.stages], plan.candidate.n_microbatches
+    return Prediction(objective_s(times_s, extra_s, m, waiting=tables[0].waiting), *_memory(cost, source))
 
 
 def launchers_spans(n_layers: int, candidate: Candidate) -> tuple[StageSpan, ...]:
-    """Layers of each stage as launchers split them: evenly, the embedding with the first stage, the head with the last.
+    """Layers of each part of the model as launchers split them: evenly, the embedding with the first, the head with the last.
 
-    Where the layers between do not divide, the first stages have one more.
+    Where the layers between do not divide, the first parts have one more.
     """
-    pp, between = candidate.mesh.pp, n_layers - 2
-    if pp > between:
-        raise NotPredictedError(f"{pp} stages of {between} layers")
-    each, longer = divmod(between, pp)
+    parts, between = candidate.pipelining.n_parts(candidate.mesh.pp), n_layers - 2
+    if parts == n_layers:
+        # What is left when embedding and head count as layers (Megatron-LM's --account-for-embedding-in-pipeline-split).
+        return tuple(StageSpan(layer, layer, candidate.recompute[0]) for layer in range(n_layers))
+    if parts > between:
+        raise NotPredictedError(f"{parts} stages of {between} layers")
+    each, longer = divmod(between, parts)
     spans, first = [], 0
-    for position in range(pp):
-        last = first + each + (position < longer) - 1 + (position == 0) + (position == pp - 1)
+    for position in range(parts):
+        last = first + each + (position < longer) - 1 + (position == 0) + (position == parts - 1)
         spans.append(StageSpan(first, last, candidate.recompute[0]))
         first = last + 1
     return tuple(spans)
@@ -112,10 +117,11 @@ def _extra_without_overlap(
     """What a step adds once to each stage when its gradients travel after the backward pass, in one piece."""
     workload, candidate = costs.workload, decision.candidate
     extra_s = []
-    for span, kind, table in zip(decision.spans, kinds, tables, strict=True):
+    for rank, (kind, table) in enumerate(zip(kinds, tables, strict=True)):
         setting = costs.settings(candidate, kind)[0]
         by_block = [costs.block_cost(n, setting, c) for n, c in zip(costs.block_names, decision.sharding, strict=True)]
-        layers = costs.layer_block[span.first : span.last + 1]
+        held = np.r_[tuple(span.layers for span in decision.spans_of_rank(rank))]
+        layers = costs.layer_block[held]
         synchronised_s = sum(float(by_block[i][Criterion.SYNC_S]) for i in layers)
         reduction_s = 0.0
         for criterion, group in (
@@ -130,22 +136,14 @@ def _extra_without_overlap(
                 gathered = parameters * workload.precision.size_bytes
                 reduction_s += float(collective_s(Collective.REDUCE_SCATTER, gradients, group))
                 reduction_s += float(collective_s(Collective.ALL_GATHER, gathered, group))
-        optimizer_s = float(table.parts.optimizer_s[span.first : span.last + 1].sum()) + table.parts.step_host_s
+        optimizer_s = float(table.parts.optimizer_s[held].sum()) + table.parts.step_host_s
         extra_s.append(reduction_s + synchronised_s + optimizer_s)
     return extra_s
 
 
-def _step_time_s(plan: GivenPlan, cost: DecisionCost, extra_s: list[float]) -> float:
-    """1F1B, or with several chunks a rank the bubble that much shorter (Megatron-LM SC'21, section 2.2.2)."""
-    times_s = [stage.time_s for stage in cost.stages]
-    step_s = objective_s(times_s, extra_s, plan.candidate.n_microbatches)
-    return step_s - (sum(times_s) - max(times_s)) * (1 - 1 / plan.chunks)
-
-
-def _memory(plan: GivenPlan, cost: DecisionCost, source: Convention) -> tuple[float, bool]:
+def _memory(cost: DecisionCost, source: Convention) -> tuple[float, bool]:
     """Memory on the reported device in the reported unit, and whether every stage fits."""
-    held = [_held_bytes(plan, position, stage) for position, stage in enumerate(cost.stages)]
-    fits = all(need <= stage.capacity_bytes for need, stage in zip(held, cost.stages, strict=True))
+    held = [stage.need_bytes for stage in cost.stages]
     if source.memory_count is MemoryCount.PROCESS:
         held = [need + stage.overhead_bytes for need, stage in zip(held, cost.stages, strict=True)]
     match source.memory_rank:
@@ -157,12 +155,4 @@ def _memory(plan: GivenPlan, cost: DecisionCost, source: Convention) -> tuple[fl
             shown = held[-1]
         case MemoryRank.MEAN:
             shown = fmean(held)
-    return shown / source.memory_unit_bytes, fits
-
-
-def _held_bytes(plan: GivenPlan, position: int, stage: StageCost) -> float:
-    if plan.chunks == 1:
-        return stage.need_bytes
-    mesh = plan.candidate.mesh
-    held = peak_in_flight(Schedule.INTERLEAVED, mesh.pp, plan.candidate.n_microbatches, n_chunks=plan.chunks)[position]
-    return stage.need_bytes + stage.activation_bytes * (held / stage.in_flight - 1)
+    return shown / source.memory_unit_bytes, cost.fits

@@ -2,13 +2,16 @@
 
 from costmodels.pipeline.build import build, chunks_per_rank
 from costmodels.pipeline.closed_forms import bubble_s, one_f_one_b_step_s, peak_in_flight
+from costmodels.pipeline.placement import held_passes, n_copies, n_positions, positions_of_ranks
 from costmodels.pipeline.program import Action, Kind, Program, Schedule
 from costmodels.pipeline.timeline import Durations, Span, Timeline, simulate
+from costmodels.pipeline.waiting import PassShares, fills, waiting_ratio
 
 __all__ = [
     "Action",
     "Durations",
     "Kind",
+    "PassShares",
     "Program",
     "Schedule",
     "Span",
@@ -16,7 +19,13 @@ __all__ = [
     "bubble_s",
     "build",
     "chunks_per_rank",
+    "fills",
+    "held_passes",
+    "n_copies",
+    "n_positions",
     "one_f_one_b_step_s",
     "peak_in_flight",
+    "positions_of_ranks",
     "simulate",
+    "waiting_ratio",
 ]

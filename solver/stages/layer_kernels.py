@@ -76,14 +76,15 @@ def least_tail(
     step: Floats,
     fits: Ints,
     rest: Floats,
+    waiting: float,
     limit: float,
     below: float,
 ) -> tuple[float, Ints, Ints]:
     """Least tail of a split with no stage longer than ``limit``, with the end and the config of each stage.
 
     ``cumulative_time[P, C, L+1]`` and ``cumulative_extra[P, L+1]`` are running sums, ``boundary[P]`` and ``step[P]`` add to
-    a stage's time and extra, ``fits`` comes from `memory_reach` and ``rest`` from `least_rest`. The tail is infinite when
-    there is no split with a tail less than ``below``.
+    a stage's time and extra, ``fits`` comes from `memory_reach` and ``rest`` from `least_rest`, which like every time in the
+    tail counts ``waiting`` times. The tail is infinite when there is no split with a tail less than ``below``.
     """
     n_stages, n_configs, n_blocks = fits.shape
     ends = np.zeros(n_stages, np.int64)
@@ -107,7 +108,7 @@ def least_tail(
                 for c in range(n_configs):
                     if reach[i, c, k] < e:
                         continue
-                    value = base + (cumulative_time[i, c, e] - cumulative_time[i, c, k] + boundary[i])
+                    value = base + waiting * (cumulative_time[i, c, e] - cumulative_time[i, c, k] + boundary[i])
                     if value < tail[i + 1, e]:
                         tail[i + 1, e] = value
                         came_from[i + 1, e] = k

@@ -62,6 +62,7 @@ def partition_layers(
     in_flight: ArrayLike,
     n_microbatches: int,
     step_s: ArrayLike = 0.0,
+    waiting: float = 1.0,
 ) -> LayerPartition | None:
     """The split of a chain of blocks over a pipeline that takes least time a step; None when none fits in memory.
 
@@ -74,6 +75,7 @@ def partition_layers(
     step_s            one figure or [stage], added to the extra of a stage
     capacity_bytes    [stage] memory that may be used
     in_flight         [stage] micro-batches held at once, as the schedule counts them
+    waiting           how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`), up to n_microbatches
 
     Stage i takes ``t_i = sum time + boundary_s`` with an extra of ``d_i = sum extra + step_s``, and needs ``sum static +
     in_flight[i] * sum activation + max transient``. Every stage holds at least one block. The objective is
@@ -87,11 +89,13 @@ def partition_layers(
     clock = _Clock.read(time_s, extra_s, boundary_s, step_s, n_stages=len(slots.capacity_bytes), chain=chain)
     if n_microbatches < 1:
         raise InvalidInputError("bad number of micro-batches", given=n_microbatches, allowed="1 or more")
+    if not 0.0 <= waiting <= n_microbatches:
+        raise InvalidInputError("bad waiting", given=waiting, allowed=f"0 to n_microbatches = {n_microbatches}")
     if len(slots.capacity_bytes) > chain.n_blocks:
         return None
 
     fits = memory_reach(*chain.memory, slots.capacity_bytes, slots.in_flight)
-    rest_s = least_rest(clock.time_s, clock.boundary_s)
+    rest_s = waiting * least_rest(clock.time_s, clock.boundary_s)
 
     def solve_within(limit_s: float, below_s: float) -> Found[list[LayerStage]] | None:
         tail_s, ends, configs = least_tail(
@@ -101,6 +105,7 @@ def partition_layers(
             clock.step_s,
             fits,
             rest_s,
+            waiting,
             limit_s,
             below_s,
         )
@@ -109,7 +114,7 @@ def partition_layers(
         stages = _stages(chain, slots, clock, ends, configs)
         return Found(max(stage.time_s for stage in stages), tail_s, stages)
 
-    best = least_objective(solve_within, n_microbatches)
+    best = least_objective(solve_within, n_microbatches, waiting=waiting)
     if best is None:
         return None
     return LayerPartition(tuple(best.choice), best.objective_s, best.objective_s, best.limits_tried)

@@ -46,27 +46,31 @@ class Best(Generic[Choice_co]):
     limits_tried: int
 
 
-def objective_s(times_s: Sequence[float], extras_s: Sequence[float], n_microbatches: int) -> float:
+def objective_s(times_s: Sequence[float], extras_s: Sequence[float], n_microbatches: int, *, waiting: float = 1.0) -> float:
     """Time of a step of ``n_microbatches`` micro-batches, in seconds.
 
-    ``sum t + (m - 1) max t + max_i (d_i - sum_{j<i} t_j)`` (Mist; design section 2, level 3), computed in the equal form
-    ``(m - 1) max t + max_i (d_i + sum_{j>=i} t_j)``: the second term is called the tail.
+    1F1B: ``sum t + (m - 1) max t + max_i (d_i - sum_{j<i} t_j)`` (Mist; design section 2, level 3), computed in the equal form
+    ``(m - 1) max t + max_i (d_i + sum_{j>=i} t_j)``: the second term is called the tail. A schedule that waits ``waiting``
+    times as long (`costmodels.pipeline.waiting_ratio`) staggers its stages that much less or more: ``(m - waiting) max t +
+    max_i (d_i + waiting sum_{j>=i} t_j)``.
     """
     tail_s = 0.0
     for time_s, extra_s in zip(times_s, extras_s, strict=True):
-        tail_s = max(tail_s, extra_s) + time_s
-    return (n_microbatches - 1) * max(times_s) + tail_s
+        tail_s = max(tail_s, extra_s) + waiting * time_s
+    return (n_microbatches - waiting) * max(times_s) + tail_s
 
 
 def least_objective(
-    solve_within: SolveWithin[Choice_co], n_microbatches: int, *, below_s: float = math.inf
+    solve_within: SolveWithin[Choice_co], n_microbatches: int, *, below_s: float = math.inf, waiting: float = 1.0
 ) -> Best[Choice_co] | None:
     """The partition of least objective, exact up to `TIE`; None when none is less than ``below_s``.
+
+    ``waiting`` as in `objective_s`: the longest stage counts ``n_microbatches - waiting`` times beside the tail.
 
     Ranges of the longest stage are taken in the order of their lower bounds; of equal objectives the first found stays,
     so the answer depends on nothing but the input.
     """
-    weight = n_microbatches - 1
+    weight = n_microbatches - waiting
     best: Best[Choice_co] | None = None
     best_s = below_s
     tried = 0

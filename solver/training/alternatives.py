@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from costmodels.pipeline import Schedule
 from costmodels.units import GIB
 from solver.plan import FrontierPoint, RunnerUp, TimeBreakdown
 from solver.request import PlanRequest, TrainingWorkload
 from solver.training.breakdown import time_breakdown
 from solver.training.costs import TrainingCosts
+from solver.training.pipelining import PLAIN
 from solver.training.search import SearchResult, Solved, stage_tables
 from solver.training.space import Candidate
 
@@ -36,6 +38,9 @@ def summary(candidate: Candidate) -> str:
     if candidate.boundary.dim is not None:
         parts.append("sequence parallel")
     parts.append("recompute " + "/".join(mode.value for mode in candidate.recompute))
+    if candidate.pipelining != PLAIN:
+        chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.schedule is Schedule.INTERLEAVED else ""
+        parts.append(candidate.pipelining.schedule.value + chunks)
     return ", ".join(parts)
 
 

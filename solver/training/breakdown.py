@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from solver.plan import TimeBreakdown
 from solver.request import Recompute
 from solver.training.costs import StageTable
@@ -17,18 +19,18 @@ def time_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[Stag
     """
     m = decision.candidate.n_microbatches
     i = max(range(len(cost.stages)), key=lambda n: (m * cost.stages[n].time_s + cost.stages[n].extra_s, -n))
-    span, table, stage = decision.spans[i], tables[i], cost.stages[i]
-    layers = slice(span.first, span.last + 1)
+    spans, table, stage = decision.spans_of_rank(i), tables[i], cost.stages[i]
+    layers = np.r_[tuple(span.layers for span in spans)]
     parts = table.parts
-    compute = float(parts.compute_s[layers].sum())
-    tp, cp, dp, ep = (
-        float(part[layers].sum()) for part in (parts.tp_comm_s, parts.cp_comm_s, parts.dp_comm_s, parts.ep_comm_s)
+    compute, tp, cp, dp, ep = (
+        float(part[layers].sum()) / decision.n_copies
+        for part in (parts.compute_s, parts.tp_comm_s, parts.cp_comm_s, parts.dp_comm_s, parts.ep_comm_s)
     )
     optimizer = float(parts.optimizer_s[layers].sum()) + parts.step_host_s
     rerun = stage.time_s - table.boundary_s - compute - tp - cp - dp - ep
     return TimeBreakdown(
         compute_s=m * compute,
-        recompute_s=m * (rerun if span.recompute is not Recompute.NONE else 0.0),
+        recompute_s=m * (rerun if spans[0].recompute is not Recompute.NONE else 0.0),
         tp_comm_s=m * tp,
         cp_comm_s=m * cp,
         pp_comm_s=m * table.boundary_s,

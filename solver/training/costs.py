@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,7 @@ from costmodels.compute import memory_bound_s
 from costmodels.implementation import Implementation, TrainedWeights
 from costmodels.memory import framework_overhead_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
 from costmodels.operators import OperatorKind
+from costmodels.pipeline import PassShares, Schedule, n_copies
 from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem
 from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
@@ -25,6 +26,7 @@ from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.sharding import REPLICATED
 from solver.training.host import HostTime, host_time, step_host_s
 from solver.training.implementation import launcher_implementation
+from solver.training.pipelining import PLAIN, pass_shares, waiting
 from solver.training.space import Candidate, padded_dims
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
 
@@ -58,10 +60,11 @@ class StageTable:
     transient_bytes    lives only while the layer runs: re-made activations, gathered weights, loss buffers
     static_bytes       weights, gradients, optimizer state (by layer)
     extra_s            what a step adds once: exposed gradient reduction and parameter gather, optimizer (by layer)
-    boundary_s         sending to the next stage and back, each micro-batch
+    boundary_s         sending to the next stage and back, each micro-batch, as far as it is not hidden
     step_s             what a step adds once to a stage after the first: its own first bucket, which nothing hides, and
                        the host's work between steps (those of the model's first stage are in its first layer's extra_s)
     capacity_bytes     usable memory, the framework's overhead taken off
+    waiting            how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`)
     """
 
     time_s: FloatArray
@@ -73,6 +76,7 @@ class StageTable:
     step_s: float
     capacity_bytes: float
     parts: StageParts
+    waiting: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +113,8 @@ class TrainingCosts:
         self._costs: dict[tuple[str, BlockSetting, tuple[int, ...]], FloatArray] = {}
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
         self._fastest: dict[BlockSetting, FloatArray | None] = {}
+        self._kinds: dict[StageKind, StageKind] = {}
+        self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
         self._kept_input = {block.name: _keeps_input(block) for block in self.model.blocks}
 
     @cached_property
@@ -123,7 +129,7 @@ class TrainingCosts:
         return np.array([index[name] for name in self.model.layers], dtype=np.int64)
 
     def stage_kinds(self, candidate: Candidate) -> tuple[StageKind, ...]:
-        """The kind of each stage position, first to last."""
+        """The kind of each stage position, first to last; equal positions share one object."""
         mesh, cluster = candidate.mesh, self.request.cluster
         kinds = []
         for position in range(mesh.pp):
@@ -132,7 +138,8 @@ class TrainingCosts:
             devices = tuple(dict.fromkeys(group.node.device.name for group in groups))
             by_name = {group.node.device.name: group.node.device for group in groups}
             topology = stage_topology(cluster, first=first, dp=mesh.dp, tp=mesh.tp, cp=mesh.cp, ep=mesh.ep)
-            kinds.append(StageKind(tuple(by_name[name] for name in devices), topology))
+            kind = StageKind(tuple(by_name[name] for name in devices), topology)
+            kinds.append(self._kinds.setdefault(kind, kind))
             if len(cluster.groups) == 1 and mesh.stage_devices % groups[0].node.devices_per_node == 0:
                 # Equal nodes, whole nodes a stage: every position is like the first.
                 return tuple(kinds * mesh.pp)
@@ -213,9 +220,43 @@ class TrainingCosts:
         return host_time(self.model.block(block), setting.device, setting.implementation)
 
     def table(self, candidate: Candidate, kind: StageKind, sharding: Sharding) -> StageTable:
-        """Cost table of one stage kind under a sharding; the slowest device decides each time."""
-        tables = [self._device_table(candidate, kind, setting, sharding) for setting in self.settings(candidate, kind)]
-        return tables[0] if len(tables) == 1 else max_table(tables)
+        """Cost table of one stage kind under a sharding; the slowest device decides each time.
+
+        Tables of candidates that differ in schedule only share all arrays.
+        """
+        key = (replace(candidate, pipelining=PLAIN), sharding)
+        if self._unscheduled[0] != key:
+            self._unscheduled = (key, {})
+        known = self._unscheduled[1]
+        if kind not in known:
+            tables = [self._device_table(candidate, kind, setting, sharding) for setting in self.settings(candidate, kind)]
+            known[kind] = tables[0] if len(tables) == 1 else max_table(tables)
+        return self._scheduled(known[kind], candidate, kind)
+
+    def _scheduled(self, table: StageTable, candidate: Candidate, kind: StageKind) -> StageTable:
+        """A table of 1F1B under the candidate's schedule: its sends, its wait, and sums over copies of a part."""
+        choice, mesh = candidate.pipelining, candidate.mesh
+        if choice == PLAIN:
+            return table
+        shares = self._pass_shares[candidate.recompute[0]]
+        waits = waiting(choice, pp=mesh.pp, n_microbatches=candidate.n_microbatches, shares=shares)
+        extra_s, step_s, sends_s = table.extra_s, table.step_s, table.boundary_s * choice.chunks
+        if choice.schedule is Schedule.INTERLEAVED:
+            # Interleaved 1F1B receives under the pass of another chunk (Megatron-LM's overlap_p2p_comm, on by default): its
+            # steady sends show only beyond a mean stage's compute; those that fill and drain the pipeline show in full.
+            sends_s = max(0.0, sends_s - float(table.time_s.sum(axis=1).min()) / mesh.pp)
+            fill_s = (mesh.pp - 1) * table.boundary_s
+            extra_s, step_s = _plus_first(extra_s, fill_s), step_s + fill_s
+        if n_copies(choice.schedule) > 1:
+            # Both ranks that hold a part of the model sum its gradients, each those that ZeRO leaves it.
+            held = table.parts.gradients_bytes / (kind.topology.state.n if candidate.zero_stage == 1 else 1)
+            link = group_topology(self.request.cluster, n=n_copies(choice.schedule), stride=mesh.stage_devices)
+            extra_s = extra_s + np.asarray(collective_s(Collective.ALL_REDUCE, held, link), np.float64)
+        return replace(table, extra_s=extra_s, step_s=step_s, boundary_s=sends_s, waiting=waits)
+
+    @cached_property
+    def _pass_shares(self) -> dict[Recompute, PassShares]:
+        return {mode: pass_shares(self.model, seq_len=self.workload.seq_len, recompute=mode) for mode in Recompute}
 
     def _device_table(self, candidate: Candidate, kind: StageKind, setting: BlockSetting, sharding: Sharding) -> StageTable:
         workload = self.workload
@@ -318,7 +359,9 @@ class TrainingCosts:
         """Parameters that a block stores only because the stage that owns them is another one (tied embeddings)."""
         copies = np.zeros(len(self.block_names))
         if candidate.mesh.pp > 1:
-            sizes = self.model.dims
+            sizes = dict(self.model.dims)
+            for dim in setting.padded & set(sizes):
+                sizes[dim] = -(-sizes[dim] // setting.tp) * setting.tp
             for block, _, weight in self.model.tied_weights():
                 copies[self.block_names.index(block)] += weight.elements(sizes) / setting.tp
         return copies
@@ -377,6 +420,12 @@ def _joined(problems: list[IntraOpProblem]) -> IntraOpProblem:
     return IntraOpProblem(nodes, tuple(edges), n_objectives=n * len(problems))
 
 
+def _plus_first(values: FloatArray, addend: float) -> FloatArray:
+    changed = values.copy()
+    changed[0] += addend
+    return changed
+
+
 def max_table(tables: list[StageTable]) -> StageTable:
     """The table of a stage on several devices: each entry the worst of them, the report's parts those of the slowest."""
     slowest = max(tables, key=lambda table: float(table.time_s.sum()))
@@ -390,6 +439,7 @@ def max_table(tables: list[StageTable]) -> StageTable:
         step_s=max(t.step_s for t in tables),
         capacity_bytes=min(t.capacity_bytes for t in tables),
         parts=slowest.parts,
+        waiting=slowest.waiting,
     )
 
 

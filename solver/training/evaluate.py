@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+from costmodels.pipeline import held_passes, n_copies, peak_in_flight, positions_of_ranks
 from solver.request import Recompute
 from solver.stages.longest import objective_s
 from solver.training.costs import Sharding, StageTable
@@ -13,29 +17,46 @@ from solver.training.space import Candidate
 
 @dataclass(frozen=True, slots=True)
 class StageSpan:
-    """Layers first .. last of a stage, and its recompute mode."""
+    """Layers first .. last of a part of the model, and its recompute mode."""
 
     first: int
     last: int
     recompute: Recompute
 
+    @property
+    def layers(self) -> slice:
+        """The layers as a slice."""
+        return slice(self.first, self.last + 1)
+
 
 @dataclass(frozen=True)
 class Decision:
-    """A fully decided plan: outer candidate, sharding of each distinct block, and stages."""
+    """A fully decided plan: outer candidate, sharding of each distinct block, and the parts that the model is cut in.
+
+    Where each rank holds one part, parts are stages; else `spans_of_rank` says which of them a rank holds.
+    """
 
     candidate: Candidate
     sharding: Sharding
     spans: tuple[StageSpan, ...]
 
+    def spans_of_rank(self, rank: int) -> tuple[StageSpan, ...]:
+        """Parts of the model on a pipeline rank, in order of the model."""
+        return tuple(self.spans[position] for position in positions(self.candidate)[rank])
+
+    @property
+    def n_copies(self) -> int:
+        """Ranks that hold each part; a micro-batch passes one of them."""
+        return n_copies(self.candidate.pipelining.schedule)
+
 
 @dataclass(frozen=True)
 class StageCost:
-    """One stage of a decision. Times in seconds, memory in bytes on its fullest device."""
+    """One pipeline rank of a decision. Times in seconds, memory in bytes on its fullest device."""
 
     time_s: float
     extra_s: float
-    in_flight: int
+    in_flight: float
     static_bytes: float
     activation_bytes: float
     transient_bytes: float
@@ -71,30 +92,50 @@ class DecisionCost:
         return all(stage.fits for stage in self.stages)
 
 
-def in_flight_1f1b(*, pp: int, position: int, n_microbatches: int) -> int:
-    """Micro-batches whose activations stage ``position`` (from 0) holds at once under 1F1B: min(m, p - i)."""
-    return min(n_microbatches, pp - position)
+def positions(candidate: Candidate) -> tuple[tuple[int, ...], ...]:
+    """Parts of the model on each pipeline rank."""
+    return positions_of_ranks(candidate.pipelining.schedule, candidate.mesh.pp, candidate.pipelining.chunks)
+
+
+def in_flight(candidate: Candidate) -> tuple[float, ...]:
+    """Micro-batches whose activations each rank holds at once."""
+    choice = candidate.pipelining
+    return peak_in_flight(choice.schedule, candidate.mesh.pp, candidate.n_microbatches, n_chunks=max(2, choice.chunks))
+
+
+def held_by_part(candidate: Candidate) -> tuple[npt.NDArray[np.int64], ...]:
+    """For each rank ``[moment, part]`` the passes of each of its parts that it holds at once; see `held_passes`."""
+    if candidate.pipelining.one_part_a_rank:
+        return tuple(np.array([[held]], np.int64) for held in in_flight(candidate))
+    choice = candidate.pipelining
+    return held_passes(choice.schedule, candidate.mesh.pp, candidate.n_microbatches, choice.chunks)
 
 
 def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> DecisionCost:
-    """Cost of a decision; ``tables`` are those of its stage positions, first to last."""
+    """Cost of a decision; ``tables`` are those of its pipeline ranks, first to last."""
     candidate = decision.candidate
+    held, most = held_by_part(candidate), in_flight(candidate)
     stages = []
-    for position, (span, table) in enumerate(zip(decision.spans, tables, strict=True)):
-        mode = candidate.recompute.index(span.recompute)
-        layers = slice(span.first, span.last + 1)
-        in_flight = in_flight_1f1b(pp=candidate.mesh.pp, position=position, n_microbatches=candidate.n_microbatches)
+    for rank, table in enumerate(tables):
+        spans = decision.spans_of_rank(rank)
+        modes = [candidate.recompute.index(span.recompute) for span in spans]
+        kept = [float(table.activation_bytes[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True)]
+        passes_s = sum(float(table.time_s[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True))
         stages.append(
             StageCost(
-                time_s=float(table.time_s[mode, layers].sum()) + table.boundary_s,
-                extra_s=float(table.extra_s[layers].sum()) + (table.step_s if position else 0.0),
-                in_flight=in_flight,
-                static_bytes=float(table.static_bytes[layers].sum()),
-                activation_bytes=in_flight * float(table.activation_bytes[mode, layers].sum()),
-                transient_bytes=float(table.transient_bytes[mode, layers].max()),
+                time_s=passes_s / decision.n_copies + table.boundary_s,
+                extra_s=sum(float(table.extra_s[span.layers].sum()) for span in spans) + (table.step_s if rank else 0.0),
+                in_flight=most[rank],
+                static_bytes=sum(float(table.static_bytes[span.layers].sum()) for span in spans),
+                activation_bytes=float((held[rank] @ np.array(kept)).max()),
+                transient_bytes=max(
+                    float(table.transient_bytes[mode, span.layers].max()) for mode, span in zip(modes, spans, strict=True)
+                ),
                 overhead_bytes=table.parts.overhead_bytes,
                 capacity_bytes=table.capacity_bytes,
             )
         )
-    total = objective_s([s.time_s for s in stages], [s.extra_s for s in stages], candidate.n_microbatches)
+    total = objective_s(
+        [s.time_s for s in stages], [s.extra_s for s in stages], candidate.n_microbatches, waiting=tables[0].waiting
+    )
     return DecisionCost(tuple(stages), total)

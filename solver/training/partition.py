@@ -1,15 +1,17 @@
-"""Stage borders and recompute modes of one member, by the exact stage partition."""
+"""Stage borders and recompute modes of one member: by the exact stage partition, or the best even cut into chunks."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from solver.stages import memory_shortage, partition_layers
+from solver.training.chunks import cost_even_cuts, fastest_that_fits, roomiest
 from solver.training.costs import StageTable
-from solver.training.evaluate import StageSpan, in_flight_1f1b
+from solver.training.evaluate import StageSpan, in_flight
 from solver.training.space import Candidate
 
 
@@ -29,6 +31,8 @@ class Shortfall:
 
 def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[StageSpan, ...] | Shortfall:
     """The fastest stages that fit, or by how much the roomiest ones do not."""
+    if not candidate.pipelining.one_part_a_rank:
+        return _even_parts(candidate, tables)
     found = partition_layers(
         time_s=np.array([table.time_s for table in tables]),
         static_bytes=tables[0].static_bytes,
@@ -40,14 +44,29 @@ def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tu
         capacity_bytes=_capacities(tables),
         in_flight=_in_flight(candidate),
         n_microbatches=candidate.n_microbatches,
+        waiting=tables[0].waiting,
     )
     if found is None:
         return smallest_shortfall(candidate, tables)
     return tuple(StageSpan(stage.first, stage.last, candidate.recompute[stage.config]) for stage in found.stages)
 
 
+def _even_parts(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[StageSpan, ...] | Shortfall:
+    costed = cost_even_cuts(candidate, tables)
+    best = fastest_that_fits(costed)
+    if best is None:
+        return smallest_shortfall(candidate, tables)
+    borders = costed.cuts[best].tolist()
+    (mode,) = candidate.recompute
+    return tuple(StageSpan(first, end - 1, mode) for first, end in itertools.pairwise(borders))
+
+
 def smallest_shortfall(candidate: Candidate, tables: tuple[StageTable, ...]) -> Shortfall:
     """The fullest stage of the split and recompute modes that lack least memory."""
+    if not candidate.pipelining.one_part_a_rank:
+        costed = cost_even_cuts(candidate, tables)
+        cut, rank = roomiest(costed)
+        return Shortfall(rank, float(costed.need_bytes[cut, rank]), float(costed.capacity_bytes[rank]))
     shortage = memory_shortage(
         static_bytes=tables[0].static_bytes,
         activation_bytes=tables[0].activation_bytes,
@@ -64,5 +83,4 @@ def _capacities(tables: tuple[StageTable, ...]) -> npt.NDArray[np.generic]:
 
 
 def _in_flight(candidate: Candidate) -> npt.NDArray[np.generic]:
-    pp = candidate.mesh.pp
-    return np.array([in_flight_1f1b(pp=pp, position=i, n_microbatches=candidate.n_microbatches) for i in range(pp)])
+    return np.array(in_flight(candidate), np.int64)

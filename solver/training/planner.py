@@ -12,7 +12,8 @@ from solver.plan import Certificate, Plan, Reason, SearchStats, Status, unfinish
 from solver.request import Objective, PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import Sharding, TrainingCosts
-from solver.training.evaluate import Decision, StageSpan, evaluate_decision
+from solver.training.evaluate import Decision, evaluate_decision
+from solver.training.given import given_pipelining, given_spans
 from solver.training.partition import Shortfall
 from solver.training.report import decided_plan, feasible_plan, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search, stage_tables
@@ -180,30 +181,16 @@ def _decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Deci
             given=f"ep {mesh.ep} of dp x cp = {mesh.dp * mesh.cp}",
             allowed="a divisor of dp x cp and of the number of experts",
         )
+    pipelining = given_pipelining(plan)
     modes = tuple(dict.fromkeys(stage.recompute for stage in plan.stages))
+    if len(modes) > 1 and not pipelining.modes_by_stage:
+        raise PlanFileError(
+            "stages differ in recompute mode", given=", ".join(modes), allowed=f"one for all under {pipelining.schedule.value}"
+        )
     boundary = sharded(SEQ) if plan.sequence_parallel else REPLICATED
     zero_stage = plan.stages[0].zero_stage
-    candidate = Candidate(mesh, plan.microbatch.size, plan.microbatch.count, zero_stage, boundary, modes)
-    return Decision(candidate, _sharding_of(costs, candidate, plan), _spans_of(costs, plan))
-
-
-def _spans_of(costs: TrainingCosts, plan: Plan) -> tuple[StageSpan, ...]:
-    spans, expected = [], 0
-    for stage in plan.stages:
-        for blocks in stage.blocks:
-            layers = costs.model.layers[blocks.first : blocks.first + blocks.count]
-            if blocks.first != expected or set(layers) != {blocks.block} or len(layers) != blocks.count:
-                raise PlanFileError(
-                    "the plan's layers are not the model's layers in order",
-                    given=f"{blocks.count} x {blocks.block} from layer {blocks.first}",
-                    allowed=f"layer {expected} next, of {len(costs.model.layers)}",
-                )
-            expected += blocks.count
-        first = stage.blocks[0].first
-        spans.append(StageSpan(first, expected - 1, stage.recompute))
-    if expected != len(costs.model.layers) or len(spans) != (plan.axes.pp if plan.axes else 0):
-        raise PlanFileError("the plan does not cover the model", given=expected, allowed=str(len(costs.model.layers)))
-    return tuple(spans)
+    candidate = Candidate(mesh, plan.microbatch.size, plan.microbatch.count, zero_stage, boundary, modes, pipelining)
+    return Decision(candidate, _sharding_of(costs, candidate, plan), given_spans(plan, costs.model.layers, candidate))
 
 
 def _sharding_of(costs: TrainingCosts, candidate: Candidate, plan: Plan) -> Sharding:

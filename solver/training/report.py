@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from costmodels.operators import BATCH, SEQ, forward_flops
+from costmodels.pipeline import Schedule
 from costmodels.units import GIB
 from solver.plan import (
     Axes,
@@ -31,13 +34,12 @@ from solver.training.costs import StageTable, TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan
 from solver.training.partition import Shortfall
 from solver.training.search import SearchResult, stage_tables
-from solver.training.space import Candidate
+from solver.training.space import Candidate, launcher_schedules
 
-SCHEDULE = "1f1b"
 NOTES = (
     "gradient buckets are layers: each travels under the next layer's backward pass, the last one is exposed",
     "tensor-parallel communication is exposed; ring context parallelism hides under attention",
-    "pipeline sends are not hidden (1F1B)",
+    "pipeline sends are not hidden, but for those of interleaved 1F1B, which hide under the pass of another chunk",
 )
 """What the time model assumes about overlap; every training plan says so."""
 
@@ -91,17 +93,19 @@ def decided_plan(
     mfu = _mfu(request, cost.step_time_s)
     stages = tuple(
         Stage(
-            blocks=_layer_spans(costs.model.layers, span),
+            blocks=tuple(blocks for span in spans for blocks in _layer_spans(costs.model.layers, span)),
             devices=(DeviceRange(position * mesh.stage_devices, mesh.stage_devices),),
             axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep),
-            recompute=span.recompute,
+            recompute=spans[0].recompute,
             zero_stage=candidate.zero_stage,
             time_s=stage.time_s,
             extra_s=stage.extra_s,
             in_flight=stage.in_flight,
-            memory=_memory(table, span, stage.activation_bytes, stage.transient_bytes),
+            memory=_memory(table, spans, stage.activation_bytes, stage.transient_bytes),
+            chunk_layers=tuple(span.last + 1 - span.first for span in spans) if len(spans) > 1 else (),
         )
-        for position, (span, stage, table) in enumerate(zip(decision.spans, cost.stages, tables, strict=True))
+        for position, (stage, table) in enumerate(zip(cost.stages, tables, strict=True))
+        for spans in (decision.spans_of_rank(position),)
     )
     peak_bytes = max(stage.memory.total_bytes for stage in stages)
     return Plan(
@@ -124,7 +128,7 @@ def decided_plan(
         stages=stages,
         shardings=_shardings(request, costs, decision),
         sequence_parallel=candidate.boundary.dim == SEQ,
-        schedule=SCHEDULE,
+        schedule=candidate.pipelining.schedule.value,
         microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
         breakdown=time_breakdown(decision, cost, tables),
         runners_up=runners_up,
@@ -151,9 +155,11 @@ def space_text(request: PlanRequest) -> str:
     """What the certificate's bound covers, in words."""
     search = request.search
     if search.space is Space.LAUNCHABLE:
+        schedules = launcher_schedules(search.launcher)
         space = f"launchable by {search.launcher.value}: one recompute mode and one residual layout for all stages"
     else:
-        space = "free: any dim over the tp axis in each block, recompute chosen for each stage"
+        schedules = frozenset(Schedule)
+        space = "free: any dim over the tp axis in each block, recompute chosen for each stage of GPipe and 1F1B"
     fixed = [
         f"{name} in {sorted(str(getattr(v, 'value', v)) for v in allowed)}"
         for name, allowed in (
@@ -164,13 +170,16 @@ def space_text(request: PlanRequest) -> str:
             ("microbatch", search.microbatch),
             ("recompute", search.recompute),
             ("zero_stage", search.zero_stages),
+            ("schedule", search.schedules),
+            ("virtual_stages", search.virtual_stages),
         )
         if allowed
     ]
     restricted = f"; restricted to {', '.join(fixed)}" if fixed else ""
+    names = ", ".join(schedule.value for schedule in Schedule if schedule in schedules)
     return (
-        f"{space}; equal dp x tp x cp in every stage, all {request.cluster.n_devices} devices, uneven stages, 1F1B, "
-        f"ZeRO 0-3{restricted}"
+        f"{space}; equal dp x tp x cp in every stage, all {request.cluster.n_devices} devices, schedules {names}, uneven "
+        f"stages where a rank holds one part of the model, else even parts but for the first and last, ZeRO 0-3{restricted}"
     )
 
 
@@ -206,8 +215,8 @@ def _layer_spans(layers: Sequence[str], span: StageSpan) -> tuple[LayerSpan, ...
     return tuple(spans)
 
 
-def _memory(table: StageTable, span: StageSpan, activations: float, transient: float) -> StageMemory:
-    layers = slice(span.first, span.last + 1)
+def _memory(table: StageTable, spans: Sequence[StageSpan], activations: float, transient: float) -> StageMemory:
+    layers = np.r_[tuple(span.layers for span in spans)]
     parts = table.parts
     return StageMemory(
         weights_bytes=float(parts.weights_bytes[layers].sum()),

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from costmodels.pipeline import n_copies
 from solver.control import OnProgress, Progress, Stop
 from solver.request import PlanRequest
 from solver.training.costs import Sharding, StageKind, StageTable, TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
+from solver.training.pipelining import least_waiting
 from solver.training.space import Candidate, Family, Mesh, families
 
 RELATIVE_TIE = 1e-12
@@ -119,7 +121,7 @@ class _Search:
         self.heap: list[tuple[float, int, _Node]] = []
         self._order = itertools.count()
         for family in families(request):
-            self.result.n_candidates += len(family.zero_stages) * len(family.recompute)
+            self.result.n_candidates += family.n_candidates
             self._push(0.0, _Unpriced(family))
 
     def is_over(self, limit_s: float) -> bool:
@@ -140,19 +142,20 @@ class _Search:
 
     def price_family(self, family: Family) -> None:
         """Put a family back under its bound, or drop it if its blocks can't be sharded its way."""
-        bound_s = family_bound_s(next(family.candidates()), self.costs)
+        bound_s = family_bound_s(family, self.costs)
         if bound_s is not None:
             self._push(bound_s, family)
 
     def expand_family(self, family: Family) -> None:
         """Put a family's members in its place."""
-        for candidate in family.candidates():
-            for member in expand(candidate, self.costs):
-                self._push(member_bound_s(member), member)
+        for member in expand(family, self.costs):
+            self._push(member_bound_s(member), member)
 
     def try_member(self, member: Member) -> None:
         """Solve a member exactly, unless its memory can't fit whatever the stages."""
         result = self.result
+        if result.complete and member.candidate.mesh in self.solved_meshes:
+            return  # the best is proven, and this mesh has its runner-up
         result.n_members += 1
         if least_shortfall_bytes(member) > 0:
             if not result.complete and member.candidate.mesh not in result.refused:
@@ -195,23 +198,28 @@ class _Search:
 _Node = _Unpriced | Family | Member
 
 
-def expand(candidate: Candidate, costs: TrainingCosts) -> Iterator[Member]:
-    """Members of a candidate: one for each combination of Pareto-optimal shardings of its distinct blocks."""
-    kinds = costs.stage_kinds(candidate)
-    for sharding in costs.shardings(candidate, kinds):
-        yield Member(candidate, sharding, stage_tables(candidate, sharding, kinds, costs))
+def expand(family: Family, costs: TrainingCosts) -> Iterator[Member]:
+    """Members of a family: its candidates, each with every combination of Pareto-optimal shardings of its distinct blocks."""
+    kinds = costs.stage_kinds(next(family.candidates()))
+    for _, alike in itertools.groupby(family.candidates(), key=lambda c: (c.zero_stage, c.recompute)):
+        candidates = tuple(alike)
+        for sharding in costs.shardings(candidates[0], kinds):
+            for candidate in candidates:
+                yield Member(candidate, sharding, stage_tables(candidate, sharding, kinds, costs))
 
 
 def stage_tables(
     candidate: Candidate, sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
 ) -> tuple[StageTable, ...]:
     """Cost table of each stage position; equal positions share one object."""
-    made = {kind: costs.table(candidate, kind, sharding) for kind in dict.fromkeys(kinds)}
-    return tuple(made[kind] for kind in kinds)
+    distinct = {id(kind): kind for kind in kinds}  # stage_kinds() gives equal positions one object
+    made = {key: costs.table(candidate, kind, sharding) for key, kind in distinct.items()}
+    return tuple(made[id(kind)] for kind in kinds)
 
 
-def family_bound_s(candidate: Candidate, costs: TrainingCosts) -> float | None:
+def family_bound_s(family: Family, costs: TrainingCosts) -> float | None:
     """Lower bound on the step time of a family: fastest device, no memory limit, no recompute, no state communication."""
+    candidate = next(family.candidates())
     fastest = None
     for kind in dict.fromkeys(costs.stage_kinds(candidate)):
         for setting in costs.settings(candidate, kind):
@@ -220,7 +228,10 @@ def family_bound_s(candidate: Candidate, costs: TrainingCosts) -> float | None:
                 return None
             fastest = layer_s if fastest is None else np.minimum(fastest, layer_s)
     assert fastest is not None, "a candidate has at least one stage"
-    return _pipeline_bound_s(fastest, candidate, 0.0, 0.0)
+    copies = max(n_copies(choice.schedule) for choice in family.pipelinings)
+    return _pipeline_bound_s(
+        fastest, candidate, copies=copies, waiting=least_waiting(family.pipelinings), boundary_s=0.0, first_extra_s=0.0
+    )
 
 
 def member_bound_s(member: Member) -> float:
@@ -234,15 +245,31 @@ def member_bound_s(member: Member) -> float:
     # m t_i + d_i <= T for every stage i; so is their mean over stages.
     extras = float(extra_s.sum()) + (pp - 1) * step_s
     mean = (member.candidate.n_microbatches * (float(layer_s.sum()) + pp * boundary_s) + extras) / pp
-    return max(mean, _pipeline_bound_s(layer_s, member.candidate, boundary_s, float(extra_s[0])))
+    pipeline_s = _pipeline_bound_s(
+        layer_s,
+        member.candidate,
+        copies=n_copies(member.candidate.pipelining.schedule),
+        waiting=tables[0].waiting,
+        boundary_s=boundary_s,
+        first_extra_s=float(extra_s[0]),
+    )
+    return max(mean, pipeline_s)
 
 
-def _pipeline_bound_s(layer_s: npt.NDArray[np.float64], candidate: Candidate, boundary_s: float, first_extra_s: float) -> float:
-    """sum t + (m-1) max t + d_1, with max t at least the mean stage and the longest layer."""
+def _pipeline_bound_s(
+    layer_s: npt.NDArray[np.float64],
+    candidate: Candidate,
+    *,
+    copies: int,
+    waiting: float,
+    boundary_s: float,
+    first_extra_s: float,
+) -> float:
+    """(m - waiting) max t + waiting sum t + d_1, with max t at least the mean stage and the longest layer."""
     pp = candidate.mesh.pp
     total = float(layer_s.sum()) + pp * boundary_s
-    longest = max(total / pp, float(layer_s.max()) + boundary_s)
-    return total + (candidate.n_microbatches - 1) * longest + first_extra_s
+    longest = max(total / pp, float(layer_s.max()) / copies + boundary_s)
+    return waiting * total + max(0.0, candidate.n_microbatches - waiting) * longest + first_extra_s
 
 
 def _solve(member: Member) -> Solved | Shortfall:
@@ -280,9 +307,8 @@ def closest_to_fitting(request: PlanRequest, costs: TrainingCosts, *, stop: Stop
     for family in families(request):
         if stop():
             return None
-        for candidate in family.candidates():
-            for member in expand(candidate, costs):
-                waiting.append((least_shortfall_bytes(member), len(waiting), candidate, member.sharding))
+        for member in expand(family, costs):
+            waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
     heapq.heapify(waiting)
     best: tuple[Candidate, Shortfall] | None = None
     while waiting and not stop():

@@ -9,9 +9,11 @@ from costmodels.errors import WorkloadError
 from costmodels.expert_parallel import expert_dims
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
 from costmodels.operators import OperatorKind
+from costmodels.pipeline import Schedule
 from solver.graph import ModelGraph
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import Spec, boundary_specs
+from solver.training.pipelining import PLAIN, Pipelining, pipelinings
 
 KV_HEADS = "kv_heads"
 
@@ -41,6 +43,7 @@ class LauncherRules:
     sequence_parallel        whether norms may be sharded over the sequence beside tp
     replicates_kv_heads      whether tp may be larger than the number of key/value heads
     ties_across_stages       whether a tied head may be on another stage than the embedding
+    schedules                pipeline schedules it runs
     max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
     """
 
@@ -49,6 +52,7 @@ class LauncherRules:
     sequence_parallel: bool
     replicates_kv_heads: bool
     ties_across_stages: bool
+    schedules: frozenset[Schedule]
     max_zero_with_muon: int = MAX_ZERO_STAGE
 
     def expresses(self, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
@@ -63,13 +67,14 @@ class LauncherRules:
 
 _LAUNCHERS = {
     # Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here. Its Muon
-    # refuses the distributed optimizer.
+    # refuses the distributed optimizer. With virtual stages its schedule is interleaved, else 1F1B.
     Launcher.MEGATRON_LM: LauncherRules(
         max_zero_with_pipeline=1,
         context_parallel=True,
         sequence_parallel=True,
         replicates_kv_heads=True,
         ties_across_stages=True,
+        schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
         max_zero_with_muon=0,
     ),
     # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
@@ -80,14 +85,17 @@ _LAUNCHERS = {
         sequence_parallel=False,
         replicates_kv_heads=False,
         ties_across_stages=True,
+        schedules=frozenset({Schedule.ONE_F_ONE_B}),
     ),
-    # torchtitan 0.3 splits key/value heads evenly (its PR 4016) and has no tied weights over stages.
+    # torchtitan 0.3 splits key/value heads evenly (its PR 4016) and has no tied weights over stages. Its schedules are those
+    # of torch.distributed.pipelining: GPipe, 1F1B, Interleaved1F1B, ZBVZeroBubble, DualPipeV.
     Launcher.TORCHTITAN: LauncherRules(
         max_zero_with_pipeline=3,
         context_parallel=True,
         sequence_parallel=True,
         replicates_kv_heads=False,
         ties_across_stages=False,
+        schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_V, Schedule.DUALPIPE_V}),
     ),
 }
 
@@ -105,18 +113,20 @@ class Candidate:
     zero_stage: int
     boundary: Spec
     recompute: tuple[Recompute, ...]
+    pipelining: Pipelining = PLAIN
 
     @property
     def sort_key(self) -> tuple[int | str, ...]:
         """Canonical order among equals: fewer ways of splitting first."""
         mesh = self.mesh
         modes = ",".join(mode.value for mode in self.recompute)
-        return (mesh.tp, mesh.cp, mesh.ep, mesh.pp, mesh.dp, self.microbatch, self.zero_stage, self.boundary.dim or "", modes)
+        split = (mesh.tp, mesh.cp, mesh.ep, mesh.pp, mesh.dp, *self.pipelining.sort_key)
+        return (*split, self.microbatch, self.zero_stage, self.boundary.dim or "", modes)
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Candidates that differ only in ZeRO stage and recompute modes."""
+    """Candidates that differ only in ZeRO stage, recompute modes and pipeline schedule."""
 
     mesh: Mesh
     microbatch: int
@@ -124,12 +134,31 @@ class Family:
     boundary: Spec
     zero_stages: tuple[int, ...]
     recompute: tuple[tuple[Recompute, ...], ...]
+    pipelinings: tuple[Pipelining, ...]
 
     def candidates(self) -> Iterator[Candidate]:
-        """The family's members."""
+        """The family's members, those that differ only in schedule after one another."""
         for zero_stage in self.zero_stages:
-            for modes in self.recompute:
-                yield Candidate(self.mesh, self.microbatch, self.n_microbatches, zero_stage, self.boundary, modes)
+            for modes, choices in self._modes_and_schedules():
+                for choice in choices:
+                    yield Candidate(self.mesh, self.microbatch, self.n_microbatches, zero_stage, self.boundary, modes, choice)
+
+    @property
+    def n_candidates(self) -> int:
+        """How many members there are."""
+        return len(self.zero_stages) * sum(len(choices) for _, choices in self._modes_and_schedules())
+
+    def _modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
+        """Modes that each stage may choose from with the schedules that leave it the choice; single modes with all others."""
+        by_stage = tuple(choice for choice in self.pipelinings if choice.modes_by_stage)
+        others = tuple(choice for choice in self.pipelinings if not choice.modes_by_stage)
+        for modes in self.recompute:
+            if len(modes) == 1:
+                yield modes, self.pipelinings
+                continue
+            yield modes, by_stage
+            for mode in modes:
+                yield (mode,), others
 
 
 def families(request: PlanRequest) -> Iterator[Family]:
@@ -143,6 +172,9 @@ def families(request: PlanRequest) -> Iterator[Family]:
             allowed=", ".join(launcher.value for launcher in _LAUNCHERS),
         )
     modes = _recompute_choices(search)
+    schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
+    n_layers = len(request.model.layers)
+    known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
     for mesh in meshes(request):
         per_replica, rest = divmod(workload.global_batch, mesh.dp)
         zero_stages = tuple(_zero_stages(mesh, search, workload.optimizer))
@@ -152,8 +184,13 @@ def families(request: PlanRequest) -> Iterator[Family]:
             if search.space is Space.LAUNCHABLE and not _LAUNCHERS[search.launcher].expresses(request.model, mesh, boundary):
                 continue
             for microbatch in _divisors(per_replica):
-                if _allowed(microbatch, search.microbatch):
-                    yield Family(mesh, microbatch, per_replica // microbatch, boundary, zero_stages, modes)
+                count = per_replica // microbatch
+                if (mesh.pp, count) not in known:
+                    found = pipelinings(search, schedules, pp=mesh.pp, n_microbatches=count, n_layers=n_layers)
+                    known[mesh.pp, count] = tuple(found)
+                choices = known[mesh.pp, count]
+                if choices and _allowed(microbatch, search.microbatch):
+                    yield Family(mesh, microbatch, count, boundary, zero_stages, modes, choices)
 
 
 def meshes(request: PlanRequest) -> Iterator[Mesh]:
@@ -180,6 +217,11 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
     """Launchers have one recompute setting for all stages; in the free space each stage chooses its own."""
     modes = tuple(mode for mode in Recompute if not search.recompute or mode in search.recompute)
     return (modes,) if search.space is Space.FREE else tuple((mode,) for mode in modes)
+
+
+def launcher_schedules(launcher: Launcher) -> frozenset[Schedule]:
+    """Pipeline schedules that a launcher runs; none for one that does not train."""
+    return _LAUNCHERS[launcher].schedules if launcher in _LAUNCHERS else frozenset()
 
 
 def padded_dims(search: Search) -> frozenset[str]:

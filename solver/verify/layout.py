@@ -9,17 +9,21 @@ from costmodels.operators import OperatorKind
 from solver.plan import DeviceRange, Plan, Stage
 from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.experts import expert_axis_violations
+from solver.verify.schedule import schedule_violations
 from solver.verify.violation import Rule, Violation
 
-SCHEDULES = ("1f1b",)
 MAX_ZERO_STAGE = 3
 
 
 def layout_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Rules of a training plan that need nothing but its shape."""
-    yield from layer_violations(plan, request)
+    if any(stage.chunk_layers for stage in plan.stages):
+        yield from _name_violations(plan, request)
+    else:
+        yield from layer_violations(plan, request)
     yield from _axis_violations(plan)
     yield from expert_axis_violations(plan, request)
+    yield from schedule_violations(plan, request)
     yield from _device_violations(plan, request)
     yield from _batch_violations(plan, request)
     for index, stage in enumerate(plan.stages):
@@ -48,6 +52,19 @@ def layer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         yield Violation(Rule.LAYERS, "plan.stages", f"they end at layer {expected}, the model has {len(layers)}")
 
 
+def _name_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Layers stand under their own block's name, and model chunks account for all layers of their stage."""
+    layers = request.model.layers
+    for index, stage in enumerate(plan.stages):
+        where = f"plan.stages[{index}]"
+        held = sum(span.count for span in stage.blocks)
+        if sum(stage.chunk_layers) != held or min(stage.chunk_layers, default=0) < 1:
+            yield Violation(Rule.LAYERS, where, f"chunks of {stage.chunk_layers} layers, the stage lists {held}")
+        for span in stage.blocks:
+            if any(name != span.block for name in layers[span.first : span.first + span.count]):
+                yield Violation(Rule.LAYERS, where, f"not all of its layers are copies of block {span.block!r}")
+
+
 def _axis_violations(plan: Plan) -> Iterator[Violation]:
     axes = plan.axes
     assert axes is not None, "answer_violations asks for axes first"
@@ -55,8 +72,6 @@ def _axis_violations(plan: Plan) -> Iterator[Violation]:
         yield Violation(Rule.AXES, "plan.axes", f"{axes}: every degree is at least 1")
     if len(plan.stages) != axes.pp:
         yield Violation(Rule.STAGES, "plan.stages", f"{len(plan.stages)} stages, pp is {axes.pp}")
-    if plan.schedule not in SCHEDULES:
-        yield Violation(Rule.STAGES, "plan.schedule", f"{plan.schedule!r}, known: {', '.join(SCHEDULES)}")
     for index, stage in enumerate(plan.stages):
         if stage.axes != axes:
             yield Violation(Rule.AXES, f"plan.stages[{index}].axes", f"{stage.axes}, the plan has {axes}")

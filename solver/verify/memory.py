@@ -25,6 +25,7 @@ from solver.verify.bytes import (
 )
 from solver.verify.layout import devices_by_group
 from solver.verify.numbers import agrees, at_most
+from solver.verify.schedule import chunks, held_at_most
 from solver.verify.violation import Rule, Violation
 
 
@@ -34,12 +35,8 @@ def memory_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     share = training_share(plan, request)
     for index, stage in enumerate(plan.stages):
         where = f"plan.stages[{index}]"
-        # 1F1B: stage i starts p - i micro-batches before its first backward pass (Narayanan et al. 2021, section 2.2).
-        in_flight = min(plan.microbatch.count, plan.axes.pp - index)
-        if stage.in_flight != in_flight:
-            yield Violation(Rule.IN_FLIGHT, where, f"{stage.in_flight} micro-batches in flight, 1F1B holds {in_flight}")
         yield from _state_violations(plan, request, stage, share, where)
-        yield from _activation_violations(plan, request, stage, share, where)
+        yield from _activation_violations(plan, request, index, share)
         yield from capacity_violations(request, stage, where)
     yield from peak_violations(plan)
 
@@ -92,15 +89,22 @@ def _state_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Sha
             yield Violation(rule, f"{where}.memory", given)
 
 
-def _activation_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Share, where: str) -> Iterator[Violation]:
+def _activation_violations(plan: Plan, request: PlanRequest, index: int, share: Share) -> Iterator[Violation]:
+    stage, where = plan.stages[index], f"plan.stages[{index}]"
     memory = stage.memory
-    expected = [_activations(request, stage, share, split) for split in _residual_splits(plan, request)]
-    if not any(agrees(memory.activations_bytes, value) for value, _ in expected):
-        given = f"{memory.activations_bytes} bytes claimed, what {stage.in_flight} micro-batches save is {expected[0][0]}"
+    of_layers = [_layer_activations(request, stage, share, split) for split in _residual_splits(plan, request)]
+    held = [
+        held_at_most(plan, index, [sum(kept[layer] for layer in chunk) for chunk in chunks(stage)]) for kept, _ in of_layers
+    ]
+    in_flight = held[0][0]
+    if not agrees(stage.in_flight, in_flight):
+        given = f"{stage.in_flight} micro-batches in flight, {plan.schedule} holds {in_flight}"
+        yield Violation(Rule.IN_FLIGHT, where, given)
+    if not any(agrees(memory.activations_bytes, value) for _, value in held):
+        given = f"{memory.activations_bytes} bytes claimed, what {in_flight} micro-batches save is {held[0][1]}"
         yield Violation(Rule.ACTIVATIONS, f"{where}.memory", given)
-    remade = min(layers for _, layers in expected)
     needed = max(
-        remade,
+        min(remade for _, remade in of_layers),
         *(_transient_state(plan, request, stage, share, span) for span in stage.blocks),
         *(loss_bytes(request.model.block(span.block), share) for span in stage.blocks),
     )
@@ -118,18 +122,19 @@ def _residual_splits(plan: Plan, request: PlanRequest) -> tuple[int, ...]:
     return (1, plan.axes.tp) if request.search.space is Space.FREE else (1,)
 
 
-def _activations(request: PlanRequest, stage: Stage, share: Share, split: int) -> tuple[float, float]:
-    """Bytes kept for all micro-batches in flight, and the most that one layer makes again in its backward pass."""
+def _layer_activations(request: PlanRequest, stage: Stage, share: Share, split: int) -> tuple[dict[int, float], float]:
+    """Bytes that each layer of a stage keeps for one micro-batch, and the most that one makes again in its backward pass."""
     dtype = request.workload.precision
-    kept, remade = 0.0, 0.0
+    kept: dict[int, float] = {}
+    remade = 0.0
     for span in stage.blocks:
         block = request.model.block(span.block)
         entry = entry_bytes(block, share, dtype, split=split)
         layer = kept_bytes(block, share, dtype, stage.recompute, entry=entry)
         whole = kept_bytes(block, share, dtype, Recompute.NONE, entry=entry)
-        kept += span.count * layer
+        kept |= dict.fromkeys(range(span.first, span.first + span.count), layer)
         remade = max(remade, whole - layer)
-    return stage.in_flight * kept, remade
+    return kept, remade
 
 
 def _transient_state(plan: Plan, request: PlanRequest, stage: Stage, share: Share, span: LayerSpan) -> float:

@@ -22,6 +22,7 @@ class _LauncherLimits:
     zero_with_muon        highest ZeRO stage beside the optimizer Muon
     tied_with_pipeline    whether a tied head may live on another stage than the embedding
     expert_parallel       whether experts may be spread over data-parallel ranks
+    schedules             pipeline schedules it has
     """
 
     zero_with_pipeline: int
@@ -29,6 +30,7 @@ class _LauncherLimits:
     sequence_parallel: bool
     replicated_kv_heads: bool
     tied_with_pipeline: bool
+    schedules: tuple[str, ...]
     zero_with_muon: int = 3
     expert_parallel: bool = False
 
@@ -41,6 +43,7 @@ _TRAINERS = {
         sequence_parallel=True,
         replicated_kv_heads=True,
         tied_with_pipeline=True,
+        schedules=("1f1b", "interleaved-1f1b"),
         zero_with_muon=0,
         expert_parallel=True,
     ),
@@ -52,6 +55,7 @@ _TRAINERS = {
         sequence_parallel=False,
         replicated_kv_heads=False,
         tied_with_pipeline=True,
+        schedules=("1f1b",),
     ),
     # torchtitan 0.3: key/value heads must divide by tp.
     Launcher.TORCHTITAN: _LauncherLimits(
@@ -60,6 +64,7 @@ _TRAINERS = {
         sequence_parallel=True,
         replicated_kv_heads=False,
         tied_with_pipeline=False,
+        schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
     ),
 }
 
@@ -81,6 +86,11 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         ("cp", axes.cp, search.cp),
         ("microbatch", microbatch.size, search.microbatch),
     ]
+    if axes.pp > 1:
+        choices.append(("schedule", plan.schedule, search.schedules))
+        chunks = len(plan.stages[0].chunk_layers)
+        if chunks > 1 and plan.schedule != "dualpipe":
+            choices.append(("stages[0].chunk_layers", chunks, search.virtual_stages))
     for index, stage in enumerate(plan.stages):
         choices.append((f"stages[{index}].recompute", stage.recompute, search.recompute))
         choices.append((f"stages[{index}].zero_stage", stage.zero_stage, search.zero_stages))
@@ -126,6 +136,11 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             axes.pp > 1 and bool(request.model.tied_weights()) and not limits.tied_with_pipeline,
             "axes.pp",
             "it can't tie weights of two stages",
+        ),
+        (
+            axes.pp > 1 and plan.schedule not in limits.schedules,
+            "schedule",
+            f"{plan.schedule}; it has {', '.join(limits.schedules)}",
         ),
         (len({stage.recompute for stage in plan.stages}) > 1, "stages", "it has one recompute mode for all stages"),
         (len({stage.zero_stage for stage in plan.stages}) > 1, "stages", "it has one ZeRO stage for all stages"),

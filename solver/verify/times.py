@@ -10,18 +10,18 @@ from solver.plan import DeviceRange, LayerSpan, Plan
 from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.layout import devices_by_group
 from solver.verify.numbers import agrees, at_most
+from solver.verify.schedule import BACKWARD_OVER_FORWARD, copies, is_extended, waiting
 from solver.verify.violation import Rule, Violation
 
-BACKWARD_OVER_FORWARD = 2
-"""The backward pass of a matrix multiplication is two of its size (Korthikanti et al. 2022, appendix A)."""
-
 _S_PER_HOUR = 3600.0
+_EXTENSION = 1e-3
+"""Relative error of extending the wait of a memory-saving schedule over more micro-batches than its program is run for."""
 
 
 def time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
-    """Stage times that no device can reach, the step time of 1F1B, and every figure that follows from it."""
+    """Stage times that no device can reach, the step time of the schedule, and every figure that follows from it."""
     yield from _stage_time_violations(plan, request)
-    yield from _step_time_violations(plan)
+    yield from _step_time_violations(plan, request)
     yield from _throughput_violations(plan, request)
     yield from cost_violations(plan, request)
     yield from band_violations(plan)
@@ -35,21 +35,23 @@ def _stage_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violati
         flops = (1 + BACKWARD_OVER_FORWARD) * sum(
             _forward_flops(request, span, sequences=plan.microbatch.size) for span in stage.blocks
         )
-        least_s = flops / (_fastest_flops(request, stage.devices) / plan.axes.dp)
+        least_s = flops / copies(plan) / (_fastest_flops(request, stage.devices) / plan.axes.dp)
         if not at_most(least_s, stage.time_s):
             given = f"{stage.time_s} s a micro-batch; its FLOPs alone take {least_s} s at the devices' peak"
             yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].time_s", given)
 
 
-def _step_time_violations(plan: Plan) -> Iterator[Violation]:
-    """T = sum t + (m - 1) max t + max_i(d_i - sum_{j<i} t_j) (DESIGN level 3, Mist)."""
+def _step_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """T = m max t + w (sum t - max t) + max_i(d_i - w sum_{j<i} t_j): that of 1F1B (DESIGN level 3, Mist) with the wait of
+    the schedule on equal ranks, w times that of 1F1B, by its program."""
     assert plan.predicted is not None and plan.predicted.step_time_s is not None
     assert plan.microbatch is not None and plan.breakdown is not None
     step_s = plan.predicted.step_time_s
     times = [stage.time_s for stage in plan.stages]
-    late = max(stage.extra_s - sum(times[:index]) for index, stage in enumerate(plan.stages))
-    expected = sum(times) + (plan.microbatch.count - 1) * max(times) + late
-    if not agrees(step_s, expected):
+    waits = waiting(plan, request)
+    late = max(stage.extra_s - waits * sum(times[:index]) for index, stage in enumerate(plan.stages))
+    expected = plan.microbatch.count * max(times) + waits * (sum(times) - max(times)) + late
+    if not (abs(step_s - expected) <= _EXTENSION * step_s if is_extended(plan) else agrees(step_s, expected)):
         yield Violation(Rule.STEP_TIME, "plan.predicted.step_time_s", f"{step_s} s, the stages make {expected} s")
     parts = sum(getattr(plan.breakdown, field.name) for field in dataclasses.fields(plan.breakdown))
     if not agrees(step_s, parts):
@@ -64,7 +66,7 @@ def _throughput_violations(plan: Plan, request: PlanRequest) -> Iterator[Violati
         given = f"{predicted.tokens_per_s}, the step time makes {tokens_per_s}"
         yield Violation(Rule.TOKENS, "plan.predicted.tokens_per_s", given)
     spans = [span for stage in plan.stages for span in stage.blocks]
-    forward = sum(_forward_flops(request, span, sequences=workload.global_batch) for span in spans)
+    forward = sum(_forward_flops(request, span, sequences=workload.global_batch) for span in spans) / copies(plan)
     peak = _peak_flops(request, (devices for stage in plan.stages for devices in stage.devices))
     mfu = (1 + BACKWARD_OVER_FORWARD) * forward / (predicted.step_time_s * peak)
     if predicted.mfu is None or not agrees(predicted.mfu, mfu):

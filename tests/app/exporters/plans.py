@@ -94,6 +94,25 @@ def training(
     return plan, request
 
 
+def interleaved(plan: Plan, parts: Sequence[Sequence[int]], *, schedule: str = "interleaved-1f1b") -> Plan:
+    """The plan with these layers (of the model, embedding and head counted) in model chunks: ``parts[i]`` on rank i."""
+    names = [span.block for stage in plan.stages for span in stage.blocks for _ in range(span.count)]
+    stages, first = [], 0
+    starts: dict[tuple[int, int], int] = {}
+    ranks = range(len(parts))
+    order = [(rank, chunk) for chunk in range(len(parts[0])) for rank in ranks]
+    if schedule in ("zb-v", "dualpipe-v"):
+        order = [(rank, 0) for rank in ranks] + [(rank, 1) for rank in reversed(ranks)]
+    for rank, chunk in order:
+        starts[rank, chunk] = first
+        first += parts[rank][chunk]
+    for rank, stage in enumerate(plan.stages):
+        layers = [starts[rank, chunk] + i for chunk, count in enumerate(parts[rank]) for i in range(count)]
+        blocks = tuple(LayerSpan(names[layer], layer, 1) for layer in layers)
+        stages.append(replace(stage, blocks=blocks, chunk_layers=tuple(parts[rank])))
+    return replace(plan, stages=tuple(stages), schedule=schedule)
+
+
 def serving(
     name: str = "llama-3.1-70b",
     *,

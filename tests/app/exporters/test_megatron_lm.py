@@ -13,7 +13,7 @@ from costmodels.memory import Optimizer
 from costmodels.units import DType
 from solver.plan import Plan
 from solver.request import PlanRequest, Recompute
-from tests.app.exporters.plans import arguments, flags, training
+from tests.app.exporters.plans import arguments, flags, interleaved, training
 from tests.app.exporters.real_tools import ask
 
 LAUNCHER_FLAGS = {"--standalone", "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"}
@@ -23,6 +23,19 @@ def test_equal_stages_need_no_layout_and_uneven_ones_get_it() -> None:
     assert "--pipeline-model-parallel-layout" not in flags(export(*training(pp=4), "megatron-lm"))
     uneven = flags(export(*training(pp=4, layers=[7, 9, 9, 7]), "megatron-lm"))
     assert uneven["--pipeline-model-parallel-layout"] == ("Et*7|t*9|t*9|t*7L",)
+
+
+def test_virtual_stages_stand_in_the_layout_in_order_of_the_model() -> None:
+    plan, request = training(pp=2)
+    given = flags(export(interleaved(plan, [(9, 8), (8, 9)]), request, "megatron-lm"))
+    assert given["--pipeline-model-parallel-layout"] == ("Et*8|t*8|t*8|t*8L",)
+    assert given["--pipeline-model-parallel-size"] == ("2",)
+
+
+def test_schedules_that_megatron_has_not_are_refused() -> None:
+    plan, request = training(pp=2)
+    with pytest.raises(ExportError, match="zb-v"):
+        export(interleaved(plan, [(9, 9), (8, 8)], schedule="zb-v"), request, "megatron-lm")
 
 
 def test_stages_without_layers_keep_their_place_in_the_layout() -> None:

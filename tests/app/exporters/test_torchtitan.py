@@ -14,7 +14,7 @@ from costmodels.memory import Optimizer
 from costmodels.units import DType
 from solver.plan import Plan
 from solver.request import PlanRequest, Recompute
-from tests.app.exporters.plans import arguments, flags, training
+from tests.app.exporters.plans import arguments, flags, interleaved, training
 from tests.app.exporters.real_tools import ask
 
 
@@ -53,6 +53,14 @@ def test_stage_borders_are_module_names() -> None:
     assert parts[0] == "tok_embeddings,layers.0"
     assert parts[1].startswith("layers.1,layers.2,")
     assert parts[1].endswith("layers.31,norm,lm_head")
+
+
+def test_a_v_shaped_schedule_lists_its_parts_in_order_of_the_model() -> None:
+    plan, request = training(pp=2)
+    folded = interleaved(plan, [(9, 7), (8, 10)], schedule="zb-v")
+    given = flags(export(folded, request, "torchtitan"))
+    assert given["--parallelism.pipeline_parallel_schedule"] == ("ZBVZeroBubble",)
+    assert [len(part.split(",")) for part in given["--parallelism.module_fqns_per_model_part"]] == [9, 8, 10, 8]
 
 
 def test_sequence_parallelism_is_on_unless_refused() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
 from costmodels.memory import framework_overhead_bytes
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
+from costmodels.pipeline import Schedule
 from costmodels.units import DType
 from solver.graph import Block, BlockRun, ModelGraph
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
@@ -23,7 +24,7 @@ def random_request(seed: int) -> PlanRequest:
     space = Space.FREE if rng.random() < 0.4 else Space.LAUNCHABLE
     model = random_free_model(rng) if space is Space.FREE else random_model(rng)
     workload = TrainingWorkload(
-        "training", global_batch=int(rng.choice([2, 4, 6, 8])), seq_len=int(rng.choice([255, 256])), precision=DType.BF16
+        "training", global_batch=int(rng.choice([2, 4, 6, 8, 16])), seq_len=int(rng.choice([255, 256])), precision=DType.BF16
     )
     free = space is Space.FREE
     search = Search(
@@ -32,8 +33,19 @@ def random_request(seed: int) -> PlanRequest:
         recompute=_some(rng, list(Recompute), at_least=1 if free else 0),
         zero_stages=_some(rng, [0, 1, 2, 3], at_least=1 if free else 0),
         microbatch=(1,) if free else (1, 2) if rng.random() < 0.7 else (),
+        schedules=_some_schedules(rng, free=free),
+        pp=(2, 4) if rng.random() < 0.5 else (),
     )
     return PlanRequest(model, random_cluster(rng, model, free=space is Space.FREE), workload, search=search)
+
+
+def _some_schedules(rng: np.random.Generator, *, free: bool) -> tuple[Schedule, ...]:
+    """Schedules beside 1F1B and GPipe ask for more layers and micro-batches than many requests have: then those two stay."""
+    if not free and rng.random() < 0.5:
+        return ()
+    rare = [schedule for schedule in Schedule if schedule not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)]
+    common = [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED]
+    return (common[int(rng.integers(3))], *(_some(rng, rare, at_least=0) if free else _some(rng, rare, at_least=1)))
 
 
 def _some(rng: np.random.Generator, values: list[T], *, at_least: int) -> tuple[T, ...]:

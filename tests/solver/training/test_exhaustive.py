@@ -1,18 +1,21 @@
-"""The search equals exhaustive enumeration on 1,000 random small requests, and the checker accepts every plan."""
+"""The search equals exhaustive enumeration on random small requests (benchmarks/enumerable.py runs thousands)."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import pytest
 
+from costmodels.pipeline import Schedule
 from solver.control import ignore_progress, never_stop
 from solver.plan import Status
 from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, StageSpan, evaluate_decision
+from solver.training.pipelining import Pipelining
 from solver.training.planner import plan_training, predict_training
 from solver.training.search import stage_tables
 from solver.training.space import Candidate, Mesh
@@ -20,9 +23,10 @@ from solver.verify import check
 from tests.solver.training.instances import random_request
 
 CHUNK = 25
+N_REQUESTS = 200
 
 
-@pytest.mark.parametrize("chunk", range(1000 // CHUNK))
+@pytest.mark.parametrize("chunk", range(N_REQUESTS // CHUNK))
 def test_equals_enumeration(chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         request = random_request(seed)
@@ -63,7 +67,7 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
     modes = [mode for mode in Recompute if not search.recompute or mode in search.recompute]
     has_attention = any(op.mask for block in request.model.blocks for op in block.operators)
     for dp, tp, pp, cp in itertools.product(range(1, n + 1), repeat=4):
-        if dp * tp * pp * cp != n or pp > len(request.model.layers):
+        if dp * tp * pp * cp != n or pp > len(request.model.layers) or (search.pp and pp not in search.pp):
             continue
         if any(group.node.devices_per_node % tp for group in request.cluster.groups):
             continue
@@ -83,8 +87,36 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
             if tp > 1 and workload.seq_len // cp % tp == 0 and (free or search.launcher != "deepspeed"):
                 layouts.append(sharded("seq"))
             for layout in layouts:
-                for choice in [tuple(modes)] if free else [(mode,) for mode in modes]:
-                    yield Candidate(Mesh(dp, tp, pp, cp), b, m, zero, layout, choice)
+                for pipelining in every_pipelining(request, pp, m):
+                    by_stage = free and pipelining.schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
+                    for choice in [tuple(modes)] if by_stage else [(mode,) for mode in modes]:
+                        yield Candidate(Mesh(dp, tp, pp, cp), b, m, zero, layout, choice, pipelining)
+
+
+def every_pipelining(request: PlanRequest, pp: int, m: int) -> Iterator[Pipelining]:
+    """Every schedule with every number of chunks that the launcher has, and that reaches its steady state."""
+    if pp == 1:
+        yield Pipelining()
+        return
+    search, n_layers = request.search, len(request.model.layers)
+    launchers = {
+        "megatron-lm": ["1f1b", "interleaved-1f1b"],
+        "deepspeed": ["1f1b"],
+        "torchtitan": ["gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"],
+    }
+    names = list(Schedule) if search.space is Space.FREE else [Schedule(name) for name in launchers[search.launcher]]
+    least = {"zb-h1": pp, "zb-h2": 2 * pp - 1} | dict.fromkeys(("zb-v", "v-half", "v-min", "dualpipe", "dualpipe-v"), 2 * pp)
+    for schedule in names:
+        if (search.schedules and schedule not in search.schedules) or m < least.get(schedule.value, 1):
+            continue
+        if schedule is Schedule.DUALPIPE and (pp % 2 or m % 2):
+            continue
+        if schedule is Schedule.INTERLEAVED and m % pp:
+            continue
+        in_two = schedule.value in ("zb-v", "v-half", "v-min", "dualpipe-v")
+        for chunks in range(2, n_layers + 1) if schedule is Schedule.INTERLEAVED else [2 if in_two else 1]:
+            if pp * chunks <= n_layers and (not search.virtual_stages or chunks == 1 or chunks in search.virtual_stages):
+                yield Pipelining(schedule, chunks)
 
 
 def every_sharding(costs: TrainingCosts, candidate: Candidate) -> Iterator[tuple[tuple[int, ...], ...]]:
@@ -100,7 +132,24 @@ def every_sharding(costs: TrainingCosts, candidate: Candidate) -> Iterator[tuple
 
 
 def every_split(n_layers: int, candidate: Candidate) -> Iterator[tuple[StageSpan, ...]]:
+    schedule, chunks = candidate.pipelining.schedule, candidate.pipelining.chunks
+    if chunks > 1 or schedule is Schedule.DUALPIPE:
+        yield from every_even_split(n_layers, chunks * candidate.mesh.pp, candidate.recompute[0])
+        return
     for cuts in itertools.combinations(range(1, n_layers), candidate.mesh.pp - 1):
         ends = (*cuts, n_layers)
         for modes in itertools.product(candidate.recompute, repeat=candidate.mesh.pp):
             yield tuple(StageSpan(first, end - 1, mode) for first, end, mode in zip((0, *cuts), ends, modes, strict=True))
+
+
+def every_even_split(n_layers: int, parts: int, mode: Recompute) -> Iterator[tuple[StageSpan, ...]]:
+    """First and last part of up to one layer more than an even share; of the others none is longer by more than one layer,
+    and none is longer than one before it."""
+    most = math.ceil(n_layers / parts) + 1
+    for cuts in itertools.combinations(range(1, n_layers), parts - 1):
+        ends = (*cuts, n_layers)
+        sizes = [end - first for first, end in zip((0, *cuts), ends, strict=True)]
+        between = sizes[1:-1]
+        even = between == sorted(between, reverse=True) and max(between, default=0) - min(between, default=0) <= 1
+        if even and sizes[0] <= most and sizes[-1] <= most:
+            yield tuple(StageSpan(end - size, end - 1, mode) for end, size in zip(ends, sizes, strict=True))

@@ -12,13 +12,17 @@ ALLOWED = {
     "costmodels.engine_profile",
     "costmodels.errors",
     "costmodels.operators",
+    "costmodels.pipeline.build",
+    "costmodels.pipeline.program",
+    "costmodels.pipeline.timeline",
     "costmodels.units",
     "costmodels.weight_format",
     "solver.graph",
     "solver.plan",
     "solver.request",
 }
-"""Records and definitions. ``solver.request`` takes its optimizer names from ``costmodels.memory``, as a record may."""
+"""Records and definitions; the event programs are the definitions of schedules, of which the search uses closed forms.
+``solver.request`` takes its optimizer names from ``costmodels.memory``, as a record may."""
 
 
 def imported_modules(path: Path) -> set[str]:

@@ -1,0 +1,35 @@
+"""The parts that a plan cuts the model in, in order of the model: one a stage, or one a model chunk (virtual stage)."""
+
+from __future__ import annotations
+
+from solver.plan import LayerSpan, Plan, Stage
+
+Part = tuple[LayerSpan, ...]
+
+
+def model_parts(plan: Plan) -> tuple[Part, ...]:
+    """All parts, the start of the model first; ranks that hold the same part count once."""
+    parts = {part[0].first: part for stage in plan.stages for part in _chunks(stage)}
+    return tuple(parts[first] for first in sorted(parts))
+
+
+def chunks_a_rank(plan: Plan) -> int:
+    """Model chunks on each pipeline rank."""
+    return max(1, len(plan.stages[0].chunk_layers))
+
+
+def _chunks(stage: Stage) -> list[Part]:
+    """A stage's spans, cut where a chunk ends."""
+    sizes = stage.chunk_layers or (sum(span.count for span in stage.blocks),)
+    found, waiting = [], list(stage.blocks)
+    for size in sizes:
+        chunk: list[LayerSpan] = []
+        while size:
+            span = waiting.pop(0)
+            taken = min(size, span.count)
+            chunk.append(LayerSpan(span.block, span.first, taken))
+            if taken < span.count:
+                waiting.insert(0, LayerSpan(span.block, span.first + taken, span.count - taken))
+            size -= taken
+        found.append(tuple(chunk))
+    return found

@@ -1,0 +1,80 @@
+"""Reads schedule and layers of a plan record that was given, not searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from costmodels.errors import PlanFileError
+from costmodels.pipeline import Schedule, fills
+from solver.plan import Plan, Stage
+from solver.training.evaluate import StageSpan, positions
+from solver.training.pipelining import PLAIN, Pipelining
+from solver.training.space import Candidate
+
+
+def given_pipelining(plan: Plan) -> Pipelining:
+    """The schedule of a plan with its chunks a rank; raises PlanFileError for one that can't run on the plan's pipeline."""
+    assert plan.axes is not None and plan.microbatch is not None
+    names = [schedule.value for schedule in Schedule]
+    if plan.schedule not in names:
+        raise PlanFileError("unknown pipeline schedule", given=plan.schedule, allowed=", ".join(names))
+    if plan.axes.pp == 1:
+        return PLAIN
+    schedule = Schedule(plan.schedule)
+    chunks = len(plan.stages[0].chunk_layers) if schedule is not Schedule.DUALPIPE else 1
+    choice = Pipelining(schedule, max(1, chunks))
+    n_parts = sum(max(1, len(stage.chunk_layers)) for stage in plan.stages)
+    expected = choice.n_parts(plan.axes.pp) * (2 if schedule is Schedule.DUALPIPE else 1)
+    if n_parts != expected or not fills(schedule, plan.axes.pp, plan.microbatch.count, choice.chunks):
+        raise PlanFileError(
+            "the pipeline can't run this schedule",
+            given=f"{schedule.value}: {plan.axes.pp} stages, {n_parts} parts, {plan.microbatch.count} micro-batches",
+            allowed=f"{expected} parts, and enough micro-batches to fill the schedule",
+        )
+    return choice
+
+
+def given_spans(plan: Plan, layers: Sequence[str], candidate: Candidate) -> tuple[StageSpan, ...]:
+    """The parts of the model in order; raises PlanFileError unless they are the model's layers, each once a copy."""
+    found: dict[int, StageSpan] = {}
+    if len(plan.stages) != candidate.mesh.pp:
+        raise PlanFileError("the plan does not have pp stages", given=len(plan.stages), allowed=str(candidate.mesh.pp))
+    for stage, of_rank in zip(plan.stages, positions(candidate), strict=True):
+        for position, span in zip(of_rank, _parts(stage, layers), strict=True):
+            if found.setdefault(position, span) != span:
+                raise PlanFileError("two ranks that hold the same part of the model differ", given=f"part {position}")
+    expected = 0
+    for position in range(len(found)):
+        span = found[position]
+        if span.first != expected:
+            raise PlanFileError(
+                "the plan's layers are not the model's layers in order",
+                given=f"layers {span.first} to {span.last}",
+                allowed=f"layer {expected} next, of {len(layers)}",
+            )
+        expected = span.last + 1
+    if expected != len(layers):
+        raise PlanFileError("the plan does not cover the model", given=expected, allowed=str(len(layers)))
+    return tuple(found[position] for position in range(len(found)))
+
+
+def _parts(stage: Stage, layers: Sequence[str]) -> Iterator[StageSpan]:
+    """The chunks of a rank, each a run of layers."""
+    listed: list[int] = []
+    for blocks in stage.blocks:
+        span = range(blocks.first, blocks.first + blocks.count)
+        names = layers[blocks.first : blocks.first + blocks.count]
+        if set(names) != {blocks.block} or len(names) != blocks.count:
+            raise PlanFileError(
+                "the plan's layers are not the model's layers in order",
+                given=f"{blocks.count} x {blocks.block} from layer {blocks.first}",
+                allowed=f"layers of {len(layers)}",
+            )
+        listed += span
+    start = 0
+    for count in stage.chunk_layers or (len(listed),):
+        chunk = listed[start : start + count]
+        if not chunk or chunk != list(range(chunk[0], chunk[0] + count)):
+            raise PlanFileError("a model chunk is not a run of layers", given=chunk, allowed=f"{count} layers in a row")
+        yield StageSpan(chunk[0], chunk[-1], stage.recompute)
+        start += count

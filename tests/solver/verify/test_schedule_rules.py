@@ -1,0 +1,108 @@
+"""The checker on interleaved plans: one worked out by hand is accepted, and each single thing broken in it is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from solver.plan import LayerSpan, Plan, TimeBreakdown
+from solver.request import Launcher, PlanRequest, Recompute, Search, Space
+from solver.verify import Rule, check
+from tests.solver.verify.changes import changed
+from tests.solver.verify.plans import training_plan, training_request
+
+
+def interleaved_request(**search: object) -> PlanRequest:
+    return training_request(search=Search(**search))  # type: ignore[arg-type]
+
+
+def interleaved_plan() -> Plan:
+    """The 1F1B plan of `training_plan` with its six layers in four parts: {0, 1} and {3} on rank 0, {2} and {4, 5} on rank 1.
+
+    Rank 0 holds at most 3 + 2 passes of one layer each, rank 1 at most 2 of a layer and 1 of layer and head. Two ranks of
+    two chunks wait half as long: 4 x 3 + (2 + 3 - 3) / 2 + 0.5 s.
+    """
+    plan = training_plan()
+    assert plan.predicted is not None
+    first, last = plan.stages
+    first = replace(
+        first,
+        blocks=(LayerSpan("embedding", 0, 1), LayerSpan("layer", 1, 1), LayerSpan("layer", 3, 1)),
+        chunk_layers=(2, 1),
+        in_flight=2.5,
+        memory=replace(first.memory, activations_bytes=5.0 * 1280),
+    )
+    last = replace(
+        last,
+        blocks=(LayerSpan("layer", 2, 1), LayerSpan("layer", 4, 1), LayerSpan("head", 5, 1)),
+        chunk_layers=(1, 2),
+        in_flight=1.5,
+        memory=replace(last.memory, activations_bytes=2.0 * 1280 + 1280 + 640),
+    )
+    step_s, tokens_per_s = 13.5, 8 * 16 / 13.5
+    return replace(
+        plan,
+        stages=(first, last),
+        schedule="interleaved-1f1b",
+        certificate=replace(plan.certificate, objective=step_s, bound=step_s),
+        predicted=replace(
+            plan.predicted,
+            step_time_s=step_s,
+            tokens_per_s=tokens_per_s,
+            peak_memory_bytes=first.memory.total_bytes,
+            mfu=3 * 8 * 89600 / (step_s * 8e5),
+            cost_per_million_tokens=8 * 2.0 / 3600 / tokens_per_s * 1e6,
+        ),
+        breakdown=TimeBreakdown(8.0, 0.0, 2.0, 0.0, 1.0, 0.5, 1.5, 0.5),
+    )
+
+
+def rules(plan: Plan, request: PlanRequest | None = None) -> set[Rule]:
+    return {violation.rule for violation in check(plan, request or interleaved_request())}
+
+
+def test_an_interleaved_plan_worked_out_by_hand_is_accepted() -> None:
+    assert check(interleaved_plan(), interleaved_request()) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("schedule", "zb-v", {Rule.LAYERS}),  # 4 micro-batches fill it, but rank 0 then holds the first and the last part
+        ("schedule", "1f1b", {Rule.STAGES}),
+        ("schedule", "gantt", {Rule.STAGES}),
+        ("stages.0.chunk_layers", (1, 2), {Rule.LAYERS}),
+        ("stages.0.chunk_layers", (2, 2), {Rule.LAYERS}),
+        ("stages.0.chunk_layers", (), {Rule.STAGES, Rule.LAYERS}),
+        ("stages.0.in_flight", 2.0, {Rule.IN_FLIGHT}),
+        ("stages.0.memory.activations_bytes", 4.0 * 1280, {Rule.ACTIVATIONS}),
+        ("stages.1.recompute", Recompute.FULL, {Rule.STAGES}),
+        ("stages.0.blocks.1.first", 2, {Rule.LAYERS}),
+        ("stages.0.blocks.0.block", "layer", {Rule.LAYERS}),
+    ],
+)
+def test_one_broken_thing_is_found(path: str, value: object, expected: set[Rule]) -> None:
+    plan = changed(interleaved_plan(), path, value)
+    if path.endswith("activations_bytes"):
+        plan = changed(plan, "predicted.peak_memory_bytes", max(stage.memory.total_bytes for stage in plan.stages))
+    found = rules(plan)
+    assert found == expected
+
+
+def test_the_wait_of_1f1b_is_refused() -> None:
+    plan = interleaved_plan()
+    for path in ("predicted.step_time_s", "certificate.objective", "certificate.bound"):
+        plan = changed(plan, path, 14.5)
+    assert Rule.STEP_TIME in rules(plan)
+
+
+def test_launchers_and_restrictions() -> None:
+    plan = interleaved_plan()
+    assert Rule.LAUNCHER in rules(plan, interleaved_request(launcher=Launcher.DEEPSPEED))
+    assert Rule.SEARCH in rules(plan, interleaved_request(virtual_stages=(4,)))
+    assert rules(plan, interleaved_request(virtual_stages=(2,), space=Space.FREE)) == set()
+
+
+def test_micro_batches_that_do_not_come_in_rounds_are_refused() -> None:
+    assert Rule.STAGES in rules(changed(interleaved_plan(), "microbatch.count", 3))
