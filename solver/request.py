@@ -268,8 +268,9 @@ class Search:
     """The space and its restrictions. An empty tuple does not restrict.
 
     engine                       serving engine whose layouts compete and whose host times count
-    dp, tp, pp, cp, microbatch   allowed degrees and micro-batch sizes
-    ep, attention_dp, kvp        allowed degrees of serving layouts
+    dp, tp, pp, cp, ep           allowed degrees
+    attention_dp, kvp            allowed degrees of serving layouts
+    microbatch                   allowed micro-batch sizes
     recompute, zero_stages       allowed memory choices
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     max_candidates               stop after this many outer candidates (deterministic on any machine)

@@ -167,6 +167,7 @@ def space_text(request: PlanRequest) -> str:
             ("tp", search.tp),
             ("pp", search.pp),
             ("cp", search.cp),
+            ("ep", search.ep),
             ("microbatch", search.microbatch),
             ("recompute", search.recompute),
             ("zero_stage", search.zero_stages),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -44,6 +45,7 @@ class LauncherRules:
     replicates_kv_heads      whether tp may be larger than the number of key/value heads
     ties_across_stages       whether a tied head may be on another stage than the embedding
     schedules                pipeline schedules it runs
+    expert_parallel          whether experts may be spread over the ranks of dp x cp
     max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
     """
 
@@ -53,12 +55,14 @@ class LauncherRules:
     replicates_kv_heads: bool
     ties_across_stages: bool
     schedules: frozenset[Schedule]
+    expert_parallel: bool = False
     max_zero_with_muon: int = MAX_ZERO_STAGE
 
     def expresses(self, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
         """Whether the launcher has flags for this mesh and residual layout."""
         return (
             (mesh.cp == 1 or self.context_parallel)
+            and (mesh.ep == 1 or self.expert_parallel)
             and (boundary.dim is None or self.sequence_parallel)
             and (self.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
             and (self.ties_across_stages or mesh.pp == 1 or not model.tied_weights())
@@ -75,6 +79,7 @@ _LAUNCHERS = {
         replicates_kv_heads=True,
         ties_across_stages=True,
         schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
+        expert_parallel=True,
         max_zero_with_muon=0,
     ),
     # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
@@ -194,11 +199,13 @@ def families(request: PlanRequest) -> Iterator[Family]:
 
 
 def meshes(request: PlanRequest) -> Iterator[Mesh]:
-    """Every mesh over all devices: tp inside a node, cp where attention can be split, pp at most the number of layers."""
+    """Every mesh over all devices: tp inside a node, cp where attention can be split, pp at most the number of layers, ep
+    where experts are."""
     workload, search, cluster = request.workload, request.search, request.cluster
     assert isinstance(workload, TrainingWorkload)
     n_devices = cluster.n_devices
     n_layers = len(request.model.layers)
+    experts = math.gcd(*_numbers_of_experts(request.model)) or 1
     for tp in _divisors(n_devices):
         inside = all(group.node.devices_per_node % tp == 0 for group in cluster.groups)
         if not inside or not _allowed(tp, search.tp):
@@ -210,7 +217,9 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
                 dp = n_devices // (tp * cp * pp)
                 if pp > n_layers or not _allowed(pp, search.pp) or not _allowed(dp, search.dp):
                     continue
-                yield Mesh(dp=dp, tp=tp, pp=pp, cp=cp)
+                for ep in _divisors(math.gcd(dp * cp, experts)):
+                    if _allowed(ep, search.ep):
+                        yield Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep)
 
 
 def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
@@ -261,9 +270,14 @@ def experts_fit(model: ModelGraph, mesh: Mesh) -> bool:
     """Whether the mesh spreads experts evenly: over ranks of its dp x cp, each with as many as any other."""
     if mesh.ep == 1:
         return True
-    operators = (operator for block in model.blocks for operator in block.operators)
-    experts = {model.dims[dim] for operator in operators for dim in expert_dims(operator)}
+    experts = _numbers_of_experts(model)
     return bool(experts) and mesh.dp * mesh.cp % mesh.ep == 0 and all(number % mesh.ep == 0 for number in experts)
+
+
+def _numbers_of_experts(model: ModelGraph) -> set[int]:
+    """Sizes of the dims that routing picks from; empty for a dense model."""
+    operators = (operator for block in model.blocks for operator in block.operators)
+    return {model.dims[dim] for operator in operators for dim in expert_dims(operator)}
 
 
 def _allowed(value: int, restriction: tuple[int, ...]) -> bool:

@@ -84,6 +84,7 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         ("tp", axes.tp, search.tp),
         ("pp", axes.pp, search.pp),
         ("cp", axes.cp, search.cp),
+        ("ep", axes.ep, search.ep),
         ("microbatch", microbatch.size, search.microbatch),
     ]
     if axes.pp > 1:

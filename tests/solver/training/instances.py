@@ -59,8 +59,9 @@ def random_model(rng: np.random.Generator) -> ModelGraph:
     hidden = int(rng.choice([256, 512]))
     dims = {"hidden": hidden, "ffn": hidden * int(rng.choice([2, 3, 4])), "vocab": int(rng.choice([1000, 4096]))}
     dims |= {"heads": 4, "kv_heads": int(rng.choice([1, 2, 4])), "head_dim": hidden // 4}
-    kinds = ["mlp", "attn"] if rng.random() < 0.4 else [str(rng.choice(["mlp", "attn"]))]
-    blocks = {"mlp": mlp_block(), "attn": attention_block()}
+    dims |= {"experts": 4, "top_k": 2, "expert_ffn": hidden}
+    kinds = ["mlp", "attn"] if rng.random() < 0.4 else [str(rng.choice(["mlp", "attn", "moe"]))]
+    blocks = {"mlp": mlp_block(), "attn": attention_block(), "moe": expert_block()}
     runs = [BlockRun("embedding")]
     runs += [BlockRun(str(rng.choice(kinds))) for _ in range(int(rng.integers(1, 5)))]
     runs.append(BlockRun("head"))
@@ -143,6 +144,27 @@ def attention_block() -> Block:
             Operator("core", OperatorKind.ATTENTION, (q, k, v), (c,), saved=("q", "k", "v", "c"), mask=AttentionMask.CAUSAL),
             Operator("out", OperatorKind.MATMUL, (c,), (o,), (Weight("wo", ("heads", "head_dim", "hidden")),), saved=("c",)),
             Operator("add", OperatorKind.ELEMENTWISE, (x, o), (y,), flops_per_element=1.0),
+        ),
+        "y",
+    )
+
+
+def expert_block() -> Block:
+    """Two products of each expert, between dispatch and combine."""
+    x, y, sent = (
+        Tensor("x", (*TOKENS, "hidden")),
+        Tensor("y", (*TOKENS, "hidden")),
+        Tensor("sent", (*TOKENS, "top_k", "hidden")),
+    )
+    up, back = Tensor("up", (*TOKENS, "top_k", "expert_ffn")), Tensor("back", (*TOKENS, "top_k", "hidden"))
+    w1, w2 = Weight("w1", ("experts", "hidden", "expert_ffn")), Weight("w2", ("experts", "expert_ffn", "hidden"))
+    return Block(
+        "moe",
+        (
+            Operator("dispatch", OperatorKind.ELEMENTWISE, (x,), (sent,), flops_per_element=1.0),
+            Operator("up", OperatorKind.MATMUL, (sent,), (up,), (w1,), saved=("sent",)),
+            Operator("down", OperatorKind.MATMUL, (up,), (back,), (w2,), saved=("up",)),
+            Operator("combine", OperatorKind.ELEMENTWISE, (back,), (y,), flops_per_element=2.0),
         ),
         "y",
     )

@@ -23,7 +23,7 @@ from solver.verify import check
 from tests.solver.training.instances import random_request
 
 CHUNK = 25
-N_REQUESTS = 200
+N_REQUESTS = 100
 
 
 @pytest.mark.parametrize("chunk", range(N_REQUESTS // CHUNK))
@@ -90,7 +90,15 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                 for pipelining in every_pipelining(request, pp, m):
                     by_stage = free and pipelining.schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
                     for choice in [tuple(modes)] if by_stage else [(mode,) for mode in modes]:
-                        yield Candidate(Mesh(dp, tp, pp, cp), b, m, zero, layout, choice, pipelining)
+                        for ep in every_ep(request, dp * cp):
+                            yield Candidate(Mesh(dp, tp, pp, cp, ep), b, m, zero, layout, choice, pipelining)
+
+
+def every_ep(request: PlanRequest, n: int) -> list[int]:
+    """Every ep that divides the ranks and the experts, where there are experts and the launcher spreads them."""
+    routed = any(block.name == "moe" for block in request.model.blocks)
+    spread = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
+    return [ep for ep in range(1, n + 1) if n % ep == 0 and 4 % ep == 0] if routed and spread else [1]
 
 
 def every_pipelining(request: PlanRequest, pp: int, m: int) -> Iterator[Pipelining]:

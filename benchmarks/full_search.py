@@ -1,0 +1,250 @@
+"""Full searches of large models: CPU time and gap, growth with layers and devices, and published plans beside ours.
+
+Run from the root of the repository: python benchmarks/full_search.py [--growth-plot docs/full-search-growth.svg]
+
+CPU seconds are of one core, in one process, after a small search that compiles the kernels. DeepSeek-V3 reads its
+configuration from ../shared/data and is left out where that is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app.catalog import model
+from app.importers.huggingface import read_huggingface_config
+from app.validation.prediction import launchers_spans
+from costmodels.cluster import Cluster, NodeGroup
+from costmodels.hardware import node_type
+from costmodels.low_precision import MatmulRecipe
+from costmodels.operators import SEQ
+from costmodels.pipeline import Schedule
+from solver.block_problem import Criterion
+from solver.control import ignore_progress, never_stop
+from solver.graph import BlockRun, ModelGraph
+from solver.plan import Plan
+from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.sharding import REPLICATED, sharded
+from solver.training import plan_training
+from solver.training.costs import TrainingCosts
+from solver.training.evaluate import Decision, evaluate_decision
+from solver.training.pipelining import PLAIN, Pipelining
+from solver.training.search import stage_tables
+from solver.training.space import Candidate, Mesh
+
+DEEPSEEK = Path("../shared/data/hf_configs/deepseek-ai--DeepSeek-V3.json")
+GROWTH_LAYERS = (40, 80, 160, 320)
+GROWTH_NODES = (16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A search to time: the CPU seconds it should stay under."""
+
+    name: str
+    request: PlanRequest
+    target_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A plan that was run in production, as its report states it."""
+
+    name: str
+    request: PlanRequest
+    candidate: Candidate
+
+
+def cases() -> Iterator[Case]:
+    """The searches of the issue's list."""
+    yield Case("Llama-3.1-405B, 16,384 H100", request(model("llama-3.1-405b"), [("dgx-h100", 2048)], 2048, 8192), 30.0)
+    if DEEPSEEK.exists():
+        yield Case("DeepSeek-V3, 2,048 H800", deepseek_request(), 60.0)
+    yield Case("GPT-3 175B, 1,024 A100", request(model("gpt3-175b"), [("dgx-a100", 128)], 1536, 2048), 15.0)
+    mixed = [("dgx-a100", 8), ("dgx-h100", 8)]
+    yield Case("Llama-3.1-70B, 64 A100 + 64 H100", request(model("llama-3.1-70b"), mixed, 256, 8192), 30.0)
+
+
+def request(graph: ModelGraph, nodes: list[tuple[str, int]], batch: int, seq_len: int, **workload: object) -> PlanRequest:
+    """A request with the whole space of the default launcher open."""
+    groups = tuple(NodeGroup(name, node_type(name), count) for name, count in nodes)
+    fields: dict[str, object] = {"global_batch": batch, "seq_len": seq_len, **workload}
+    return PlanRequest(graph, Cluster(groups), TrainingWorkload("training", **fields))  # type: ignore[arg-type]
+
+
+def deepseek_request() -> PlanRequest:
+    """DeepSeek-V3 report, section 4.2: sequences of 4,096 tokens, 15,360 of them a step, fp8 products."""
+    graph = read_huggingface_config(json.loads(DEEPSEEK.read_text(encoding="utf-8")), name="deepseek-v3")
+    return request(graph, [("hgx-h800", 256)], 15360, 4096, matmul=MatmulRecipe.FP8_BLOCKWISE)
+
+
+def timed(asked: PlanRequest) -> tuple[Plan, float]:
+    """The plan and its CPU seconds."""
+    started_s = time.process_time()
+    plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
+    return plan, time.process_time() - started_s
+
+
+def print_searches() -> None:
+    """One line a case."""
+    print("| search | CPU s | target | gap | step s | plan |\n|---|---|---|---|---|---|")
+    for case in cases():
+        plan, cpu_s = timed(case.request)
+        gap = "-" if plan.certificate.gap is None else f"{plan.certificate.gap:.2%}"
+        step_s = "-" if plan.predicted is None else f"{plan.predicted.step_time_s:.3f}"
+        print(f"| {case.name} | {cpu_s:.1f} | {case.target_s:.0f} | {gap} | {step_s} | {summary(plan)} |", flush=True)
+
+
+def summary(plan: Plan) -> str:
+    """Degrees, schedule, memory choices."""
+    if plan.axes is None or plan.microbatch is None:
+        return "none fits"
+    degrees = " ".join(f"{name}{value}" for name, value in vars_of(plan).items() if value > 1)
+    chunks = len(plan.stages[0].chunk_layers)
+    schedule = "" if plan.axes.pp == 1 else f", {plan.schedule}" + (f" x{chunks}" if chunks > 1 else "")
+    stage = plan.stages[0]
+    sizes = f"micro-batch {plan.microbatch.size}"
+    return f"{degrees}{schedule}, {sizes}, ZeRO-{stage.zero_stage}, recompute {stage.recompute.value}"
+
+
+def vars_of(plan: Plan) -> dict[str, int]:
+    """Degrees by name."""
+    axes = plan.axes
+    assert axes is not None
+    return {"dp": axes.dp, "tp": axes.tp, "pp": axes.pp, "cp": axes.cp, "ep": axes.ep}
+
+
+def deeper(graph: ModelGraph, layers: int) -> ModelGraph:
+    """The model with another number of layers."""
+    chain = tuple(BlockRun(run.block, layers) if run.repeat > 1 else run for run in graph.chain)
+    return replace(graph, chain=chain)
+
+
+def growth() -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+    """(layers, CPU s) on 1,024 H100, and (devices, CPU s) of 80 layers; Llama-3.1-70B's layer."""
+    graph = model("llama-3.1-70b")
+    layers = [(n, timed(request(deeper(graph, n), [("dgx-h100", 128)], 1024, 8192))[1]) for n in GROWTH_LAYERS]
+    devices = [(8 * n, timed(request(graph, [("dgx-h100", n)], 1024, 8192))[1]) for n in GROWTH_NODES]
+    return layers, devices
+
+
+def print_growth(plot: Path | None) -> None:
+    """CPU seconds and ratios of neighbours; the plot where asked for."""
+    layers, devices = growth()
+    for name, points in (("layers", layers), ("devices", devices)):
+        print(f"\n| {name} | CPU s | over the one before |\n|---|---|---|")
+        for i, (n, cpu_s) in enumerate(points):
+            ratio = "" if i == 0 else f"{cpu_s / points[i - 1][1]:.2f}"
+            print(f"| {n} | {cpu_s:.2f} | {ratio} |", flush=True)
+    if plot is not None:
+        plot.write_text(growth_svg(layers, devices), encoding="utf-8")
+
+
+def growth_svg(layers: list[tuple[int, float]], devices: list[tuple[int, float]]) -> str:
+    """Two panels: CPU seconds by layers and by devices."""
+    panels = "".join(_panel(x, name, points) for x, name, points in ((0, "layers", layers), (360, "devices", devices)))
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 260" font-family="sans-serif" font-size="12">\n'
+        f'<rect width="720" height="260" fill="white"/>\n{panels}</svg>\n'
+    )
+
+
+def _panel(left: int, name: str, points: list[tuple[int, float]]) -> str:
+    most_s, most_n = max(s for _, s in points), points[-1][0]
+    placed = [(left + 50 + 280 * n / most_n, 210 - 170 * s / most_s) for n, s in points]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+    marks = "".join(
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#1f6f8b"/>'
+        f'<text x="{x:.1f}" y="{y - 8:.1f}" text-anchor="middle">{s:.1f} s</text>'
+        f'<text x="{x:.1f}" y="228" text-anchor="middle" font-size="9">{n}</text>\n'
+        for (x, y), (n, s) in zip(placed, points, strict=True)
+    )
+    axis = f'<path d="M{left + 50} 30 V210 H{left + 340}" fill="none" stroke="#444"/>'
+    label = f'<text x="{left + 190}" y="248" text-anchor="middle">{name}</text>'
+    return f'{axis}<polyline points="{line}" fill="none" stroke="#1f6f8b" stroke-width="2"/>\n{marks}{label}\n'
+
+
+def published() -> Iterator[Published]:
+    """Plans of production runs."""
+    llama, none, selective = model("llama-3.1-405b"), (Recompute.NONE,), (Recompute.SELECTIVE,)
+    sequence = sharded(SEQ)
+
+    def of(asked: PlanRequest, mesh: Mesh, recompute: tuple[Recompute, ...], choice: Pipelining = PLAIN) -> Candidate:
+        assert isinstance(asked.workload, TrainingWorkload)
+        count = asked.workload.global_batch // mesh.dp
+        return Candidate(mesh, 1, count, 1, sequence if mesh.tp > 1 else REPLICATED, recompute, choice)
+
+    # Llama 3 report, Table 4 (16M tokens a step).
+    for nodes, seq_len, mesh in (
+        (1024, 8192, Mesh(dp=64, tp=8, pp=16, cp=1)),
+        (2048, 8192, Mesh(dp=128, tp=8, pp=16, cp=1)),
+        (2048, 131072, Mesh(dp=8, tp=8, pp=16, cp=16)),
+    ):
+        asked = request(llama, [("dgx-h100", nodes)], 2**24 // seq_len, seq_len)
+        interleaved = Pipelining(Schedule.INTERLEAVED, 8)
+        yield Published(f"Llama-3 405B, {8 * nodes} H100, {seq_len} tokens", asked, of(asked, mesh, none, interleaved))
+    if DEEPSEEK.exists():
+        # DeepSeek-V3 report, section 3.2: 16 pp with DualPipe, 64 ep, ZeRO-1 dp.
+        asked = replace(deepseek_request(), search=Search(space=Space.FREE))
+        mesh = Mesh(dp=128, tp=1, pp=16, cp=1, ep=64)
+        yield Published("DeepSeek-V3, 2048 H800", asked, of(asked, mesh, selective, Pipelining(Schedule.DUALPIPE)))
+    # Korthikanti et al. 2022, Tables 3 and 5: selective recompute and sequence parallelism.
+    gpt3 = request(model("gpt3-175b"), [("dgx-a100", 8)], 64, 2048)
+    interleaved = Pipelining(Schedule.INTERLEAVED, 3)
+    yield Published("GPT-3 175B, 64 A100", gpt3, of(gpt3, Mesh(dp=1, tp=8, pp=8, cp=1), selective, interleaved))
+    trillion = request(gpt_trillion(), [("dgx-a100", 64)], 512, 2048)
+    yield Published("GPT 1T, 512 A100", trillion, of(trillion, Mesh(dp=1, tp=8, pp=64, cp=1), selective))
+
+
+def gpt_trillion() -> ModelGraph:
+    """GPT of 128 layers, hidden 25,600, 160 heads (Korthikanti et al. 2022, Table 3), from GPT-3's graph."""
+    graph = deeper(model("gpt3-175b"), 128)
+    dims = {**graph.dims, "hidden": 25600, "ffn": 4 * 25600, "heads": 160, "kv_heads": 160, "head_dim": 160}
+    return replace(graph, name="gpt-1t", dims=dims)
+
+
+def print_published() -> None:
+    """The published plan as predicted, and ours for the same request."""
+    print("\n| run | published plan, predicted s | fits | our plan s | ours | gap |\n|---|---|---|---|---|---|")
+    for run in published():
+        costs = TrainingCosts(run.request)
+        kinds = costs.stage_kinds(run.candidate)
+        setting = costs.settings(run.candidate, kinds[0])[0]
+        sharding = min(
+            costs.shardings(run.candidate, kinds),
+            key=lambda s: sum(
+                float(costs.block_cost(name, setting, choice)[Criterion.TIME_S])
+                for name, choice in zip(costs.block_names, s, strict=True)
+            ),
+        )
+        tables = stage_tables(run.candidate, sharding, kinds, costs)
+        spans = launchers_spans(len(run.request.model.layers), run.candidate)
+        given = evaluate_decision(Decision(run.candidate, sharding, spans), tables)
+        ours, _ = timed(run.request)
+        own = "-" if ours.predicted is None else f"{ours.predicted.step_time_s:.3f}"
+        gap = "-" if ours.certificate.gap is None else f"{ours.certificate.gap:.2%}"
+        fits = f"{'yes' if given.fits else 'no'} ({given.peak_bytes / 2**30:.0f} GiB)"
+        print(f"| {run.name} | {given.step_time_s:.3f} | {fits} | {own} | {summary(ours)} | {gap} |", flush=True)
+
+
+def main() -> None:
+    """Everything, as Markdown tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--growth-plot", type=Path, default=None)
+    parser.add_argument("--only", choices=["searches", "growth", "published"], default=None)
+    options = parser.parse_args()
+    timed(request(model("llama-3.1-8b"), [("dgx-h100", 2)], 64, 8192))
+    if options.only in (None, "searches"):
+        print_searches()
+    if options.only in (None, "growth"):
+        print_growth(options.growth_plot)
+    if options.only in (None, "published"):
+        print_published()
+
+
+if __name__ == "__main__":
+    main()
