@@ -62,6 +62,21 @@ class Launcher(StrEnum):
     VLLM = "vllm"
 
 
+class System(StrEnum):
+    """Published planners whose training space a search may be limited to (`solver.training.presets`)."""
+
+    PIPER = "piper"
+    ALPA = "alpa"
+    GALVATRON = "galvatron"
+    AMP = "amp"
+    COLOSSAL_AI = "colossal-ai"
+    MERAK = "merak"
+    METIS = "metis"
+    MIST = "mist"
+    ACESO = "aceso"
+    NNSCALER = "nnscaler"
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingWorkload:
     """Training: ``global_batch`` sequences of ``seq_len`` tokens a step.
@@ -273,6 +288,7 @@ class Search:
     microbatch                   allowed micro-batch sizes
     recompute, zero_stages       allowed memory choices
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
+    system                       only what this published planner searches
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
     """
@@ -294,6 +310,7 @@ class Search:
     zero_stages: tuple[NonNegativeInt, ...] = ()
     schedules: tuple[Schedule, ...] = ()
     virtual_stages: tuple[PositiveInt, ...] = ()
+    system: System | None = None
     max_candidates: PositiveInt | None = None
     time_limit_s: PositiveFloat = 60.0
     seed: NonNegativeInt = 0

@@ -31,7 +31,7 @@ class Shortfall:
 
 def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[StageSpan, ...] | Shortfall:
     """The fastest stages that fit, or by how much the roomiest ones do not."""
-    if not candidate.pipelining.one_part_a_rank:
+    if not candidate.pipelining.any_borders:
         return _even_parts(candidate, tables)
     found = partition_layers(
         time_s=np.array([table.time_s for table in tables]),
@@ -63,7 +63,7 @@ def _even_parts(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[S
 
 def smallest_shortfall(candidate: Candidate, tables: tuple[StageTable, ...]) -> Shortfall:
     """The fullest stage of the split and recompute modes that lack least memory."""
-    if not candidate.pipelining.one_part_a_rank:
+    if not candidate.pipelining.any_borders:
         costed = cost_even_cuts(candidate, tables)
         cut, rank = roomiest(costed)
         return Shortfall(rank, float(costed.need_bytes[cut, rank]), float(costed.capacity_bytes[rank]))

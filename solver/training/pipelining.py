@@ -18,10 +18,14 @@ _CANONICAL = (Schedule.ONE_F_ONE_B, *(schedule for schedule in Schedule if sched
 
 @dataclass(frozen=True, slots=True)
 class Pipelining:
-    """A schedule, and into how many model chunks (virtual stages) it cuts each rank's part of the model."""
+    """A schedule, and into how many model chunks (virtual stages) it cuts each rank's part of the model.
+
+    ``even`` asks for parts as equal as those of several chunks a rank, where each rank holds one (a preset's equal stages).
+    """
 
     schedule: Schedule = Schedule.ONE_F_ONE_B
     chunks: int = 1
+    even: bool = False
 
     @property
     def sort_key(self) -> tuple[int, int]:
@@ -30,13 +34,18 @@ class Pipelining:
 
     @property
     def one_part_a_rank(self) -> bool:
-        """Whether each rank holds one part of the model, so that stages may have any borders."""
+        """Whether each rank holds one part of the model."""
         return self.chunks == 1 and n_copies(self.schedule) == 1
+
+    @property
+    def any_borders(self) -> bool:
+        """Whether parts may have any borders."""
+        return self.one_part_a_rank and not self.even
 
     @property
     def modes_by_stage(self) -> bool:
         """Whether stages may differ in recompute mode: only where the wait does not depend on it."""
-        return self.one_part_a_rank and self.schedule not in SPLITS_BACKWARD
+        return self.any_borders and self.schedule not in SPLITS_BACKWARD
 
     def n_parts(self, pp: int) -> int:
         """Parts that the model is cut in."""

@@ -176,6 +176,8 @@ def space_text(request: PlanRequest) -> str:
         )
         if allowed
     ]
+    if search.system is not None:
+        space = f"what {search.system.value} searches, {space}"
     restricted = f"; restricted to {', '.join(fixed)}" if fixed else ""
     names = ", ".join(schedule.value for schedule in Schedule if schedule in schedules)
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.errors import WorkloadError
 from costmodels.expert_parallel import expert_dims
@@ -15,6 +15,7 @@ from solver.graph import ModelGraph
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import Spec, boundary_specs
 from solver.training.pipelining import PLAIN, Pipelining, pipelinings
+from solver.training.presets import preset_of
 
 KV_HEADS = "kv_heads"
 
@@ -167,7 +168,13 @@ class Family:
 
 
 def families(request: PlanRequest) -> Iterator[Family]:
-    """Every outer candidate that uses all devices of the cluster and divides the global batch evenly, in families."""
+    """Every outer candidate that uses all devices of the cluster and divides the global batch evenly, in families.
+
+    Raises WorkloadError for a launcher that does not train, and for restrictions that leave nothing of a preset's space.
+    """
+    preset = preset_of(request.search)
+    if preset is not None:
+        request = replace(request, search=preset.restrict(request.search))
     workload, search = request.workload, request.search
     assert isinstance(workload, TrainingWorkload)
     if search.space is Space.LAUNCHABLE and search.launcher not in _LAUNCHERS:
@@ -188,11 +195,14 @@ def families(request: PlanRequest) -> Iterator[Family]:
         for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
             if search.space is Space.LAUNCHABLE and not _LAUNCHERS[search.launcher].expresses(request.model, mesh, boundary):
                 continue
+            if preset is not None and not preset.sequence_parallel and boundary.dim is not None:
+                continue
             for microbatch in _divisors(per_replica):
                 count = per_replica // microbatch
                 if (mesh.pp, count) not in known:
                     found = pipelinings(search, schedules, pp=mesh.pp, n_microbatches=count, n_layers=n_layers)
-                    known[mesh.pp, count] = tuple(found)
+                    even = preset is not None and not preset.uneven_stages and mesh.pp > 1
+                    known[mesh.pp, count] = tuple(replace(choice, even=True) if even else choice for choice in found)
                 choices = known[mesh.pp, count]
                 if choices and _allowed(microbatch, search.microbatch):
                     yield Family(mesh, microbatch, count, boundary, zero_stages, modes, choices)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Space, TrainingWorkload
+from solver.request import Launcher, PlanRequest, Recompute, Space, System, TrainingWorkload
 from solver.verify.sharding import KV_HEADS
 from solver.verify.violation import Rule, Violation
 
@@ -69,9 +69,26 @@ _TRAINERS = {
 }
 
 
+_NONE_OR_FULL = (Recompute.NONE, Recompute.FULL)
+_SYSTEMS: dict[System, tuple[tuple[int, ...], tuple[Recompute, ...], bool]] = {
+    System.PIPER: ((0,), _NONE_OR_FULL, False),
+    System.ALPA: ((0, 2, 3), _NONE_OR_FULL, False),
+    System.GALVATRON: ((0, 3), _NONE_OR_FULL, False),
+    System.AMP: ((0,), (Recompute.NONE,), False),
+    System.COLOSSAL_AI: ((0,), _NONE_OR_FULL, True),
+    System.MERAK: ((0,), _NONE_OR_FULL, False),
+    System.METIS: ((0,), (Recompute.NONE,), False),
+    System.MIST: ((0, 1, 2, 3), _NONE_OR_FULL, True),
+    System.ACESO: ((0,), tuple(Recompute), False),
+    System.NNSCALER: ((0, 1), _NONE_OR_FULL, False),
+}
+"""ZeRO stages, recompute modes and sequence parallelism that published planners search."""
+
+
 def restriction_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Degrees and memory choices outside ``request.search``; in the launchable space, what the launcher can't start."""
     yield from _search_violations(plan, request)
+    yield from _system_violations(plan, request)
     if request.search.space is Space.LAUNCHABLE:
         yield from _launcher_violations(plan, request)
 
@@ -99,6 +116,26 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         if allowed and value not in allowed:
             listed = ", ".join(str(item) for item in allowed)
             yield Violation(Rule.SEARCH, f"plan.{name}", f"{value}, the request allows {listed}")
+
+
+def _system_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Choices that the planner whose space was asked for does not have; none of them has cp, ep or other schedules."""
+    system, axes = request.search.system, plan.axes
+    if system is None:
+        return
+    assert axes is not None
+    zero, recompute, sequence_parallel = _SYSTEMS[system]
+    broken = [
+        (axes.cp > 1 or axes.ep > 1, "axes", f"cp {axes.cp}, ep {axes.ep}"),
+        (plan.schedule != "1f1b", "schedule", plan.schedule),
+        (plan.sequence_parallel and not sequence_parallel, "sequence_parallel", "norms sharded over the sequence"),
+    ]
+    for index, stage in enumerate(plan.stages):
+        broken.append((stage.zero_stage not in zero, f"stages[{index}].zero_stage", str(stage.zero_stage)))
+        broken.append((stage.recompute not in recompute, f"stages[{index}].recompute", stage.recompute.value))
+    for is_broken, where, given in broken:
+        if is_broken:
+            yield Violation(Rule.SEARCH, f"plan.{where}", f"{system.value} does not search {given}")
 
 
 def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:

@@ -23,7 +23,7 @@ from solver.verify import check
 from tests.solver.training.instances import random_request
 
 CHUNK = 25
-N_REQUESTS = 100
+N_REQUESTS = 75
 
 
 @pytest.mark.parametrize("chunk", range(N_REQUESTS // CHUNK))

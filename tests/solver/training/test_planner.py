@@ -203,7 +203,7 @@ def best_s(request: PlanRequest) -> float:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_more_memory_and_faster_links_are_never_slower(seed: int) -> None:
     request = random_request(seed)
     groups = []
@@ -217,9 +217,11 @@ def test_more_memory_and_faster_links_are_never_slower(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_free_space_is_never_slower_than_a_launchable_one(seed: int) -> None:
     request = random_request(2 * seed)
-    launchable = replace(request, search=replace(request.search, space=Space.LAUNCHABLE))
+    # Kernels of the free space are no launcher's; those of Megatron-LM are as well fused, and its host is slower.
+    search = replace(request.search, space=Space.LAUNCHABLE, launcher=Launcher.MEGATRON_LM)
+    launchable = replace(request, search=search)
     free = replace(request, search=replace(request.search, space=Space.FREE))
     assert best_s(free) <= best_s(launchable) * (1 + 1e-9)
