@@ -85,7 +85,7 @@ def _implementation(run: Run, source: Convention) -> Implementation:
         kernels=run.kernels or source.kernels,
         attention=FlashAttention.FLASH_2 if run.flash_attention == 2 else source.flash,
         host=source.host,
-        trained=run.trained,
+        trained=run.trained or source.trained,
         selective=_SELECTIVE.get(run.recompute, SelectiveRecompute.ATTENTION_AND_NORMS),
     )
 

@@ -119,7 +119,7 @@ class Run:
     schedule: str
     flash_attention: int | None
     kernels: VectorKernels | None = None
-    trained: TrainedWeights = TrainedWeights.ALL
+    trained: TrainedWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _measured_run(cells: Cells) -> MeasuredRun:
         schedule=cells.text("schedule"),
         flash_attention=cells.count("flash_attention"),
         kernels=_stated_kernels(cells.text("notes")),
-        trained=_trained(cells.text("notes"), cells.text("source_id")),
+        trained=_stated_trained(cells.text("notes")),
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
     return MeasuredRun(run, Outcome(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
@@ -195,8 +195,8 @@ _KERNELS_IN_NOTES = {
 }
 
 
-def _trained(*texts: str) -> TrainedWeights:
-    return TrainedWeights.ADAPTERS if any("lora" in text.lower() for text in texts) else TrainedWeights.ALL
+def _stated_trained(notes: str) -> TrainedWeights | None:
+    return TrainedWeights.ADAPTERS if "lora performance" in notes.lower() else None
 
 
 def _stated_kernels(notes: str) -> VectorKernels | None:

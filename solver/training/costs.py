@@ -217,7 +217,7 @@ class TrainingCosts:
         return self._fastest[setting]
 
     def _host_time(self, block: str, setting: BlockSetting) -> HostTime:
-        return host_time(self.model.block(block), setting.device, setting.implementation)
+        return host_time(self.model.block(block), setting.device, setting.implementation, cp=setting.cp)
 
     def table(self, candidate: Candidate, kind: StageKind, sharding: Sharding) -> StageTable:
         """Cost table of one stage kind under a sharding; the slowest device decides each time.

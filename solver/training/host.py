@@ -27,6 +27,13 @@ CALLS_OF_STEP: Mapping[HostPath, float] = {HostPath.MODULES: 0.0, HostPath.MEGAT
 """Host work once a step, in units of ``launch_s``: loading a batch, gradient norm, optimizer, losses and timers. The same
 tests take 15 ms more than their layers on A100; vTrain's runs show none."""
 
+RING_MODULES = 2.5
+"""Host work of passing keys and values around a ring, over that of an operator.
+
+With cp 2 the layers of Megatron-LM's tests take 14% longer, whatever tp; on the survey's Ascends (Tables 10 and 11) a layer
+that waits for the host takes a quarter longer with cp, of any degree. Collectives of tp show in neither, nor in vTrain's runs.
+"""
+
 MATMUL_KERNELS = (1, 2)
 """Kernels of a matrix product: one forward, one for each gradient."""
 ATTENTION_KERNELS = (1, 3)
@@ -46,9 +53,10 @@ class HostTime:
         return self.forward_s + self.backward_s
 
 
-def host_time(block: Block, device: Device, implementation: Implementation) -> HostTime:
+def host_time(block: Block, device: Device, implementation: Implementation, *, cp: int = 1) -> HostTime:
     """Launch time of a block's passes; the device waits for it where its own work is shorter (DESIGN section 4, point 2)."""
-    calls = CALLS_OF_OPERATOR[implementation.host] * _modules(block)
+    modules = _modules(block) + _rings(block, cp)
+    calls = CALLS_OF_OPERATOR[implementation.host] * modules
     counts = [launches(operator, implementation) for operator in block.operators]
     forward, backward = (sum(count[i] for count in counts) for i in (0, 1))
     each_s = sustained_launch_s(device)
@@ -59,6 +67,12 @@ def _modules(block: Block) -> int:
     """Operators of a block, all steps of unfused attention together being one."""
     steps = sum(operator.kind is OperatorKind.NORM and not operator.weights for operator in block.operators)
     return len(block.operators) - max(0, steps - 1)
+
+
+def _rings(block: Block, cp: int) -> float:
+    """Host work of context parallelism in one pass of a block, in modules' worth."""
+    passed_on = any(operator.kind in (OperatorKind.ATTENTION, OperatorKind.SCAN) for operator in block.operators)
+    return RING_MODULES if cp > 1 and passed_on else 0.0
 
 
 def step_host_s(device: Device, implementation: Implementation) -> float:

@@ -79,3 +79,11 @@ def test_short_sequences_wait_for_the_host_and_long_ones_do_not() -> None:
     )
     assert long.breakdown is not None
     assert long.breakdown.compute_s > 4 * launching_s
+
+
+def test_a_ring_adds_host_work_and_its_length_does_not() -> None:
+    device, block = node_type("dgx-a100").device, model("llama-3.1-8b").block("layer")
+    alone, two, eight = (host_time(block, device, MEGATRON_CORE, cp=cp).total_s for cp in (1, 2, 8))
+    assert 1.1 * alone < two == eight < 1.3 * alone
+    head = model("llama-3.1-8b").block("head")
+    assert host_time(head, device, MEGATRON_CORE, cp=2) == host_time(head, device, MEGATRON_CORE)
