@@ -23,12 +23,14 @@ class EngineProfile:
     sequence_s            what each sequence adds to it
     logits_bytes          bytes moved for each logit besides writing it: conversion to fp32, softmax, choice of a token
     memory_share          share of device memory that the engine may fill
+    beside_tokens         tokens of a step up to which a shared expert runs beside the routed ones, on a stream of its own
     """
 
     step_s: float
     sequence_s: float
     logits_bytes: float
     memory_share: float
+    beside_tokens: int
 
 
 ENGINE_VLLM = EngineProfile(
@@ -41,12 +43,16 @@ ENGINE_VLLM = EngineProfile(
     logits_bytes=18.0,
     # Default of --gpu-memory-utilization (vLLM engine arguments).
     memory_share=0.90,
+    # Default of VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD.
+    beside_tokens=256,
 )
 
 # Both launch the next step while the host works on the last one (TensorRT-LLM documentation, overlap scheduler, on by
 # default; SGLang v0.4 announcement, zero-overhead batch scheduler).
-ENGINE_TENSORRT_LLM = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0)
-ENGINE_SGLANG = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0)
+# TensorRT-LLM uses streams inside CUDA graphs only, captured up to 128 sequences (CudaGraphConfig); SGLang up to 1024 tokens
+# (DUAL_STREAM_TOKEN_THRESHOLD of its MoE models).
+ENGINE_TENSORRT_LLM = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0, beside_tokens=128)
+ENGINE_SGLANG = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0, beside_tokens=1024)
 
 ENGINE_PROFILES: Mapping[ServingEngine, EngineProfile] = {
     ServingEngine.VLLM: ENGINE_VLLM,

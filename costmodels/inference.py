@@ -25,7 +25,15 @@ from costmodels.operators import Operator, OperatorKind
 from costmodels.queueing.step_times import StepTimes
 from costmodels.serving_attention import decode_s, prefill_s_per_pair
 from costmodels.serving_experts import Company, routed_experts_s
-from costmodels.serving_operators import ServedOn, collective_seconds, head_s, operator_s, partial_sums_s, state_s
+from costmodels.serving_operators import (
+    ServedOn,
+    collective_seconds,
+    fused_products,
+    head_s,
+    operator_s,
+    partial_sums_s,
+    state_s,
+)
 from costmodels.serving_precision import ServingPrecision
 from costmodels.tensor_parallel import SHARED_FFN, VOCAB, is_expert_step, is_routed, leaves_partial_sums
 
@@ -81,18 +89,22 @@ def block_times(
 ) -> BlockTimes:
     """Tables of one block on one rank; ``routing`` says how tokens spread over experts."""
     grids = _grids(table_range)
-    tokens_s, saved_s, logits_s = np.zeros_like(grids.tokens), np.zeros_like(grids.tokens), np.zeros_like(grids.sequences)
+    tokens_s, logits_s = np.zeros_like(grids.tokens), np.zeros_like(grids.sequences)
+    routed_s, saved_s = np.zeros_like(grids.tokens), np.zeros_like(grids.tokens)
     attention_s = np.zeros((len(grids.sequences), len(grids.kv)))
     prefill_s, launch_s = np.zeros((len(grids.query), len(grids.prefix))), 0.0
     latent, expansion = latent_cache(operators, on.dims), latent_expansion(operators)
     routed = [operator for operator in operators if is_routed(operator)]
     if routed:
-        tokens_s += routed_experts_s(routed, on, routing, grids.tokens, company=Company.ALIKE)
+        routed_s = routed_experts_s(routed, on, routing, grids.tokens, company=Company.ALIKE)
+        tokens_s += routed_s
         if on.ranks.grid.attention_dp > 1:
             alone_s = routed_experts_s(routed, on, routing, grids.tokens, company=Company.IDLE)
             saved_s = np.maximum(0.0, tokens_s - alone_s)
+    fused = fused_products(operators, on)
+    shared_s = np.zeros_like(grids.tokens)
     for operator in operators:
-        if is_expert_step(operator):
+        if is_expert_step(operator) or operator.name in fused.followers:
             continue
         if operator.kind is OperatorKind.ATTENTION:
             attention_s += decode_s(operator, on, latent=latent, sequences=grids.sequences, kv_tokens=grids.kv)
@@ -104,11 +116,16 @@ def block_times(
         elif operator.kind is OperatorKind.MATMUL and VOCAB in operator.dims:
             logits_s += head_s(operator, on, grids.sequences)
         else:
-            tokens_s += operator_s(operator, on, grids.tokens)
+            time_s = operator_s(operator, on, grids.tokens, more_columns=fused.more_columns.get(operator.name, 0))
+            tokens_s += time_s
+            if SHARED_FFN in operator.dims:
+                shared_s += time_s
             if not (routed and _joins_the_experts(operator, on)):
                 tokens_s += partial_sums_s(operator, on, grids.tokens)
             if operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
                 attention_s += state_s(operator, on, grids.sequences)[:, None]
+    if routed:
+        tokens_s -= np.where(grids.tokens <= engine.beside_tokens, np.minimum(shared_s, routed_s), 0.0)
     every_sequence = np.arange(table_range.sequences + 1)
     attention_s = np.maximum.accumulate(attention_s, axis=1)
     every_token = np.arange(table_range.step_tokens + 1)

@@ -5,7 +5,7 @@ Every size is local to the rank; the collectives that an operator's split makes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +20,9 @@ from costmodels.operator_time import vector_kernel
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, matmul_shape
 from costmodels.serving_precision import ServingPrecision
 from costmodels.stage_ranks import StageRanks
-from costmodels.tensor_parallel import leaves_partial_sums, local_sizes
+from costmodels.tensor_parallel import EXPERTS, leaves_partial_sums, local_sizes, split_dim
 from costmodels.units import DType
+from costmodels.weight_format import WeightFormat
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -43,12 +44,37 @@ class ServedOn:
         return local_sizes(operator, {**self.dims, BATCH: 1, SEQ: 1}, self.ranks.grid)
 
 
-def operator_s(operator: Operator, on: ServedOn, tokens: FloatArray) -> FloatArray:
-    """Time of an operator that works token by token, without the all-reduce of its partial sums."""
+@dataclass(frozen=True, slots=True)
+class FusedProducts:
+    """Products that run as part of another one: names of those, and by name the columns that a product takes over."""
+
+    followers: frozenset[str]
+    more_columns: Mapping[str, int]
+
+
+def fused_products(operators: Sequence[Operator], on: ServedOn) -> FusedProducts:
+    """Unsplit products of one input and one format run as one: the projections into MLA's latents (fused_qkv_a_proj of vLLM,
+    SGLang and TensorRT-LLM). The router computes in another format and stays apart."""
+    leader: dict[tuple[str, WeightFormat], str] = {}
+    more: dict[str, int] = {}
+    followers = set()
+    for operator in operators:
+        if operator.kind is not OperatorKind.MATMUL or split_dim(operator) is not None or EXPERTS in operator.dims:
+            continue
+        first = leader.setdefault((operator.inputs[0].name, on.precision.of(operator)), operator.name)
+        if first != operator.name:
+            followers.add(operator.name)
+            more[first] = more.get(first, 0) + matmul_shape(operator, on.local(operator))[1]
+    return FusedProducts(frozenset(followers), more)
+
+
+def operator_s(operator: Operator, on: ServedOn, tokens: FloatArray, *, more_columns: int = 0) -> FloatArray:
+    """Time of an operator that works token by token, without the all-reduce of its partial sums; a product may compute
+    ``more_columns`` of others that are fused into it."""
     local = on.local(operator)
     if operator.kind is OperatorKind.MATMUL:
         m, n, k = matmul_shape(operator, local)
-        return product_s(operator, on, tokens * m, n, k)
+        return product_s(operator, on, tokens * m, n + more_columns, k)
     if operator.kind is OperatorKind.SCAN:
         return _scan_s(operator, on, tokens)
     outputs = sum(tensor.elements(local) for tensor in operator.outputs)

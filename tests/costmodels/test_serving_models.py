@@ -16,7 +16,7 @@ from costmodels.hardware import node_type
 from costmodels.inference import BlockTimes, TableRange, block_times
 from costmodels.latent_attention import latent_cache
 from costmodels.serving_memory import CacheBytes, block_memory
-from costmodels.serving_operators import ServedOn
+from costmodels.serving_operators import ServedOn, fused_products
 from costmodels.serving_precision import Quantised, ServingPrecision
 from costmodels.stage_ranks import stage_ranks
 from costmodels.tensor_parallel import RankGrid, divides
@@ -206,3 +206,28 @@ def test_chunked_attention_never_looks_back_over_its_chunk() -> None:
     assert pairs[0] < 0.8
     assert pairs[-1] < 0.3
     assert tables[chunked].decode_s[32, -1] < 0.5 * tables[full].decode_s[32, -1]
+
+
+def test_a_shared_expert_runs_beside_the_routed_ones_in_small_steps() -> None:
+    graph = model("deepseek-v3")
+    served = on(graph, RankGrid(tp=8), BLOCK_FP8)
+    layer = graph.block("layer_moe").operators
+    apart, beside = (
+        block_times(layer, served, engine=replace(ENGINE_VLLM, beside_tokens=tokens), table_range=RANGE).tokens_s
+        for tokens in (0, 256)
+    )
+    assert np.all(beside[1:257] < apart[1:257])
+    # Two products and an activation function are hidden, no more.
+    assert apart[4] - beside[4] < 4e-5
+    assert beside[2048] == apart[2048]
+
+
+def test_projections_into_latents_are_one_product() -> None:
+    graph = model("deepseek-v3")
+    served = on(graph, RankGrid(tp=8))
+    fused = fused_products(graph.block("layer_moe").operators, served)
+    assert fused.followers == {"kv_a_proj"}
+    assert fused.more_columns == {"q_a_proj": 512 + 64}
+    assert not fused_products(graph.block("layer_dense").operators, on(graph, RankGrid(tp=8))).followers - {"kv_a_proj"}
+    llama = model("llama-3.1-8b")
+    assert not fused_products(llama.block("layer").operators, on(llama, RankGrid())).followers

@@ -29,12 +29,13 @@ from costmodels.queueing.load import RequestStream
 from costmodels.queueing.simulation import BatchLimits, Scheduling, SimulationResult, Window, simulate_closed_loop
 from costmodels.queueing.step_times import StepTimes
 from costmodels.serving_precision import Quantised
-from costmodels.tensor_parallel import RankGrid, divides
+from costmodels.tensor_parallel import EXPERT_FFN, RankGrid, divides
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
 from solver.graph import ModelGraph
 from solver.request import FixedLength, PlanRequest, PoissonArrivals, ServingWorkload
 from solver.serving.engine import Engine, EngineBuilder
+from solver.serving.engine_rules import FP8_BLOCK
 from solver.serving.layouts import Layout
 
 STEP_TOKENS = 8192
@@ -47,14 +48,18 @@ PROFILES = {
 }
 
 CHECKPOINTS = {
-    ("deepseek-v3", DType.FP8): (WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
-    ("qwen3-235b-a22b", DType.FP8): (WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
-    ("deepseek-v3", DType.FP4): (WeightFormat.NVFP4, Quantised.FEED_FORWARD),
-    ("gpt-oss-120b", DType.FP4): (WeightFormat.MXFP4, Quantised.FEED_FORWARD),
-    ("gpt-oss-20b", DType.FP4): (WeightFormat.MXFP4, Quantised.FEED_FORWARD),
+    ("deepseek-v3", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
+    ("qwen3-235b-a22b", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
+    ("deepseek-v3", DType.FP4): (DType.FP4, WeightFormat.NVFP4, Quantised.FEED_FORWARD),
+    **{
+        (name, said): (DType.FP4, WeightFormat.MXFP4, Quantised.FEED_FORWARD)
+        for name in ("gpt-oss-120b", "gpt-oss-20b")
+        for said in (DType.FP4, DType.FP8)
+    },
 }
-"""What published checkpoints store narrow, where it is not every projection with one scale: their own quantization_config
-(deepseek-ai/DeepSeek-V3, Qwen/Qwen3-235B-A22B-FP8, openai/gpt-oss), and nvidia/DeepSeek-R1-FP4, whose attention stays wide."""
+"""What published checkpoints store narrow, where it is not every projection with one scale, by what the row says of them: their
+own quantization_config (deepseek-ai/DeepSeek-V3, Qwen/Qwen3-235B-A22B-FP8, openai/gpt-oss, which has no other than MXFP4), and
+nvidia/DeepSeek-R1-FP4, whose attention stays wide."""
 
 _EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
 _SEED = 0
@@ -166,27 +171,31 @@ def _engine(server: _Server) -> Engine:
     node = node_type(server.node)
     cluster = Cluster((NodeGroup("node", node, -(-workers.devices // node.devices_per_node)),))
     arrivals = PoissonArrivals(process="poisson", requests_per_s=1.0)
-    weights, quantised = CHECKPOINTS.get((server.model, server.precision), (None, Quantised.PROJECTIONS))
+    graph, grid = model(server.model), RankGrid(tp=workers.tp, attention_dp=workers.attention_dp, ep=workers.ep)
+    if grid.ranks % grid.ep or not divides(graph.dims, grid):
+        raise NotPredictedError(f"the layout does not divide the model ({grid})")
+    default = (server.precision, None, Quantised.PROJECTIONS)
+    precision, weights, quantised = CHECKPOINTS.get((server.model, server.precision), default)
+    if weights is WeightFormat.FP8_BLOCK and graph.dims.get(EXPERT_FFN, FP8_BLOCK) // grid.expert_tp % FP8_BLOCK:
+        # Blocks can't be cut: what ran has one scale for each matrix (nvidia/Qwen3-235B-A22B-FP8).
+        weights = WeightFormat.FP8
     workload = ServingWorkload(
         kind="serving",
         arrivals=arrivals,
         prompt_tokens=FixedLength(1),
         output_tokens=FixedLength(1),
-        precision=server.precision,
+        precision=precision,
         kv_dtype=server.kv_dtype,
         weights=weights,
         quantised=quantised,
     )
     builder = EngineBuilder(
-        PlanRequest(model(server.model), cluster, workload),
+        PlanRequest(graph, cluster, workload),
         sequence_tokens=2 * STEP_TOKENS,
         step_tokens=server.step_tokens,
         sequences=MAX_LOAD_SEQUENCES,
         profile=PROFILES[server.engine],
     )
-    grid = RankGrid(tp=workers.tp, attention_dp=workers.attention_dp, ep=workers.ep)
-    if grid.ranks % grid.ep or not divides(model(server.model).dims, grid):
-        raise NotPredictedError(f"the layout does not divide the model ({grid})")
     return builder.engine(Layout(cluster.groups[0], 0, grid, workers.pp))
 
 

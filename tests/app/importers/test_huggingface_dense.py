@@ -12,7 +12,8 @@ from solver.graph import Block, BlockRun, ModelGraph
 
 CATALOG = Path(__file__).parents[3] / "app" / "catalog" / "models"
 
-# Counts of transformers 5.23.0 on the meta device; GPT-3 and the survey's are its layers at their sizes.
+# Counts of transformers 5.23.0 on the meta device, or those that the checkpoints' cards state (Llama 4's less the vision tower,
+# 0.9 billion); GPT-3 and the survey's are its layers at their sizes.
 EXACT_PARAMETERS = {
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.1-70b": 70_553_706_496,
@@ -26,6 +27,9 @@ EXACT_PARAMETERS = {
     "gpt3-175b": 174_604_259_328,
     "deepseek-v3": 671_026_404_352,
     "gpt-oss-120b": 116_829_156_672,
+    "gpt-oss-20b": 20_914_757_184,
+    "llama-4-maverick": 400_711_848_960,
+    "llama-4-scout": 107_769_861_120,
     "qwen3-235b-a22b": 235_093_634_560,
     "qwen3-30b-a3b": 30_532_122_624,
     "seed-llama-1b": 1_087_440_896,
