@@ -144,7 +144,7 @@ async def fuzz(url: str, n_bodies: int, chance: random.Random, tally: Tally) -> 
 
 def main(n_bodies: int) -> int:
     chance, tally = random.Random(SEED), Tally()
-    with tempfile.TemporaryDirectory() as folder, running_process(Path(folder)) as service:
+    with tempfile.TemporaryDirectory() as folder, running_process(Path(folder), "--workers", "0") as service:
         asyncio.run(fuzz(service.url, int(n_bodies * WARM_UP), chance, tally))
         before = service.resident_bytes()
         left = n_bodies - int(n_bodies * WARM_UP)
