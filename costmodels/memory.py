@@ -73,6 +73,20 @@ def optimizer_traffic_bytes(*, precision: DType, gradient_dtype: DType, optimize
     return gradient_dtype.size_bytes + precision.size_bytes + 2 * states
 
 
+DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
+"""Default of reduce_bucket_size and of allgather_bucket_size (DeepSpeed's documentation of its configuration)."""
+
+
+def deepspeed_zero_bytes(parameters: float, *, gradient_dtype: DType, shards: int) -> float:
+    """What DeepSpeed's ZeRO 1 and 2 hold beside weights, gradients and optimizer state.
+
+    The fp32 gradients of a rank's own shard (DeepSpeed's memory estimators count 16 bytes a parameter of a shard, not 12), and
+    the buffers in which gradients are reduced and weights gathered.
+    """
+    bucket = min(parameters, DEEPSPEED_BUCKET_ELEMENTS) * gradient_dtype.size_bytes
+    return parameters * DType.FP32.size_bytes / shards + 2 * bucket
+
+
 def framework_overhead_bytes(*, communicators: int) -> float:
     """Memory outside the tensor allocator: device context, and the buffers of each communicator (send and receive)."""
     return CONTEXT_BYTES + communicators * 2 * NCCL_CHANNELS * NCCL_BUFFER_BYTES

@@ -15,10 +15,13 @@ from costmodels.implementation import HAND_FUSED, Implementation
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
+from costmodels.saved_activations import loss_transient_element_bytes
+from costmodels.tensor_parallel import VOCAB
 from costmodels.units import DType
 from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge
-from solver.recompute import KeptTensors, kept_tensors, recomputable
+from solver.kept_bytes import kept_bytes
+from solver.recompute import KeptTensors, kept_tensors
 from solver.request import Space
 from solver.sharding import REPLICATED, Spec, SpecKind, Strategy, conversion, strategies
 
@@ -148,7 +151,7 @@ class _Costing:
         self.kept: KeptTensors = kept_tensors(block, setting.implementation.selective)
         self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
         self.region = expert_region(block.operators)
-        self.low_precision = low_precision_products(block) if setting.recipe.dtype else frozenset()
+        self.kept_bytes = kept_bytes(block, setting.dtype, setting.implementation, setting.recipe)
 
     def node(self, operator: Operator, strategy: Strategy) -> FloatArray:
         """Cost vector of one operator under a strategy; conversions at the block's own boundary included."""
@@ -165,7 +168,7 @@ class _Costing:
             kernels=setting.implementation.kernels,
             attention=setting.implementation.attention,
             trained=setting.implementation.trained,
-            recipe=setting.recipe if operator.name in self.low_precision else MatmulRecipe.WORKING,
+            recipe=setting.recipe if operator.name in self.kept_bytes.rules.low_precision else MatmulRecipe.WORKING,
         )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s
         cost[Criterion.FORWARD_S] = time.forward_s
@@ -174,9 +177,9 @@ class _Costing:
         cost[Criterion.EXPERT_PARAMETERS if spread else Criterion.PARAMETERS] = parameters(operator, local)
         cost[Criterion.SYNC_S] = self._gradient_sync_s(operator, strategy, local)
         if operator.kind is OperatorKind.LOSS:
-            # The softmax holds the logits in fp32 and writes their gradient beside them.
-            elements = operator.inputs[0].elements(local)
-            cost[Criterion.TRANSIENT_BYTES] = elements * (DType.FP32.size_bytes + setting.dtype.size_bytes)
+            cost[Criterion.TRANSIENT_BYTES] = operator.inputs[0].elements(local) * loss_transient_element_bytes(
+                self.kept_bytes.rules
+            )
         for tensor in operator.outputs:
             self._add_saved(cost, tensor, local)
         self._add_boundary(cost, operator, strategy)
@@ -206,11 +209,9 @@ class _Costing:
         return float(collective_s(collective, size, self.setting.tp_topology))
 
     def _add_saved(self, cost: FloatArray, tensor: Tensor, local: dict[str, int]) -> None:
-        size = tensor.elements(local) * self.setting.dtype.size_bytes
-        if tensor.name in self.kept.none:
-            cost[Criterion.SAVED_BYTES] += size
-        if tensor.name in self.kept.selective:
-            cost[Criterion.SELECTIVE_BYTES] += size
+        elements = tensor.elements(local)
+        cost[Criterion.SAVED_BYTES] += elements * self.kept_bytes.none.get(tensor.name, 0.0)
+        cost[Criterion.SELECTIVE_BYTES] += elements * self.kept_bytes.selective.get(tensor.name, 0.0)
 
     def _add_boundary(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
         """Resharding between the residual stream's layout and the operators at the block's ends."""
@@ -266,16 +267,18 @@ class _Costing:
         cost[Criterion.SELECTIVE_S] += self.kept.rerun_share(operator, local) * forward
 
 
-def low_precision_products(block: Block) -> frozenset[str]:
-    """Products that a low-precision recipe casts: those of layers, but not the router's, which chooses experts."""
-    if not recomputable(block):
-        return frozenset()
-    experts = expert_region(block.operators).dims
-    return frozenset(
-        operator.name
+def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> float:
+    """Bytes of gradients that a block's widest operator has at once, of its inputs and outputs, on one of tp ranks.
+
+    Launchers split what is wide (feed-forward, heads); the loss has its own rule (`Criterion.TRANSIENT_BYTES`).
+    """
+    sizes = {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp}
+    elements = (
+        sum(tensor.elements(sizes) for tensor in (*operator.inputs, *operator.outputs))
         for operator in block.operators
-        if operator.kind is OperatorKind.MATMUL and not any(experts & set(tensor.dims) for tensor in operator.outputs)
+        if operator.kind not in (OperatorKind.LOSS, OperatorKind.EMBEDDING) and VOCAB not in operator.dims
     )
+    return max(elements, default=0) / setting.tp * setting.dtype.size_bytes
 
 
 def _splits(strategy: Strategy, weight: Weight) -> bool:

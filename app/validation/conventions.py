@@ -8,6 +8,7 @@ from enum import Enum
 
 from costmodels.implementation import FlashAttention, HostPath, TrainedWeights, VectorKernels
 from costmodels.low_precision import MatmulRecipe
+from costmodels.memory import CONTEXT_BYTES
 from costmodels.units import GIB, DType
 
 GB = 10**9
@@ -44,6 +45,13 @@ class UnstatedRecompute(Enum):
     """Fully, where the plan would not have fitted otherwise."""
 
 
+class StateBuffers(Enum):
+    """Whose buffers lie beside weights, gradients and optimizer state."""
+
+    NONE = "none"
+    DEEPSPEED_ZERO = "DeepSpeed's ZeRO"
+
+
 class Attention(Enum):
     """Whether attention is one kernel, in rows that don't say."""
 
@@ -78,6 +86,8 @@ class Convention:
     memory_rank: MemoryRank = MemoryRank.FULLEST
     memory_count: MemoryCount = MemoryCount.PROCESS
     memory_unit_bytes: int = GIB
+    context_bytes: int = CONTEXT_BYTES
+    state_buffers: StateBuffers = StateBuffers.NONE
 
 
 DEFAULT = Convention("nothing is known of the source: Megatron-LM's defaults", host=HostPath.MEGATRON_CORE)
@@ -156,7 +166,13 @@ CONVENTIONS: Mapping[str, Convention] = {
         flash=FlashAttention.FLASH_2,
         memory_count=MemoryCount.ALLOCATED,
     ),
-    "bigscience_1b3_v100": _MEGATRON_FP16,
+    "bigscience_1b3_v100": replace(
+        _MEGATRON_FP16,
+        basis=f"{_MEGATRON_FP16.basis}; its slurm script: DeepSpeed's ZeRO-1; its page: 1113 MiB for a bare process",
+        zero_stage=1,
+        context_bytes=1113 * 2**20,
+        state_buffers=StateBuffers.DEEPSPEED_ZERO,
+    ),
     "bigscience_v100": _MEGATRON_FP16,
     "internevo": Convention(
         "InternEvo 7B_sft.py: ZeRO-1 with overlap, bf16 gradients; its RMS norm is Apex's kernel",
@@ -173,7 +189,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         memory_count=MemoryCount.ALLOCATED,
     ),
     "paddlenlp": Convention(
-        "memory is max_memory_allocated in GiB; its configurations for these runs turn the fused RMS norm off",
+        "memory is max_memory_allocated in GiB; Llama-2-7B's configuration turns the fused RMS norm off",
         zero_stage=2,
         gradient_dtype=DType.BF16,
         kernels=VectorKernels.EAGER,

@@ -10,20 +10,30 @@ from statistics import fmean
 import numpy as np
 
 from app.validation.constants import Constants, cluster_name, with_constants
-from app.validation.conventions import Convention, GradientReduction, MemoryCount, MemoryRank, UnstatedRecompute, convention
-from app.validation.plans import given_plan
+from app.validation.conventions import (
+    Convention,
+    GradientReduction,
+    MemoryCount,
+    MemoryRank,
+    StateBuffers,
+    UnstatedRecompute,
+    convention,
+)
+from app.validation.plans import GivenPlan, given_plan
 from app.validation.rows import Run
 from app.validation.unpredicted import NotPredictedError
 from costmodels.collectives import Collective, collective_s
 from costmodels.errors import InvalidInputError
 from costmodels.implementation import Implementation
+from costmodels.memory import CONTEXT_BYTES, deepspeed_zero_bytes
 from solver.block_problem import Criterion
-from solver.request import PlanRequest
+from solver.request import PlanRequest, TrainingWorkload
 from solver.stages.longest import objective_s
-from solver.training.costs import Sharding, StageKind, StageTable, TrainingCosts
+from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from solver.training.search import stage_tables
 from solver.training.space import Candidate
+from solver.training.stage_table import Sharding, StageKind, StageTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,9 @@ def _predicted(run: Run, source: Convention, constants: Constants | None) -> Pre
     if source.reduction is GradientReduction.AFTER_BACKWARD:
         extra_s = _extra_without_overlap(costs, decision, kinds, tables)
     times_s, m = [stage.time_s for stage in cost.stages], plan.candidate.n_microbatches
-    return Prediction(objective_s(times_s, extra_s, m, waiting=tables[0].waiting), *_memory(cost, source))
+    return Prediction(
+        objective_s(times_s, extra_s, m, waiting=tables[0].waiting), *_memory(plan, decision, cost, tables, source)
+    )
 
 
 def launchers_spans(n_layers: int, candidate: Candidate) -> tuple[StageSpan, ...]:
@@ -141,11 +153,17 @@ def _extra_without_overlap(
     return extra_s
 
 
-def _memory(cost: DecisionCost, source: Convention) -> tuple[float, bool]:
+def _memory(
+    plan: GivenPlan, decision: Decision, cost: DecisionCost, tables: Sequence[StageTable], source: Convention
+) -> tuple[float, bool]:
     """Memory on the reported device in the reported unit, and whether every stage fits."""
     held = [stage.need_bytes for stage in cost.stages]
+    if source.state_buffers is StateBuffers.DEEPSPEED_ZERO:
+        held = [need + _zero_buffers(plan, decision, rank, tables[rank]) for rank, need in enumerate(held)]
+    more_context = source.context_bytes - CONTEXT_BYTES
+    fits = all(need + more_context <= stage.capacity_bytes for need, stage in zip(held, cost.stages, strict=True))
     if source.memory_count is MemoryCount.PROCESS:
-        held = [need + stage.overhead_bytes for need, stage in zip(held, cost.stages, strict=True)]
+        held = [need + stage.overhead_bytes + more_context for need, stage in zip(held, cost.stages, strict=True)]
     match source.memory_rank:
         case MemoryRank.FULLEST:
             shown = max(held)
@@ -155,4 +173,12 @@ def _memory(cost: DecisionCost, source: Convention) -> tuple[float, bool]:
             shown = held[-1]
         case MemoryRank.MEAN:
             shown = fmean(held)
-    return shown / source.memory_unit_bytes, cost.fits
+    return shown / source.memory_unit_bytes, fits
+
+
+def _zero_buffers(plan: GivenPlan, decision: Decision, rank: int, table: StageTable) -> float:
+    workload, mesh = plan.request.workload, plan.candidate.mesh
+    assert isinstance(workload, TrainingWorkload)
+    weights_bytes = sum(float(table.parts.weights_bytes[span.layers].sum()) for span in decision.spans_of_rank(rank))
+    parameters = weights_bytes / workload.precision.size_bytes
+    return deepspeed_zero_bytes(parameters, gradient_dtype=workload.gradient_dtype, shards=mesh.dp * mesh.cp)

@@ -9,8 +9,8 @@ from functools import cached_property
 from costmodels.errors import ModelError
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ, Operator
-from solver.block_problem import low_precision_products
 from solver.graph import RESIDUAL, Block, ModelGraph
+from solver.kept_bytes import low_precision_products
 from solver.strategies.contraction import DimContext, dim_context
 
 

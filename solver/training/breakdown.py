@@ -8,8 +8,8 @@ import numpy as np
 
 from solver.plan import TimeBreakdown
 from solver.request import Recompute
-from solver.training.costs import StageTable
 from solver.training.evaluate import Decision, DecisionCost
+from solver.training.stage_table import StageTable
 
 
 def time_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[StageTable]) -> TimeBreakdown:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodels.pipeline import n_copies
-from solver.training.costs import StageTable
 from solver.training.evaluate import held_by_part, positions
 from solver.training.space import Candidate
+from solver.training.stage_table import StageTable
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -4,97 +4,34 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.cluster import Device, group_topology
+from costmodels.cluster import group_topology
 from costmodels.collectives import Collective, collective_s
 from costmodels.compute import memory_bound_s
 from costmodels.implementation import Implementation, TrainedWeights
 from costmodels.memory import framework_overhead_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
-from costmodels.operators import OperatorKind
 from costmodels.pipeline import PassShares, Schedule, n_copies
-from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem
-from solver.graph import Block, ModelGraph
+from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem, working_bytes
+from solver.graph import ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
-from solver.mesh import StageTopology, stage_topology
-from solver.recompute import kept_tensors, recomputable
+from solver.kept_bytes import kept_bytes
+from solver.mesh import stage_topology
+from solver.recompute import recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.sharding import REPLICATED
 from solver.training.host import HostTime, host_time, step_host_s
 from solver.training.implementation import launcher_implementation
 from solver.training.pipelining import PLAIN, pass_shares, waiting
 from solver.training.space import Candidate, padded_dims
+from solver.training.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
 
-FloatArray = npt.NDArray[np.float64]
-
 _COMMUNICATION = [Criterion.TP_COMM_S, Criterion.CP_COMM_S, Criterion.EP_COMM_S]
-
-
-@dataclass(frozen=True)
-class StageKind:
-    """What distinguishes one stage position from another: its devices and what its axes see.
-
-    ``devices`` has more than one entry where a stage spans node groups; the slowest then decides each time and the
-    smallest memory the capacity.
-    """
-
-    devices: tuple[Device, ...]
-    topology: StageTopology
-
-
-Sharding = tuple[tuple[int, ...], ...]
-"""For each distinct block, the strategy index of each of its operators."""
-
-
-@dataclass(frozen=True, eq=False)
-class StageTable:
-    """Costs of every layer on one kind of stage. Rows are the candidate's recompute modes, columns the layers.
-
-    time_s             steady time of a micro-batch (forward, backward, recomputation, exposed communication)
-    activation_bytes   kept for each micro-batch in flight
-    transient_bytes    lives only while the layer runs: re-made activations, gathered weights, loss buffers
-    static_bytes       weights, gradients, optimizer state (by layer)
-    extra_s            what a step adds once: exposed gradient reduction and parameter gather, optimizer (by layer)
-    boundary_s         sending to the next stage and back, each micro-batch, as far as it is not hidden
-    step_s             what a step adds once to a stage after the first: its own first bucket, which nothing hides, and
-                       the host's work between steps (those of the model's first stage are in its first layer's extra_s)
-    capacity_bytes     usable memory, the framework's overhead taken off
-    waiting            how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`)
-    """
-
-    time_s: FloatArray
-    activation_bytes: FloatArray
-    transient_bytes: FloatArray
-    static_bytes: FloatArray
-    extra_s: FloatArray
-    boundary_s: float
-    step_s: float
-    capacity_bytes: float
-    parts: StageParts
-    waiting: float = 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class StageParts:
-    """The same costs taken apart, by layer, for the report."""
-
-    weights_bytes: FloatArray
-    gradients_bytes: FloatArray
-    optimizer_bytes: FloatArray
-    forward_s: FloatArray
-    compute_s: FloatArray
-    tp_comm_s: FloatArray
-    cp_comm_s: FloatArray
-    dp_comm_s: FloatArray
-    ep_comm_s: FloatArray
-    optimizer_s: FloatArray
-    step_host_s: float
-    overhead_bytes: float
 
 
 class TrainingCosts:
@@ -115,7 +52,7 @@ class TrainingCosts:
         self._fastest: dict[BlockSetting, FloatArray | None] = {}
         self._kinds: dict[StageKind, StageKind] = {}
         self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
-        self._kept_input = {block.name: _keeps_input(block) for block in self.model.blocks}
+        self._memory: dict[BlockSetting, tuple[FloatArray, FloatArray]] = {}
 
     @cached_property
     def block_names(self) -> tuple[str, ...]:
@@ -335,13 +272,14 @@ class TrainingCosts:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Time, kept activations and transient memory: rows the candidate's modes, columns the distinct blocks."""
         entry = boundary_bytes(self.model, setting)
-        inputs = np.array([entry if self._kept_input[name] else 0.0 for name in self.block_names])
+        held_inputs, working = self._block_memory(setting)
+        elements = entry / setting.dtype.size_bytes
         layers = np.array([recomputable(self.model.block(name)) for name in self.block_names])
-        saved = costs[:, Criterion.SAVED_BYTES] + inputs
-        selective = costs[:, Criterion.SELECTIVE_BYTES] + inputs
-        transient = costs[:, Criterion.TRANSIENT_BYTES] + sync.gathered_bytes
+        saved = costs[:, Criterion.SAVED_BYTES] + elements * held_inputs[0]
+        selective = costs[:, Criterion.SELECTIVE_BYTES] + elements * held_inputs[1]
+        transient = costs[:, Criterion.TRANSIENT_BYTES] + sync.gathered_bytes + working
         base = costs[:, Criterion.TIME_S] + sync.exposed_microbatch_s
-        time_s, kept, live = [], [], []
+        time_s, held, live = [], [], []
         for mode in candidate.recompute:
             match mode:
                 case Recompute.NONE:
@@ -351,9 +289,20 @@ class TrainingCosts:
                 case Recompute.FULL:
                     rerun_s, stays = np.where(layers, costs[:, Criterion.FORWARD_S], 0.0), np.where(layers, entry, saved)
             time_s.append(base + rerun_s)
-            kept.append(stays)
+            held.append(stays)
             live.append(transient + np.maximum(saved - stays, 0.0))
-        return np.array(time_s), np.array(kept), np.array(live)
+        return np.array(time_s), np.array(held), np.array(live)
+
+    def _block_memory(self, setting: BlockSetting) -> tuple[FloatArray, FloatArray]:
+        """By distinct block: bytes kept for an element of its own input (two rows: nothing recomputed, selective), and bytes of
+        gradients at work."""
+        if setting not in self._memory:
+            blocks = [self.model.block(name) for name in self.block_names]
+            kept = [kept_bytes(block, setting.dtype, setting.implementation, setting.recipe) for block in blocks]
+            inputs = np.array([[each.input_none for each in kept], [each.input_selective for each in kept]])
+            working = np.array([working_bytes(self.model, block, setting) for block in blocks])
+            self._memory[setting] = (inputs, working)
+        return self._memory[setting]
 
     def _tied_copies(self, candidate: Candidate, setting: BlockSetting) -> FloatArray:
         """Parameters that a block stores only because the stage that owns them is another one (tied embeddings)."""
@@ -424,29 +373,6 @@ def _plus_first(values: FloatArray, addend: float) -> FloatArray:
     changed = values.copy()
     changed[0] += addend
     return changed
-
-
-def max_table(tables: list[StageTable]) -> StageTable:
-    """The table of a stage on several devices: each entry the worst of them, the report's parts those of the slowest."""
-    slowest = max(tables, key=lambda table: float(table.time_s.sum()))
-    return StageTable(
-        time_s=np.max([t.time_s for t in tables], axis=0),
-        activation_bytes=np.max([t.activation_bytes for t in tables], axis=0),
-        transient_bytes=np.max([t.transient_bytes for t in tables], axis=0),
-        static_bytes=np.max([t.static_bytes for t in tables], axis=0),
-        extra_s=np.max([t.extra_s for t in tables], axis=0),
-        boundary_s=max(t.boundary_s for t in tables),
-        step_s=max(t.step_s for t in tables),
-        capacity_bytes=min(t.capacity_bytes for t in tables),
-        parts=slowest.parts,
-        waiting=slowest.waiting,
-    )
-
-
-def _keeps_input(block: Block) -> bool:
-    """Whether the block's own input is among the tensors it keeps (token ids of the embedding are not activations)."""
-    written = {tensor.name for operator in block.operators for tensor in operator.outputs}
-    return not any(op.kind is OperatorKind.EMBEDDING for op in block.operators) and bool(kept_tensors(block).none - written)
 
 
 def _communicators(candidate: Candidate) -> int:

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from costmodels.pipeline import held_passes, n_copies, peak_in_flight, positions_of_ranks
 from solver.request import Recompute
 from solver.stages.longest import objective_s
-from solver.training.costs import Sharding, StageTable
 from solver.training.space import Candidate
+from solver.training.stage_table import Sharding, StageTable
 
 
 @dataclass(frozen=True, slots=True)

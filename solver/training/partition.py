@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from solver.stages import memory_shortage, partition_layers
 from solver.training.chunks import cost_even_cuts, fastest_that_fits, roomiest
-from solver.training.costs import StageTable
 from solver.training.evaluate import StageSpan, in_flight
 from solver.training.space import Candidate
+from solver.training.stage_table import StageTable
 
 
 @dataclass(frozen=True, slots=True)

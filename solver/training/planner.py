@@ -11,7 +11,7 @@ from solver.control import OnProgress, Stop
 from solver.plan import Certificate, Plan, Reason, SearchStats, Status, unfinished_search
 from solver.request import Objective, PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
-from solver.training.costs import Sharding, TrainingCosts
+from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, evaluate_decision
 from solver.training.given import given_pipelining, given_spans
 from solver.training.partition import Shortfall
@@ -19,6 +19,7 @@ from solver.training.report import decided_plan, feasible_plan, infeasible_plan,
 from solver.training.search import SearchResult, closest_to_fitting, search, stage_tables
 from solver.training.sizes import search_sizes
 from solver.training.space import Candidate, Mesh, experts_fit, families
+from solver.training.stage_table import Sharding
 
 
 def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:

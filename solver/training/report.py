@@ -30,11 +30,12 @@ from solver.request import PlanRequest, Space, TrainingWorkload
 from solver.training.alternatives import frontier, runners_up, summary
 from solver.training.bands import calibrations_used, step_time_bands
 from solver.training.breakdown import time_breakdown
-from solver.training.costs import StageTable, TrainingCosts
+from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan
 from solver.training.partition import Shortfall
 from solver.training.search import SearchResult, stage_tables
 from solver.training.space import Candidate, launcher_schedules
+from solver.training.stage_table import StageTable
 
 NOTES = (
     "gradient buckets are layers: each travels under the next layer's backward pass, the last one is exposed",

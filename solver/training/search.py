@@ -20,11 +20,12 @@ import numpy.typing as npt
 from costmodels.pipeline import n_copies
 from solver.control import OnProgress, Progress, Stop
 from solver.request import PlanRequest
-from solver.training.costs import Sharding, StageKind, StageTable, TrainingCosts
+from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
 from solver.training.pipelining import least_waiting
 from solver.training.space import Candidate, Family, Mesh, families
+from solver.training.stage_table import Sharding, StageKind, StageTable
 
 RELATIVE_TIE = 1e-12
 """Step times closer than this count as equal; the canonical order then decides."""

@@ -12,6 +12,7 @@ from solver.graph import Block
 from solver.plan import Plan, Stage
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.verify.experts import picked_dims
+from solver.verify.forms import form_bytes
 from solver.verify.sharding import LEADERS, REPLICATE, strategies_by_operator
 
 _MOMENTS = {"adamw": 2, "sgd_momentum": 1, "muon": 1}
@@ -117,36 +118,40 @@ def entry_bytes(block: Block, share: Share, dtype: DType, *, split: int) -> floa
     return _entry(block).elements(share.sizes) * dtype.size_bytes / split
 
 
-def kept_bytes(block: Block, share: Share, dtype: DType, mode: Recompute, *, entry: float) -> float:
+def kept_bytes(block: Block, share: Share, request: PlanRequest, mode: Recompute, *, entry: float) -> float:
     """Bytes that one copy of a block keeps for the backward pass of one micro-batch; ``entry`` is its own input's.
 
-    A saved tensor lies as the operator that writes it leaves it. Blocks with an embedding or a loss are never
-    recomputed; token ids are no activations.
+    A saved tensor lies as the operator that writes it leaves it, in the form that the framework keeps. Blocks with an
+    embedding or a loss are never recomputed; token ids are no activations.
     """
     kinds = {operator.kind for operator in block.operators}
     if kinds & {OperatorKind.EMBEDDING, OperatorKind.LOSS}:
         mode = Recompute.NONE
     if mode is Recompute.FULL:
         return entry
-    kept = _saved(block)
+    kept, again = _saved(block), set[str]()
     if mode is Recompute.SELECTIVE:
         dropped = kept & _rebuildable(block)
+        again = _run_for_rebuilding(block, dropped, kept)
         kept = (kept - dropped) | _read_for_rebuilding(block, dropped, kept)
+    each = form_bytes(block, request, kept, again)
     total = 0.0
     written: set[str] = set()
     for operator in block.operators:
         sizes = share.local(block.name, operator)
         for tensor in operator.outputs:
             written.add(tensor.name)
-            total += tensor.elements(sizes) * dtype.size_bytes if tensor.name in kept else 0.0
-    from_before = kept - written
-    return total + (entry if from_before and OperatorKind.EMBEDDING not in kinds else 0.0)
+            total += tensor.elements(sizes) * each.get(tensor.name, 0.0)
+    if OperatorKind.EMBEDDING in kinds:
+        return total
+    from_before = max((size for name, size in each.items() if name not in written), default=0.0)
+    return total + entry * from_before / request.workload.precision.size_bytes
 
 
-def loss_bytes(block: Block, share: Share) -> float:
-    """Bytes of the fp32 softmax that a loss holds while it runs."""
+def loss_bytes(block: Block, share: Share, dtype: DType) -> float:
+    """Bytes of the logits, later of their gradient, that a loss holds while it runs."""
     losses = [operator for operator in block.operators if operator.kind is OperatorKind.LOSS]
-    return sum(op.inputs[0].elements(share.local(block.name, op)) * DType.FP32.size_bytes for op in losses)
+    return sum(op.inputs[0].elements(share.local(block.name, op)) * dtype.size_bytes for op in losses)
 
 
 def _entry(block: Block) -> Tensor:
@@ -176,6 +181,19 @@ def _rebuildable(block: Block) -> set[str]:
             return rebuilt
         rebuilt |= new
         available |= new
+
+
+def _run_for_rebuilding(block: Block, dropped: set[str], saved: set[str]) -> set[str]:
+    """Operators that run again: writers of dropped tensors, and of what those read that is not kept."""
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    waiting, again = list(dropped), set[str]()
+    while waiting:
+        operator = writer.get(waiting.pop())
+        if operator is None or operator.name in again:
+            continue
+        again.add(operator.name)
+        waiting += _names(operator.inputs) - (saved - dropped)
+    return again
 
 
 def _read_for_rebuilding(block: Block, dropped: set[str], saved: set[str]) -> set[str]:

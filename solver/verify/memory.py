@@ -2,8 +2,8 @@
 
 Weights, gradients, optimizer state and kept activations are exact arithmetic, so they must agree but for rounding.
 Transient buffers and the framework's overhead depend on the implementation: transients must not be less than what any
-implementation needs (re-made activations of one layer, its whole weights and gradients under ZeRO 2 and 3, the fp32
-softmax of the loss); overhead may be anything.
+implementation needs (re-made activations of one layer, its whole weights and gradients under ZeRO 2 and 3, the logits of
+the loss); overhead may be anything.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _activation_violations(plan: Plan, request: PlanRequest, index: int, share: 
     needed = max(
         min(remade for _, remade in of_layers),
         *(_transient_state(plan, request, stage, share, span) for span in stage.blocks),
-        *(loss_bytes(request.model.block(span.block), share) for span in stage.blocks),
+        *(loss_bytes(request.model.block(span.block), share, request.workload.precision) for span in stage.blocks),
     )
     if not at_most(needed, memory.transient_bytes):
         given = f"{memory.transient_bytes} bytes claimed, one layer at work needs {needed}"
@@ -130,8 +130,8 @@ def _layer_activations(request: PlanRequest, stage: Stage, share: Share, split: 
     for span in stage.blocks:
         block = request.model.block(span.block)
         entry = entry_bytes(block, share, dtype, split=split)
-        layer = kept_bytes(block, share, dtype, stage.recompute, entry=entry)
-        whole = kept_bytes(block, share, dtype, Recompute.NONE, entry=entry)
+        layer = kept_bytes(block, share, request, stage.recompute, entry=entry)
+        whole = kept_bytes(block, share, request, Recompute.NONE, entry=entry)
         kept |= dict.fromkeys(range(span.first, span.first + span.count), layer)
         remade = max(remade, whole - layer)
     return kept, remade

@@ -6,7 +6,8 @@ Parameters of a layer: norm 8, qkv 64 + 32 + 32, o 64, up 128, down 128. On one 
 The vocabulary has 256 parameters at each end, 128 on a rank.
 
 Bytes a layer saves for one sequence on one of two tp ranks, sequence parallel, bf16: x 128, n 128, q 128, k 64, v 64,
-ctx 128, s 128, u 256, g 256: 1280 together. The head saves x 128 and logits 512.
+ctx 128, s 128, u 256, g 256: 1280 together. The head saves x 128 and the softmax of
+256 logits in fp32, 1024; beside it live the logits, 512.
 
 Forward FLOPs of a sequence: layer 2 x 16 x 448 + 136 x 8 x 4 + 16 x 8 x 4 + 2 x 16 x 8 + 16 x 16 = 19712; head
 2 x 16 x 256 + 5 x 16 x 32 = 10752; model 4 x 19712 + 10752 = 89600.
@@ -171,7 +172,7 @@ def training_plan() -> Plan:
         time_s=3.0,
         extra_s=0.25,
         in_flight=1,
-        memory=replace(memory, activations_bytes=2.0 * 1280 + 640, transient_bytes=1024.0),
+        memory=replace(memory, activations_bytes=2.0 * 1280 + 1152, transient_bytes=512.0),
     )
     tokens_per_s = 8 * 16 / 14.5
     return Plan(

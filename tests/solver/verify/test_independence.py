@@ -22,7 +22,7 @@ ALLOWED = {
     "solver.request",
 }
 """Records and definitions; the event programs are the definitions of schedules, of which the search uses closed forms.
-``solver.request`` takes its optimizer names from ``costmodels.memory``, as a record may."""
+``solver.request`` takes names of optimizers and recipes from ``costmodels``, as a record may."""
 
 
 def imported_modules(path: Path) -> set[str]:

@@ -38,7 +38,7 @@ def interleaved_plan() -> Plan:
         blocks=(LayerSpan("layer", 2, 1), LayerSpan("layer", 4, 1), LayerSpan("head", 5, 1)),
         chunk_layers=(1, 2),
         in_flight=1.5,
-        memory=replace(last.memory, activations_bytes=2.0 * 1280 + 1280 + 640),
+        memory=replace(last.memory, activations_bytes=2.0 * 1280 + 1280 + 1152),
     )
     step_s, tokens_per_s = 13.5, 8 * 16 / 13.5
     return replace(

@@ -1,0 +1,122 @@
+"""Bytes that a framework keeps for the backward pass of each element of a saved tensor: follows from the kernels it runs.
+
+A graph names what an operator needs again; the kernel decides in which form it is kept. One hand-written kernel keeps its
+inputs. PyTorch's autograd keeps what each elementary kernel of a formula needs. A compiler keeps what it cannot make
+again between two products. A product below 16 bits keeps the copy of its input that its weight gradient reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.implementation import VectorKernels
+from costmodels.low_precision import MatmulRecipe
+from costmodels.operators import Operator, OperatorKind
+from costmodels.units import DType
+from costmodels.vector_traffic import VectorShape, vector_shape
+
+_SINGLE = DType.FP32.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SavingRules:
+    """What decides the form of saved tensors: working format, kernels, and which products (by name) run below 16 bits how."""
+
+    dtype: DType
+    kernels: VectorKernels = VectorKernels.FUSED
+    low_precision: frozenset[str] = frozenset()
+    recipe: MatmulRecipe = MatmulRecipe.WORKING
+
+    @property
+    def eager_norms(self) -> bool:
+        """Whether norms are run step by step."""
+        return self.kernels is VectorKernels.EAGER
+
+    @property
+    def eager_activations(self) -> bool:
+        """Whether gated activations are run step by step."""
+        return self.kernels in (VectorKernels.EAGER, VectorKernels.FUSED_NORMS)
+
+
+def saved_element_bytes(
+    operators: Sequence[Operator], rules: SavingRules, *, kept: frozenset[str], rerun: frozenset[str] = frozenset()
+) -> dict[str, float]:
+    """Bytes kept for an element of each tensor of ``kept``; operators of ``rerun`` find their inputs as they were written."""
+    as_written: set[str] = set()
+    copies: dict[str, float] = dict.fromkeys(kept, 0.0)
+    in_low_precision: set[str] = set()
+    for operator in operators:
+        for index, name in enumerate(dict.fromkeys(operator.saved)):
+            if name not in kept:
+                continue
+            if operator.name in rerun:
+                as_written.add(name)
+            elif operator.name in rules.low_precision:
+                in_low_precision.add(name)
+            else:
+                native, more = _kept_by_kernel(operator, rules, is_first=index == 0)
+                copies[name] += more
+                if native:
+                    as_written.add(name)
+    readers = {name for operator in operators for name in operator.saved}
+    as_written |= kept - readers
+    if rules.kernels is VectorKernels.FUSED:
+        as_written |= _in_one_storage(operators, as_written)
+    if rules.kernels is VectorKernels.COMPILED:
+        dropped = _made_again_by_compiler(operators, kept)
+        as_written, in_low_precision = as_written - dropped, in_low_precision - dropped
+    for name in as_written:
+        copies[name] = copies.get(name, 0.0) + rules.dtype.size_bytes
+    for name in in_low_precision:
+        copies[name] += rules.recipe.element_bytes(rules.dtype)
+    return copies
+
+
+def _kept_by_kernel(operator: Operator, rules: SavingRules, *, is_first: bool) -> tuple[bool, float]:
+    """Whether a kernel keeps a saved tensor as it was written, and bytes an element of copies that it keeps besides."""
+    match vector_shape(operator):
+        case VectorShape.RMS_NORM if rules.eager_norms:
+            # x in fp32, read by its square and by the product with 1/rms; the normed x in 16 bits, read by the weight's
+            # product. The 16-bit x itself is read by its cast alone, which keeps nothing.
+            return False, _SINGLE + rules.dtype.size_bytes
+        case VectorShape.GATED_ACTIVATION if rules.eager_activations and is_first:
+            # The activation's own output is an input of the product with the other half.
+            return True, rules.dtype.size_bytes
+        case VectorShape.LOSS:
+            # The softmax in fp32; the logits are not needed again.
+            return False, _SINGLE
+        case _:
+            return True, 0.0
+
+
+def _in_one_storage(operators: Sequence[Operator], as_written: set[str]) -> set[str]:
+    """Outputs of a fused projection lie in one storage, which stays while one of them is kept: a value as it was written
+    holds the query and key beside it, whose rotated copies are kept as well (Megatron-LM's linear_qkv)."""
+    return {
+        tensor.name
+        for operator in operators
+        if operator.kind is OperatorKind.MATMUL and any(tensor.name in as_written for tensor in operator.outputs)
+        for tensor in operator.outputs
+    }
+
+
+def _made_again_by_compiler(operators: Sequence[Operator], kept: frozenset[str]) -> set[str]:
+    """Saved tensors that an element-wise operator or a norm writes from saved ones: made again where they are read."""
+    written = {tensor.name for operator in operators for tensor in operator.outputs}
+    found: set[str] = set()
+    for operator in operators:
+        if operator.kind not in (OperatorKind.NORM, OperatorKind.ELEMENTWISE):
+            continue
+        if all(tensor.name in kept - found or tensor.name not in written for tensor in operator.inputs):
+            found |= {tensor.name for tensor in operator.outputs} & kept
+    return found
+
+
+def loss_transient_element_bytes(rules: SavingRules) -> float:
+    """Bytes for each logit that live only while the loss runs, beside what it keeps.
+
+    By hand: the 16-bit logits, later their gradient. Step by step: gradients of the log-softmax and of its input in fp32;
+    so too where layers are compiled, which leaves the loss as it is.
+    """
+    return rules.dtype.size_bytes if rules.kernels is VectorKernels.FUSED else 2 * _SINGLE

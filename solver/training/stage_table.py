@@ -1,0 +1,92 @@
+"""Cost tables of a pipeline stage: the records that the search, the partition and the report share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodels.cluster import Device
+from solver.mesh import StageTopology
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StageKind:
+    """What distinguishes one stage position from another: its devices and what its axes see.
+
+    ``devices`` has more than one entry where a stage spans node groups; the slowest then decides each time and the
+    smallest memory the capacity.
+    """
+
+    devices: tuple[Device, ...]
+    topology: StageTopology
+
+
+Sharding = tuple[tuple[int, ...], ...]
+"""For each distinct block, the strategy index of each of its operators."""
+
+
+@dataclass(frozen=True, eq=False)
+class StageTable:
+    """Costs of every layer on one kind of stage. Rows are the candidate's recompute modes, columns the layers.
+
+    time_s             steady time of a micro-batch (forward, backward, recomputation, exposed communication)
+    activation_bytes   kept for each micro-batch in flight
+    transient_bytes    lives only while the layer runs: re-made activations, gathered weights, loss buffers
+    static_bytes       weights, gradients, optimizer state (by layer)
+    extra_s            what a step adds once: exposed gradient reduction and parameter gather, optimizer (by layer)
+    boundary_s         sending to the next stage and back, each micro-batch, as far as it is not hidden
+    step_s             what a step adds once to a stage after the first: its own first bucket, which nothing hides, and
+                       the host's work between steps (those of the model's first stage are in its first layer's extra_s)
+    capacity_bytes     usable memory, the framework's overhead taken off
+    waiting            how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`)
+    """
+
+    time_s: FloatArray
+    activation_bytes: FloatArray
+    transient_bytes: FloatArray
+    static_bytes: FloatArray
+    extra_s: FloatArray
+    boundary_s: float
+    step_s: float
+    capacity_bytes: float
+    parts: StageParts
+    waiting: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class StageParts:
+    """The same costs taken apart, by layer, for the report."""
+
+    weights_bytes: FloatArray
+    gradients_bytes: FloatArray
+    optimizer_bytes: FloatArray
+    forward_s: FloatArray
+    compute_s: FloatArray
+    tp_comm_s: FloatArray
+    cp_comm_s: FloatArray
+    dp_comm_s: FloatArray
+    ep_comm_s: FloatArray
+    optimizer_s: FloatArray
+    step_host_s: float
+    overhead_bytes: float
+
+
+def max_table(tables: list[StageTable]) -> StageTable:
+    """The table of a stage on several devices: each entry the worst of them, the report's parts those of the slowest."""
+    slowest = max(tables, key=lambda table: float(table.time_s.sum()))
+    return StageTable(
+        time_s=np.max([t.time_s for t in tables], axis=0),
+        activation_bytes=np.max([t.activation_bytes for t in tables], axis=0),
+        transient_bytes=np.max([t.transient_bytes for t in tables], axis=0),
+        static_bytes=np.max([t.static_bytes for t in tables], axis=0),
+        extra_s=np.max([t.extra_s for t in tables], axis=0),
+        boundary_s=max(t.boundary_s for t in tables),
+        step_s=max(t.step_s for t in tables),
+        capacity_bytes=min(t.capacity_bytes for t in tables),
+        parts=slowest.parts,
+        waiting=slowest.waiting,
+    )

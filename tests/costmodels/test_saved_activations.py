@@ -1,0 +1,89 @@
+"""In which form a LLaMA layer's tensors are kept, by the kernels that run it."""
+
+from __future__ import annotations
+
+from app.importers.huggingface import read_huggingface_config
+from costmodels.implementation import VectorKernels
+from costmodels.low_precision import MatmulRecipe
+from costmodels.operators import Operator
+from costmodels.saved_activations import SavingRules, loss_transient_element_bytes, saved_element_bytes
+from costmodels.units import DType
+
+GRAPH = read_huggingface_config(
+    {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "intermediate_size": 128,
+        "vocab_size": 256,
+    },
+    name="llama",
+)
+LAYER, HEAD = (GRAPH.block(name).operators for name in GRAPH.layers[1:])
+
+
+def kept(operators: tuple[Operator, ...], rules: SavingRules) -> dict[str, float]:
+    return saved_element_bytes(operators, rules, kept=frozenset(name for operator in operators for name in operator.saved))
+
+
+def rules(kernels: VectorKernels) -> SavingRules:
+    return SavingRules(DType.BF16, kernels)
+
+
+def per_hidden(kernels: VectorKernels) -> float:
+    """Bytes a token and hidden element; the feed-forward width is twice the hidden size, heads and key/value heads are it."""
+    widths = {"gate": 2, "up": 2, "act_out": 2}
+    return sum(size * widths.get(name, 1) for name, size in kept(LAYER, rules(kernels)).items())
+
+
+def test_hand_written_kernels_keep_their_inputs() -> None:
+    # x, normed, rotated q and k, value with the q and k beside it, context, sum, normed: 10; gate, up and their product: 6.
+    assert per_hidden(VectorKernels.FUSED) == 2.0 * (10 + 6)
+
+
+def test_step_by_step_norms_keep_fp32_and_activations_their_own_output() -> None:
+    eager = kept(LAYER, rules(VectorKernels.EAGER))
+    assert eager["x"] == eager["attn_sum"] == 4.0 + 2.0
+    assert (eager["gate"], eager["up"]) == (4.0, 2.0)
+    # Each projection has its own output, so q and k before rotation are gone.
+    assert "q" not in eager
+    norms = kept(LAYER, rules(VectorKernels.FUSED_NORMS))
+    assert (norms["x"], norms["gate"]) == (2.0, 4.0)
+
+
+def test_layer_norms_are_one_kernel_everywhere() -> None:
+    graph = read_huggingface_config(
+        {"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 4, "vocab_size": 256}, name="g"
+    )
+    operators = graph.block(graph.layers[1]).operators
+    assert kept(operators, rules(VectorKernels.EAGER))["x"] == 2.0
+
+
+def test_a_compiler_makes_norms_and_products_of_halves_again() -> None:
+    compiled = kept(LAYER, rules(VectorKernels.COMPILED))
+    assert compiled["attn_normed"] == compiled["mlp_normed"] == compiled["act_out"] == 0.0
+    assert compiled["x"] == compiled["gate"] == compiled["up"] == compiled["context"] == 2.0
+
+
+def test_the_loss_keeps_its_softmax_in_fp32() -> None:
+    for kernels, transient in ((VectorKernels.FUSED, 2.0), (VectorKernels.EAGER, 8.0)):
+        assert kept(HEAD, rules(kernels))["logits"] == 4.0
+        assert loss_transient_element_bytes(rules(kernels)) == transient
+
+
+def test_low_precision_products_keep_a_small_copy_of_what_only_they_read() -> None:
+    products = frozenset(operator.name for operator in LAYER if operator.weights and operator.name.endswith("proj"))
+    fp8 = kept(LAYER, SavingRules(DType.BF16, VectorKernels.FUSED, products, MatmulRecipe.MXFP8))
+    assert fp8["attn_normed"] == fp8["act_out"] == 1.0
+    # Attention reads its output in 16 bits, the projection after it in 8.
+    assert fp8["context"] == 3.0
+    assert fp8["x"] == fp8["gate"] == 2.0
+
+
+def test_what_runs_again_finds_its_input_as_it_was_written() -> None:
+    again = saved_element_bytes(
+        LAYER, rules(VectorKernels.EAGER), kept=frozenset({"x", "gate"}), rerun=frozenset({"attn_norm"})
+    )
+    assert again == {"x": 2.0, "gate": 4.0}
