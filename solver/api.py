@@ -10,7 +10,7 @@ from costmodels.errors import PlanRejectedError
 from solver.control import OnProgress, Stop
 from solver.plan import Plan
 from solver.request import PlanRequest, TrainingWorkload
-from solver.serving import ServingSimulation, plan_serving, predict_serving, simulate_serving
+from solver.serving import ServingSimulation, plan_serving, predict_pair, predict_serving, simulate_serving
 from solver.training import plan_training, predict_training
 from solver.verify import check
 
@@ -51,4 +51,4 @@ def predict(request: PlanRequest, plan: Plan) -> Plan:
     with calibrations_in_force(request.calibrations):
         if isinstance(request.workload, TrainingWorkload):
             return predict_training(request, plan)
-        return predict_serving(request, plan)
+        return predict_serving(request, plan) if plan.prefill is None else predict_pair(request, plan)

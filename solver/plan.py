@@ -281,6 +281,26 @@ class ServingLayout:
     mean_batch: float
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillPool:
+    """Workers that only compute prompts, where a plan is disaggregated; the plan's own axes, stages and ``serving`` are then
+    those of its decode workers.
+
+    utilisation   share of what the pool can keep up with that arrives
+    transfer_s    mean time from the end of a prompt until its keys and values are at a decode worker, waiting included
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    workers: int
+    axes: Axes
+    stages: tuple[Stage, ...]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    utilisation: float
+    transfer_s: float
+
+
 @dataclass(frozen=True)
 class Plan:
     """The answer. For an infeasible request ``stages`` is empty and ``reason`` says why."""
@@ -303,6 +323,7 @@ class Plan:
     schedule: str | None = None
     microbatch: Microbatch | None = None
     serving: ServingLayout | None = None
+    prefill: PrefillPool | None = None
     breakdown: TimeBreakdown | None = None
     runners_up: tuple[RunnerUp, ...] = ()
     frontier: tuple[FrontierPoint, ...] = ()

@@ -53,6 +53,13 @@ class Space(StrEnum):
     FREE = "free"
 
 
+class ServingMode(StrEnum):
+    """Whether one worker computes prompts and answers, or workers of two pools do."""
+
+    AGGREGATED = "aggregated"
+    DISAGGREGATED = "disaggregated"
+
+
 class Launcher(StrEnum):
     """Frameworks whose command line a launchable plan must fit."""
 
@@ -286,6 +293,7 @@ class Search:
     dp, tp, pp, cp, ep           allowed degrees
     attention_dp, kvp            allowed degrees of serving layouts
     microbatch                   allowed micro-batch sizes
+    modes                        allowed ways of serving; prefill and decode pools are searched only where this names them
     recompute, zero_stages       allowed memory choices
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     system                       only what this published planner searches
@@ -305,6 +313,7 @@ class Search:
     ep: tuple[PositiveInt, ...] = ()
     attention_dp: tuple[PositiveInt, ...] = ()
     kvp: tuple[PositiveInt, ...] = ()
+    modes: Annotated[tuple[ServingMode, ...], Len(1)] = (ServingMode.AGGREGATED,)
     microbatch: tuple[PositiveInt, ...] = ()
     recompute: tuple[Recompute, ...] = ()
     zero_stages: tuple[NonNegativeInt, ...] = ()

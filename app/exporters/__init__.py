@@ -13,7 +13,7 @@ from app.exporters.export import Export
 from app.exporters.launchable import require_launchable
 from app.exporters.megatron_lm import export_megatron_lm
 from app.exporters.torchtitan import export_torchtitan
-from app.exporters.vllm import export_vllm
+from app.exporters.vllm_pools import export_vllm_plan
 from costmodels.errors import ExportError
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest
@@ -25,7 +25,7 @@ LAUNCHERS: Mapping[str, Callable[[Plan, PlanRequest], Export]] = MappingProxyTyp
         Launcher.MEGATRON_LM.value: export_megatron_lm,
         Launcher.DEEPSPEED.value: export_deepspeed,
         Launcher.TORCHTITAN.value: export_torchtitan,
-        Launcher.VLLM.value: export_vllm,
+        Launcher.VLLM.value: export_vllm_plan,
     }
 )
 """The exporter of each launcher by the name users give it."""

@@ -44,7 +44,7 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
     if not plan.feasible:
         message = None if plan.reason is None else plan.reason.message
         raise ExportError("an infeasible answer has nothing to launch", given=message)
-    asked = replace(request, search=Search(space=Space.LAUNCHABLE, launcher=launcher))
+    asked = replace(request, search=Search(space=Space.LAUNCHABLE, launcher=launcher, modes=request.search.modes))
     broken = [v for v in check(with_one_recompute_mode(plan), asked) if v.rule not in _ABOUT_FIGURES]
     if broken:
         listed = "; ".join(str(violation) for violation in broken)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 
 from app.exporters.command import ShellVariable, Words, command_text, flag
 from app.exporters.export import Export
@@ -19,16 +20,30 @@ from solver.plan import Plan
 from solver.request import EmpiricalLength, FixedLength, Launcher, Length, PlanRequest, ServingWorkload, TraceArrivals
 
 VERSION = "0.33.0"
+Environment = tuple[tuple[str, str], ...]
+
 PORT = 8000
 """vLLM's own default of --port."""
 
 
 def export_vllm(plan: Plan, request: PlanRequest) -> Export:
-    """Flags of the layout, the scheduler and memory."""
+    """Flags of the layout, the scheduler and memory of workers that do both phases."""
+    require_vllm(request)
+    together = replicas_share_a_server(plan, request)
+    return Export(
+        launcher=Launcher.VLLM,
+        version=VERSION,
+        command=serve_command(plan, request, together=together, port=PORT),
+        assumptions=_assumptions(plan, request, together=together),
+    )
+
+
+def serve_command(
+    plan: Plan, request: PlanRequest, *, together: bool, port: int, more: Sequence[Words] = (), environment: Environment = ()
+) -> str:
+    """One ``vllm serve`` command, of a replica or of all ``together``."""
     workload, layout, axes = request.workload, plan.serving, plan.axes
     assert isinstance(workload, ServingWorkload) and layout is not None and axes is not None
-    _require_vllm(request)
-    together = replicas_share_a_server(plan, request)
     parts = [
         ("vllm", "serve", f"./{plan.model}"),
         flag("tensor-parallel-size", axes.tp * axes.kvp),
@@ -42,17 +57,14 @@ def export_vllm(plan: Plan, request: PlanRequest) -> Export:
         flag("gpu-memory-utilization", memory_utilisation(plan, request)),
         *_precision_words(workload),
         flag("enable-chunked-prefill"),
-        flag("port", PORT),
+        flag("port", port),
+        *more,
     ]
-    return Export(
-        launcher=Launcher.VLLM,
-        version=VERSION,
-        command=command_text(environment=_environment(plan, request), parts=parts),
-        assumptions=_assumptions(plan, request, together=together),
-    )
+    return command_text(environment=(*environment, *_environment(plan, request)), parts=parts)
 
 
-def _require_vllm(request: PlanRequest) -> None:
+def require_vllm(request: PlanRequest) -> None:
+    """Refuse plans that were made for another engine; raises ExportError."""
     if request.search.engine is not ServingEngine.VLLM:
         raise ExportError(
             "the plan is for another engine",

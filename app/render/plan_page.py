@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from rich.console import Console, Group, RenderableType
@@ -72,8 +72,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     headline = Text("Feasible: ", style="bold green") + Text(_speed(plan, predicted), style="bold")
     parts: list[RenderableType] = [
         Group(headline, Text(certificate_in_words(plan, request)), Text(f"Space: {plan.certificate.space}", style="dim")),
-        Group(Text(f"Layout: {_layout(plan)}"), stage_table(plan)),
-        memory_bars(plan),
+        *_pools(plan),
     ]
     if plan.breakdown is not None:
         parts.append(_time(plan.breakdown))
@@ -119,6 +118,21 @@ _BETTER = {
     Objective.DEVICES: "needs fewer devices",
     Objective.COST: "costs less",
 }
+
+
+def _pools(plan: Plan) -> list[RenderableType]:
+    """Stages and memory of the plan; of the prefill pool first where there is one."""
+    name = "Layout" if plan.prefill is None else "Decode workers"
+    own: list[RenderableType] = [Group(Text(f"{name}: {_layout(plan)}"), stage_table(plan)), memory_bars(plan)]
+    pool = plan.prefill
+    if pool is None:
+        return own
+    said = (
+        f"Prefill workers: {axes(pool.axes)}; {counted(pool.workers, 'worker')}, {percent(pool.utilisation)} busy; at most "
+        f"{pool.max_num_batched_tokens:,} tokens a step; keys and values reach a decode worker in {seconds(pool.transfer_s)}"
+    )
+    view = replace(plan, stages=pool.stages)
+    return [Group(Text(said), stage_table(view)), memory_bars(view), *own]
 
 
 def _layout(plan: Plan) -> str:

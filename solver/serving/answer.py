@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodels.cluster import Device
 from costmodels.queueing.analytic import mean_kv_tokens
 from costmodels.queueing.statistics import Percentile
 from solver.plan import (
@@ -53,7 +54,8 @@ def feasible_plan(
 ) -> Plan:
     """The plan of a layout that keeps the promise."""
     layout = found.engine.layout
-    memory = _memory(found.measured)
+    memory = stage_memory_of(found.measured)
+    step_s = decode_stage_s(found.measured, evaluator)
     tokens_per_s = found.requests_per_s * evaluator.output.mean
     return Plan(
         kind="serving",
@@ -71,15 +73,15 @@ def feasible_plan(
             cost_per_million_tokens=_cost_per_million_tokens(found, tokens_per_s),
             bands=_bands(request, found),
         ),
-        axes=_axes(layout, found.replicas),
-        stages=_stages(found, evaluator),
+        axes=axes_of(layout, found.replicas),
+        stages=stages_of(found.measured, step_s, first_rank=layout.first_rank),
         serving=ServingLayout(
             replicas=found.replicas,
             max_num_seqs=found.measured.candidate.sequences,
             max_num_batched_tokens=found.measured.candidate.step_tokens,
             utilisation=found.measured.utilisation,
             prefill_time_s=evaluator.alone(found.engine, found.measured.candidate.step_tokens).ttft_s,
-            decode_step_s=float(_decode_stage_s(found, evaluator).sum()),
+            decode_step_s=float(step_s.sum()),
             mean_batch=found.measured.mean_batch,
         ),
         notes=tuple(notes),
@@ -151,6 +153,14 @@ def refusal_notes(refused: Sequence[Refused]) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def leftover_notes(request: PlanRequest, devices: int) -> tuple[str, ...]:
+    """Devices that a plan for all of them leaves idle: no replica fits on them."""
+    idle = request.cluster.n_devices - devices
+    if request.objective is not Objective.THROUGHPUT or idle == 0:
+        return ()
+    return (f"{idle} of {request.cluster.n_devices} devices are left over: no further worker of this plan fits on them",)
+
+
 def _names(layouts: Sequence[Layout]) -> str:
     """Layouts by the ranks of a stage, with their pipelines: "tp 1 with pp 2, 3, 4; tp 2 with pp 1"."""
     pipelines: dict[tuple[str, str], list[str]] = {}
@@ -166,7 +176,7 @@ def frontier(result: SearchResult, evaluator: Evaluator) -> tuple[FrontierPoint,
             summary=_summary(found),
             devices=found.devices,
             tokens_per_s=found.requests_per_s * evaluator.output.mean,
-            peak_memory_bytes=max(stage.total_bytes for stage in _memory(found.measured)),
+            peak_memory_bytes=max(stage.total_bytes for stage in stage_memory_of(found.measured)),
         )
         for found in (*([result.best] if result.best else []), *result.beaten)
     ]
@@ -187,12 +197,14 @@ def _figures(measured: Measured, lead: str) -> str:
     return f"{lead}: P95 TTFT {measured.ttft.value * 1e3:.0f} ms, P95 TPOT {measured.tpot.value * 1e3:.1f} ms"
 
 
-def _axes(layout: Layout, replicas: int) -> Axes:
+def axes_of(layout: Layout, replicas: int) -> Axes:
+    """Degrees of replicas of a layout."""
     grid = layout.grid
     return Axes(dp=replicas, tp=grid.tp, pp=layout.pp, ep=grid.ep, attention_dp=grid.attention_dp, kvp=grid.kvp)
 
 
-def _memory(measured: Measured) -> list[StageMemory]:
+def stage_memory_of(measured: Measured) -> list[StageMemory]:
+    """Memory of each stage's fullest device."""
     candidate = measured.candidate
     engine = candidate.engine
     return [
@@ -200,40 +212,40 @@ def _memory(measured: Measured) -> list[StageMemory]:
     ]
 
 
-def _stages(found: Found, evaluator: Evaluator) -> tuple[Stage, ...]:
-    layout = found.engine.layout
-    times = _decode_stage_s(found, evaluator)
-    memory = _memory(found.measured)
+def stages_of(measured: Measured, times_s: np.ndarray, *, first_rank: int) -> tuple[Stage, ...]:
+    """Stages of a measured engine whose replicas start at a rank, each with its steady time."""
+    engine, replicas = measured.candidate.engine, measured.share.replicas
+    memory = stage_memory_of(measured)
     return tuple(
         Stage(
             blocks=spans,
-            devices=_devices(layout, found.replicas, index),
-            axes=_axes(layout, found.replicas),
+            devices=_devices(engine.layout, replicas, index, first_rank),
+            axes=axes_of(engine.layout, replicas),
             recompute=Recompute.NONE,
             zero_stage=0,
-            time_s=float(times[index]),
+            time_s=float(times_s[index]),
             extra_s=0.0,
             in_flight=1,
             memory=memory[index],
         )
-        for index, spans in enumerate(found.engine.spans)
+        for index, spans in enumerate(engine.spans)
     )
 
 
-def _devices(layout: Layout, replicas: int, stage: int) -> tuple[DeviceRange, ...]:
+def _devices(layout: Layout, replicas: int, stage: int, first_rank: int) -> tuple[DeviceRange, ...]:
     """Ranks of one stage in every replica; replicas of one stage lie next to each other and make one range."""
-    if layout.pp == 1:
-        return (DeviceRange(layout.first_rank, replicas * layout.grid.ranks),)
     ranks = layout.grid.ranks
-    firsts = (layout.first_rank + replica * layout.devices + stage * ranks for replica in range(replicas))
+    if layout.pp == 1:
+        return (DeviceRange(first_rank, replicas * ranks),)
+    firsts = (first_rank + replica * layout.devices + stage * ranks for replica in range(replicas))
     return tuple(DeviceRange(first, ranks) for first in firsts)
 
 
-def _decode_stage_s(found: Found, evaluator: Evaluator) -> np.ndarray:
+def decode_stage_s(measured: Measured, evaluator: Evaluator) -> np.ndarray:
     """[stage] time of a decode step at the mean batch."""
-    engine = found.engine
-    batch = max(1.0, found.measured.mean_batch / engine.layout.pp)
-    kv_tokens = mean_kv_tokens(evaluator.traffic.load_of(found.measured.share))
+    engine = measured.candidate.engine
+    batch = max(1.0, measured.mean_batch / engine.layout.pp)
+    kv_tokens = mean_kv_tokens(evaluator.traffic.load_of(measured.share))
     return np.asarray(engine.times.decode_step_s(np.array([batch]), kv_tokens)[:, 0])
 
 
@@ -243,11 +255,16 @@ def _cost_per_million_tokens(found: Found, tokens_per_s: float) -> float | None:
 
 
 def _bands(request: PlanRequest, found: Found) -> dict[str, Band]:
+    devices = (found.engine.layout.group.node.device,)
+    return percentile_bands(request, devices, ttft=found.measured.ttft, tpot=found.measured.tpot)
+
+
+def percentile_bands(request: PlanRequest, devices: Sequence[Device], *, ttft: Percentile, tpot: Percentile) -> dict[str, Band]:
     """Confidence limits of the simulation, widened by the worst 95th-percentile error of the kernels used."""
-    error, basis = worst_error(request, found.engine.layout.group.node.device)
+    error, basis = max(worst_error(request, device) for device in devices)
     basis = f"90% confidence interval of the simulation, step times within {error:.0%} ({basis})"
 
     def band(percentile: Percentile) -> Band:
         return Band(max(0.0, percentile.low * (1.0 - error)), percentile.high * (1.0 + error), basis)
 
-    return {"ttft_p95_s": band(found.measured.ttft), "tpot_p95_s": band(found.measured.tpot)}
+    return {"ttft_p95_s": band(ttft), "tpot_p95_s": band(tpot)}

@@ -197,7 +197,7 @@ class Evaluator:
         self, candidate: Candidate, share: Share, *, requests: int, targets: Targets = NO_TARGETS
     ) -> list[SimulationResult]:
         """One attention group of a replica under its share of a load; under a trace every one."""
-        self._count_simulation()
+        self.count_simulation()
         share = _of_a_group(candidate, share)
         times, limits = candidate.engine.times, candidate.limits
         streams = self.traffic.streams(share, requests)
@@ -212,7 +212,7 @@ class Evaluator:
         """Requests per second of an engine that always has requests waiting."""
         key = candidate.key
         if key not in self._capacity:
-            self._count_simulation()
+            self.count_simulation()
             (stream,) = self.traffic.streams(Share(1.0), _SATURATED_REQUESTS)
             result = simulate_closed_loop(
                 candidate.engine.times, stream, candidate.limits, concurrency=2 * candidate.sequences, window=Window(0.0, 0.0)
@@ -249,7 +249,8 @@ class Evaluator:
     def _run(self, candidate: Candidate, share: Share, targets: Targets, requests: int) -> SimulationResult:
         return pooled(self.simulations_of(candidate, share, requests=requests, targets=targets))
 
-    def _count_simulation(self) -> None:
+    def count_simulation(self) -> None:
+        """Note a simulation that is about to run; raises SearchStoppedError when the stopping rule is met."""
         if self.stop():
             raise SearchStoppedError
         self.simulations += 1

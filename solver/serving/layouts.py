@@ -14,7 +14,17 @@ from costmodels.tensor_parallel import RankGrid, divides
 from costmodels.units import DType
 from solver.graph import ModelGraph
 from solver.plan import LayerSpan
-from solver.request import ClosedArrivals, Launcher, Objective, PlanRequest, Search, ServingWorkload, Space
+from solver.request import (
+    ClosedArrivals,
+    Launcher,
+    Objective,
+    PlanRequest,
+    PoissonArrivals,
+    Search,
+    ServingMode,
+    ServingWorkload,
+    Space,
+)
 from solver.serving.engine_rules import runs, served_shape
 
 PIPELINE_DEGREES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
@@ -158,6 +168,8 @@ def require_servable(request: PlanRequest) -> None:
             given=request.objective.value,
             allowed=f"{Objective.DEVICES.value}, {Objective.COST.value}",
         )
+    if ServingMode.DISAGGREGATED in request.search.modes:
+        _require_poolable(request)
     _require_serving_search(request.search)
     if not request.model.is_chain:
         raise ModelError("only models whose blocks form a chain can be served", given=request.model.name)
@@ -168,6 +180,24 @@ def require_servable(request: PlanRequest) -> None:
                     "only causal attention can generate token by token",
                     given=f"{block.name}/{operator.name}: full",
                 )
+
+
+def _require_poolable(request: PlanRequest) -> None:
+    """Refuse what prefill and decode pools are not searched for."""
+    assert isinstance(request.workload, ServingWorkload)
+    arrivals = request.workload.arrivals
+    if isinstance(arrivals, ClosedArrivals):
+        raise WorkloadError(
+            "clients in a closed loop are not simulated over prefill and decode pools",
+            given=arrivals.process,
+            allowed="poisson, gamma, trace; or search.modes [aggregated]",
+        )
+    if request.objective is Objective.THROUGHPUT and not isinstance(arrivals, PoissonArrivals):
+        raise WorkloadError(
+            "the goodput of prefill and decode pools is searched for Poisson arrivals only",
+            given=arrivals.process,
+            allowed="poisson; or search.modes [aggregated]; or another objective",
+        )
 
 
 def _require_serving_search(search: Search) -> None:

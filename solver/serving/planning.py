@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from costmodels.errors import WorkloadError
 from solver.control import OnProgress, Stop, never_stop
 from solver.plan import Plan, Reason, SearchStats, unfinished_search
-from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.request import Objective, PlanRequest, ServingMode, ServingWorkload
 from solver.serving.answer import (
     feasible_plan,
     frontier,
     infeasible_plan,
+    leftover_notes,
     refusal_notes,
     runners_up,
     searched_certificate,
 )
 from solver.serving.cheapest import cheapest
+from solver.serving.disaggregated import PairResult, PairSearch
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Evaluator
 from solver.serving.goodput import largest_goodput
 from solver.serving.layouts import layouts, require_servable
+from solver.serving.pair_answer import pair_certificate, pair_objective, pair_plan, pair_runner_up
 from solver.serving.question import Question, SearchResult
 from solver.serving.reasons import no_layout, why_infeasible
+
+_SHOWN_PAIRS = 5
 
 
 def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -48,25 +54,68 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
         unit_cost=_price if request.objective is Objective.COST else _one,
         progress=progress,
     )
-    by_goodput = request.objective is Objective.THROUGHPUT
-    result = largest_goodput(question) if by_goodput else cheapest(question)
+    modes = request.search.modes
+    result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()
+    pairs = _search_pairs(request, question, result) if ServingMode.DISAGGREGATED in modes else PairResult()
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
     evaluator.stop = never_stop
+    stats, notes = _stats(result, evaluator, pairs), refusal_notes(result.refused)
+    if pairs.best is not None and _is_enough(request, question, pairs.best.load):
+        return _pair_plan(request, question, pairs, result, stats)
     found = result.best
-    if result.stopped and (found is None or (by_goodput and found.load < question.load)):
-        return infeasible_plan(request, _unfinished(result), _stats(result, evaluator))
-    notes = refusal_notes(result.refused)
-    if found is None or (by_goodput and found.load < question.load):
-        return infeasible_plan(request, why_infeasible(question), _stats(result, evaluator), notes)
+    if found is None or not _is_enough(request, question, found.load):
+        if result.stopped or pairs.stopped:
+            return infeasible_plan(request, _unfinished(result), stats)
+        return infeasible_plan(request, why_infeasible(question), stats, notes)
+    bound = min(result.bound, pairs.bound) if pairs.stopped else result.bound
     plan = feasible_plan(
         request,
         found,
         evaluator=evaluator,
-        certificate=searched_certificate(request, found, result.bound),
-        stats=_stats(result, evaluator),
-        notes=notes,
+        certificate=searched_certificate(request, found, bound),
+        stats=stats,
+        notes=(*notes, *leftover_notes(request, found.devices)),
     )
     return replace(plan, runners_up=runners_up(request, result), frontier=frontier(result, evaluator))
+
+
+def _search(request: PlanRequest, question: Question) -> SearchResult:
+    return largest_goodput(question) if request.objective is Objective.THROUGHPUT else cheapest(question)
+
+
+def _search_pairs(request: PlanRequest, question: Question, aggregated: SearchResult) -> PairResult:
+    """Pairs of pools that are better than the best aggregated plan; of equals that one stays."""
+    search = PairSearch(request, question, stop=question.evaluator.stop)
+    best = aggregated.best
+    if request.objective is Objective.THROUGHPUT:
+        found = search.largest_goodput(above=0.0 if best is None else best.load)
+    else:
+        found = search.cheapest(below=math.inf if best is None else question.cost(best.engine, best.replicas))
+    question.evaluator.simulations += search.simulations
+    return found
+
+
+def _is_enough(request: PlanRequest, question: Question, load: float) -> bool:
+    """Whether a load that is kept is the one asked for: of goodput, at least that."""
+    return request.objective is not Objective.THROUGHPUT or load >= question.load
+
+
+def _pair_plan(request: PlanRequest, question: Question, pairs: PairResult, result: SearchResult, stats: SearchStats) -> Plan:
+    assert pairs.best is not None
+    bound = min(pair_objective(request, pairs.best), result.bound) if result.stopped else pair_objective(request, pairs.best)
+    if pairs.stopped:
+        bound = 0.0
+    plan = pair_plan(
+        request,
+        pairs.best,
+        evaluator=question.evaluator,
+        certificate=pair_certificate(request, pairs.best, bound),
+        stats=stats,
+        notes=(*refusal_notes(result.refused), *leftover_notes(request, pairs.best.pair.devices)),
+    )
+    missed = [pair_runner_up(request, pair, "misses the targets") for pair in pairs.missed[-_SHOWN_PAIRS:]]
+    beaten = runners_up(request, replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])]))
+    return replace(plan, runners_up=(*missed, *beaten)[:_SHOWN_PAIRS])
 
 
 def _unfinished(result: SearchResult) -> Reason:
@@ -77,8 +126,9 @@ def _unfinished(result: SearchResult) -> Reason:
     )
 
 
-def _stats(result: SearchResult, evaluator: Evaluator) -> SearchStats:
-    return SearchStats(candidates=result.considered, evaluated=evaluator.simulations, seconds=0.0)
+def _stats(result: SearchResult, evaluator: Evaluator, pairs: PairResult | None = None) -> SearchStats:
+    considered = result.considered + (0 if pairs is None else pairs.considered)
+    return SearchStats(candidates=considered, evaluated=evaluator.simulations, seconds=0.0)
 
 
 def _one(_: Engine) -> float:

@@ -48,9 +48,14 @@ def given_candidate(request: PlanRequest, plan: Plan) -> tuple[Evaluator, Candid
     """
     require_servable(request)
     assert isinstance(request.workload, ServingWorkload)
+    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    return evaluator, *candidate_of(request, plan, evaluator)
+
+
+def candidate_of(request: PlanRequest, plan: Plan, evaluator: Evaluator) -> tuple[Candidate, Share]:
+    """The engine and batch limits of a plan's replicas, and their share of the evaluator's load."""
     layout, replicas = _layout(request, plan)
     assert plan.serving is not None
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     builder = EngineBuilder(
         request,
         sequence_tokens=evaluator.longest_request,
@@ -58,7 +63,7 @@ def given_candidate(request: PlanRequest, plan: Plan) -> tuple[Evaluator, Candid
         sequences=plan.serving.max_num_seqs,
     )
     candidate = Candidate(builder.engine(layout), plan.serving.max_num_batched_tokens, plan.serving.max_num_seqs)
-    return evaluator, candidate, Share(evaluator.traffic.load, replicas)
+    return candidate, Share(evaluator.traffic.load, replicas)
 
 
 def _question(engine: Engine, evaluator: Evaluator, replicas: int) -> Question:

@@ -114,13 +114,10 @@ def usable_candidates(evaluator: Evaluator, engine: Engine) -> list[Candidate] |
     candidates = evaluator.candidates(engine)
     if not candidates:
         return Refused(engine, Cause.MEMORY, "weights and the cache of the longest request do not fit in memory")
-    alone = {candidate.step_tokens: evaluator.alone(engine, candidate.step_tokens) for candidate in candidates}
+    alone = {step: evaluator.alone(engine, step) for step in dict.fromkeys(c.step_tokens for c in candidates)}
     targets = evaluator.targets
-    usable = [
-        candidate
-        for candidate in candidates
-        if alone[candidate.step_tokens].ttft_s <= targets.ttft_s and alone[candidate.step_tokens].tpot_s <= targets.tpot_s
-    ]
+    in_time = {step for step, seen in alone.items() if seen.ttft_s <= targets.ttft_s and seen.tpot_s <= targets.tpot_s}
+    usable = [candidate for candidate in candidates if candidate.step_tokens in in_time]
     if usable:
         return usable
     ttft_ms, tpot_ms = 1e3 * min(a.ttft_s for a in alone.values()), 1e3 * min(a.tpot_s for a in alone.values())

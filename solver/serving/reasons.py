@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from costmodels.queueing.statistics import Percentile
 from solver.plan import Reason
 from solver.request import PlanRequest
 from solver.serving.engine import Engine
@@ -67,11 +68,16 @@ def memory_shortfall(engine: Engine, *, step_tokens: int, sequences: int, tokens
 
 def missed_targets(evaluator: Evaluator, measured: Measured) -> Reason:
     """Which target a simulated layout misses by most."""
+    return missed_figures(evaluator, ttft=measured.ttft, tpot=measured.tpot, utilisation=measured.utilisation)
+
+
+def missed_figures(evaluator: Evaluator, *, ttft: Percentile, tpot: Percentile, utilisation: float) -> Reason:
+    """Which target simulated figures miss by most."""
     targets = evaluator.targets
     figures = (
-        ("p95_ttft", "P95 TTFT", measured.ttft.value, measured.ttft.high, targets.ttft_s),
-        ("p95_tpot", "P95 TPOT", measured.tpot.value, measured.tpot.high, targets.tpot_s),
-        ("utilisation", "", measured.utilisation, measured.utilisation, 1.0),
+        ("p95_ttft", "P95 TTFT", ttft.value, ttft.high, targets.ttft_s),
+        ("p95_tpot", "P95 TPOT", tpot.value, tpot.high, targets.tpot_s),
+        ("utilisation", "", utilisation, utilisation, 1.0),
     )
     constraint, name, value, high, target = max(figures, key=lambda figure: figure[3] / figure[4])
     remedies = ("lower the arrival rate", "add replicas", "relax the target")

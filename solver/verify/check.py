@@ -10,8 +10,8 @@ from solver.verify.answer import answer_violations
 from solver.verify.layout import layout_violations
 from solver.verify.memory import memory_violations
 from solver.verify.numbers import number_violations
+from solver.verify.pools import serving_violations
 from solver.verify.restrictions import restriction_violations
-from solver.verify.serving import serving_violations
 from solver.verify.sharding import sharding_violations
 from solver.verify.times import time_violations
 from solver.verify.violation import Violation

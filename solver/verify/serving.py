@@ -21,6 +21,7 @@ from solver.request import (
     Length,
     LognormalLength,
     PlanRequest,
+    ServingMode,
     ServingWorkload,
     Space,
     TraceArrivals,
@@ -39,19 +40,33 @@ EXPERTS, EXPERT_FFN = "experts", "expert_ffn"
 _SPLIT_DIMS = (HEADS, "ffn", "shared_ffn", "ssm_heads", "ssm_inner", "vocab")
 
 
-def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
-    """Every rule of a serving plan."""
-    shape = (*layer_violations(plan, request), *_device_violations(plan, request), *_division_violations(plan, request))
-    yield from shape
-    if shape:
-        return
+def pool_shape_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Layers, devices and degrees of a plan's replicas."""
+    yield from layer_violations(plan, request)
+    yield from _device_violations(plan, request)
+    yield from _division_violations(plan, request)
+
+
+def pool_memory_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Restrictions of the search, and memory of a plan's replicas."""
     yield from _restriction_violations(plan, request)
     for index, stage in enumerate(plan.stages):
         yield from _weight_violations(plan, request, stage, f"plan.stages[{index}]")
         yield from _kv_violations(plan, request, stage, f"plan.stages[{index}]")
         yield from capacity_violations(request, stage, f"plan.stages[{index}]")
+
+
+def aggregated_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Every rule of a serving plan whose workers do both phases."""
+    shape = tuple(pool_shape_violations(plan, request))
+    yield from shape
+    if shape:
+        return
+    if ServingMode.AGGREGATED not in request.search.modes:
+        yield Violation(Rule.SEARCH, "plan.prefill", "missing, the request allows disaggregated plans only")
+    yield from pool_memory_violations(plan, request)
     yield from peak_violations(plan)
-    yield from _load_violations(plan, request)
+    yield from load_violations(plan, request)
     yield from cost_violations(plan, request)
     yield from band_violations(plan)
 
@@ -239,15 +254,15 @@ def _kv_violations(plan: Plan, request: PlanRequest, stage: Stage, where: str) -
     """The cache holds one whole request, and the mean batch at its mean length (prompt and half the output)."""
     workload, layout = request.workload, plan.serving
     assert isinstance(workload, ServingWorkload) and layout is not None
-    prompt, output = _mean_lengths(workload)
+    prompt, output = mean_lengths(workload)
     tokens = max(prompt + output, layout.mean_batch * (prompt + output / 2))
-    needed = tokens * _kv_bytes_per_token(plan, request, stage)
+    needed = tokens * kv_bytes_per_token(plan, request, stage)
     if not at_most(needed, stage.memory.kv_cache_bytes):
         given = f"{stage.memory.kv_cache_bytes} bytes claimed; {tokens:.0f} tokens at once take {needed}"
         yield Violation(Rule.KV_CACHE, f"{where}.memory", given)
 
 
-def _kv_bytes_per_token(plan: Plan, request: PlanRequest, stage: Stage) -> float:
+def kv_bytes_per_token(plan: Plan, request: PlanRequest, stage: Stage) -> float:
     """Keys and values of one token in all attention operators of the stage, on one rank."""
     workload = request.workload
     assert isinstance(workload, ServingWorkload)
@@ -270,7 +285,7 @@ def _kv_bytes_per_token(plan: Plan, request: PlanRequest, stage: Stage) -> float
     return elements * dtype.size_bytes / axes.kvp
 
 
-def _mean_lengths(workload: ServingWorkload) -> tuple[float, float]:
+def mean_lengths(workload: ServingWorkload) -> tuple[float, float]:
     """Mean prompt and output in tokens."""
     if isinstance(workload.arrivals, TraceArrivals):
         return fmean(workload.arrivals.prompt_tokens), fmean(workload.arrivals.output_tokens)
@@ -288,7 +303,8 @@ def _mean(length: Length) -> float:
             return length.mean
 
 
-def _load_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+def load_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Load below what the workers keep up with, and percentiles within the targets."""
     layout, predicted, slo = plan.serving, plan.predicted, request.slo
     assert layout is not None and predicted is not None
     assert isinstance(request.workload, ServingWorkload)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from app.exporters import export
 from app.exporters.vllm import memory_utilisation
 from costmodels.errors import ExportError
 from costmodels.units import DType
-from solver.request import LognormalLength
+from solver.plan import Plan, PrefillPool
+from solver.request import LognormalLength, PlanRequest, ServingMode
 from tests.app.exporters.plans import arguments, flags, serving
 from tests.app.exporters.real_tools import ask
 
@@ -108,3 +110,41 @@ def test_vllm_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None:
         assert scheduler == (64, 8192, 4500)
     assert (answers[2]["quantization"], answers[2]["cache_dtype"]) == ("fp8", "fp8")
     assert "divisible" in answers[-1]["error"]
+
+
+def pooled(*, prefill_tp: int = 2, decode_tp: int = 4, decode_pp: int = 1) -> tuple[Plan, PlanRequest]:
+    """Two prefill workers beside two decode workers."""
+    plan, request = serving(replicas=2, tp=decode_tp, pp=decode_pp, nodes=3)
+    pool, _ = serving(replicas=2, tp=prefill_tp, nodes=3)
+    assert pool.axes is not None
+    first = plan.devices
+    stages = tuple(
+        replace(stage, devices=tuple(replace(devices, first=devices.first + first) for devices in stage.devices))
+        for stage in pool.stages
+    )
+    prefill = PrefillPool(2, pool.axes, stages, 256, 8192, 0.5, 1.0)
+    devices = plan.devices + pool.devices
+    certificate = replace(plan.certificate, objective=float(devices))
+    plan = replace(plan, prefill=prefill, devices=devices, certificate=certificate)
+    return plan, replace(request, search=replace(request.search, modes=(ServingMode.DISAGGREGATED,)))
+
+
+def test_pools_are_a_server_of_each_kind() -> None:
+    found = export(*pooled(), "vllm")
+    assert set(found.files) == {"prefill.sh", "decode.sh"}
+    for name, tp, tokens in (("prefill.sh", 2, 8192), ("decode.sh", 4, 8192)):
+        words = shlex.split(found.files[name].replace("\\\n", " "), comments=True)
+        assert words[words.index("--tensor-parallel-size") + 1] == str(tp)
+        assert words[words.index("--max-num-batched-tokens") + 1] == str(tokens)
+        transfer = json.loads(words[words.index("--kv-transfer-config") + 1])
+        assert transfer == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    assert any("one prefill server of 2" in said for said in found.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"decode_pp": 2}, "tensor-parallel servers only"), ({"prefill_tp": 4, "decode_tp": 2}, "multiple of the prefill")],
+)
+def test_pools_that_vllm_can_not_connect_are_refused(change: dict[str, int], message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        export(*pooled(**change), "vllm")

@@ -1,0 +1,89 @@
+"""vLLM with a pool of prefill and a pool of decode servers: one command each, keys and values through the NixlConnector.
+
+Rules are those of vllm/distributed/kv_transfer (NixlConnector) and of its documentation of disaggregated prefilling.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from app.exporters.command import flag
+from app.exporters.export import Export
+from app.exporters.vllm import PORT, VERSION, export_vllm, serve_command
+from costmodels.errors import ExportError
+from solver.plan import Axes, Plan, PrefillPool
+from solver.request import Launcher, PlanRequest, ServingWorkload
+
+PREFILL_FILE, DECODE_FILE = "prefill.sh", "decode.sh"
+SIDE_CHANNEL_PORT = 5600
+"""vLLM's own default of VLLM_NIXL_SIDE_CHANNEL_PORT."""
+
+_CONNECTOR = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
+
+
+def export_vllm_plan(plan: Plan, request: PlanRequest) -> Export:
+    """Commands of one kind of worker, or of a prefill and a decode server."""
+    return export_vllm(plan, request) if plan.prefill is None else export_pools(plan, plan.prefill, request)
+
+
+def export_pools(plan: Plan, pool: PrefillPool, request: PlanRequest) -> Export:
+    """A script for a server of each pool; raises ExportError for layouts between which vLLM moves no cache."""
+    assert plan.axes is not None and plan.serving is not None and isinstance(request.workload, ServingWorkload)
+    _require_connectable(pool.axes, plan.axes)
+    limits = {"max_num_seqs": pool.max_num_seqs, "max_num_batched_tokens": pool.max_num_batched_tokens}
+    prefill = replace(
+        plan, axes=pool.axes, stages=pool.stages, serving=replace(plan.serving, replicas=1, **limits), prefill=None
+    )
+    decode = replace(plan, serving=replace(plan.serving, replicas=1), prefill=None)
+    connector = (flag("kv-transfer-config", _CONNECTOR),)
+    commands = {
+        name: serve_command(
+            view,
+            request,
+            together=False,
+            port=PORT + index,
+            more=connector,
+            environment=(("VLLM_NIXL_SIDE_CHANNEL_PORT", str(SIDE_CHANNEL_PORT + index)),),
+        )
+        for index, (name, view) in enumerate(((PREFILL_FILE, prefill), (DECODE_FILE, decode)))
+    }
+    return Export(
+        launcher=Launcher.VLLM,
+        version=VERSION,
+        command=f"bash {PREFILL_FILE} & bash {DECODE_FILE} & wait",
+        files={name: f"#!/bin/bash\n{command}\n" for name, command in commands.items()},
+        assumptions=_assumptions(plan, pool),
+    )
+
+
+def _require_connectable(prefill: Axes, decode: Axes) -> None:
+    """The NixlConnector moves caches between tensor-parallel servers whose degrees divide, prefill's being the smaller."""
+    for name, axes in (("prefill", prefill), ("decode", decode)):
+        others = {"pp": axes.pp, "attention_dp": axes.attention_dp, "kvp": axes.kvp}
+        used = [f"{axis} {degree}" for axis, degree in others.items() if degree > 1]
+        if used:
+            raise ExportError(
+                "vLLM's NixlConnector moves caches between tensor-parallel servers only",
+                given=f"{name} workers with {', '.join(used)}",
+                remedy="plan with search.pp [1], search.attention_dp [1] and search.kvp [1]",
+            )
+    if decode.tp % prefill.tp:
+        raise ExportError(
+            "vLLM's NixlConnector wants decode servers whose tp is a multiple of the prefill servers'",
+            given=f"prefill tp {prefill.tp}, decode tp {decode.tp}",
+            remedy="restrict search.tp",
+        )
+
+
+def _assumptions(plan: Plan, pool: PrefillPool) -> tuple[str, ...]:
+    assert plan.serving is not None and plan.axes is not None
+    return (
+        f"./{plan.model} stands for the directory or the Hugging Face name of the checkpoint",
+        f"{PREFILL_FILE} is one prefill server of {pool.workers}, on {pool.axes.tp} devices, {DECODE_FILE} one decode server "
+        f"of {plan.serving.replicas}, on {plan.axes.tp}: start each so many times, on devices (CUDA_VISIBLE_DEVICES) and ports "
+        "of its own; VLLM_NIXL_SIDE_CHANNEL_PORT differs between the servers of a host, VLLM_NIXL_SIDE_CHANNEL_HOST is the "
+        "host's address",
+        "a proxy in front sends each request to a prefill server for one token, then to a decode server, both drawn evenly "
+        "(vLLM has an example, tests/v1/kv_connector/nixl_integration/toy_proxy_server.py)",
+    )

@@ -1,0 +1,240 @@
+"""The best pair of pools: prefill workers and decode workers, layouts and device types of each, and the ratio of the two.
+
+Exact in its space, by cost from below: each phase by itself gives the fewest workers of each engine that it can do with, and
+pairs are simulated together in order of their cost until one keeps the promise. Two assumptions, stated in the certificate:
+that fewer workers, or a higher load, are never better, and that decode workers which miss their targets when requests come
+as they do to the whole system miss them behind prefill workers too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+from solver.control import Stop
+from solver.request import PlanRequest
+from solver.serving.engine import Engine
+from solver.serving.evaluation import SearchStoppedError
+from solver.serving.goodput import RATE_GRID
+from solver.serving.phases import Phase, PhaseKind, phase
+from solver.serving.pools import MeasuredPair, PairSimulator, PoolPair, placed
+from solver.serving.question import Question
+
+
+@dataclass
+class PairResult:
+    """The best pair of pools, the proven bound of the objective, and pairs that missed at less cost."""
+
+    best: MeasuredPair | None = None
+    bound: float = math.inf
+    considered: int = 0
+    stopped: bool = False
+    missed: list[MeasuredPair] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Option:
+    """So many workers of an engine, and what they cost."""
+
+    engine: Engine
+    workers: int
+    cost: float
+
+
+class PairSearch:
+    """Searches pairs of pools for one question."""
+
+    def __init__(self, request: PlanRequest, question: Question, *, stop: Stop):
+        self._question = question
+        engines = list(question.engines)
+        self.simulator = PairSimulator(request.cluster, question.evaluator)
+        self.prefill = phase(PhaseKind.PREFILL, request, engines, load=question.load, stop=stop)
+        self.decode = phase(PhaseKind.DECODE, request, engines, load=question.load, stop=stop)
+
+    @property
+    def simulations(self) -> int:
+        """Simulations of single phases."""
+        return self.prefill.evaluator.simulations + self.decode.evaluator.simulations
+
+    def cheapest(self, *, below: float) -> PairResult:
+        """The cheapest pair whose cost is less than ``below``."""
+        result = PairResult()
+        try:
+            result.bound = self._floor(self.prefill) + self._floor(self.decode)
+            result.best = self._incumbent(below, result)
+            if result.best is not None:
+                below = self._cost(result.best.pair)
+            prefill = self._options(self.prefill, below - self._floor(self.decode))
+            decode = self._options(self.decode, below - min(p.cost for p in prefill)) if prefill else []
+            for cost, pairs in _levels(prefill, decode, below):
+                result.bound = cost
+                found = self._first_that_keeps(pairs, self._question.load, result)
+                if found is not None:
+                    result.best = found
+                    return result
+            result.bound = below
+        except SearchStoppedError:
+            result.stopped = True
+        return result
+
+    def largest_goodput(self, *, above: float) -> PairResult:
+        """The pair that keeps the promise at the highest load of the grid, if that is more than ``above``."""
+        result = PairResult(bound=above)
+        try:
+            capacities = [self._capacities(p) for p in (self.prefill, self.decode)]
+            splits = sorted(self._splits(*capacities), key=lambda split: (-split[0], split[1].engine.key, split[2].engine.key))
+            for ceiling, prefill, decode in splits:
+                best = above if result.best is None else result.best.load
+                if ceiling < best * RATE_GRID:
+                    break
+                self._raise(prefill, decode, _step(ceiling), best, result)
+            result.bound = above if result.best is None else result.best.load
+        except SearchStoppedError:
+            result.stopped = True
+            result.bound = math.inf
+        return result
+
+    def _cost(self, pair: PoolPair) -> float:
+        return sum(self._question.cost(m.candidate.engine, m.share.replicas) for m in (pair.prefill, pair.decode))
+
+    def _floor(self, of: Phase) -> float:
+        """Cost below which no engine of a phase keeps up with the load, by a bound that holds for every schedule."""
+        return min((self._question.cost(e, of.workers_at_least(e)) for e in of.engines if of.usable(e)), default=math.inf)
+
+    def _incumbent(self, below: float, result: PairResult) -> MeasuredPair | None:
+        """The pair of the engines that the analytic model thinks cheapest, with one worker more where that is not enough."""
+        chosen = []
+        for of in (self.prefill, self.decode):
+            engine = min(of.engines, key=lambda e: (self._expected_cost(of, e), e.key))
+            least = of.least_workers(engine, engine.layout.most_replicas)
+            if least is None:
+                return None
+            chosen.append((engine, least))
+        (prefill, p), (decode, d) = chosen
+        for more_p, more_d in ((0, 0), (1, 0), (0, 1), (1, 1)):
+            options = [
+                _Option(engine, workers, self._question.cost(engine, workers))
+                for engine, workers in ((prefill, p + more_p), (decode, d + more_d))
+            ]
+            if options[0].cost + options[1].cost < below:
+                found = self._first_that_keeps([(options[0], options[1])], self._question.load, result)
+                if found is not None:
+                    return found
+        return None
+
+    def _expected_cost(self, of: Phase, engine: Engine) -> float:
+        workers = of.expected_workers(engine)
+        return math.inf if workers is None else self._question.cost(engine, workers)
+
+    def _options(self, of: Phase, below: float) -> list[_Option]:
+        """From the fewest workers of each engine that the phase can do with to those that cost too much."""
+        options = []
+        for engine in of.engines:
+            unit = self._question.cost(engine, 1)
+            most = engine.layout.most_replicas
+            if below < math.inf:
+                most = min(most, math.ceil(below / unit) - 1)
+            least = of.least_workers(engine, most)
+            if least is not None:
+                options += [_Option(engine, workers, workers * unit) for workers in range(least, most + 1)]
+        return options
+
+    def _first_that_keeps(self, pairs: list[tuple[_Option, _Option]], load: float, result: PairResult) -> MeasuredPair | None:
+        """The first pair that keeps the promise, those with most room in each phase by itself tried first."""
+        candidates = []
+        for prefill, decode in pairs:
+            pair = self._pair(prefill, decode, load)
+            if pair is not None:
+                room = max(self.prefill.strain(pair.prefill), self.decode.strain(pair.decode))
+                candidates.append((room, prefill.engine.key, prefill.workers, decode.engine.key, pair))
+        for *_, pair in sorted(candidates, key=lambda entry: entry[:4]):
+            result.considered += 1
+            measured = self.simulator.measure(pair, load)
+            if measured.keeps:
+                return measured
+            result.missed.append(measured)
+        return None
+
+    def _pair(self, prefill: _Option, decode: _Option, load: float) -> PoolPair | None:
+        ranks = placed(prefill.engine.layout, prefill.workers, decode.engine.layout, decode.workers)
+        if ranks is None:
+            return None
+        chosen = self.prefill.choice(prefill.engine, prefill.workers, load)
+        answering = self.decode.choice(decode.engine, decode.workers, load)
+        if chosen is None or answering is None:
+            return None
+        return PoolPair(chosen, answering, *ranks)
+
+    def _capacities(self, of: Phase) -> list[tuple[Engine, float]]:
+        """The highest load of the grid that one worker of each engine keeps its phase's targets under."""
+        found = []
+        for engine in of.engines:
+            candidates = of.usable(engine)
+            if not candidates:
+                continue
+            high = _step(max(of.evaluator.rate_bound(candidate) for candidate in candidates)) + 1
+            low = high - math.ceil(math.log(1e3) / math.log(RATE_GRID))
+            if of.choice(engine, 1, RATE_GRID**low) is None:
+                continue
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if of.choice(engine, 1, RATE_GRID**middle) is not None else (low, middle)
+            found.append((engine, RATE_GRID**low))
+        return found
+
+    def _splits(
+        self, prefill: list[tuple[Engine, float]], decode: list[tuple[Engine, float]]
+    ) -> Iterator[tuple[float, _Option, _Option]]:
+        """Pairs that use the cluster as far as it goes, with the load that neither phase exceeds by itself."""
+        for (p, p_rate), (d, d_rate) in product(prefill, decode):
+            for p_workers in range(1, p.layout.most_replicas + 1):
+                fitting = [n for n in range(1, d.layout.most_replicas + 1) if placed(p.layout, p_workers, d.layout, n)]
+                if fitting:
+                    d_workers = fitting[-1]
+                    ceiling = min(p_workers * p_rate, d_workers * d_rate)
+                    yield ceiling, _Option(p, p_workers, 0.0), _Option(d, d_workers, 0.0)
+
+    def _raise(self, prefill: _Option, decode: _Option, step: int, best: float, result: PairResult) -> None:
+        """Look for the highest step that the pair keeps, downwards from its ceiling, as long as it beats the best."""
+        lowest = _step(best) + 1 if best > 0.0 else step - math.ceil(math.log(1e3) / math.log(RATE_GRID))
+        if step < lowest:
+            return
+        low = self._kept(prefill, decode, lowest, result)
+        if low is None:
+            return
+        high = step + 1
+        while high - lowest > 1:
+            middle = (lowest + high) // 2
+            kept = self._kept(prefill, decode, middle, result)
+            lowest, high, low = (lowest, middle, low) if kept is None else (middle, high, kept)
+        result.best = low
+
+    def _kept(self, prefill: _Option, decode: _Option, step: int, result: PairResult) -> MeasuredPair | None:
+        return self._first_that_keeps([(prefill, decode)], RATE_GRID**step, result)
+
+
+def _levels(
+    prefill: list[_Option], decode: list[_Option], below: float
+) -> Iterator[tuple[float, list[tuple[_Option, _Option]]]]:
+    """Pairs by their cost, cheapest first, as long as it is less than ``below``."""
+    by_cost = [_by_cost(options) for options in (prefill, decode)]
+    sums: dict[float, list[tuple[float, float]]] = {}
+    for p, d in product(*by_cost):
+        if p + d < below:
+            sums.setdefault(p + d, []).append((p, d))
+    for total in sorted(sums):
+        yield total, [pair for p, d in sums[total] for pair in product(by_cost[0][p], by_cost[1][d])]
+
+
+def _by_cost(options: list[_Option]) -> dict[float, list[_Option]]:
+    grouped: dict[float, list[_Option]] = {}
+    for option in options:
+        grouped.setdefault(option.cost, []).append(option)
+    return grouped
+
+
+def _step(rate_per_s: float) -> int:
+    """Last step of the rate grid that is not above a rate."""
+    return math.floor(math.log(rate_per_s) / math.log(RATE_GRID) + 1e-9)

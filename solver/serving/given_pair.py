@@ -1,0 +1,98 @@
+"""A plan of two pools as it was given: predicted anew, or simulated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from costmodels.queueing.disaggregated import DisaggregatedResult
+from solver.plan import Plan, PrefillPool, Reason, SearchStats
+from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.serving.answer import infeasible_plan
+from solver.serving.evaluation import Candidate, Evaluator
+from solver.serving.layouts import require_servable
+from solver.serving.pair_answer import pair_certificate, pair_plan
+from solver.serving.phases import PhaseKind, phase_evaluator
+from solver.serving.pools import MeasuredPair, PairSimulator, PoolPair
+from solver.serving.prediction import candidate_of
+from solver.serving.reasons import memory_shortfall, missed_figures
+from solver.serving.traffic import Share
+
+
+def predict_pair(request: PlanRequest, plan: Plan) -> Plan:
+    """The plan's pools with every figure predicted anew; infeasible, with the reason, when a pool does not fit in memory or
+    a target is missed. Objective throughput: figures are at the plan's own rate, or at the request's where that is missed.
+
+    Raises PlanFileError when the plan does not belong to the request.
+    """
+    given = GivenPair(request, plan)
+    stats = SearchStats(candidates=1, evaluated=1, seconds=0.0)
+    shortfall = given.memory_shortfall()
+    if shortfall is not None:
+        return infeasible_plan(request, shortfall, stats)
+    evaluator, loads = given.evaluator, [given.evaluator.traffic.load]
+    if request.objective is Objective.THROUGHPUT and plan.predicted is not None:
+        loads.insert(0, max(loads[0], plan.predicted.tokens_per_s / evaluator.output.mean))
+    found = given.measured(loads[0])
+    if not found.keeps and loads[-1] < loads[0]:
+        found = given.measured(loads[-1])
+    if not found.keeps:
+        busy = max(found.pair.prefill.utilisation, found.pair.decode.utilisation)
+        reason = missed_figures(evaluator, ttft=found.ttft, tpot=found.tpot, utilisation=busy)
+        return infeasible_plan(request, reason, stats)
+    certificate = pair_certificate(request, found, None)
+    return pair_plan(request, found, evaluator=evaluator, certificate=certificate, stats=stats, notes=())
+
+
+class GivenPair:
+    """The pools that a plan describes; raises PlanFileError when they are none of the request."""
+
+    def __init__(self, request: PlanRequest, plan: Plan):
+        require_servable(request)
+        assert isinstance(request.workload, ServingWorkload) and plan.prefill is not None
+        self._request = request
+        self.evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+        self._phases = {kind: phase_evaluator(kind, request) for kind in PhaseKind}
+        self._workers: dict[PhaseKind, tuple[Candidate, Share]] = {}
+        self._firsts: dict[PhaseKind, int] = {}
+        for kind, pool in ((PhaseKind.PREFILL, _prefill_plan(plan, plan.prefill)), (PhaseKind.DECODE, plan)):
+            self._workers[kind] = candidate_of(request, pool, self._phases[kind])
+            self._firsts[kind] = min(devices.first for stage in pool.stages for devices in stage.devices)
+
+    def memory_shortfall(self) -> Reason | None:
+        """What a pool lacks to hold its longest request; None where both hold theirs."""
+        for kind, (candidate, _) in self._workers.items():
+            longest = self._phases[kind].longest_request
+            if candidate.limits.kv_tokens < longest:
+                limits = {"step_tokens": candidate.step_tokens, "sequences": candidate.sequences}
+                return memory_shortfall(candidate.engine, **limits, tokens=longest)
+        return None
+
+    def measured(self, load: float) -> MeasuredPair:
+        """Both pools simulated together under a load."""
+        return PairSimulator(self._request.cluster, self.evaluator).measure(self._under(load), load)
+
+    def simulated(self) -> DisaggregatedResult:
+        """Both pools under the request's load, every request's times."""
+        load = self.evaluator.traffic.load
+        return PairSimulator(self._request.cluster, self.evaluator).run(self._under(load), load)
+
+    def _under(self, load: float) -> PoolPair:
+        """The pools, each measured by itself under a load."""
+        measured = [
+            self._phases[kind].measure_fully(candidate, replace(share, load=load))
+            for kind, (candidate, share) in self._workers.items()
+        ]
+        prefill, decode = measured
+        return PoolPair(prefill, decode, self._firsts[PhaseKind.PREFILL], self._firsts[PhaseKind.DECODE])
+
+
+def _prefill_plan(plan: Plan, pool: PrefillPool) -> Plan:
+    """The prefill pool as the plan of replicas that it is."""
+    assert plan.serving is not None
+    layout = replace(
+        plan.serving,
+        replicas=pool.workers,
+        max_num_seqs=pool.max_num_seqs,
+        max_num_batched_tokens=pool.max_num_batched_tokens,
+    )
+    return replace(plan, axes=pool.axes, stages=pool.stages, serving=layout, prefill=None)

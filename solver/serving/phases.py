@@ -1,0 +1,143 @@
+"""One phase of disaggregated serving by itself: which workers keep its part of the promise, and how many it takes.
+
+A prefill worker answers each prompt with one token; a decode worker is an engine whose prefix cache holds all of every prompt
+but its last token. Both are engines under workloads of their own, so what refuses and measures engines holds for them too.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from solver.control import Stop, never_stop
+from solver.request import FixedLength, PlanRequest, ServingWorkload, Slo, TraceArrivals
+from solver.serving.engine import Engine
+from solver.serving.evaluation import Candidate, Evaluator, Measured
+from solver.serving.question import Refused, expected_strain, measurements, ordering_candidate, usable_candidates
+from solver.serving.traffic import Share
+
+
+class PhaseKind(StrEnum):
+    """Computing prompts, or tokens after the first."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass
+class Phase:
+    """Workers of one phase under the whole load; remembers what it has found.
+
+    Each engine runs with the batch limits that, with so many workers, leave most room to the phase's targets.
+    """
+
+    kind: PhaseKind
+    evaluator: Evaluator
+    engines: list[Engine]
+    load: float
+    refused: list[Refused] = field(default_factory=list)
+    _usable: dict[object, list[Candidate]] = field(default_factory=dict)
+    _choices: dict[tuple[object, int, float], Measured | None] = field(default_factory=dict)
+
+    def usable(self, engine: Engine) -> list[Candidate]:
+        """Batch limits of an engine whose request alone meets the targets; empty where there are none."""
+        if engine.key not in self._usable:
+            found = usable_candidates(self.evaluator, engine)
+            if isinstance(found, Refused):
+                self.refused.append(found)
+                found = []
+            self._usable[engine.key] = _limits_of(self.kind, found)
+        return self._usable[engine.key]
+
+    def choice(self, engine: Engine, workers: int, load: float | None = None) -> Measured | None:
+        """The roomiest batch limits that keep the phase's targets with so many workers; None where none do."""
+        load = self.load if load is None else load
+        key = (engine.key, workers, load)
+        if key not in self._choices:
+            share = Share(load, workers)
+            keeping = [m for m in measurements(self.evaluator, self.usable(engine), share) if m.keeps]
+            self._choices[key] = min(keeping, key=lambda m: (self.strain(m), m.candidate.key), default=None)
+        return self._choices[key]
+
+    def least_workers(self, engine: Engine, most: int) -> int | None:
+        """Fewest workers of an engine that keep the phase's targets, at most ``most``; None where they do not."""
+        if not self.usable(engine) or most < 1:
+            return None
+        low, high = self.workers_at_least(engine), most
+        if low > high or not self._kept(engine, high):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._kept(engine, middle) else (middle + 1, high)
+        return low
+
+    def workers_at_least(self, engine: Engine) -> int:
+        """Workers below which the load outruns the phase, by a bound that holds for every schedule."""
+        bound = max(self.evaluator.rate_bound(candidate) for candidate in self.usable(engine))
+        return max(1, math.ceil(self.load / bound * (1.0 - 1e-12)))
+
+    def expected_workers(self, engine: Engine) -> int | None:
+        """Workers that the analytic model thinks are enough; None where it thinks none are."""
+        candidates = self.usable(engine)
+        if not candidates:
+            return None
+        low, high = self.workers_at_least(engine), engine.layout.most_replicas
+        candidate = ordering_candidate(candidates)
+
+        def strained(workers: int) -> bool:
+            return expected_strain(self.evaluator, candidate, Share(self.load, workers)) > 1.0
+
+        if low > high or strained(high):
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if strained(middle) else (low, middle)
+        return low
+
+    def strain(self, measured: Measured) -> float:
+        """The larger ratio of a percentile's upper limit to its target."""
+        targets = self.evaluator.targets
+        return max(measured.ttft.high / targets.ttft_s, measured.tpot.high / targets.tpot_s)
+
+    def _kept(self, engine: Engine, workers: int) -> bool:
+        share = Share(self.load, workers)
+        return any(measured.keeps for measured in measurements(self.evaluator, self.usable(engine), share))
+
+
+def phase(kind: PhaseKind, request: PlanRequest, engines: list[Engine], *, load: float, stop: Stop) -> Phase:
+    """A phase of a request under the whole load."""
+    return Phase(kind, phase_evaluator(kind, request, stop=stop), engines, load)
+
+
+def phase_evaluator(kind: PhaseKind, request: PlanRequest, *, stop: Stop = never_stop) -> Evaluator:
+    """What simulates workers of one phase by themselves."""
+    workload, slo = request.workload, request.slo
+    assert isinstance(workload, ServingWorkload)
+    if kind is PhaseKind.PREFILL:
+        return Evaluator(_one_token_answers(workload), Slo(p95_ttft_ms=slo.p95_ttft_ms), request.search.seed, stop)
+    return Evaluator(replace(workload, prefix_hit_ratio=1.0), slo, request.search.seed, stop)
+
+
+def _one_token_answers(workload: ServingWorkload) -> ServingWorkload:
+    """The workload of prefill workers: the same prompts, each answered with its first token."""
+    arrivals = workload.arrivals
+    if isinstance(arrivals, TraceArrivals):
+        return replace(workload, arrivals=replace(arrivals, output_tokens=(1,) * len(arrivals.output_tokens)))
+    return replace(workload, output_tokens=FixedLength(1))
+
+
+def _limits_of(kind: PhaseKind, candidates: list[Candidate]) -> list[Candidate]:
+    """Limits that differ in what the phase does: of prefill the tokens of a step, with as many sequences as there is room
+    for; of decode the sequences, with the smallest step that holds a token of each."""
+    chosen: dict[int, Candidate] = {}
+    for candidate in candidates:
+        limit = candidate.step_tokens if kind is PhaseKind.PREFILL else candidate.sequences
+        better = (
+            candidate.sequences > chosen[limit].sequences
+            if kind is PhaseKind.PREFILL and limit in chosen
+            else limit not in chosen or candidate.step_tokens < chosen[limit].step_tokens
+        )
+        if better:
+            chosen[limit] = candidate
+    return list(chosen.values())

@@ -1,0 +1,179 @@
+"""Pools of prefill and decode workers: search, plan, prediction, simulation and rules."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from costmodels.cluster import Cluster
+from costmodels.errors import WorkloadError
+from solver.api import predict, simulate
+from solver.control import ignore_progress, never_stop
+from solver.plan import DeviceRange, Plan, Status
+from solver.request import ClosedArrivals, Objective, PlanRequest, Search, ServingMode, ServingWorkload
+from solver.serving import evaluation, plan_serving, pools, simulating
+from solver.serving.engine import EngineBuilder
+from solver.serving.evaluation import Evaluator
+from solver.serving.layouts import layouts
+from solver.serving.phases import PhaseKind, phase
+from solver.serving.pools import PairSimulator, PoolPair, placed
+from solver.verify import Rule, check
+from tests.solver.serving.requests import cluster, serving_request
+
+POOLS = Search(tp=(1, 2), pp=(1,), modes=(ServingMode.DISAGGREGATED,))
+BOTH = replace(POOLS, modes=(ServingMode.AGGREGATED, ServingMode.DISAGGREGATED))
+
+
+@pytest.fixture(autouse=True)
+def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (evaluation, pools, simulating):
+        monkeypatch.setattr(module, "REQUESTS", 1500)
+    for module in (evaluation, pools):
+        monkeypatch.setattr(module, "SCREENING_REQUESTS", 300)
+    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
+    monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16, 64))
+
+
+def asked(*, search: Search = POOLS, **changes: object) -> PlanRequest:
+    return serving_request(**({"rate": 9.0, "ttft_ms": 400.0, "tpot_ms": 12.0, "search": search} | changes))  # type: ignore[arg-type]
+
+
+def plan(request: PlanRequest) -> Plan:
+    answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
+    assert check(answer, request) == ()
+    return answer
+
+
+def cheapest_by_enumeration(request: PlanRequest) -> int | None:
+    """Every pair of layouts and of numbers of workers, simulated together with the roomiest batch limits of each phase."""
+    assert isinstance(request.workload, ServingWorkload)
+    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
+    engines = [builder.engine(layout) for layout in layouts(request)]
+    load = evaluator.traffic.load
+    phases = [phase(kind, request, engines, load=load, stop=never_stop) for kind in PhaseKind]
+    simulator = PairSimulator(request.cluster, evaluator)
+    best = None
+    for p, d in itertools.product(engines, repeat=2):
+        for p_workers, d_workers in itertools.product(range(1, 9), repeat=2):
+            ranks = placed(p.layout, p_workers, d.layout, d_workers)
+            devices = p_workers * p.layout.devices + d_workers * d.layout.devices
+            if ranks is None or (best is not None and devices >= best):
+                continue
+            chosen = [of.choice(engine, n) for of, engine, n in zip(phases, (p, d), (p_workers, d_workers), strict=True)]
+            if None not in chosen and simulator.measure(PoolPair(*chosen, *ranks), load).keeps:  # type: ignore[arg-type]
+                best = devices
+    return best
+
+
+@pytest.mark.parametrize(
+    ("rate", "ttft_ms", "tpot_ms"), [(3.0, 400.0, 12.0), (9.0, 400.0, 12.0), (9.0, 150.0, 8.0), (20.0, 600.0, 9.0)]
+)
+def test_the_search_finds_what_enumeration_finds(rate: float, ttft_ms: float, tpot_ms: float) -> None:
+    request = asked(rate=rate, ttft_ms=ttft_ms, tpot_ms=tpot_ms, on=cluster(per_node=8))
+    answer = plan(request)
+    assert (answer.devices if answer.feasible else None) == cheapest_by_enumeration(request)
+
+
+def test_a_plan_says_everything() -> None:
+    answer = plan(asked())
+    assert answer.prefill is not None
+    assert answer.axes is not None
+    assert answer.serving is not None
+    assert answer.predicted is not None
+    assert answer.certificate.status is Status.OPTIMAL
+    prefill, decode = (axes.tp * axes.pp for axes in (answer.prefill.axes, answer.axes))
+    assert answer.devices == answer.prefill.workers * prefill + answer.serving.replicas * decode
+    assert answer.predicted.tokens_per_s == pytest.approx(900.0)
+    # 2000 tokens of 128 KiB over at most two devices' NVLink at 450 GB/s.
+    assert answer.prefill.transfer_s > 2000 * 131072 / (2 * 450e9)
+
+
+def test_pools_win_only_with_fewer_devices() -> None:
+    aggregated = plan(asked(search=replace(POOLS, modes=(ServingMode.AGGREGATED,))))
+    apart, both = plan(asked()), plan(asked(search=BOTH))
+    assert both.devices == min(aggregated.devices, apart.devices)
+    assert (both.prefill is None) == (aggregated.devices <= apart.devices)
+
+
+def test_a_plan_predicts_and_simulates_itself() -> None:
+    request = asked()
+    answer = plan(request)
+    again = predict(request, answer)
+    assert check(again, request) == ()
+    assert again.predicted == answer.predicted
+    assert again.prefill == answer.prefill
+    found = simulate(request, answer)
+    assert answer.predicted is not None
+    assert found.ttft.p95.value == answer.predicted.ttft_p95_s
+    assert found.missed == ()
+    busier = predict(asked(rate=90.0), answer)
+    assert busier.reason is not None
+    assert busier.reason.need > busier.reason.have
+
+
+def test_phases_may_run_on_different_devices() -> None:
+    # One device of each type: no pool has room for the other beside it.
+    groups = tuple(cluster(node=node, name=node, per_node=1).groups[0] for node in ("dgx-h100", "dgx-a100"))
+    request = asked(on=Cluster(groups), rate=1.0, ttft_ms=1000.0, tpot_ms=40.0, objective=Objective.COST)
+    answer = plan(request)
+    assert answer.prefill is not None
+    assert {answer.prefill.stages[0].devices[0].first, answer.stages[0].devices[0].first} == {0, 1}
+    # 2000 tokens of 128 KiB between nodes, each of whose cards carry 8 devices in the catalogue.
+    assert answer.prefill.transfer_s > 2000 * 131072 / groups[0].node.inter.bytes_per_s
+
+
+def test_goodput_of_pools_uses_the_cluster() -> None:
+    request = asked(rate=1.0, objective=Objective.THROUGHPUT)
+    answer = plan(request)
+    assert answer.prefill is not None
+    assert answer.predicted is not None
+    assert answer.predicted.tokens_per_s >= plan(asked(rate=1.0)).predicted.tokens_per_s  # type: ignore[union-attr]
+    assert answer.devices == 4 or any("left over" in note for note in answer.notes)
+    assert predict(request, answer).predicted == answer.predicted
+
+
+def test_what_pools_can_not_be_asked() -> None:
+    request = asked()
+    assert isinstance(request.workload, ServingWorkload)
+    clients = replace(request, workload=replace(request.workload, arrivals=ClosedArrivals("closed", 4)))
+    with pytest.raises(WorkloadError, match="closed loop"):
+        plan(clients)
+
+
+def changed(answer: Plan, **fields: object) -> Plan:
+    assert answer.prefill is not None
+    return replace(answer, prefill=replace(answer.prefill, **fields))  # type: ignore[arg-type]
+
+
+def test_one_broken_thing_breaks_its_own_rules() -> None:
+    request = asked()
+    answer = plan(request)
+    pool = answer.prefill
+    assert pool is not None
+
+    def rules(broken: Plan, of: PlanRequest = request) -> set[Rule]:
+        return {violation.rule for violation in check(broken, of)}
+
+    assert rules(answer, replace(request, search=replace(POOLS, modes=(ServingMode.AGGREGATED,)))) == {Rule.SEARCH}
+    assert Rule.DEVICES in rules(changed(answer, workers=pool.workers + 1))
+    assert rules(changed(answer, utilisation=1.0)) == {Rule.UTILISATION}
+    assert rules(changed(answer, transfer_s=1e-9)) == {Rule.STAGE_TIME}
+    assert Rule.LAYERS in rules(changed(answer, stages=()))
+    taken = (DeviceRange(answer.stages[0].devices[0].first, pool.stages[0].devices[0].count),)
+    assert Rule.DEVICES in rules(changed(answer, stages=(replace(pool.stages[0], devices=taken),)))
+    light = replace(pool.stages[0], memory=replace(pool.stages[0].memory, weights_bytes=1.0))
+    assert Rule.WEIGHTS in rules(changed(answer, stages=(light,)))
+    one_kind = replace(answer, prefill=None)
+    assert Rule.DEVICES in rules(one_kind)
+
+
+def test_wider_stages_come_first_so_that_none_straddles_nodes() -> None:
+    small, large = (
+        next(layout for layout in layouts(asked(on=cluster(per_node=8, nodes=2))) if layout.grid.tp == tp) for tp in (1, 2)
+    )
+    assert placed(small, 3, large, 2) == (4, 0)
+    assert placed(large, 2, small, 3) == (0, 4)
+    assert placed(large, 8, small, 1) is None
