@@ -168,9 +168,14 @@ def step_times(
     grids = _grids(table_range)
     blocks = list({id(times): times for stage in stages for times, _ in stage}.values())
     copies = np.array([[float(sum(n for times, n in stage if times is block)) for block in blocks] for stage in stages])
+    # Most stages are alike: each kind is added up once.
+    distinct, which = np.unique(copies, axis=0, return_inverse=True)
+    which = which.ravel()
 
     def added(table: Callable[[BlockTimes], FloatArray | float]) -> FloatArray:
-        return np.asarray(np.tensordot(copies, np.array([table(block) for block in blocks]), axes=1))
+        tables = [np.asarray(table(block)) for block in blocks]
+        sums = [sum((n * t for n, t in zip(row, tables, strict=True) if n), np.zeros_like(tables[0])) for row in distinct]
+        return np.array(sums, dtype=np.float64)[which]
 
     tokens_s = added(lambda times: times.alone_tokens_s if company is Company.IDLE else times.tokens_s)
     logits_s = added(lambda times: times.logits_s)

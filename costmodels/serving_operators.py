@@ -6,7 +6,7 @@ Every size is local to the rank; the collectives that an operator's split makes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -30,14 +30,19 @@ _CHUNKS_AT_ONCE = 8
 """Chunks of a scan whose products run as one batch: a step of 2048 tokens in chunks of 256."""
 
 
+ProductTimes = dict[tuple[object, ...], FloatArray]
+"""Times of products that were asked for before, by format and size: grids of ranks share most of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServedOn:
-    """Where and how a block runs: sizes of the model's dims, device, ranks and formats."""
+    """Where and how a block runs: sizes of the model's dims, device, ranks and formats. ``products`` belong to the device."""
 
     dims: Mapping[str, int]
     device: Device
     ranks: StageRanks
     precision: ServingPrecision
+    products: ProductTimes = field(default_factory=dict)
 
     def local(self, operator: Operator) -> dict[str, int]:
         """Sizes of one token on one rank."""
@@ -89,8 +94,11 @@ def product_s(operator: Operator, on: ServedOn, m: FloatArray, n: int, k: int) -
     weights = on.precision.of(operator)
     dtype = weights.computed_in(on.device)
     narrow = weights.size_bytes if weights.size_bytes < 0.75 * dtype.size_bytes else None
-    seconds = np.asarray(matmul_s(on.device, dtype, m, n, k, weight_bytes=narrow), dtype=np.float64)
-    return np.asarray(seconds - _quantisation_s(on.device, dtype))
+    key = (dtype, narrow, n, k, m.tobytes())
+    if key not in on.products:
+        seconds = np.asarray(matmul_s(on.device, dtype, m, n, k, weight_bytes=narrow), dtype=np.float64)
+        on.products[key] = np.asarray(seconds - _quantisation_s(on.device, dtype))
+    return on.products[key]
 
 
 def partial_sums_s(operator: Operator, on: ServedOn, tokens: FloatArray) -> FloatArray:

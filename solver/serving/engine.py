@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from costmodels.cluster import Cluster, GroupTopology, group_topology
 from costmodels.collectives import Collective, collective_s
@@ -14,7 +15,7 @@ from costmodels.operators import BATCH, SEQ
 from costmodels.queueing.step_times import StepTimes
 from costmodels.serving_experts import Company
 from costmodels.serving_memory import BlockMemory, CacheBytes, block_memory
-from costmodels.serving_operators import ServedOn
+from costmodels.serving_operators import ProductTimes, ServedOn
 from costmodels.stage_ranks import stage_ranks
 from costmodels.tensor_parallel import RankGrid
 from solver.graph import ModelGraph
@@ -37,17 +38,26 @@ class StageNeeds:
 class Engine:
     """A replica of a layout: layers and needs of its stages, step times, and what its devices offer.
 
-    ``times`` are those of an attention group among others alike, ``alone_times`` of one whose companions are idle.
+    Step times are made when they are first asked for: an engine that does not fit in memory needs none.
     """
 
     layout: Layout
     spans: tuple[tuple[LayerSpan, ...], ...]
     needs: tuple[StageNeeds, ...]
-    times: StepTimes
-    alone_times: StepTimes
+    tables: Callable[[Company], StepTimes]
     capacity_bytes: float
     overhead_bytes: float
     memory_share: float
+
+    @cached_property
+    def times(self) -> StepTimes:
+        """Step times of an attention group among others alike."""
+        return self.tables(Company.ALIKE)
+
+    @cached_property
+    def alone_times(self) -> StepTimes:
+        """Step times of an attention group whose companions are idle."""
+        return self.tables(Company.IDLE) if self.layout.schedulers > 1 else self.times
 
     @property
     def key(self) -> tuple[str, int, int, int, int, int]:
@@ -109,27 +119,27 @@ class EngineBuilder:
         self._routing = request.workload.experts
         self._range = TableRange(step_tokens, sequences, sequence_tokens)
         self._times: dict[tuple[str, RankGrid], Mapping[str, BlockTimes]] = {}
+        self._products: dict[str, ProductTimes] = {}
         self._memory: dict[RankGrid, Mapping[str, BlockMemory]] = {}
 
     def engine(self, layout: Layout) -> Engine:
-        """The engine of a layout. Raises ClusterError when the device lacks the precision."""
+        """The engine of a layout; its tables raise ClusterError when the device lacks the precision."""
         spans = pipeline_stages(self._model, layout.pp)
-        times, memory = self._block_times(layout), self._block_memory(layout.grid)
-        links = [self._link(layout, stage) for stage in range(layout.pp - 1)]
+        memory = self._block_memory(layout.grid)
         device = layout.group.node.device
 
-        def added_up(company: Company) -> StepTimes:
+        def tables(company: Company) -> StepTimes:
+            times = self._block_times(layout)
             return step_times(
                 [[(times[span.block], span.count) for span in stage] for stage in spans],
                 boundary_elements=self._boundary_elements(),
-                links=links,
+                links=[self._link(layout, stage) for stage in range(layout.pp - 1)],
                 precision=self._precision,
                 engine=self._profile,
                 table_range=self._range,
                 company=company,
             )
 
-        alike = added_up(Company.ALIKE)
         grid = layout.grid
         # One communicator each for dense ranks, kvp, the stage's experts and the pipeline.
         communicators = (grid.dense_tp > 1) + (grid.kvp > 1) + (grid.ranks > grid.dense_tp) + (layout.pp > 1)
@@ -137,8 +147,7 @@ class EngineBuilder:
             layout=layout,
             spans=spans,
             needs=tuple(_stage_needs(stage, memory) for stage in spans),
-            times=alike,
-            alone_times=added_up(Company.IDLE) if layout.schedulers > 1 else alike,
+            tables=tables,
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
             overhead_bytes=framework_overhead_bytes(communicators=communicators),
             memory_share=self._profile.memory_share,
@@ -152,6 +161,7 @@ class EngineBuilder:
                 device=layout.group.node.device,
                 ranks=stage_ranks(self._cluster, layout.grid, first=layout.first_rank),
                 precision=self._precision,
+                products=self._products.setdefault(layout.group.name, {}),
             )
             self._times[key] = {
                 block.name: block_times(

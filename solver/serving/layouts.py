@@ -89,7 +89,8 @@ def layouts(request: PlanRequest) -> Iterator[Layout]:
     """
     search, model = request.search, request.model
     first = 0
-    n_layers = sum(1 for name in model.layers if is_layer(model, name))
+    of_layers = {name for name in set(model.layers) if is_layer(model, name)}
+    n_layers = sum(1 for name in model.layers if name in of_layers)
     for group in request.cluster.groups:
         found = []
         for grid in _grids(request, group) if has_format(group, request) else ():
@@ -230,7 +231,8 @@ def pipeline_stages(model: ModelGraph, pp: int) -> tuple[tuple[LayerSpan, ...], 
     Layers left over go one each to the stages before the last, from the back (vLLM, get_pp_indices).
     """
     layers = model.layers
-    counted = [i for i, name in enumerate(layers) if is_layer(model, name)]
+    of_layers = {name for name in set(layers) if is_layer(model, name)}
+    counted = [i for i, name in enumerate(layers) if name in of_layers]
     share, rest = divmod(len(counted), pp)
     counts = [share + (1 if pp - 1 - rest <= stage < pp - 1 else 0) for stage in range(pp)]
     firsts = [0]
