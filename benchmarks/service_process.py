@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 
 START_S = 60.0
+MESHWRIGHT = (sys.executable, "-c", "from app.cli import main; main()")
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,18 @@ class ServiceProcess:
 
     url: str
     process: subprocess.Popen[bytes]
+    environment: dict[str, str]
 
     def resident_bytes(self) -> int:
         """Resident memory of the service's process, without its children (Linux)."""
         fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def make_key(self, *scopes: str) -> str:
+        """A new API key with these scopes."""
+        options = [option for scope in scopes for option in ("--scope", scope)]
+        command = [*MESHWRIGHT, "keys", "create", "benchmark", *options]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @contextmanager
@@ -36,13 +44,17 @@ def running_process(folder: Path, *options: str, **environment: str) -> Iterator
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    given = {"MESHWRIGHT_AUTH": "off", "MESHWRIGHT_DATABASE_URL": f"sqlite:///{folder}/plans.db", **environment}
-    command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "--port", str(port), *options]
+    given = dict(os.environ) | {
+        "MESHWRIGHT_AUTH": "off",
+        "MESHWRIGHT_DATABASE_URL": f"sqlite:///{folder}/plans.db",
+        **environment,
+    }
+    command = [*MESHWRIGHT, "serve", "--port", str(port), *options]
     with (folder / "service.log").open("wb") as log:
-        process = subprocess.Popen(command, env={**os.environ, **given}, stdout=log, stderr=log)
+        process = subprocess.Popen(command, env=given, stdout=log, stderr=log)
         try:
             _wait_for(f"http://127.0.0.1:{port}", process)
-            yield ServiceProcess(f"http://127.0.0.1:{port}", process)
+            yield ServiceProcess(f"http://127.0.0.1:{port}", process, given)
             assert process.poll() is None, f"the service ended with {process.returncode}"
         finally:
             process.terminate()

@@ -1,0 +1,26 @@
+"""The service answers as its OpenAPI document says, whatever it is asked: a short run of ``benchmarks/fuzz_openapi.py``."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+
+from app.security.principal import Scope
+from app.settings import Auth, Settings
+from benchmarks.fuzz_openapi import schemathesis
+from tests.app.fakes import FakeSolver
+from tests.app.security.test_service import header
+from tests.app.service import running_service
+
+EXAMPLES = 2
+
+
+def test_every_answer_is_one_that_the_document_describes(settings: Settings) -> None:
+    guarded = replace(settings, auth=Auth.REQUIRED, max_failed_auths_per_s=100_000)
+    with running_service(guarded, FakeSolver()) as client:
+        key = header(guarded, Scope.ADMIN)["authorization"].removeprefix("Bearer ")
+        run = subprocess.run(
+            schemathesis(str(client.base_url).rstrip("/"), key, EXAMPLES), capture_output=True, text=True, check=False
+        )
+    assert run.returncode == 0, run.stdout[-8000:]
+    assert "Stateful" in run.stdout
