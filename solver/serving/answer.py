@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.cluster import Device
 from costmodels.queueing.analytic import mean_kv_tokens
 from costmodels.queueing.statistics import Percentile
 from solver.plan import (
@@ -27,7 +26,7 @@ from solver.plan import (
     Status,
 )
 from solver.request import Objective, PlanRequest, Recompute
-from solver.serving.calibrations import calibrations_used, worst_error
+from solver.serving.calibrations import Phase, StepPoint, calibrations_used, step_error
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured
 from solver.serving.layouts import SPACE, Layout
 from solver.serving.question import Cause, Found, Refused, SearchResult, replica_count
@@ -56,6 +55,7 @@ def feasible_plan(
     layout = found.engine.layout
     memory = stage_memory_of(found.measured)
     step_s = decode_stage_s(found.measured, evaluator)
+    decode, prompt = decode_point(found.measured, evaluator), prompt_point(found.measured, evaluator)
     tokens_per_s = found.requests_per_s * evaluator.output.mean
     return Plan(
         kind="serving",
@@ -63,7 +63,7 @@ def feasible_plan(
         certificate=certificate,
         devices=found.devices,
         search=stats,
-        calibration=calibrations_used(request, layout.group.node.device),
+        calibration=calibrations_used(request, (decode, prompt)),
         model=request.model.name,
         predicted=Predicted(
             tokens_per_s=tokens_per_s,
@@ -71,7 +71,7 @@ def feasible_plan(
             ttft_p95_s=found.measured.ttft.value,
             tpot_p95_s=found.measured.tpot.value,
             cost_per_million_tokens=_cost_per_million_tokens(found, tokens_per_s),
-            bands=_bands(request, found),
+            bands=percentile_bands(request, prompt=prompt, decode=decode, ttft=found.measured.ttft, tpot=found.measured.tpot),
         ),
         axes=axes_of(layout, found.replicas),
         stages=stages_of(found.measured, step_s, first_rank=layout.first_rank),
@@ -254,17 +254,30 @@ def _cost_per_million_tokens(found: Found, tokens_per_s: float) -> float | None:
     return None if price is None else found.devices * price / 3600.0 / tokens_per_s * 1e6
 
 
-def _bands(request: PlanRequest, found: Found) -> dict[str, Band]:
-    devices = (found.engine.layout.group.node.device,)
-    return percentile_bands(request, devices, ttft=found.measured.ttft, tpot=found.measured.tpot)
+def decode_point(measured: Measured, evaluator: Evaluator) -> StepPoint:
+    """A decode step at the mean batch."""
+    layout = measured.candidate.engine.layout
+    batch = max(1.0, measured.mean_batch / layout.pp)
+    return StepPoint(layout, Phase.DECODE, batch, mean_kv_tokens(evaluator.traffic.load_of(measured.share)))
 
 
-def percentile_bands(request: PlanRequest, devices: Sequence[Device], *, ttft: Percentile, tpot: Percentile) -> dict[str, Band]:
-    """Confidence limits of the simulation, widened by the worst 95th-percentile error of the kernels used."""
-    error, basis = max(worst_error(request, device) for device in devices)
-    basis = f"90% confidence interval of the simulation, step times within {error:.0%} ({basis})"
+def prompt_point(measured: Measured, evaluator: Evaluator) -> StepPoint:
+    """The mean prompt, or a step full of it."""
+    tokens = min(evaluator.prompt.mean, float(measured.candidate.step_tokens))
+    return StepPoint(measured.candidate.engine.layout, Phase.PROMPT, tokens)
 
-    def band(percentile: Percentile) -> Band:
-        return Band(max(0.0, percentile.low * (1.0 - error)), percentile.high * (1.0 + error), basis)
 
-    return {"ttft_p95_s": band(ttft), "tpot_p95_s": band(tpot)}
+def percentile_bands(
+    request: PlanRequest, *, prompt: StepPoint, decode: StepPoint, ttft: Percentile, tpot: Percentile
+) -> dict[str, Band]:
+    """Confidence limits of the simulation, widened by the error of step times: of a prompt's for the first token; of the worse
+    of both for the others where one engine runs both, as prompts come in between."""
+    first, later = step_error(request, prompt), step_error(request, decode)
+    if prompt.layout == decode.layout:
+        later = max(first, later)
+    return {"ttft_p95_s": _band(ttft, *first), "tpot_p95_s": _band(tpot, *later)}
+
+
+def _band(percentile: Percentile, error: float, basis: str) -> Band:
+    said = f"90% confidence interval of the simulation, step times within {error:.0%} ({basis})"
+    return Band(max(0.0, percentile.low / (1.0 + error)), percentile.high * (1.0 + error), said)

@@ -8,7 +8,16 @@ import numpy as np
 
 from solver.plan import Certificate, Plan, Predicted, PrefillPool, RunnerUp, SearchStats, ServingLayout, Status
 from solver.request import Objective, PlanRequest
-from solver.serving.answer import UNITS, axes_of, decode_stage_s, percentile_bands, stage_memory_of, stages_of
+from solver.serving.answer import (
+    UNITS,
+    axes_of,
+    decode_point,
+    decode_stage_s,
+    percentile_bands,
+    prompt_point,
+    stage_memory_of,
+    stages_of,
+)
 from solver.serving.calibrations import calibrations_used
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured
 from solver.serving.layouts import SPACE
@@ -35,18 +44,17 @@ def pair_plan(
     """The plan of a pair of pools that keeps the promise."""
     pair = found.pair
     prefill, decode = pair.prefill, pair.decode
-    devices = tuple(dict.fromkeys(m.candidate.engine.layout.group.node.device for m in (prefill, decode)))
     tokens_per_s = found.load * evaluator.output.mean
     step_s = decode_stage_s(decode, evaluator)
     prompt_s = _prompt_stage_s(prefill, evaluator)
-    calibrations = {use.id: use for device in devices for use in calibrations_used(request, device)}
+    points = {"prompt": prompt_point(prefill, evaluator), "decode": decode_point(decode, evaluator)}
     return Plan(
         kind="serving",
         feasible=True,
         certificate=certificate,
         devices=pair.devices,
         search=stats,
-        calibration=tuple(calibrations.values()),
+        calibration=calibrations_used(request, tuple(points.values())),
         model=request.model.name,
         predicted=Predicted(
             tokens_per_s=tokens_per_s,
@@ -54,7 +62,7 @@ def pair_plan(
             ttft_p95_s=found.ttft.value,
             tpot_p95_s=found.tpot.value,
             cost_per_million_tokens=_cost_per_million_tokens(pair, tokens_per_s),
-            bands=percentile_bands(request, devices, ttft=found.ttft, tpot=found.tpot),
+            bands=percentile_bands(request, **points, ttft=found.ttft, tpot=found.tpot),
         ),
         axes=axes_of(decode.candidate.engine.layout, decode.share.replicas),
         stages=stages_of(decode, step_s, first_rank=pair.decode_first),
