@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from costmodels.engine_profile import ServingEngine
+from costmodels.errors import WorkloadError
+from costmodels.expert_routing import BALANCED, ExpertRouting, HistogramRouting
 from costmodels.latent_attention import latent_expansion
 from costmodels.operators import OperatorKind
 from costmodels.tensor_parallel import EXPERT_FFN, EXPERTS, HEADS, KV_HEADS, RankGrid
@@ -58,6 +60,21 @@ def runs(engine: ServingEngine, grid: RankGrid, shape: ServedShape) -> bool:
     elif shape.expert_ffn // grid.expert_tp % shape.block:
         return False
     return _RULES[engine](grid, shape)
+
+
+def holds_copies(grid: RankGrid, *, experts: int, copies: int) -> bool:
+    """Whether copies of hot experts lie evenly on the groups that hold whole experts (vLLM, --enable-eplb, goes with
+    --enable-expert-parallel)."""
+    return copies == 0 or (grid.ep > 1 and (experts + copies) % grid.ep == 0)
+
+
+def require_routable(model: ModelGraph, routing: ExpertRouting) -> None:
+    """Refuse a routing that is not of this model: of a model without experts, or counts of another number of them."""
+    experts = model.dims.get(EXPERTS, 0)
+    if not experts and routing != BALANCED:
+        raise WorkloadError("the model has no experts to route to", given=model.name, remedy="leave out workload.experts")
+    if isinstance(routing, HistogramRouting) and len(routing.counts) != experts:
+        raise WorkloadError("the routing histogram is not of this model", given=len(routing.counts), allowed=str(experts))
 
 
 def _vllm(grid: RankGrid, shape: ServedShape) -> bool:

@@ -25,7 +25,7 @@ from solver.request import (
     ServingWorkload,
     Space,
 )
-from solver.serving.engine_rules import runs, served_shape
+from solver.serving.engine_rules import holds_copies, require_routable, runs, served_shape
 
 PIPELINE_DEGREES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 
@@ -117,7 +117,9 @@ def _grids(request: PlanRequest, group: NodeGroup) -> Iterator[RankGrid]:
         for attention_dp in (*_divisors(in_a_node), *over_nodes):
             for ep in _divisors(tp * kvp * attention_dp):
                 grid = RankGrid(tp=tp, kvp=kvp, attention_dp=attention_dp, ep=ep)
-                if _allowed(grid, search) and divides(request.model.dims, grid) and runs(search.engine, grid, shape):
+                if not (_allowed(grid, search) and divides(request.model.dims, grid) and runs(search.engine, grid, shape)):
+                    continue
+                if holds_copies(grid, experts=shape.experts, copies=workload.experts.redundant_experts):
                     yield grid
 
 
@@ -172,6 +174,7 @@ def require_servable(request: PlanRequest) -> None:
     if ServingMode.DISAGGREGATED in request.search.modes:
         _require_poolable(request)
     _require_serving_search(request.search)
+    require_routable(request.model, request.workload.experts)
     if not request.model.is_chain:
         raise ModelError("only models whose blocks form a chain can be served", given=request.model.name)
     for block in request.model.blocks:

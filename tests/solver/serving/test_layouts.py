@@ -4,11 +4,13 @@ import pytest
 
 from app.catalog import model
 from costmodels.engine_profile import ServingEngine
+from costmodels.errors import WorkloadError
+from costmodels.expert_routing import HistogramRouting, PowerLawRouting
 from costmodels.tensor_parallel import RankGrid
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
 from solver.request import Search
-from solver.serving.engine_rules import runs, served_shape
+from solver.serving.engine_rules import holds_copies, require_routable, runs, served_shape
 from solver.serving.layouts import Layout, layouts, pipeline_stages
 from tests.solver.serving.requests import cluster, serving_request
 
@@ -65,6 +67,21 @@ def test_restrictions_bind(axis: str) -> None:
     request = serving_request(model_name="deepseek-v3", on=on, precision=DType.FP8, search=Search(**{axis: (8,)}))
     degrees = {getattr(layout.grid, axis) for layout in layouts(request)}
     assert degrees == {8}
+
+
+def test_copies_of_experts_lie_evenly_or_not_at_all() -> None:
+    assert holds_copies(RankGrid(tp=8, ep=8), experts=256, copies=32)
+    assert not holds_copies(RankGrid(tp=8, ep=8), experts=256, copies=4)
+    assert not holds_copies(RankGrid(tp=8), experts=256, copies=32)
+    assert holds_copies(RankGrid(tp=8), experts=256, copies=0)
+
+
+def test_routing_belongs_to_the_model() -> None:
+    with pytest.raises(WorkloadError, match="not of this model"):
+        require_routable(model("deepseek-v3"), HistogramRouting("histogram", (1.0, 2.0)))
+    with pytest.raises(WorkloadError, match="no experts to route to"):
+        require_routable(model("llama-3.1-8b"), PowerLawRouting("power_law", 1.0))
+    require_routable(model("deepseek-v3"), PowerLawRouting("power_law", 1.0))
 
 
 def test_layers_of_every_kind_count_in_a_pipeline() -> None:
