@@ -138,6 +138,7 @@ class StageMemory:
     overhead_bytes: float
     capacity_bytes: float
     kv_cache_bytes: float = 0.0
+    fragmentation_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:
@@ -150,6 +151,7 @@ class StageMemory:
             + self.transient_bytes
             + self.overhead_bytes
             + self.kv_cache_bytes
+            + self.fragmentation_bytes
         )
 
 

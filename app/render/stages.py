@@ -93,6 +93,7 @@ def _memory_kinds(stage: Stage) -> str:
         ("activations", memory.activations_bytes),
         ("KV cache", memory.kv_cache_bytes),
         ("transient", memory.transient_bytes),
+        ("fragmentation", memory.fragmentation_bytes),
         ("overhead", memory.overhead_bytes),
     )
     return ", ".join(f"{name} {gib(amount)}" for name, amount in kinds if amount > 0)

@@ -31,9 +31,10 @@ class MemoryRank(Enum):
 
 
 class MemoryCount(Enum):
-    """Whether memory is what the tensor allocator gave out, or what the process holds on the device."""
+    """Whether memory is what tensors take, what their allocator holds, or what the process holds on the device."""
 
     ALLOCATED = "allocated"
+    RESERVED = "reserved"
     PROCESS = "process"
 
 
@@ -164,7 +165,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         fp8_recipe=MatmulRecipe.FP8_CURRENT,
         kernels=VectorKernels.EAGER,
         flash=FlashAttention.FLASH_2,
-        memory_count=MemoryCount.ALLOCATED,
+        memory_count=MemoryCount.RESERVED,
     ),
     "bigscience_1b3_v100": replace(
         _MEGATRON_FP16,

@@ -25,7 +25,7 @@ from app.validation.unpredicted import NotPredictedError
 from costmodels.collectives import Collective, collective_s
 from costmodels.errors import InvalidInputError
 from costmodels.implementation import Implementation
-from costmodels.memory import CONTEXT_BYTES, deepspeed_zero_bytes
+from costmodels.memory import CONTEXT_BYTES, RESERVED_OVER_ALLOCATED, deepspeed_zero_bytes
 from solver.block_problem import Criterion
 from solver.request import PlanRequest, TrainingWorkload
 from solver.stages.longest import objective_s
@@ -161,18 +161,29 @@ def _memory(
     if source.state_buffers is StateBuffers.DEEPSPEED_ZERO:
         held = [need + _zero_buffers(plan, decision, rank, tables[rank]) for rank, need in enumerate(held)]
     more_context = source.context_bytes - CONTEXT_BYTES
-    fits = all(need + more_context <= stage.capacity_bytes for need, stage in zip(held, cost.stages, strict=True))
-    if source.memory_count is MemoryCount.PROCESS:
-        held = [need + stage.overhead_bytes + more_context for need, stage in zip(held, cost.stages, strict=True)]
+    reserved = [RESERVED_OVER_ALLOCATED * need for need in held]
+    fits = all(
+        need + more_context <= RESERVED_OVER_ALLOCATED * stage.capacity_bytes
+        for need, stage in zip(reserved, cost.stages, strict=True)
+    )
+    match source.memory_count:
+        case MemoryCount.ALLOCATED:
+            shown_by_rank = held
+        case MemoryCount.RESERVED:
+            shown_by_rank = reserved
+        case MemoryCount.PROCESS:
+            shown_by_rank = [
+                need + stage.overhead_bytes + more_context for need, stage in zip(reserved, cost.stages, strict=True)
+            ]
     match source.memory_rank:
         case MemoryRank.FULLEST:
-            shown = max(held)
+            shown = max(shown_by_rank)
         case MemoryRank.FIRST_STAGE:
-            shown = held[0]
+            shown = shown_by_rank[0]
         case MemoryRank.LAST_STAGE:
-            shown = held[-1]
+            shown = shown_by_rank[-1]
         case MemoryRank.MEAN:
-            shown = fmean(held)
+            shown = fmean(shown_by_rank)
     return shown / source.memory_unit_bytes, fits
 
 

@@ -14,7 +14,12 @@ from costmodels.cluster import group_topology
 from costmodels.collectives import Collective, collective_s
 from costmodels.compute import memory_bound_s
 from costmodels.implementation import Implementation, TrainedWeights
-from costmodels.memory import framework_overhead_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
+from costmodels.memory import (
+    RESERVED_OVER_ALLOCATED,
+    framework_overhead_bytes,
+    optimizer_traffic_bytes,
+    state_bytes_per_parameter,
+)
 from costmodels.pipeline import PassShares, Schedule, n_copies
 from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem, working_bytes
 from solver.graph import ModelGraph
@@ -227,7 +232,8 @@ class TrainingCosts:
             extra_s=(sync.exposed_step_s + optimizer_s + costs[:, Criterion.SYNC_S])[layer] + first_bucket_s,
             boundary_s=self._boundary_s(candidate, kind, setting),
             step_s=float(sync.hidden_step_s[layer[1:-1] if len(layer) > 2 else layer].max()) + host_s,
-            capacity_bytes=setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead,
+            capacity_bytes=(setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead)
+            / RESERVED_OVER_ALLOCATED,
             parts=StageParts(
                 weights_bytes=weights[layer],
                 gradients_bytes=gradients[layer],

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from costmodels.memory import RESERVED_OVER_ALLOCATED
 from costmodels.pipeline import held_passes, n_copies, peak_in_flight, positions_of_ranks
 from solver.request import Recompute
 from solver.stages.longest import objective_s
@@ -65,7 +66,7 @@ class StageCost:
 
     @property
     def need_bytes(self) -> float:
-        """Memory the stage needs beside the framework's overhead."""
+        """Bytes of tensors at their most: neither what their allocator adds nor the framework's overhead is in it."""
         return self.static_bytes + self.activation_bytes + self.transient_bytes
 
     @property
@@ -84,7 +85,7 @@ class DecisionCost:
     @property
     def peak_bytes(self) -> float:
         """Memory in use on the fullest device, the framework's overhead included."""
-        return max(stage.need_bytes + stage.overhead_bytes for stage in self.stages)
+        return max(RESERVED_OVER_ALLOCATED * stage.need_bytes + stage.overhead_bytes for stage in self.stages)
 
     @property
     def fits(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from costmodels.memory import RESERVED_OVER_ALLOCATED
 from costmodels.operators import BATCH, SEQ, forward_flops
 from costmodels.pipeline import Schedule
 from costmodels.units import GIB
@@ -189,7 +190,7 @@ def space_text(request: PlanRequest) -> str:
 
 def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: float) -> Reason:
     """Reason of a request in which no candidate fits: the one that comes closest, in numbers."""
-    need, have = shortfall.need_bytes + overhead_bytes, shortfall.have_bytes + overhead_bytes
+    need, have = (RESERVED_OVER_ALLOCATED * held + overhead_bytes for held in (shortfall.need_bytes, shortfall.have_bytes))
     return Reason(
         constraint="device_memory",
         need=need,
@@ -222,14 +223,17 @@ def _layer_spans(layers: Sequence[str], span: StageSpan) -> tuple[LayerSpan, ...
 def _memory(table: StageTable, spans: Sequence[StageSpan], activations: float, transient: float) -> StageMemory:
     layers = np.r_[tuple(span.layers for span in spans)]
     parts = table.parts
+    state = (parts.weights_bytes, parts.gradients_bytes, parts.optimizer_bytes)
+    weights, gradients, optimizer = (float(part[layers].sum()) for part in state)
     return StageMemory(
-        weights_bytes=float(parts.weights_bytes[layers].sum()),
-        gradients_bytes=float(parts.gradients_bytes[layers].sum()),
-        optimizer_bytes=float(parts.optimizer_bytes[layers].sum()),
+        weights_bytes=weights,
+        gradients_bytes=gradients,
+        optimizer_bytes=optimizer,
         activations_bytes=activations,
         transient_bytes=transient,
         overhead_bytes=parts.overhead_bytes,
-        capacity_bytes=table.capacity_bytes + parts.overhead_bytes,
+        capacity_bytes=RESERVED_OVER_ALLOCATED * table.capacity_bytes + parts.overhead_bytes,
+        fragmentation_bytes=(RESERVED_OVER_ALLOCATED - 1) * (weights + gradients + optimizer + activations + transient),
     )
 
 

@@ -41,7 +41,7 @@ class StageTable:
     boundary_s         sending to the next stage and back, each micro-batch, as far as it is not hidden
     step_s             what a step adds once to a stage after the first: its own first bucket, which nothing hides, and
                        the host's work between steps (those of the model's first stage are in its first layer's extra_s)
-    capacity_bytes     usable memory, the framework's overhead taken off
+    capacity_bytes     bytes of tensors that fit: usable memory less the framework's overhead and what their allocator adds
     waiting            how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`)
     """
 

@@ -57,9 +57,10 @@ def test_the_surveys_7b_is_refused_on_dp_8_for_memory() -> None:
     assert not plan.feasible
     assert plan.reason is not None
     assert plan.reason.constraint == "device_memory"
-    # 6 + 12/8 bytes a parameter and about 34 s b h bytes a layer (survey's memory column, Korthikanti et al.).
-    parameters, activations = request.model.parameters(), 32 * 34 * 4096 * 4096
-    assert plan.reason.need == pytest.approx(parameters * 7.5 + activations, rel=0.1)
+    # 6 + 12/8 bytes a parameter, about 34 s b h bytes a layer (Korthikanti et al.) and 4 of query and key before rotation, which
+    # lie beside the value; of all that 6% for the allocator.
+    parameters, activations = request.model.parameters(), 32 * 38 * 4096 * 4096
+    assert plan.reason.need == pytest.approx(1.06 * (parameters * 7.5 + activations), rel=0.03)
 
 
 def test_predicting_a_plan_gives_its_own_figures() -> None:
