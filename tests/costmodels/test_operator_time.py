@@ -48,8 +48,8 @@ def test_a_softmax_is_no_slower_than_a_norm_of_the_same_size() -> None:
     softmax = Operator("softmax", OperatorKind.NORM, (STREAM,), out)
     norm = Operator("norm", OperatorKind.NORM, (STREAM,), out, (Weight("weight", ("hidden",)),))
     softmax_s, norm_s = (operator_time(op, SIZES, device=A100, dtype=DType.BF16) for op in (softmax, norm))
-    assert softmax_s.forward_s < norm_s.forward_s
-    assert softmax_s.backward_s < norm_s.backward_s
+    assert softmax_s.forward_s <= norm_s.forward_s
+    assert softmax_s.backward_s <= norm_s.backward_s
 
 
 def test_frozen_weights_have_no_gradient_and_adapters_only_move_memory() -> None:
