@@ -15,6 +15,7 @@ from costmodels.implementation import HAND_FUSED, Implementation
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
+from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from costmodels.saved_activations import loss_transient_element_bytes
 from costmodels.tensor_parallel import VOCAB
 from costmodels.units import DType
@@ -259,8 +260,9 @@ class _Costing:
         step_s = float(collective_s(Collective.SEND_RECV, chunk, self.setting.cp_topology))
         backward_step_s = float(collective_s(Collective.SEND_RECV, 2 * chunk, self.setting.cp_topology))
         steps, cp = self.setting.cp - 1, self.setting.cp
-        forward = max(0.0, steps * step_s - forward_s * steps / cp)
-        backward = max(0.0, steps * backward_step_s - backward_s * steps / cp)
+        stream = Stream.INTER_NODE if self.setting.cp_topology.spans_nodes else Stream.INTRA_NODE
+        sends_s, chunks_s = np.array([step_s, backward_step_s]), np.array([forward_s, backward_s]) / cp
+        forward, backward = (steps * exposed_s(sends_s, chunks_s, stream, MEASURED_INTERFERENCE)).tolist()
         cost[Criterion.TIME_S] += forward + backward
         cost[Criterion.FORWARD_S] += forward
         cost[Criterion.CP_COMM_S] += forward + backward

@@ -32,6 +32,13 @@ PRIOR = 0.1
 """Weight of a constant's distance from 1 (natural logarithm) over that of a source's mean error: a constant that no row
 depends on stays 1."""
 
+NO_FASTER_THAN_ALONE = (Constant.MATRIX, Constant.MEMORY)
+"""Kernels of a run are no faster than the same timed one by one. Those of fp8 and fp4 may be: their tables hold a quantisation
+that training does elsewhere."""
+
+INSIDE = 0.05
+"""Distance from its bound at which the search for a constant starts: it hardly moves away from the bound itself."""
+
 ITERATIONS = 2
 """Times that the parts of steps are found: at no slow-down, and at the first fit."""
 
@@ -108,7 +115,10 @@ def refit(parts: Parts, runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) 
         predicted_s = rest_s + scaled_s.sum(axis=1)
         return np.concatenate([(weights / predicted_s)[:, None] * scaled_s, PRIOR * np.eye(len(slowdown))])
 
-    solved = least_squares(residuals, start, jac=jacobian, loss=_robust(weights))
+    fastest = np.array([0.0 if constant in NO_FASTER_THAN_ALONE else -np.inf for constant, _ in parts.columns])
+    solved = least_squares(
+        residuals, np.maximum(start, fastest + INSIDE), jac=jacobian, bounds=(fastest, np.inf), loss=_robust(weights)
+    )
     rates = {column: float(np.exp(-x)) for column, x in zip(parts.columns, solved.x, strict=True)}
     return Constants({column: rate for column, rate in rates.items() if abs(rate - 1.0) > 1e-6})
 

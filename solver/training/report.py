@@ -39,8 +39,8 @@ from solver.training.space import Candidate, launcher_schedules
 from solver.training.stage_table import StageTable
 
 NOTES = (
-    "gradient buckets are layers: each travels under the next layer's backward pass, the last one is exposed",
-    "tensor-parallel communication is exposed; ring context parallelism hides under attention",
+    "gradient buckets are layers: each travels under the next layer's backward pass and slows it, the last one is exposed",
+    "tensor-parallel communication is exposed; ring context parallelism hides under attention and slows it",
     "pipeline sends are not hidden, but for those of interleaved 1F1B, which hide under the pass of another chunk",
 )
 """What the time model assumes about overlap; every training plan says so."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from costmodels.cluster import GroupTopology
 from costmodels.collectives import Collective, collective_s
+from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from solver.block_problem import Criterion
 from solver.request import TrainingWorkload
 
@@ -61,17 +62,23 @@ def state_sync(zero_stage: int, shared: Sequence[SharedParameters], costs: Float
     backward_s = costs[:, Criterion.TIME_S] - forward_s
     if zero_stage == 0:
         reduce_s = _seconds(Collective.ALL_REDUCE, shared, gradient_bytes)
-        return StateSync(nothing, _excess(reduce_s, backward_s), np.minimum(reduce_s, backward_s), nothing)
+        exposed_reduce_s = _exposed_s(reduce_s, backward_s, shared)
+        return StateSync(nothing, exposed_reduce_s, reduce_s - exposed_reduce_s, nothing)
     reduce_s = _seconds(Collective.REDUCE_SCATTER, shared, gradient_bytes)
     gather_s = _seconds(Collective.ALL_GATHER, shared, weight_bytes)
-    hidden_s = np.minimum(reduce_s, backward_s)
+    exposed_reduce_s, exposed_gather_s = (
+        _exposed_s(reduce_s, backward_s, shared),
+        _exposed_s(gather_s, forward_s, shared),
+    )
+    hidden_s = reduce_s - exposed_reduce_s
     if zero_stage <= 2:
-        hidden_s = hidden_s + np.minimum(gather_s, forward_s)
+        hidden_s = hidden_s + gather_s - exposed_gather_s
     if zero_stage == 1:
-        return StateSync(nothing, _excess(reduce_s, backward_s) + _excess(gather_s, forward_s), hidden_s, nothing)
+        return StateSync(nothing, exposed_reduce_s + exposed_gather_s, hidden_s, nothing)
     if zero_stage == 2:
-        return StateSync(_excess(reduce_s, backward_s), _excess(gather_s, forward_s), hidden_s, gradients)
-    each = _excess(gather_s, forward_s) + _excess(gather_s + reduce_s, backward_s)
+        return StateSync(exposed_reduce_s, exposed_gather_s, hidden_s, gradients)
+    # Weights of the next layer are fetched ahead in each pass; gradients of the layer before leave under the backward pass.
+    each = exposed_gather_s + _exposed_s(gather_s + reduce_s, backward_s, shared)
     # The layer in use and the one being fetched are whole at the same time, and one layer's gradients.
     return StateSync(each, nothing, hidden_s, 2 * weights + gradients)
 
@@ -81,5 +88,7 @@ def _seconds(collective: Collective, shared: Sequence[SharedParameters], bytes_e
     return np.asarray(np.sum(times, axis=0), np.float64)
 
 
-def _excess(communication_s: FloatArray, compute_s: FloatArray) -> FloatArray:
-    return np.maximum(0.0, communication_s - compute_s)
+def _exposed_s(communication_s: FloatArray, compute_s: FloatArray, shared: Sequence[SharedParameters]) -> FloatArray:
+    """What communication in the shadow of computation adds to it: its excess, and what it slows."""
+    stream = Stream.INTER_NODE if any(share.group.spans_nodes for share in shared) else Stream.INTRA_NODE
+    return exposed_s(communication_s, compute_s, stream, MEASURED_INTERFERENCE)

@@ -1,0 +1,103 @@
+"""What runs at the same time, and how much each slows the others.
+
+Four streams share a device: its computation, collectives inside the node, collectives between nodes, and copies to and from
+the host's memory. A factor for each stream of each set of streams that run together makes 28: two for each of six pairs,
+three for each of four triples, and four (as many as Mist, EuroSys'25).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+class Stream(Enum):
+    """What can be busy at once on a device."""
+
+    COMPUTE = "compute"
+    INTRA_NODE = "intra-node"
+    INTER_NODE = "inter-node"
+    HOST_COPY = "host copy"
+
+
+Together = frozenset[Stream]
+"""Streams that are busy at the same time."""
+
+
+@dataclass(frozen=True)
+class Interference:
+    """How much slower each stream is beside others.
+
+    factors   for a set of streams, the factor on the time of each; a stream that is left out is not slowed. A set that is
+              not given slows each stream by the product of what its pairs do: independent causes
+    """
+
+    factors: Mapping[Together, Mapping[Stream, float]] = field(default_factory=dict)
+
+    def slowdown(self, stream: Stream, together: Together) -> float:
+        """Factor on a stream's time while all of ``together``, itself among them, are busy."""
+        if together in self.factors:
+            return self.factors[together].get(stream, 1.0)
+        if len(together) <= 2:
+            return 1.0
+        return math.prod(self.slowdown(stream, frozenset((stream, other))) for other in together if other is not stream)
+
+
+def every_set() -> list[Together]:
+    """The sets of two, three and four streams: eleven, of 28 streams in all."""
+    return [frozenset(streams) for size in (2, 3, 4) for streams in combinations(Stream, size)]
+
+
+_COLLECTIVE_ON_COMPUTE = 1.189
+"""Computation beside collectives takes 18.9% longer on average, over GPT and LLaMA models on four A100, H100, MI250 and MI210
+(Lee et al. 2025, arXiv 2507.03114, abstract): their kernels hold some of the cores. How much the collectives are slowed is not
+given apart, and taken as nothing. Nodes were not joined there; the same kernels hold cores between nodes."""
+
+MEASURED_INTERFERENCE = Interference(
+    {
+        frozenset((Stream.COMPUTE, Stream.INTRA_NODE)): {Stream.COMPUTE: _COLLECTIVE_ON_COMPUTE},
+        frozenset((Stream.COMPUTE, Stream.INTER_NODE)): {Stream.COMPUTE: _COLLECTIVE_ON_COMPUTE},
+        # The same cores: two kinds of collectives at once hold no more than the channels of one.
+        frozenset((Stream.COMPUTE, Stream.INTRA_NODE, Stream.INTER_NODE)): {Stream.COMPUTE: _COLLECTIVE_ON_COMPUTE},
+    }
+)
+"""Copies to the host run on engines of their own, at a hundredth of the memory's bandwidth: nothing is slowed by them."""
+
+
+def elapsed_s(alone_s: Mapping[Stream, float], interference: Interference) -> float:
+    """Seconds until all streams are done that start together, each taking ``alone_s`` when nothing else runs.
+
+    Whenever a stream ends, the others go on at the rates of those that remain (as in Mist, EuroSys'25).
+    """
+    left = {stream: seconds for stream, seconds in alone_s.items() if seconds > 0}
+    elapsed = 0.0
+    while left:
+        together = frozenset(left)
+        factors = {stream: interference.slowdown(stream, together) for stream in left}
+        first_s = min(seconds * factors[stream] for stream, seconds in left.items())
+        elapsed += first_s
+        left = {
+            stream: seconds - first_s / factors[stream]
+            for stream, seconds in left.items()
+            if seconds * factors[stream] > first_s * (1 + 1e-12)
+        }
+    return elapsed
+
+
+def exposed_s(communication_s: Floats, compute_s: Floats, stream: Stream, interference: Interference) -> Floats:
+    """What communication under computation adds to it, in seconds: its excess, and what it slows. Element by element."""
+    pair = frozenset((Stream.COMPUTE, stream))
+    compute_factor = interference.slowdown(Stream.COMPUTE, pair)
+    communication_factor = interference.slowdown(stream, pair)
+    together_s = np.minimum(compute_s * compute_factor, communication_s * communication_factor)
+    compute_left_s = compute_s - together_s / compute_factor
+    communication_left_s = communication_s - together_s / communication_factor
+    return np.asarray(together_s + compute_left_s + communication_left_s - compute_s, np.float64)
