@@ -46,6 +46,9 @@ Calibrations = Annotated[
     list[str] | None,
     typer.Option("--calibration", metavar="CALIBRATION", help="Stored calibration, or file of one, to use; again for more."),
 ]
+ExplainOption = Annotated[
+    str | None, typer.Option("--explain", metavar="OPERATOR", help="Say what other shardings of an operator would cost.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
@@ -81,13 +84,14 @@ def plan(
     no_store: Annotated[bool, typer.Option("--no-store", help="Neither look in the plan store nor keep the plan.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,
     calibration: Calibrations = None,
+    explain: ExplainOption = None,
 ) -> int:
     """Find the best plan for a request."""
     from app.commands.planning import Output, PlanCommand, Store, run_plan
 
     store = Store.NONE if no_store else Store.FRESH if fresh else Store.USE
     output = Output.JSON if as_json else Output.PAGE
-    return run_plan(PlanCommand(request, file, store, output, tuple(calibration or ())), _settings())
+    return run_plan(PlanCommand(request, file, store, output, tuple(calibration or ()), explain), _settings())
 
 
 @cli.command()
@@ -97,12 +101,13 @@ def predict(
     plan_file: Annotated[str, typer.Option("--plan", metavar="PLAN", help="Plan file, or - for stdin.")],
     as_json: AsJson = False,
     calibration: Calibrations = None,
+    explain: ExplainOption = None,
 ) -> int:
     """Check a given plan against a request and predict its speed and memory."""
     from app.commands.planning import Output, run_predict
 
     output = Output.JSON if as_json else Output.PAGE
-    return run_predict(request, plan_file, output, _settings(), calibrations=tuple(calibration or ()))
+    return run_predict(request, plan_file, output, _settings(), calibrations=tuple(calibration or ()), explain=explain)
 
 
 @cli.command()

@@ -112,7 +112,7 @@ def strategies(
     """
     if tp == 1:
         return (Strategy(None),)
-    legal = [dim for dim in _shardable_dims(operator) if dim in padded or _divides(dim, sizes, tp)]
+    legal = [dim for dim in shardable_dims(operator) if dim in padded or _divides(dim, sizes, tp)]
     if space is Space.FREE:
         return (Strategy(None), *(Strategy(dim) for dim in legal))
     parallel = [dim for dim in MEGATRON_DIMS if dim in operator.dims]
@@ -121,7 +121,7 @@ def strategies(
     return (Strategy(None), *(Strategy(dim) for dim in legal if dim == SEQ))
 
 
-def _shardable_dims(operator: Operator) -> list[str]:
+def shardable_dims(operator: Operator) -> list[str]:
     """Dims that may be split without changing what the operator computes, in canonical order."""
     followers = {name for names in _FOLLOWS.values() for name in names}
     candidates = sorted(operator.dims - {BATCH, "head_dim"} - followers)

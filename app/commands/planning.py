@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.commands.exits import print_json, say
 from app.commands.inputs import STDIN, CalibrationsOf, read_document, read_request
@@ -17,11 +18,15 @@ from app.plans.documents import REQUEST_FIELD, plan_document, read_plan
 from app.plans.store import KeyedRequest, PlanStore, keyed_request, plan_text
 from app.render.plan_page import NextStep, default_launcher, print_plan
 from app.requests.resolve import request_document
+from app.requests.validation import to_document
 from app.settings import Settings
 from app.solving import predict_here, solve_here
 from costmodels.errors import InvalidInputError
 from solver.plan import Plan
-from solver.request import PlanRequest
+from solver.request import PlanRequest, TrainingWorkload
+
+if TYPE_CHECKING:
+    from solver.training.explain import Explanation
 
 PAGE_WIDTH = 80
 """Columns of a page that does not go to a terminal."""
@@ -51,45 +56,60 @@ class Output(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlanCommand:
-    """Options of ``plan``: the request's path, the file to write, the store's use, what is printed, and calibrations to use."""
+    """Options of ``plan``: the request's path, the file to write, the store's use, what is printed, calibrations to use, and
+    the operator whose sharding is explained, if any."""
 
     request: str
     file: Path | None
     store: Store
     output: Output
     calibrations: tuple[str, ...] = ()
+    explain: str | None = None
 
 
 def run_plan(command: PlanCommand, settings: Settings) -> int:
     """Plan a request, print the plan, keep it; exit code 1 when the answer is no."""
     request = read_request(command.request, stored=CalibrationsOf(settings), calibrations=command.calibrations)
+    _check_operator(request, command.explain)
     key = keyed_request(request)
     store = None if command.store is Store.NONE else open_store(settings)
     text, stored = _answer(key, store, command)
     document = json.loads(text)
     if command.file is not None:
         _write_file(command.file, document)
-    if command.output is Output.JSON:
-        print_json(document)
     plan = read_plan(document)
-    if command.output is Output.PAGE:
-        _print_page(plan, request, _next_step(plan, request, command, is_stored=stored))
+    explained = _explained(request, plan, command.explain)
+    if command.output is Output.JSON:
+        print_json(document | _explanation_field(explained))
+    else:
+        _print_page(plan, request, _next_step(plan, request, command, is_stored=stored), explained)
     return EXIT_GOOD if plan.feasible else EXIT_NO
 
 
 def run_predict(
-    request_path: str, plan_path: str, output: Output, settings: Settings, *, calibrations: tuple[str, ...] = ()
+    request_path: str,
+    plan_path: str,
+    output: Output,
+    settings: Settings,
+    *,
+    calibrations: tuple[str, ...] = (),
+    explain: str | None = None,
 ) -> int:
-    """Predict a given plan's figures for a request, print them; exit code 1 when the plan misses a constraint."""
+    """Predict a given plan's figures for a request, print them; exit code 1 when the plan misses a constraint.
+
+    ``explain`` names an operator whose sharding is explained.
+    """
     if request_path == plan_path == STDIN:
         raise InvalidInputError("request and plan can't both come from stdin", given="-")
     request = read_request(request_path, stored=CalibrationsOf(settings), calibrations=calibrations)
+    _check_operator(request, explain)
     plan = read_plan(read_document(plan_path, what="plan"))
     predicted = replace(predict_here(request, plan), digest="")
+    explained = _explained(request, predicted, explain)
     if output is Output.JSON:
-        print_json(plan_document(predicted) | {REQUEST_FIELD: request_document(request)})
+        print_json(plan_document(predicted) | {REQUEST_FIELD: request_document(request)} | _explanation_field(explained))
     else:
-        _print_page(predicted, request, NextStep("Predicted only: this plan is not stored.", None))
+        _print_page(predicted, request, NextStep("Predicted only: this plan is not stored.", None), explained)
     return EXIT_GOOD if predicted.feasible else EXIT_NO
 
 
@@ -127,10 +147,44 @@ def _solve(request: PlanRequest) -> Plan:
         return solve_here(request, on_progress)
 
 
-def _print_page(plan: Plan, request: PlanRequest, next_step: NextStep) -> None:
+def _check_operator(request: PlanRequest, explain: str | None) -> None:
+    """Refuse to explain what isn't there before anything is solved."""
+    if explain is None:
+        return
+    from solver.training.explain import named_operators
+
+    named_operators(request.model, explain)
+    if not isinstance(request.workload, TrainingWorkload):
+        raise InvalidInputError("shardings of training plans can be explained", given=f"a {request.workload.kind} workload")
+
+
+def _explained(request: PlanRequest, plan: Plan, explain: str | None) -> tuple[Explanation, ...]:
+    """Explanations of an operator; none where none was asked for, or the plan has no stages."""
+    if explain is None or not plan.stages:
+        return ()
+    from solver.training.explain import explain as explain_operator
+
+    return explain_operator(request, plan, explain)
+
+
+def _explanation_field(explained: tuple[Explanation, ...]) -> dict[str, object]:
+    if not explained:
+        return {}
+    from solver.training.explain import Explanation
+
+    return {"explanations": [to_document(Explanation, each) for each in explained]}
+
+
+def _print_page(plan: Plan, request: PlanRequest, next_step: NextStep, explained: tuple[Explanation, ...]) -> None:
     from rich.console import Console
 
-    print_plan(Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH), plan, request, next_step)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)
+    print_plan(console, plan, request, next_step)
+    if explained:
+        from app.render.explanation_page import print_explanation
+
+        for each in explained:
+            print_explanation(console, each)
 
 
 def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stored: bool) -> NextStep:

@@ -132,7 +132,7 @@ class TrainingCosts:
             problems = [self.problem(block, setting) for setting in settings]
             built = [problem.problem for problem in problems if problem is not None]
             whole = len(built) == len(problems)
-            choices.append([point.choice for point in frontier(_joined(built))] if whole else [])
+            choices.append([point.choice for point in frontier(joined(built))] if whole else [])
         return choices
 
     def block_cost(self, block: str, setting: BlockSetting, choice: tuple[int, ...]) -> FloatArray:
@@ -354,7 +354,7 @@ def _bound_by_host(cost: FloatArray, host: HostTime) -> FloatArray:
     return cost
 
 
-def _joined(problems: list[IntraOpProblem]) -> IntraOpProblem:
+def joined(problems: list[IntraOpProblem]) -> IntraOpProblem:
     """One problem whose objectives are those of all, for operators that run the same strategy in each."""
     if len(problems) == 1:
         return problems[0]

@@ -64,7 +64,7 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     plan does not belong to the request (other layers, more devices, a sharding that does not divide).
     """
     costs = TrainingCosts(request)
-    decision = _decision_of(request, costs, plan)
+    decision = decision_of(request, costs, plan)
     kinds = costs.stage_kinds(decision.candidate)
     tables = stage_tables(decision.candidate, decision.sharding, kinds, costs)
     cost = evaluate_decision(decision, tables)
@@ -157,7 +157,7 @@ def _division_reason(request: PlanRequest) -> Reason:
     )
 
 
-def _decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decision:
+def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decision:
     """The decision that a plan record stands for."""
     if plan.kind != "training" or plan.axes is None or plan.microbatch is None or not plan.stages:
         raise PlanFileError("this is not a plan with training stages", given=plan.kind)
