@@ -167,10 +167,9 @@ def shard(
     from app.commands.sharding import ShardCommand, run_shard_command
     from solver.strategies.folding import Ties
 
-    _settings()
     output = Output.JSON if as_json else Output.PAGE
     tied = Ties(ties.value.replace("-", "_"))
-    return run_shard_command(ShardCommand(problem, model, mesh, tied, time_limit_s, work_limit, seed, output))
+    return run_shard_command(ShardCommand(problem, model, mesh, tied, time_limit_s, work_limit, seed, output), _settings())
 
 
 @cli.command()

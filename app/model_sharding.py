@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from app.shard_command import stop_rule
+from costmodels.calibration import calibrations_in_force
 from costmodels.cluster import Cluster
 from costmodels.errors import InvalidInputError
 from solver.request import PlanRequest
@@ -39,6 +40,11 @@ def run_model_sharding(question: ModelShardingQuestion) -> Json:
 
     Raises InvalidInputError for a mesh that the cluster doesn't have or a request that can't be sharded so.
     """
+    with calibrations_in_force(question.request.calibrations):
+        return _answer(question)
+
+
+def _answer(question: ModelShardingQuestion) -> Json:
     started_s = time.monotonic()
     request = question.request
     degrees = question.mesh or default_mesh(request.cluster)

@@ -1,4 +1,4 @@
-"""The solver's two questions: what is the best plan for this request, and what does this plan cost?
+"""The solver's questions: what is the best plan for this request, what does this plan cost, and why is it as it is?
 
 Every plan is checked by the independent checker before it is returned.
 """
@@ -12,6 +12,8 @@ from solver.plan import Plan
 from solver.request import PlanRequest, TrainingWorkload
 from solver.serving import ServingSimulation, plan_serving, predict_pair, predict_serving, simulate_serving
 from solver.training import plan_training, predict_training
+from solver.training.explain import Explanation
+from solver.training.explain import explain as explain_sharding
 from solver.verify import check
 
 
@@ -52,3 +54,12 @@ def predict(request: PlanRequest, plan: Plan) -> Plan:
         if isinstance(request.workload, TrainingWorkload):
             return predict_training(request, plan)
         return predict_serving(request, plan) if plan.prefill is None else predict_pair(request, plan)
+
+
+def explain(request: PlanRequest, plan: Plan, operator: str) -> tuple[Explanation, ...]:
+    """What other shardings of an operator would cost in a training plan, one explanation for each block that has it.
+
+    Raises PlanFileError for an operator that the model lacks and for a plan without training stages.
+    """
+    with calibrations_in_force(request.calibrations):
+        return explain_sharding(request, plan, operator)

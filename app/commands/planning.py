@@ -162,7 +162,7 @@ def _explained(request: PlanRequest, plan: Plan, explain: str | None) -> tuple[E
     """Explanations of an operator; none where none was asked for, or the plan has no stages."""
     if explain is None or not plan.stages:
         return ()
-    from solver.training.explain import explain as explain_operator
+    from solver.api import explain as explain_operator
 
     return explain_operator(request, plan, explain)
 

@@ -6,11 +6,12 @@ import sys
 from dataclasses import dataclass
 
 from app.commands.exits import print_json
-from app.commands.inputs import read_request
+from app.commands.inputs import CalibrationsOf, read_request
 from app.commands.planning import PAGE_WIDTH, Output
 from app.errors import EXIT_GOOD, EXIT_NO
 from app.model_sharding import ModelShardingQuestion, parse_mesh, run_model_sharding
 from app.render.figures import percent, seconds
+from app.settings import Settings
 from app.shard_command import run_shard
 from costmodels.errors import InvalidInputError
 from solver.strategies.folding import Ties
@@ -30,10 +31,10 @@ class ShardCommand:
     output: Output
 
 
-def run_shard_command(command: ShardCommand) -> int:
+def run_shard_command(command: ShardCommand, settings: Settings) -> int:
     """Solve and print the answer; exit code 1 when no feasible choice was found."""
     if command.model is not None and command.problem is None:
-        return _shard_model(command, command.model)
+        return _shard_model(command, command.model, settings)
     if command.problem is None or command.model is not None:
         raise InvalidInputError(
             "give what to shard", given="both" if command.problem else "nothing", allowed="a problem file, or --model REQUEST"
@@ -52,9 +53,9 @@ def run_shard_command(command: ShardCommand) -> int:
     return EXIT_GOOD if answer["feasible"] else EXIT_NO
 
 
-def _shard_model(command: ShardCommand, request: str) -> int:
+def _shard_model(command: ShardCommand, request: str, settings: Settings) -> int:
     question = ModelShardingQuestion(
-        request=read_request(request),
+        request=read_request(request, stored=CalibrationsOf(settings)),
         mesh=parse_mesh(command.mesh),
         ties=command.ties,
         time_limit_s=command.time_limit_s,

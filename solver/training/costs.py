@@ -35,6 +35,7 @@ from solver.training.pipelining import PLAIN, pass_shares, waiting
 from solver.training.space import Candidate, padded_dims
 from solver.training.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
+from solver.training.tied import agreements, restricted, tied_uses, unrestricted
 
 _COMMUNICATION = [Criterion.TP_COMM_S, Criterion.CP_COMM_S, Criterion.EP_COMM_S]
 
@@ -122,18 +123,23 @@ class TrainingCosts:
         """
         settings = tuple(dict.fromkeys(s for kind in dict.fromkeys(kinds) for s in self.settings(candidate, kind)))
         if settings not in self._shardings:
-            self._shardings[settings] = list(itertools.product(*self._pareto_choices(settings)))
+            self._shardings[settings] = list(dict.fromkeys(self._combinations(settings)))
         yield from self._shardings[settings]
 
-    def _pareto_choices(self, settings: tuple[BlockSetting, ...]) -> list[list[tuple[int, ...]]]:
-        """Pareto-optimal choices of each distinct block; an empty list where it can't be sharded this way."""
-        choices = []
-        for block in self.block_names:
-            problems = [self.problem(block, setting) for setting in settings]
-            built = [problem.problem for problem in problems if problem is not None]
-            whole = len(built) == len(problems)
-            choices.append([point.choice for point in frontier(joined(built))] if whole else [])
-        return choices
+    def _combinations(self, settings: tuple[BlockSetting, ...]) -> Iterator[Sharding]:
+        """Combinations of Pareto-optimal shardings under every way in which uses of tied weights agree."""
+        built = {block: [self.problem(block, setting) for setting in settings] for block in self.block_names}
+        if any(problem is None for problems in built.values() for problem in problems):
+            return
+        known = {block: [problem for problem in problems if problem is not None] for block, problems in built.items()}
+        wholes = {block: joined([problem.problem for problem in problems]) for block, problems in known.items()}
+        for left in agreements(tied_uses(self.model), {block: problems[0].strategies for block, problems in known.items()}):
+            choices = []
+            for block, whole in wholes.items():
+                mine = {node: kept for (where, node), kept in left.items() if where == block}
+                points = frontier(restricted(whole, mine) if mine else whole)
+                choices.append([unrestricted(point.choice, mine) for point in points])
+            yield from itertools.product(*choices)
 
     def block_cost(self, block: str, setting: BlockSetting, choice: tuple[int, ...]) -> FloatArray:
         """Cost vector of a block under a choice of strategies."""

@@ -11,7 +11,7 @@ from costmodels.operators import BATCH, SEQ, Operator
 from costmodels.units import GIB, STRICT_RECORD
 from solver.block_problem import BlockSetting
 from solver.graph import ModelGraph
-from solver.intra_op import IntraOpProblem, ReshardEdge, frontier
+from solver.intra_op import frontier
 from solver.plan import Plan
 from solver.request import PlanRequest, Space, TrainingWorkload
 from solver.sharding import Strategy, shardable_dims
@@ -20,6 +20,7 @@ from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.planner import decision_of
 from solver.training.search import RELATIVE_TIE, stage_tables
 from solver.training.space import Candidate
+from solver.training.tied import TiedUse, restricted, tied_uses, unrestricted
 
 BASIS = (
     "rest kept: only this operator is sharded another way; block anew: the other operators of its block are chosen again "
@@ -33,6 +34,8 @@ class Excluded(StrEnum):
     NOTHING = "nothing"
     """It is the plan's own."""
     LAUNCHER = "launcher"
+    TIED = "tied"
+    """Another operator shares its weight and splits it another way."""
     MEMORY = "memory"
     DIVISIBILITY = "divisibility"
     MEANING = "meaning"
@@ -184,11 +187,27 @@ class _Explainer:
         """The block's other operators chosen again around a strategy: the fastest that fits, or else what needs least."""
         settings = dict.fromkeys(s for kind in dict.fromkeys(self.kinds) for s in self.costs.settings(self.candidate, kind))
         built = [self.costs.problem(self.block, setting) for setting in settings]
-        fixed = joined([_fixed(b.problem, self.node, strategy) for b in built if b is not None])
-        choices = [tuple(strategy if i == self.node else s for i, s in enumerate(p.choice)) for p in frontier(fixed)]
+        given = {use.node: (self.sharding[self.place][use.node],) for use in self._tied_here()} | {self.node: (strategy,)}
+        fixed = restricted(joined([problem.problem for problem in built if problem is not None]), given)
+        choices = [unrestricted(point.choice, given) for point in frontier(fixed)]
         costs = [self._cost(self._with_choice(choice)) for choice in choices]
         best = min(costs, key=lambda cost: (not cost.fits, cost.step_time_s if cost.fits else cost.peak_bytes))
         return self._figures(best), best
+
+    def _tied_here(self) -> list[TiedUse]:
+        """Uses of tied weights in this block."""
+        return [use for uses in tied_uses(self.request.model) for use in uses if use.block == self.block]
+
+    def _other_use(self, strategy: Strategy) -> tuple[TiedUse, str] | None:
+        """A use of the operator's weight elsewhere that splits it another way, and how."""
+        for uses in tied_uses(self.request.model):
+            mine = [use for use in uses if (use.block, use.node) == (self.block, self.node)]
+            for use in uses if mine else ():
+                chosen = self.sharding[self.costs.block_names.index(use.block)][use.node]
+                split = use.split(self.options[use.block][use.node][chosen])
+                if use not in mine and split != mine[0].split(strategy):
+                    return use, split or "replicate"
+        return None
 
     def _alternative(self, index: int) -> Alternative:
         choice = list(self.sharding[self.place])
@@ -205,6 +224,11 @@ class _Explainer:
             expected = " or ".join(option.name for option in own)
             launcher = self.request.search.launcher.value
             return Excluded.LAUNCHER, f"{launcher} runs {self.operator.name} of this plan as {expected!r} only"
+        other = self._other_use(strategy)
+        if other is not None:
+            use, split = other
+            name = self.request.model.block(use.block).operators[use.node].name
+            return Excluded.TIED, f"{use.block}/{name} shares its weight and splits it by {split!r}"
         if not best.fits:
             worst = max(range(len(best.stages)), key=lambda i: best.stages[i].need_bytes - best.stages[i].capacity_bytes)
             stage = best.stages[worst]
@@ -233,17 +257,3 @@ class _Explainer:
                 yield Alternative(dim, Excluded.MEANING, "over the sequence it needs its neighbours' tokens: what cp splits")
             else:
                 yield Alternative(dim, Excluded.MEANING, "split, the operator would compute something else")
-
-
-def _fixed(problem: IntraOpProblem, node: int, strategy: int) -> IntraOpProblem:
-    """The problem with one operator's strategy given."""
-    costs = tuple(c[strategy : strategy + 1] if i == node else c for i, c in enumerate(problem.node_costs))
-    edges = []
-    for edge in problem.edges:
-        table = edge.cost
-        if edge.source == node:
-            table = table[strategy : strategy + 1]
-        if edge.target == node:
-            table = table[:, strategy : strategy + 1]
-        edges.append(ReshardEdge(edge.source, edge.target, table))
-    return IntraOpProblem(costs, tuple(edges), problem.n_objectives)

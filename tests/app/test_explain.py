@@ -76,12 +76,24 @@ def test_every_constraint_is_named() -> None:
 
 
 def test_a_dim_that_does_not_divide_is_said_with_its_size() -> None:
-    document = training(search={"tp": [4], "pp": [1], "cp": [1], "space": "free"}, model={"catalog": "gpt2-xl"})
+    only = {"tp": [4], "pp": [1], "cp": [1], "microbatch": [1], "zero_stages": [1], "recompute": ["none"], "space": "free"}
+    document = training(search=only, model={"catalog": "gpt2-xl"})
     document["workload"] = document["workload"] | {"seq_len": 1024}
     request = resolved(document)
     (explanation,) = explain(request, solve(request, stop=never_stop, progress=ignore_progress), "layer/attention")
     heads = next(other for other in explanation.alternatives if other.strategy == "heads")
     assert heads.excluded_by is Excluded.DIVISIBILITY and "25" in heads.why and heads.rest_kept is None
+
+
+def test_what_shares_its_weight_is_said_to_be_tied() -> None:
+    only = {"tp": [2], "pp": [1], "cp": [1], "microbatch": [1], "zero_stages": [1], "recompute": ["none"], "space": "free"}
+    document = training(search=only, model={"catalog": "gpt2-xl"})
+    document["workload"] = document["workload"] | {"seq_len": 1024}
+    request = resolved(document)
+    plan = solve(request, stop=never_stop, progress=ignore_progress)
+    (explanation,) = explain(request, plan, "head/lm_head")
+    tied = [other for other in explanation.alternatives if other.excluded_by is Excluded.TIED]
+    assert tied and all("embedding/embed" in other.why for other in tied)
 
 
 def test_the_page_and_the_document_hold_the_explanation(cli: Cli) -> None:

@@ -226,3 +226,19 @@ def test_the_free_space_is_never_slower_than_a_launchable_one(seed: int) -> None
     launchable = replace(request, search=search)
     free = replace(request, search=replace(request.search, space=Space.FREE))
     assert best_s(free) <= best_s(launchable) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_tied_weights_are_split_alike_in_the_free_space(tp: int) -> None:
+    request = PlanRequest(
+        model("gpt2-xl"),
+        Cluster((NodeGroup("pool", node_type("dgx-h100"), 1),)),
+        TrainingWorkload("training", global_batch=64, seq_len=1024),
+        search=Search(
+            space=Space.FREE, tp=(tp,), pp=(1,), cp=(1,), microbatch=(1,), zero_stages=(1,), recompute=(Recompute.NONE,)
+        ),
+    )
+    plan = plan_of(request)
+    named = {(s.block, s.operator): s.strategy for s in plan.shardings}
+    splits = [s if s in ("vocab", "hidden") else None for s in (named["embedding", "embed"], named["head", "lm_head"])]
+    assert splits[0] == splits[1]
