@@ -15,11 +15,12 @@ from solver.intra_op import frontier
 from solver.plan import Plan
 from solver.request import PlanRequest, Space, TrainingWorkload
 from solver.sharding import Strategy, shardable_dims
-from solver.training.costs import Sharding, StageKind, TrainingCosts, joined
+from solver.training.costs import TrainingCosts, joined
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.planner import decision_of
 from solver.training.search import RELATIVE_TIE, stage_tables
 from solver.training.space import Candidate
+from solver.training.stage_table import Sharding, StageKind
 from solver.training.tied import TiedUse, restricted, tied_uses, unrestricted
 
 BASIS = (
