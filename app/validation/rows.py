@@ -190,6 +190,7 @@ def _measured_run(cells: Cells) -> MeasuredRun:
 
 _KERNELS_IN_NOTES = {
     "rms kernel": VectorKernels.FUSED_NORMS,
+    "te + triton": VectorKernels.FUSED,
     "compile": VectorKernels.COMPILED,
     "eager": VectorKernels.EAGER,
 }
