@@ -70,6 +70,7 @@ class Predicted:
     ttft_p95_s: float | None = None
     tpot_p95_s: float | None = None
     cost_per_million_tokens: float | None = None
+    energy_per_step_j: float | None = None
     bands: Mapping[str, Band] = field(default_factory=dict)
 
 

@@ -13,13 +13,19 @@ from solver.training.stage_table import StageTable
 
 
 def time_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[StageTable]) -> TimeBreakdown:
-    """Where the step's time goes, on the stage that takes longest; what is left over is pipeline bubble.
+    """Where the step's time goes, on the stage that takes longest."""
+    m = decision.candidate.n_microbatches
+    longest = max(range(len(cost.stages)), key=lambda n: (m * cost.stages[n].time_s + cost.stages[n].extra_s, -n))
+    return rank_breakdown(decision, cost, tables, longest)
+
+
+def rank_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[StageTable], rank: int) -> TimeBreakdown:
+    """Where the step's time goes on one pipeline rank; what is left over is pipeline bubble.
 
     T >= m t_i + d_i for every stage i, so the bubble is never negative.
     """
     m = decision.candidate.n_microbatches
-    i = max(range(len(cost.stages)), key=lambda n: (m * cost.stages[n].time_s + cost.stages[n].extra_s, -n))
-    spans, table, stage = decision.spans_of_rank(i), tables[i], cost.stages[i]
+    spans, table, stage = decision.spans_of_rank(rank), tables[rank], cost.stages[rank]
     layers = np.r_[tuple(span.layers for span in spans)]
     parts = table.parts
     compute, tp, cp, dp, ep = (

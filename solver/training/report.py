@@ -32,6 +32,7 @@ from solver.training.alternatives import frontier, runners_up, summary
 from solver.training.bands import calibrations_used, step_time_bands
 from solver.training.breakdown import time_breakdown
 from solver.training.costs import TrainingCosts
+from solver.training.energy import step_energy_j
 from solver.training.evaluate import Decision, DecisionCost, StageSpan
 from solver.training.partition import Shortfall
 from solver.training.search import SearchResult, stage_tables
@@ -124,6 +125,7 @@ def decided_plan(
             step_time_s=cost.step_time_s,
             mfu=mfu,
             cost_per_million_tokens=_cost_per_million_tokens(request, tokens_per_s),
+            energy_per_step_j=step_energy_j(request.cluster, decision, cost, tables),
             bands=step_time_bands(request, step_time_s=cost.step_time_s, tokens_per_s=tokens_per_s, mfu=mfu),
         ),
         axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep),

@@ -24,6 +24,7 @@ def time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     yield from _step_time_violations(plan, request)
     yield from _throughput_violations(plan, request)
     yield from cost_violations(plan, request)
+    yield from _energy_violations(plan, request)
     yield from band_violations(plan)
     yield from _slo_violations(plan, request)
 
@@ -90,6 +91,20 @@ def cost_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     expected = per_hour / _S_PER_HOUR / plan.predicted.tokens_per_s * 1e6
     if not agrees(claimed, expected):
         yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", f"{claimed}, prices make {expected}")
+
+
+def _energy_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Devices in use take at least their idle power, and at most their full power, for the whole step."""
+    predicted = plan.predicted
+    assert predicted is not None and predicted.step_time_s is not None
+    if predicted.energy_per_step_j is None:
+        return
+    groups = devices_by_group(request.cluster, (devices for stage in plan.stages for devices in stage.devices))
+    least = sum(count * group.node.device.idle_power_w for group, count in groups) * predicted.step_time_s
+    most = sum(count * group.node.device.power_w for group, count in groups) * predicted.step_time_s
+    if not (at_most(least, predicted.energy_per_step_j) and at_most(predicted.energy_per_step_j, most)):
+        given = f"{predicted.energy_per_step_j} J, the devices take {least} to {most} J"
+        yield Violation(Rule.ENERGY, "plan.predicted.energy_per_step_j", given)
 
 
 def band_violations(plan: Plan) -> Iterator[Violation]:

@@ -45,6 +45,7 @@ class Rule(StrEnum):
     TOKENS = "tokens"
     MFU = "mfu"
     COST = "cost"
+    ENERGY = "energy"
     BANDS = "bands"
     UTILISATION = "utilisation"
     SLO = "slo"

@@ -57,8 +57,8 @@ def test_the_surveys_7b_is_refused_on_dp_8_for_memory() -> None:
     assert not plan.feasible
     assert plan.reason is not None
     assert plan.reason.constraint == "device_memory"
-    # 6 + 12/8 bytes a parameter, about 34 s b h bytes a layer (Korthikanti et al.) and 4 of query and key before rotation, which
-    # lie beside the value; of all that 6% for the allocator.
+    # 6 + 12/8 bytes a parameter, about 34 s b h bytes a layer (Korthikanti et al.) and 4 of query and key before rotation,
+    # which lie beside the value; of all that 6% for the allocator.
     parameters, activations = request.model.parameters(), 32 * 38 * 4096 * 4096
     assert plan.reason.need == pytest.approx(1.06 * (parameters * 7.5 + activations), rel=0.03)
 

@@ -1,0 +1,36 @@
+"""Energy of a training step: every device of every pipeline rank, by what keeps the rank busy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodels.cluster import Cluster, Device
+from costmodels.energy import BusyTime, device_energy_j
+from solver.training.breakdown import rank_breakdown
+from solver.training.evaluate import Decision, DecisionCost
+from solver.training.stage_table import StageTable
+
+
+def step_energy_j(cluster: Cluster, decision: Decision, cost: DecisionCost, tables: Sequence[StageTable]) -> float:
+    """Joules that the plan's devices take in a step; those that it leaves unused are not counted."""
+    per_rank = decision.candidate.mesh.stage_devices
+    total = 0.0
+    for rank in range(len(cost.stages)):
+        parts = rank_breakdown(decision, cost, tables, rank)
+        computing_s = parts.compute_s + parts.recompute_s + parts.optimizer_s
+        communicating_s = cost.step_time_s - computing_s - parts.bubble_s
+        busy = BusyTime(computing_s, max(0.0, communicating_s), cost.step_time_s)
+        devices = devices_of(cluster, first=rank * per_rank, count=per_rank)
+        total += sum(number * device_energy_j(device, busy) for device, number in devices)
+    return total
+
+
+def devices_of(cluster: Cluster, *, first: int, count: int) -> list[tuple[Device, int]]:
+    """Devices of a run of ranks, with how many of each node group's there are."""
+    found, start = [], 0
+    for group in cluster.groups:
+        number = min(first + count, start + group.n_devices) - max(first, start)
+        if number > 0:
+            found.append((group.node.device, number))
+        start += group.n_devices
+    return found
