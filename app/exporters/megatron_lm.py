@@ -8,6 +8,7 @@ from __future__ import annotations
 from app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
 from app.exporters.export import Export
 from app.exporters.launchable import recompute_differs, recompute_mode
+from app.exporters.mixture import LatentShape, MixtureShape
 from app.exporters.parts import chunks_a_rank, model_parts
 from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
 from costmodels.low_precision import MatmulRecipe
@@ -34,6 +35,8 @@ def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
         *torchrun(request, plan.devices),
         ("pretrain_gpt.py",),
         *_model_words(shape, workload.seq_len),
+        *_latent_words(shape.latent),
+        *_mixture_words(shape.mixture, plan),
         *_vocabulary_words(shape.vocab, plan.axes.tp),
         *_parallelism_words(plan, request),
         *_batch_words(plan, workload),
@@ -88,6 +91,36 @@ def _model_words(shape: DecoderShape, seq_len: int) -> list[Words]:
         words.append(flag("window-size", f"{shape.window - 1},0"))
     # The cost model counts no dropout masks.
     return [*words, (*flag("attention-dropout", 0), *flag("hidden-dropout", 0))]
+
+
+def _latent_words(latent: LatentShape | None) -> list[Words]:
+    if latent is None:
+        return []
+    queries = flag("q-lora-rank", latent.q_rank) if latent.q_rank is not None else ()
+    return [
+        (*flag("multi-latent-attention"), *queries, *flag("kv-lora-rank", latent.kv_rank)),
+        (*flag("qk-head-dim", latent.nope_dim), *flag("qk-pos-emb-head-dim", latent.rope_dim)),
+        flag("v-head-dim", latent.v_dim),
+    ]
+
+
+def _mixture_words(mixture: MixtureShape | None, plan: Plan) -> list[Words]:
+    """Experts and their ranks; tp splits an expert as it splits a dense network."""
+    if mixture is None:
+        return []
+    assert plan.axes is not None
+    words = [
+        (*flag("num-experts", mixture.experts), *flag("moe-router-topk", mixture.top_k)),
+        (*flag("moe-ffn-hidden-size", mixture.ffn), *flag("moe-grouped-gemm")),
+        (*flag("expert-model-parallel-size", plan.axes.ep), *flag("expert-tensor-parallel-size", plan.axes.tp)),
+        flag("moe-token-dispatcher-type", "alltoall"),
+    ]
+    if not all(mixture.in_layer):
+        words.append(flag("moe-layer-freq", f"[{','.join(str(int(has)) for has in mixture.in_layer)}]"))
+    if mixture.shared_ffn is not None:
+        words.append(flag("moe-shared-expert-intermediate-size", mixture.shared_ffn))
+        words += [flag("moe-shared-expert-gate")] if mixture.shared_gate else []
+    return words
 
 
 def vocabulary_multiple(vocab: int, tp: int) -> int:
@@ -212,6 +245,11 @@ def _assumptions(shape: DecoderShape, plan: Plan, request: PlanRequest) -> tuple
     if isinstance(workload, TrainingWorkload) and workload.matmul in _RECIPES:
         said.append(
             "the plan counts fp8 primary weights (--fp8-param-gather): without them each device holds fp8 copies as well"
+        )
+    if shape.mixture is not None:
+        said.append(
+            "the graph holds the router's sizes, not its rule: add --moe-router-score-function, balancing and group limits "
+            "as the model has them; loads of experts are taken for even"
         )
     if plan.axes is not None and plan.axes.pp > 1:
         virtual = chunks_a_rank(plan)

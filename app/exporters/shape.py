@@ -5,12 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app.exporters.mixture import (
+    EXPERT_DIMS,
+    EXPERT_FFN,
+    KV_RANK,
+    LATENT_DIMS,
+    ROPE_DIM,
+    LatentShape,
+    MixtureShape,
+    latent_shape,
+    mixture_shape,
+)
 from costmodels.errors import ExportError
 from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind
 from solver.graph import Block, ModelGraph
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB = "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"
-_DENSE_DIMS = frozenset({BATCH, SEQ, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN})
+_KNOWN_DIMS = frozenset({BATCH, SEQ, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN}) | EXPERT_DIMS | LATENT_DIMS
 
 
 class Gate(StrEnum):
@@ -59,14 +70,18 @@ class DecoderShape:
     tied: bool
     window: int | None
     oddities: tuple[str, ...]
+    mixture: MixtureShape | None = None
+    latent: LatentShape | None = None
 
 
 def decoder_shape(graph: ModelGraph) -> DecoderShape:
-    """The shape of a dense decoder; raises ExportError for a graph that is something else."""
+    """The shape of a decoder, dense or with experts; raises ExportError for a graph that is something else."""
     used = [graph.block(name) for name in dict.fromkeys(graph.layers)]
     layers = [block for block in used if is_layer(block)]
-    _require_dense_decoder(graph, layers)
+    _require_decoder(graph, layers)
     first = layers[0]
+    mixture = mixture_shape(graph, [block for name in graph.layers if is_layer(block := graph.block(name))])
+    latent = latent_shape(graph, first)
     norms = [op for op in _of_kind(first, OperatorKind.NORM) if HIDDEN in _weight_dims(op)]
     biases = {weight.dims for op in _of_kind(first, OperatorKind.MATMUL) for weight in op.weights}
     positions, n_positions = _positions(graph, first)
@@ -75,8 +90,8 @@ def decoder_shape(graph: ModelGraph) -> DecoderShape:
         layers=sum(1 for name in graph.layers if is_layer(graph.block(name))),
         hidden=graph.dims[HIDDEN],
         heads=graph.dims[HEADS],
-        kv_heads=graph.dims[KV_HEADS],
-        head_dim=graph.dims[HEAD_DIM],
+        kv_heads=graph.dims[HEADS] if latent else graph.dims[KV_HEADS],
+        head_dim=latent.nope_dim + latent.rope_dim if latent else graph.dims[HEAD_DIM],
         ffn=graph.dims[FFN],
         vocab=graph.dims[VOCAB],
         gate=_gate(first),
@@ -88,7 +103,9 @@ def decoder_shape(graph: ModelGraph) -> DecoderShape:
         linear_bias=(HIDDEN,) in biases,
         tied=bool(graph.tied_weights()),
         window=next(iter(windows)) if len(windows) == 1 else None,
-        oddities=(*_layer_oddities(layers, norms, windows), *_end_oddities(used)),
+        oddities=(*_layer_oddities(layers, norms, windows, mixture), *_end_oddities(used)),
+        mixture=mixture,
+        latent=latent,
     )
 
 
@@ -97,16 +114,17 @@ def is_layer(block: Block) -> bool:
     return not any(op.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS) for op in block.operators)
 
 
-def _require_dense_decoder(graph: ModelGraph, layers: list[Block]) -> None:
+def _require_decoder(graph: ModelGraph, layers: list[Block]) -> None:
     remedy = "launch it with your own code: axes, stages and shardings stand in the plan"
-    strange = sorted({dim for block in layers for op in block.operators for dim in op.dims} - _DENSE_DIMS)
+    strange = sorted({dim for block in layers for op in block.operators for dim in op.dims} - _KNOWN_DIMS)
     if strange:
         raise ExportError(
-            "exporters know dense decoders of attention and feed-forward networks",
+            "exporters know decoders of attention and feed-forward networks or experts",
             given=f"layers with the dims {', '.join(strange)}",
             remedy=remedy,
         )
-    missing = sorted({HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB} - set(graph.dims))
+    plain = set() if KV_RANK in graph.dims else {KV_HEADS, HEAD_DIM}
+    missing = sorted(({HIDDEN, HEADS, FFN, VOCAB} | plain) - set(graph.dims))
     attention = [op for block in layers for op in _of_kind(block, OperatorKind.ATTENTION)]
     if missing or not layers or any(not _of_kind(block, OperatorKind.ATTENTION) for block in layers):
         names = ", ".join(block.name for block in layers) or "none"
@@ -127,7 +145,9 @@ def _weight_dims(operator: Operator) -> set[str]:
 def _gate(layer: Block) -> Gate:
     """Gated networks have two inputs to their activation function; FLOPs an element tell SiLU (4), ReLU (1) and its
     square (2) from GELU (5 to 9), one more where the gate is multiplied in."""
-    functions = [op for op in _of_kind(layer, OperatorKind.ELEMENTWISE) if all(FFN in t.dims for t in op.inputs)]
+    functions = [
+        op for op in _of_kind(layer, OperatorKind.ELEMENTWISE) if all({FFN, EXPERT_FFN} & set(t.dims) for t in op.inputs)
+    ]
     if not functions:
         raise ExportError("launchers build feed-forward networks with an activation function", given=layer.name)
     function = functions[0]
@@ -137,7 +157,8 @@ def _gate(layer: Block) -> Gate:
 
 
 def _positions(graph: ModelGraph, layer: Block) -> tuple[Positions, int | None]:
-    rotary = [op for op in _of_kind(layer, OperatorKind.ELEMENTWISE) if any(KV_HEADS in t.dims for t in op.inputs)]
+    turned = {KV_HEADS, ROPE_DIM}
+    rotary = [op for op in _of_kind(layer, OperatorKind.ELEMENTWISE) if any(turned & set(t.dims) for t in op.inputs)]
     if rotary:
         return Positions.ROTARY, None
     for block in graph.blocks:
@@ -162,7 +183,9 @@ def _end_oddities(used: list[Block]) -> list[str]:
     return [f"steps of the model's ends that a standard one has not: {', '.join(extra)}"] if extra else []
 
 
-def _layer_oddities(layers: list[Block], norms: list[Operator], windows: set[int | None]) -> list[str]:
+def _layer_oddities(
+    layers: list[Block], norms: list[Operator], windows: set[int | None], mixture: MixtureShape | None
+) -> list[str]:
     found = []
     first = layers[0]
     written = {tensor.name for operator in first.operators for tensor in operator.outputs}
@@ -176,6 +199,6 @@ def _layer_oddities(layers: list[Block], norms: list[Operator], windows: set[int
     if len(windows) > 1:
         listed = ", ".join("full" if window is None else str(window) for window in sorted(windows, key=lambda w: w or 0))
         found.append(f"layers differ in their attention window ({listed})")
-    elif len(layers) > 1:
+    elif len(layers) > (1 if mixture is None or all(mixture.in_layer) else 2):
         found.append(f"layers are of {len(layers)} kinds ({', '.join(block.name for block in layers)})")
     return found

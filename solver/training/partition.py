@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.stages import memory_shortage, partition_layers
-from solver.training.chunks import cost_even_cuts, fastest_that_fits, roomiest
+from solver.training.chunks import EvenCuts, cost_even_cuts, fastest_that_fits, roomiest
 from solver.training.evaluate import StageSpan, in_flight
 from solver.training.space import Candidate
 from solver.training.stage_table import StageTable
@@ -55,7 +55,7 @@ def _even_parts(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[S
     costed = cost_even_cuts(candidate, tables)
     best = fastest_that_fits(costed)
     if best is None:
-        return smallest_shortfall(candidate, tables)
+        return _shortfall(costed)
     borders = costed.cuts[best].tolist()
     (mode,) = candidate.recompute
     return tuple(StageSpan(first, end - 1, mode) for first, end in itertools.pairwise(borders))
@@ -64,9 +64,7 @@ def _even_parts(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[S
 def smallest_shortfall(candidate: Candidate, tables: tuple[StageTable, ...]) -> Shortfall:
     """The fullest stage of the split and recompute modes that lack least memory."""
     if not candidate.pipelining.any_borders:
-        costed = cost_even_cuts(candidate, tables)
-        cut, rank = roomiest(costed)
-        return Shortfall(rank, float(costed.need_bytes[cut, rank]), float(costed.capacity_bytes[rank]))
+        return _shortfall(cost_even_cuts(candidate, tables))
     shortage = memory_shortage(
         static_bytes=tables[0].static_bytes,
         activation_bytes=tables[0].activation_bytes,
@@ -76,6 +74,11 @@ def smallest_shortfall(candidate: Candidate, tables: tuple[StageTable, ...]) -> 
     )
     assert shortage is not None, "the space has no more stages than layers"
     return Shortfall(shortage.stage, shortage.need_bytes, shortage.have_bytes)
+
+
+def _shortfall(costed: EvenCuts) -> Shortfall:
+    cut, rank = roomiest(costed)
+    return Shortfall(rank, float(costed.need_bytes[cut, rank]), float(costed.capacity_bytes[rank]))
 
 
 def _capacities(tables: tuple[StageTable, ...]) -> npt.NDArray[np.generic]:

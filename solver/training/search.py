@@ -14,16 +14,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
-from costmodels.pipeline import n_copies
 from solver.control import OnProgress, Progress, Stop
 from solver.request import PlanRequest
+from solver.training.bounds import Member, family_bound_s, least_shortfall_bytes, member_bound_s
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
-from solver.training.pipelining import least_waiting
 from solver.training.space import Candidate, Family, Mesh, families
 from solver.training.stage_table import Sharding, StageKind, StageTable
 
@@ -68,15 +64,6 @@ class SearchResult:
     n_members: int = 0
     n_solved: int = 0
     complete: bool = False
-
-
-@dataclass(frozen=True)
-class Member:
-    """A candidate with everything fixed but stage borders and each stage's recompute mode."""
-
-    candidate: Candidate
-    sharding: Sharding
-    tables: tuple[StageTable, ...]
 
 
 def search(
@@ -218,61 +205,6 @@ def stage_tables(
     return tuple(made[id(kind)] for kind in kinds)
 
 
-def family_bound_s(family: Family, costs: TrainingCosts) -> float | None:
-    """Lower bound on the step time of a family: fastest device, no memory limit, no recompute, no state communication."""
-    candidate = next(family.candidates())
-    fastest = None
-    for kind in dict.fromkeys(costs.stage_kinds(candidate)):
-        for setting in costs.settings(candidate, kind):
-            layer_s = costs.fastest_layers_s(setting)
-            if layer_s is None:
-                return None
-            fastest = layer_s if fastest is None else np.minimum(fastest, layer_s)
-    assert fastest is not None, "a candidate has at least one stage"
-    copies = max(n_copies(choice.schedule) for choice in family.pipelinings)
-    return _pipeline_bound_s(
-        fastest, candidate, copies=copies, waiting=least_waiting(family.pipelinings), boundary_s=0.0, first_extra_s=0.0
-    )
-
-
-def member_bound_s(member: Member) -> float:
-    """Lower bound on the step time of a member: its exact costs at the fastest position, borders and memory relaxed."""
-    tables = tuple(dict.fromkeys(member.tables))
-    layer_s = np.min([table.time_s.min(axis=0) for table in tables], axis=0)
-    extra_s = np.min([table.extra_s for table in tables], axis=0)
-    step_s = min(table.step_s for table in tables)
-    boundary_s = min(table.boundary_s for table in tables)
-    pp = member.candidate.mesh.pp
-    # m t_i + d_i <= T for every stage i; so is their mean over stages.
-    extras = float(extra_s.sum()) + (pp - 1) * step_s
-    mean = (member.candidate.n_microbatches * (float(layer_s.sum()) + pp * boundary_s) + extras) / pp
-    pipeline_s = _pipeline_bound_s(
-        layer_s,
-        member.candidate,
-        copies=n_copies(member.candidate.pipelining.schedule),
-        waiting=tables[0].waiting,
-        boundary_s=boundary_s,
-        first_extra_s=float(extra_s[0]),
-    )
-    return max(mean, pipeline_s)
-
-
-def _pipeline_bound_s(
-    layer_s: npt.NDArray[np.float64],
-    candidate: Candidate,
-    *,
-    copies: int,
-    waiting: float,
-    boundary_s: float,
-    first_extra_s: float,
-) -> float:
-    """(m - waiting) max t + waiting sum t + d_1, with max t at least the mean stage and the longest layer."""
-    pp = candidate.mesh.pp
-    total = float(layer_s.sum()) + pp * boundary_s
-    longest = max(total / pp, float(layer_s.max()) / copies + boundary_s)
-    return waiting * total + max(0.0, candidate.n_microbatches - waiting) * longest + first_extra_s
-
-
 def _solve(member: Member) -> Solved | Shortfall:
     found = partition_stages(member.candidate, member.tables)
     if isinstance(found, Shortfall):
@@ -321,10 +253,3 @@ def closest_to_fitting(request: PlanRequest, costs: TrainingCosts, *, stop: Stop
         if best is None or shortfall.lacking_bytes < best[1].lacking_bytes:
             best = (candidate, shortfall)
     return best
-
-
-def least_shortfall_bytes(member: Member) -> float:
-    """Lower bound on what the fullest stage lacks: the mean over stages, with one micro-batch in flight."""
-    tables = tuple(dict.fromkeys(member.tables))
-    layers = np.min([(table.static_bytes + table.activation_bytes).min(axis=0) for table in tables], axis=0)
-    return float(layers.sum()) / member.candidate.mesh.pp - max(table.capacity_bytes for table in tables)

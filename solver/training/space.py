@@ -47,6 +47,7 @@ class LauncherRules:
     ties_across_stages       whether a tied head may be on another stage than the embedding
     schedules                pipeline schedules it runs
     expert_parallel          whether experts may be spread over the ranks of dp x cp
+    experts_ask_for_sp       whether experts beside tp need sequence parallelism
     max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
     """
 
@@ -57,6 +58,7 @@ class LauncherRules:
     ties_across_stages: bool
     schedules: frozenset[Schedule]
     expert_parallel: bool = False
+    experts_ask_for_sp: bool = False
     max_zero_with_muon: int = MAX_ZERO_STAGE
 
     def expresses(self, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
@@ -65,6 +67,7 @@ class LauncherRules:
             (mesh.cp == 1 or self.context_parallel)
             and (mesh.ep == 1 or self.expert_parallel)
             and (boundary.dim is None or self.sequence_parallel)
+            and not (self.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and _numbers_of_experts(model))
             and (self.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
             and (self.ties_across_stages or mesh.pp == 1 or not model.tied_weights())
         )
@@ -72,7 +75,8 @@ class LauncherRules:
 
 _LAUNCHERS = {
     # Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here. Its Muon
-    # refuses the distributed optimizer. With virtual stages its schedule is interleaved, else 1F1B.
+    # refuses the distributed optimizer. With virtual stages its schedule is interleaved, else 1F1B. Its MoELayer refuses to
+    # train beside tp without sequence parallelism.
     Launcher.MEGATRON_LM: LauncherRules(
         max_zero_with_pipeline=1,
         context_parallel=True,
@@ -81,6 +85,7 @@ _LAUNCHERS = {
         ties_across_stages=True,
         schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
         expert_parallel=True,
+        experts_ask_for_sp=True,
         max_zero_with_muon=0,
     ),
     # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Recompute, Space, System, TrainingWorkload
+from solver.verify.experts import picked_dims
 from solver.verify.sharding import KV_HEADS
 from solver.verify.violation import Rule, Violation
 
@@ -22,6 +23,7 @@ class _LauncherLimits:
     zero_with_muon        highest ZeRO stage beside the optimizer Muon
     tied_with_pipeline    whether a tied head may live on another stage than the embedding
     expert_parallel       whether experts may be spread over data-parallel ranks
+    experts_ask_for_sp    whether experts beside tp need sequence parallelism
     schedules             pipeline schedules it has
     """
 
@@ -33,6 +35,7 @@ class _LauncherLimits:
     schedules: tuple[str, ...]
     zero_with_muon: int = 3
     expert_parallel: bool = False
+    experts_ask_for_sp: bool = False
 
 
 _TRAINERS = {
@@ -46,6 +49,7 @@ _TRAINERS = {
         schedules=("1f1b", "interleaved-1f1b"),
         zero_with_muon=0,
         expert_parallel=True,
+        experts_ask_for_sp=True,
     ),
     # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms, and leaves ranks beyond the key/value
     # heads without attention; its long-context axis is Ulysses.
@@ -176,6 +180,11 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             "it can't tie weights of two stages",
         ),
         (
+            limits.experts_ask_for_sp and axes.tp > 1 and not plan.sequence_parallel and _has_experts(request),
+            "sequence_parallel",
+            f"experts beside tp {axes.tp} need it",
+        ),
+        (
             axes.pp > 1 and plan.schedule not in limits.schedules,
             "schedule",
             f"{plan.schedule}; it has {', '.join(limits.schedules)}",
@@ -186,6 +195,11 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
     for is_broken, where, message in broken:
         if is_broken:
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
+
+
+def _has_experts(request: PlanRequest) -> bool:
+    used = (operator for name in set(request.model.layers) for operator in request.model.block(name).operators)
+    return any(picked_dims(operator) for operator in used)
 
 
 def _uses_muon(request: PlanRequest) -> bool:

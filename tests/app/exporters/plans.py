@@ -44,7 +44,7 @@ MEMORY = StageMemory(30e9, 10e9, 10e9, 15e9, 4e9, 1e9, 80e9)
 
 
 def cluster(nodes: int, devices_per_node: int = 8) -> Cluster:
-    device = Device("h100", 80 * 10**9, dict.fromkeys((DType.BF16, DType.FP16, DType.FP32, DType.FP8), 1e15), 3e12, "h100")
+    device = Device("h100", 80 * 10**9, dict.fromkeys((DType.BF16, DType.FP16, DType.FP32, DType.FP8), 1e15), 3e12, "h100_sxm")
     node = NodeType("node", device, devices_per_node, Link("nvlink", 4e11, 1e-6), Link("ib", 4e11, 5e-6))
     return Cluster((NodeGroup("a", node, nodes),))
 

@@ -7,13 +7,16 @@ import pytest
 from app.catalog import model
 from app.exporters import export
 from app.exporters.megatron_lm import pipeline_layout, vocabulary_multiple
+from app.importers.huggingface import read_huggingface_config
 from costmodels.errors import ExportError
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
 from costmodels.units import DType
+from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute
-from tests.app.exporters.plans import arguments, flags, interleaved, training
+from solver.request import PlanRequest, Recompute, Search, TrainingWorkload
+from solver.training import plan_training
+from tests.app.exporters.plans import arguments, cluster, flags, interleaved, training
 from tests.app.exporters.real_tools import ask
 
 LAUNCHER_FLAGS = {"--standalone", "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"}
@@ -36,6 +39,32 @@ def test_schedules_that_megatron_has_not_are_refused() -> None:
     plan, request = training(pp=2)
     with pytest.raises(ExportError, match="zb-v"):
         export(interleaved(plan, [(9, 9), (8, 8)], schedule="zb-v"), request, "megatron-lm")
+
+
+def test_experts_get_their_flags() -> None:
+    graph = read_huggingface_config(
+        {
+            "model_type": "mixtral",
+            "hidden_size": 256,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "intermediate_size": 512,
+            "vocab_size": 1024,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+        name="mixtral",
+    )
+    request = PlanRequest(graph, cluster(1), TrainingWorkload("training", 64, 1024), search=Search(ep=(4,), tp=(2,), pp=(1,)))
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    given = flags(export(plan, request, "megatron-lm"))
+    assert given["--num-experts"] == ("8",)
+    assert given["--moe-router-topk"] == ("2",)
+    assert given["--expert-model-parallel-size"] == ("4",)
+    assert given["--expert-tensor-parallel-size"] == ("2",)
+    assert "--sequence-parallel" in given
+    assert "--moe-layer-freq" not in given
 
 
 def test_stages_without_layers_keep_their_place_in_the_layout() -> None:

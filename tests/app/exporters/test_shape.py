@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.catalog import model
+from app.exporters.mixture import LatentShape, MixtureShape
 from app.exporters.shape import Gate, Norm, Positions, decoder_shape
 from app.importers.huggingface import read_huggingface_config
 from costmodels.errors import ExportError
@@ -49,19 +50,39 @@ def test_what_a_standard_layer_has_not_is_said(fields: dict[str, object], said: 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        (
-            {
-                "model_type": "mixtral",
-                "intermediate_size": 128,
-                "num_local_experts": 4,
-                "num_experts_per_tok": 2,
-                "num_key_value_heads": 2,
-            },
-            "experts",
-        ),
+        ({"model_type": "mamba2", "expand": 2, "head_dim": 32, "num_heads": 4, "state_size": 16, "n_groups": 1}, "decoders"),
         ({"model_type": "bert", "intermediate_size": 128}, "causal"),
     ],
 )
 def test_other_models_are_refused(fields: dict[str, object], said: str) -> None:
     with pytest.raises(ExportError, match=said):
         decoder_shape(read(**fields))  # type: ignore[arg-type]
+
+
+def test_experts_and_latent_attention_are_read_back() -> None:
+    mixtral = decoder_shape(
+        read(model_type="mixtral", intermediate_size=128, num_local_experts=4, num_experts_per_tok=2, num_key_value_heads=2)
+    )
+    assert mixtral.mixture == MixtureShape(4, 2, 128, None, False, (True,) * mixtral.layers)
+    assert mixtral.gate is Gate.SWIGLU
+    deepseek = decoder_shape(
+        read(
+            model_type="deepseek_v3",
+            intermediate_size=256,
+            moe_intermediate_size=64,
+            n_routed_experts=8,
+            num_experts_per_tok=2,
+            n_shared_experts=1,
+            first_k_dense_replace=1,
+            q_lora_rank=32,
+            kv_lora_rank=16,
+            qk_nope_head_dim=24,
+            qk_rope_head_dim=8,
+            v_head_dim=24,
+        )
+    )
+    assert deepseek.mixture is not None
+    assert (deepseek.mixture.experts, deepseek.mixture.shared_ffn, deepseek.mixture.in_layer[:2]) == (8, 64, (False, True))
+    assert deepseek.latent == LatentShape(32, 16, 24, 8, 24)
+    assert deepseek.oddities == ()
+    assert deepseek.positions is Positions.ROTARY

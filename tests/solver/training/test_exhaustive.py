@@ -83,7 +83,9 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                 continue
             if search.zero_stages and zero not in search.zero_stages:
                 continue
-            layouts = [REPLICATED]
+            # Megatron-LM's experts train beside tp with sequence parallelism only.
+            refused = tp > 1 and not free and search.launcher == "megatron-lm" and has_experts(request)
+            layouts = [] if refused else [REPLICATED]
             if tp > 1 and workload.seq_len // cp % tp == 0 and (free or search.launcher != "deepspeed"):
                 layouts.append(sharded("seq"))
             for layout in layouts:
@@ -94,9 +96,13 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                             yield Candidate(Mesh(dp, tp, pp, cp, ep), b, m, zero, layout, choice, pipelining)
 
 
+def has_experts(request: PlanRequest) -> bool:
+    return any(block.name == "moe" for block in request.model.blocks)
+
+
 def every_ep(request: PlanRequest, n: int) -> list[int]:
     """Every ep that divides the ranks and the experts, where there are experts and the launcher spreads them."""
-    routed = any(block.name == "moe" for block in request.model.blocks)
+    routed = has_experts(request)
     spread = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
     return [ep for ep in range(1, n + 1) if n % ep == 0 and 4 % ep == 0] if routed and spread else [1]
 

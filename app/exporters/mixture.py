@@ -1,0 +1,79 @@
+"""Experts and latent attention of a decoder, read back from its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.errors import ExportError
+from solver.graph import Block, ModelGraph
+
+EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN = "experts", "top_k", "expert_ffn", "shared_ffn"
+EXPERT_DIMS = frozenset({EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN})
+KV_RANK, Q_RANK, NOPE_DIM, ROPE_DIM, V_DIM = "kv_rank", "q_rank", "qk_nope_dim", "qk_rope_dim", "v_head_dim"
+QK_DIM = "qk_head_dim"
+LATENT_DIMS = frozenset({KV_RANK, Q_RANK, NOPE_DIM, ROPE_DIM, V_DIM, QK_DIM})
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureShape:
+    """Experts of the layers that have them, and which layers do.
+
+    ``shared_ffn`` is the width of the expert that every token meets, if there is one; ``shared_gate`` whether a learned gate
+    scales it; ``in_layer`` says for each decoder layer whether it has experts.
+    """
+
+    experts: int
+    top_k: int
+    ffn: int
+    shared_ffn: int | None
+    shared_gate: bool
+    in_layer: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LatentShape:
+    """Ranks and head sizes of multi-head latent attention; ``q_rank`` is None where queries are not compressed."""
+
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+
+
+def mixture_shape(graph: ModelGraph, layers: Sequence[Block]) -> MixtureShape | None:
+    """Experts of a model with these decoder layers, in order of the model; None for a dense one."""
+    in_layer = tuple(_touches(block, EXPERTS) for block in layers)
+    if not any(in_layer):
+        return None
+    mixed = next(block for block, has in zip(layers, in_layer, strict=True) if has)
+    missing = sorted({EXPERTS, TOP_K, EXPERT_FFN} - set(graph.dims))
+    if missing:
+        raise ExportError("experts need a number, a choice and a width", given=f"no dims {', '.join(missing)}")
+    return MixtureShape(
+        experts=graph.dims[EXPERTS],
+        top_k=graph.dims[TOP_K],
+        ffn=graph.dims[EXPERT_FFN],
+        shared_ffn=graph.dims[SHARED_FFN] if _touches(mixed, SHARED_FFN) else None,
+        shared_gate=any(operator.name == "shared_gate" for operator in mixed.operators),
+        in_layer=in_layer,
+    )
+
+
+def latent_shape(graph: ModelGraph, layer: Block) -> LatentShape | None:
+    """Latent attention of a layer; None where keys and values are projected directly."""
+    if not _touches(layer, KV_RANK):
+        return None
+    dims = graph.dims
+    return LatentShape(
+        q_rank=dims[Q_RANK] if _touches(layer, Q_RANK) else None,
+        kv_rank=dims[KV_RANK],
+        nope_dim=dims[NOPE_DIM],
+        rope_dim=dims[ROPE_DIM],
+        v_dim=dims[V_DIM],
+    )
+
+
+def _touches(block: Block, dim: str) -> bool:
+    return any(dim in operator.dims for operator in block.operators)

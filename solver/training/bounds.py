@@ -1,0 +1,132 @@
+"""Lower bounds on the step time and the memory of families and members of the training search.
+
+All relax stage borders. What unequal ranks can do together is bounded by their speeds: if rank r is at least ``slow_r`` times
+slower than the fastest on every layer, stages of longest time t hold at most ``sum_r t / slow_r`` of the fastest rank's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodels.pipeline import n_copies
+from solver.training.costs import TrainingCosts
+from solver.training.evaluate import positions
+from solver.training.pipelining import least_waiting
+from solver.training.space import Candidate, Family
+from solver.training.stage_table import Sharding, StageTable
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A candidate with everything fixed but stage borders and each stage's recompute mode."""
+
+    candidate: Candidate
+    sharding: Sharding
+    tables: tuple[StageTable, ...]
+
+
+def family_bound_s(family: Family, costs: TrainingCosts) -> float | None:
+    """Lower bound on the step time of a family: no memory limit, no recompute, no state communication; None where a block
+    can't be sharded its way."""
+    candidate = next(family.candidates())
+    kinds = costs.stage_kinds(candidate)
+    of_kind: dict[int, FloatArray] = {}
+    for kind in {id(kind): kind for kind in kinds}.values():
+        by_device = [costs.fastest_layers_s(setting) for setting in costs.settings(candidate, kind)]
+        known = [layer_s for layer_s in by_device if layer_s is not None]
+        if len(known) < len(by_device):
+            return None
+        # The slowest device of a stage decides its times.
+        of_kind[id(kind)] = np.max(known, axis=0)
+    fastest = np.min(list(of_kind.values()), axis=0)
+    return _pipeline_bound_s(
+        fastest,
+        candidate.n_microbatches,
+        pp=candidate.mesh.pp,
+        equivalent=_equivalent_ranks(fastest, [of_kind[id(kind)] for kind in kinds]),
+        longest_s=float(fastest.max()) / max(n_copies(choice.schedule) for choice in family.pipelinings),
+        waiting=least_waiting(family.pipelinings),
+    )
+
+
+def member_bound_s(member: Member) -> float:
+    """Lower bound on the step time of a member: its exact costs at the fastest position, borders and memory relaxed."""
+    candidate, m = member.candidate, member.candidate.n_microbatches
+    tables = tuple(dict.fromkeys(member.tables))
+    by_table = {id(table): table.time_s.min(axis=0) for table in tables}
+    layer_s = np.min(list(by_table.values()), axis=0)
+    extra_s = np.min([table.extra_s for table in tables], axis=0)
+    step_s = min(table.step_s for table in tables)
+    boundary_s = min(table.boundary_s for table in tables)
+    pp = candidate.mesh.pp
+    equivalent = float(pp)
+    longest_s = float(layer_s.max()) / n_copies(candidate.pipelining.schedule) + boundary_s
+    if len(tables) > 1:
+        equivalent = _equivalent_ranks(layer_s, [by_table[id(table)] for table in member.tables])
+        if not candidate.pipelining.any_borders:
+            longest_s = max(longest_s, _longest_even_rank_s(candidate, [by_table[id(table)] for table in member.tables]))
+    # m t_i + d_i <= T for every stage i; so is their mean over stages.
+    extras = float(extra_s.sum()) + (pp - 1) * step_s
+    mean = (m * (float(layer_s.sum()) + pp * boundary_s) + extras) / pp
+    pipeline_s = _pipeline_bound_s(
+        layer_s,
+        m,
+        pp=pp,
+        equivalent=equivalent,
+        longest_s=longest_s,
+        waiting=tables[0].waiting,
+        boundary_s=boundary_s,
+    )
+    return max(mean, pipeline_s + float(extra_s[0]))
+
+
+def least_shortfall_bytes(member: Member) -> float:
+    """Lower bound on what the fullest stage lacks: the mean over stages, with one micro-batch in flight."""
+    tables = tuple(dict.fromkeys(member.tables))
+    layers = np.min([(table.static_bytes + table.activation_bytes).min(axis=0) for table in tables], axis=0)
+    return float(layers.sum()) / member.candidate.mesh.pp - max(table.capacity_bytes for table in tables)
+
+
+def _pipeline_bound_s(
+    layer_s: FloatArray,
+    n_microbatches: int,
+    *,
+    pp: int,
+    equivalent: float,
+    longest_s: float,
+    waiting: float,
+    boundary_s: float = 0.0,
+) -> float:
+    """(m - waiting) max t + waiting sum t, with max t at least the mean over equivalent ranks and ``longest_s``."""
+    work_s = float(layer_s.sum())
+    longest_s = max(longest_s, work_s / equivalent + boundary_s)
+    return waiting * (work_s + pp * boundary_s) + max(0.0, n_microbatches - waiting) * longest_s
+
+
+def _equivalent_ranks(fastest_s: FloatArray, rank_s: Sequence[FloatArray]) -> float:
+    """How many of the fastest ranks could do what all of these can: each counts as its speed on the layer it is best at."""
+    slow = {id(layer_s): float(np.min(layer_s[fastest_s > 0] / fastest_s[fastest_s > 0], initial=1e9)) for layer_s in rank_s}
+    return sum(1.0 / max(1.0, slow[id(layer_s)]) for layer_s in rank_s)
+
+
+def _longest_even_rank_s(candidate: Candidate, rank_s: Sequence[FloatArray]) -> float:
+    """Least time of the slowest rank under even parts: those between the first and the last have about equal numbers of
+    layers, none of which is the model's first or last."""
+    n_layers = len(rank_s[0])
+    parts = candidate.pipelining.n_parts(candidate.mesh.pp)
+    if parts < 3:
+        return 0.0
+    at_ends = 2 * (-(-n_layers // parts) + 1)
+    each = max(1, (n_layers - at_ends) // (parts - 2))
+    copies = n_copies(candidate.pipelining.schedule)
+    longest_s = 0.0
+    for layer_s, held in zip(rank_s, positions(candidate), strict=True):
+        between = sum(0 < position < parts - 1 for position in held)
+        longest_s = max(longest_s, between * each * float(layer_s[1:-1].min()) / copies)
+    return longest_s
