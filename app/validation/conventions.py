@@ -152,10 +152,8 @@ CONVENTIONS: Mapping[str, Convention] = {
         host=HostPath.MEGATRON_CORE,
     ),
     "automodel_lora": Convention(
-        "its benchmark configurations train PyTorch's modules with adapters; checkpointing is in them, not in the table",
+        "its notes: Transformer Engine's kernels; it trains adapters, and checkpointing is in configurations, not in the table",
         zero_stage=3,
-        kernels=VectorKernels.EAGER,
-        flash=FlashAttention.FLASH_2,
         trained=TrainedWeights.ADAPTERS,
         unstated_recompute=UnstatedRecompute.WHERE_NEEDED,
     ),
