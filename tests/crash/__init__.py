@@ -1,0 +1,1 @@
+"""Durability under violence: workers killed and frozen, databases restarted, disks filled."""
