@@ -320,6 +320,21 @@ def worker(
     return run_worker(name, Life.PARENTS if with_parent else Life.OWN, _settings())
 
 
+@cli.command()
+@exits
+def replan(
+    cluster: Annotated[str, typer.Option("--cluster", metavar="NAME", help="Registered cluster whose stale plans are meant.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be planned again.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Plan again what a change of a cluster made stale; exit 1 if any plan got worse or impossible."""
+    from app.commands.planning import Output
+    from app.commands.replanning import Act, ReplanCommand, run_replan
+
+    act = Act.PREVIEW if dry_run else Act.START
+    return run_replan(ReplanCommand(cluster, act, Output.JSON if as_json else Output.PAGE), _settings())
+
+
 def _settings() -> Settings:
     """Settings of the environment; logging starts with them."""
     from app.telemetry import start_logging

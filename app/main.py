@@ -18,6 +18,8 @@ from app.checks.schemas import NewCheck
 from app.db.audit_repository import AuditRepository
 from app.db.engine import is_sqlite, open_engine
 from app.db.migrate import ensure_ready
+from app.fleet.endpoints import router as fleet_router
+from app.fleet.service import FleetService
 from app.jobs.endpoints import router as jobs_router
 from app.jobs.queue import JobQueue
 from app.jobs.schemas import JobDocument
@@ -29,6 +31,10 @@ from app.plans.schemas import PlanDocument, ProblemDocument
 from app.plans.service import PlanService
 from app.problem_responses import install_problem_handlers
 from app.reference_endpoints import router as reference_router
+from app.replans.endpoints import router as replans_router
+from app.replans.schemas import NewReplan
+from app.replans.service import ReplanService
+from app.replans.webhook import webhook_settings
 from app.requests.document import RequestDocument
 from app.security.audit import AuditMiddleware
 from app.security.endpoints import router as security_router
@@ -48,6 +54,8 @@ def create_app(settings: Settings, open_queue: Callable[[str], JobQueue] | None 
         watcher = JobWatcher(engine)
         app.state.queue, app.state.watcher = queue, watcher
         app.state.service = PlanService(engine, queue, settings)
+        app.state.replans = ReplanService(engine, queue, webhook_settings(settings))
+        app.state.fleet = FleetService(engine, app.state.replans)
         yield
         watcher.close()
         queue.close()
@@ -70,6 +78,8 @@ def create_app(settings: Settings, open_queue: Callable[[str], JobQueue] | None 
     install_problem_handlers(app)
     app.include_router(plans_router)
     app.include_router(jobs_router)
+    app.include_router(fleet_router)
+    app.include_router(replans_router)
     app.include_router(reference_router)
     app.include_router(checks_router)
     app.include_router(security_router)
@@ -90,7 +100,16 @@ def _open_queue(engine: Engine, settings: Settings, open_queue: Callable[[str], 
     return QueueClient(settings.database_url)
 
 
-_DOCUMENTS = (RequestDocument, PlanDocument, JobDocument, ProblemDocument, NewKeyDocument, RotationDocument, NewCheck)
+_DOCUMENTS = (
+    RequestDocument,
+    PlanDocument,
+    JobDocument,
+    ProblemDocument,
+    NewKeyDocument,
+    RotationDocument,
+    NewCheck,
+    NewReplan,
+)
 """Documents that endpoints read and write as text, which FastAPI does not see."""
 
 

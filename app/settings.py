@@ -68,6 +68,8 @@ class Settings:
     oidc_issuer, oidc_audience   whose tokens the service takes beside API keys, made out to whom; empty for none
     oidc_tenant_claim   claim of a token that names the tenant
     metrics_address     HOST:PORT at which this process's metrics can be scraped; empty for none
+    webhook_hosts       hosts that may be told of finished re-plans, separated by commas; empty for none
+    webhook_secret      what those calls are signed with; empty for no calls
     api_key             what commands that ask a service show it; empty for a service that asks for none
     """
 
@@ -89,6 +91,8 @@ class Settings:
     oidc_audience: str = "meshwright"
     oidc_tenant_claim: str = "tenant"
     metrics_address: str = ""
+    webhook_hosts: str = ""
+    webhook_secret: str = field(default="", repr=False)
     api_key: str = field(default="", repr=False)
 
 
@@ -111,6 +115,8 @@ VARIABLES = {
     "MESHWRIGHT_OIDC_AUDIENCE": "oidc_audience",
     "MESHWRIGHT_OIDC_TENANT_CLAIM": "oidc_tenant_claim",
     "MESHWRIGHT_METRICS_ADDRESS": "metrics_address",
+    "MESHWRIGHT_WEBHOOK_HOSTS": "webhook_hosts",
+    "MESHWRIGHT_WEBHOOK_SECRET": "webhook_secret",
     "MESHWRIGHT_API_KEY": "api_key",
 }
 """Setting that each environment variable sets."""
@@ -129,6 +135,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         oidc_audience=values.get("MESHWRIGHT_OIDC_AUDIENCE") or Settings.oidc_audience,
         oidc_tenant_claim=values.get("MESHWRIGHT_OIDC_TENANT_CLAIM") or Settings.oidc_tenant_claim,
         metrics_address=values.get("MESHWRIGHT_METRICS_ADDRESS", ""),
+        webhook_hosts=values.get("MESHWRIGHT_WEBHOOK_HOSTS", ""),
+        webhook_secret=values.get("MESHWRIGHT_WEBHOOK_SECRET", ""),
         api_key=_api_key(values),
     )
 

@@ -16,7 +16,7 @@ from app.db.dialects import insert_if_absent, now_s
 from app.db.engine import is_sqlite, reading, writing
 from app.db.job_tables import jobs, workers
 from app.db.plan_repository import PlanRepository, StoredPlan
-from app.jobs.job import ACTIVE, BegunJob, JobStatus
+from app.jobs.job import ACTIVE, BegunJob, JobKind, JobStatus
 
 WORKER_BEAT_S = 2.0
 WORKER_ALIVE_S = 4 * WORKER_BEAT_S
@@ -80,11 +80,11 @@ class JobDesk:
                 started_at=datetime.now(UTC),
                 revision=jobs.c.revision + 1,
             )
-            .returning(jobs.c.id, jobs.c.tenant, jobs.c.digest, jobs.c.request, jobs.c.attempt)
+            .returning(*(jobs.c[name] for name in BegunJob.__dataclass_fields__))
         )
         with writing(self._engine) as connection:
             row = connection.execute(begun.values(beat_s=now_s(connection))).mappings().one_or_none()
-        return None if row is None else BegunJob(**row)
+        return None if row is None else BegunJob(**dict(row) | {"kind": JobKind(row["kind"])})
 
     def beat(self, job: BegunJob, progress: str | None) -> bool:
         """Say that the attempt is alive, with news if there are any; False when it is over: cancelled, or another's."""

@@ -43,7 +43,7 @@ jobs = Table(
 """Jobs: each makes the plan of one request.
 
 owner          the caller that submitted it (``key:<prefix>``, ``oidc:<subject>``), whose queue limit it counts against
-kind           "plan", or "replan" for a plan that a re-plan batch asked for
+kind           "plan", "replan" for a plan that a re-plan batch asked for, or "batch" for finding out what one has to plan
 status         queued, running, succeeded, failed, cancelled
 active_digest  the digest while the job is queued or running, null afterwards: one active job for each digest
 urgency        0 is served first, 7 last (RFC 9218)

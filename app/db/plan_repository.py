@@ -89,9 +89,13 @@ class PlanRepository:
 
     def find(self, digest: str) -> StoredPlan | None:
         """The plan stored under a digest."""
-        query = owned(select(*STORED_COLUMNS), plans, self._tenant).where(plans.c.digest == digest)
         with reading(self._engine) as connection:
-            row = connection.execute(query).mappings().one_or_none()
+            return self.find_with(connection, digest)
+
+    def find_with(self, connection: Connection, digest: str) -> StoredPlan | None:
+        """As ``find``, in the caller's transaction."""
+        query = owned(select(*STORED_COLUMNS), plans, self._tenant).where(plans.c.digest == digest)
+        row = connection.execute(query).mappings().one_or_none()
         return None if row is None else StoredPlan(**in_utc(row))
 
     def find_by_prefix(self, prefix: str, *, limit: int) -> tuple[str, ...]:

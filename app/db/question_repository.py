@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, RowMapping, Select, or_, select, upda
 
 from app.db.dialects import in_utc, insert_if_absent
 from app.db.engine import is_sqlite, reading
-from app.db.fleet_tables import answers, questions
+from app.db.fleet_tables import answers, questions, replans
 from app.db.scope import owned
 
 
@@ -85,7 +85,8 @@ class QuestionRepository:
         ).scalar_one()
         self.answer(connection, question, asked, plan=plan, replan=None)
         changed = owned(update(questions), questions, self._tenant).where(questions.c.id == question)
-        connection.execute(changed.values(**_now_answered_by(plan)) if is_there else changed.values(pending=plan))
+        awaited = {"pending": plan, "stale_since": None, "stale_reason": None}
+        connection.execute(changed.values(_now_answered_by(plan) if is_there else awaited))
 
     def answer(self, connection: Connection, question: int, asked: Asked, *, plan: str, replan: str | None) -> None:
         """Add to a question's history that a plan answers it, under which versions."""
@@ -116,9 +117,9 @@ class QuestionRepository:
         return tuple(question_of(row) for row in connection.execute(query.order_by(questions.c.id)).mappings())
 
     def mark_stale(self, connection: Connection, wanted: QuestionFilter, reason: str) -> int:
-        """Mark the current plans of questions as stale; how many became so. What is stale already keeps its first reason."""
+        """Mark the current plans of questions as stale; how many are."""
         marked = owned(update(questions), questions, self._tenant).where(
-            questions.c.stale_since.is_(None), or_(questions.c.plan.is_not(None), questions.c.pending.is_not(None))
+            or_(questions.c.plan.is_not(None), questions.c.pending.is_not(None))
         )
         if wanted.cluster is not None:
             marked = marked.where(questions.c.cluster == wanted.cluster)
@@ -126,16 +127,19 @@ class QuestionRepository:
             marked = marked.where(questions.c.model == wanted.model)
         return connection.execute(marked.values(stale_since=datetime.now(UTC), stale_reason=reason)).rowcount
 
-    def point_to(self, connection: Connection, question: int, plan: str) -> None:
-        """Make a plan the current one of a question."""
+    def point_to(self, connection: Connection, question: int, plan: str, *, replan: str) -> None:
+        """Make a plan the current one of a question; it is fresh unless the fleet has changed since its batch began."""
         changed = owned(update(questions), questions, self._tenant).where(questions.c.id == question)
-        connection.execute(changed.values(**_now_answered_by(plan)))
+        connection.execute(changed.values(plan=plan, pending=None))
+        began = owned(select(replans.c.created_at), replans, self._tenant).where(replans.c.id == replan).scalar_subquery()
+        connection.execute(changed.where(questions.c.stale_since <= began).values(stale_since=None, stale_reason=None))
 
 
 def plan_arrived(connection: Connection, tenant: str, digest: str) -> None:
     """Point the questions that waited for a plan to it."""
     waiting = owned(update(questions), questions, tenant).where(questions.c.pending == digest)
-    connection.execute(waiting.values(**_now_answered_by(digest)))
+    # The fleet may have changed since it was asked for: staleness is what ``ask`` and ``mark_stale`` said last.
+    connection.execute(waiting.values(plan=digest, pending=None))
 
 
 def question_of(row: RowMapping) -> Question:

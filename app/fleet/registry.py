@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from typing import Any
 
 import rfc8785
@@ -18,6 +19,9 @@ from costmodels.cluster import Cluster
 from costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from solver.graph import ModelGraph
 
+REMEMBERED = 256
+"""Registered models and clusters that a process remembers as records."""
+
 
 class StoredRegistry:
     """Reads what a request names from the database, and remembers which versions it read."""
@@ -26,13 +30,13 @@ class StoredRegistry:
         self._engine, self._tenant = engine, tenant
         self._read: dict[RegisteredKind, Registered] = {}
 
-    def model(self, name: str) -> object:
-        """The newest document registered for a model; raises ModelError when there is none."""
-        return self._document(RegisteredKind.MODEL, name, ModelError)
+    def model(self, name: str) -> ModelGraph:
+        """The newest version of a registered model; raises ModelError when there is none."""
+        return _model_of(self._newest(RegisteredKind.MODEL, name, ModelError).document, name)
 
-    def cluster(self, name: str) -> object:
-        """The newest document registered for a cluster; raises ClusterError when there is none."""
-        return self._document(RegisteredKind.CLUSTER, name, ClusterError)
+    def cluster(self, name: str) -> Cluster:
+        """The newest version of a registered cluster; raises ClusterError when there is none."""
+        return _cluster_of(self._newest(RegisteredKind.CLUSTER, name, ClusterError).document)
 
     def asked(self, document: dict[str, Any]) -> Asked | None:
         """The question that a request document is; None when it named nothing that is registered."""
@@ -48,12 +52,24 @@ class StoredRegistry:
             model_version=model.version if model else None,
         )
 
-    def _document(self, kind: RegisteredKind, name: str, error: type[InvalidInputError]) -> object:
+    def _newest(self, kind: RegisteredKind, name: str, error: type[InvalidInputError]) -> Registered:
         found = RegisteredRepository(self._engine, self._tenant, kind).find(name)
         if found is None:
             raise error(f"no {kind} is registered under this name", given=name, remedy=f"register it: PUT /v1/{kind}s/{name}")
         self._read[kind] = found
-        return json.loads(found.document)
+        return found
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _model_of(text: str, name: str) -> ModelGraph:
+    """The model of a registered document; the same text is read once."""
+    return read_model(json.loads(text), files=NoFiles(), name=name)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _cluster_of(text: str) -> Cluster:
+    """The cluster of a registered document; the same text is read once."""
+    return read_cluster(json.loads(text))
 
 
 def registered_model(document: object, name: str) -> str:

@@ -32,10 +32,11 @@ ACTIVE = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
 class JobKind(StrEnum):
-    """Who asked for the plan: a caller, or a re-plan batch."""
+    """What a job does: makes a plan for a caller, or for a re-plan batch, or finds out what a batch has to plan."""
 
     PLAN = "plan"
     REPLAN = "replan"
+    BATCH = "batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class BegunJob:
 
     id: str
     tenant: str
+    kind: JobKind
     digest: str
     request: str
     attempt: int

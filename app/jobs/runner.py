@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from app.db.job_desk import JobDesk, JobEnd, OnFinished
 from app.errors import StoreError
-from app.jobs.job import BegunJob, JobStatus
+from app.jobs.job import BegunJob, JobKind, JobStatus
 from app.metrics import observe_failure, observe_solve
 from app.plans.documents import compact_json
 from app.plans.store import KeyedRequest, plan_row, plan_text
@@ -29,6 +29,8 @@ MAX_ATTEMPTS = 10
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 5.0
 
 Result = TypeVar("Result")
+StartBatch = Callable[[BegunJob, Callable[[], None]], None]
+"""Finds out what a re-plan batch has to plan, calling back while it does."""
 
 
 class JobLostError(Exception):
@@ -42,8 +44,9 @@ class WorkerStoppedError(Exception):
 class JobRunner:
     """Runs jobs for one worker; may be called by several threads at once."""
 
-    def __init__(self, desk: JobDesk, solver: Solver, *, worker: str, then: OnFinished):
-        self._desk, self._solver, self._worker, self._then = desk, solver, worker, then
+    def __init__(self, desk: JobDesk, solver: Solver, *, worker: str, then: OnFinished, start_batch: StartBatch):
+        self._desk, self._solver, self._worker = desk, solver, worker
+        self._then, self._start_batch = then, start_batch
         self._stopped = threading.Event()
 
     def __call__(self, job_id: str) -> None:
@@ -69,6 +72,9 @@ class JobRunner:
         """Solve the job's request; what can go wrong with it becomes its problem."""
         if job.attempt > MAX_ATTEMPTS:
             return JobEnd(JobStatus.FAILED, problem=compact_json(worker_lost(job.attempt - 1)))
+        if job.kind is JobKind.BATCH:
+            self._insist(lambda: self._start_batch(job, lambda: self._beat(job, None)))
+            return JobEnd(JobStatus.SUCCEEDED)
         if self._insist(lambda: self._desk.is_planned(job)):
             return JobEnd(JobStatus.SUCCEEDED)
         log.info("solving", extra={"digest": job.digest, "attempt": job.attempt})

@@ -69,7 +69,7 @@ def job_document(job: Job) -> JobDocument:
         attempt=job.attempt,
         progress=None if job.progress is None else JobProgress(**json.loads(job.progress)),
         problem=None if job.problem is None else ProblemDocument(**json.loads(job.problem)),
-        plan=f"{job_address(job)}/plan" if job.status is JobStatus.SUCCEEDED else None,
+        plan=f"{job_address(job)}/plan" if job.status is JobStatus.SUCCEEDED and job.kind is not JobKind.BATCH else None,
         events=f"{job_address(job)}/events",
     )
 

@@ -15,14 +15,17 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.db.job_desk import WORKER_BEAT_S, JobDesk
 from app.errors import StoreError
 from app.jobs.engine import QueueClient, QueueConsumer
-from app.jobs.finishing import settle
 from app.jobs.reaper import Reaper
 from app.jobs.runner import JobRunner
+from app.replans.batch import BatchStarter, Settler
+from app.replans.webhook import WebhookSender, webhook_settings
 from app.settings import Settings
 from app.solving import Solver
 from app.version import VERSION
 
 log = logging.getLogger(__name__)
+
+WEBHOOK_LOOK_S = 1.0
 
 
 class Worker:
@@ -32,8 +35,11 @@ class Worker:
         self.name = name or default_name()
         self._settings, self._solver = settings, solver
         self._desk = JobDesk(engine)
-        self._runner = JobRunner(self._desk, solver, worker=self.name, then=settle)
         self._queue = QueueClient(settings.database_url)
+        self._runner = JobRunner(
+            self._desk, solver, worker=self.name, then=Settler(engine), start_batch=BatchStarter(engine, self._queue)
+        )
+        self._webhooks = WebhookSender(engine, webhook_settings(settings))
         self._reaper = Reaper(engine, self._queue, silent_s=settings.takeover_after_s)
         self._consumer = QueueConsumer(settings.database_url, name=self.name, slots=settings.max_solves, run_job=self._run)
         self._running: set[str] = set()
@@ -45,6 +51,7 @@ class Worker:
             threading.Thread(
                 target=self._regularly, args=(settings.takeover_after_s / 3, self._reap), name="reaper", daemon=True
             ),
+            threading.Thread(target=self._regularly, args=(WEBHOOK_LOOK_S, self._webhooks), name="webhooks", daemon=True),
         ]
 
     def start(self) -> None:

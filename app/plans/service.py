@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,9 @@ from app.db.job_tables import MAX_OWNER
 from app.db.question_repository import Asked, QuestionRepository
 from app.errors import DocumentError, FieldError, QueueFullError
 from app.fleet.registry import StoredRegistry
-from app.jobs.job import Job, JobKind, NewJob
+from app.jobs.job import Job, JobKind
 from app.jobs.queue import JobQueue
+from app.jobs.submission import plan_job, submit
 from app.plans.documents import compact_json
 from app.plans.store import KeyedRequest, PlanStore, keyed_request
 from app.requests.resolve import NoFiles, resolve_request
@@ -71,27 +71,6 @@ class PlanService:
             self._note(caller, key, asked, idempotency)
         return Submission(key.digest, text)
 
-    def start(
-        self, connection: Connection, caller: Principal, key: KeyedRequest, *, urgency: int, kind: JobKind
-    ) -> tuple[Job, bool]:
-        """The job that makes a plan, begun unless one is active, in the caller's transaction; and whether it is new."""
-        jobs = JobRepository(self._engine, caller.tenant)
-        job = NewJob(
-            id=str(uuid.uuid4()),
-            owner=caller.name[:MAX_OWNER],
-            kind=kind,
-            digest=key.digest,
-            urgency=urgency,
-            model=key.request.model.name,
-            request=key.text,
-        )
-        is_new = jobs.add(connection, job)
-        if is_new:
-            self._queue.enqueue(connection, workflow=job.id, job_id=job.id, urgency=urgency)
-        active = jobs.find_active(connection, key.digest)
-        assert active is not None, "a job that was found or added a moment ago, in this transaction"
-        return active, is_new
-
     def _start(
         self, caller: Principal, key: KeyedRequest, asked: Asked | None, urgency: int, idempotency: _Idempotency
     ) -> Submission:
@@ -100,7 +79,8 @@ class PlanService:
             job, is_new = jobs.find_active(connection, key.digest), False
             if job is None:
                 self._check_waiting(jobs.waiting(connection, caller.name[:MAX_OWNER]))
-                job, is_new = self.start(connection, caller, key, urgency=urgency, kind=JobKind.PLAN)
+                wanted = plan_job(key, owner=caller.name, kind=JobKind.PLAN, urgency=urgency)
+                job, is_new = submit(self._engine, self._queue, connection, caller.tenant, wanted)
             if asked is not None:
                 QuestionRepository(self._engine, caller.tenant).ask(connection, asked, plan=key.digest, is_there=False)
             idempotency.note(connection, f"job:{job.id}")

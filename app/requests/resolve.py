@@ -66,23 +66,23 @@ class NoFiles:
 class Registry(Protocol):
     """What is registered under the names that a request gives."""
 
-    def model(self, name: str) -> object:
-        """The document of a registered model; raises InvalidInputError when there is none."""
+    def model(self, name: str) -> ModelGraph:
+        """A registered model; raises InvalidInputError when there is none."""
         ...
 
-    def cluster(self, name: str) -> object:
-        """The document of a registered cluster; raises InvalidInputError when there is none."""
+    def cluster(self, name: str) -> Cluster:
+        """A registered cluster; raises InvalidInputError when there is none."""
         ...
 
 
 class NoRegistry:
     """Where nothing is registered."""
 
-    def model(self, name: str) -> object:
+    def model(self, name: str) -> ModelGraph:
         """Always refuses."""
         raise ModelError("registered models are known to the service only", given=name, remedy="give the model itself")
 
-    def cluster(self, name: str) -> object:
+    def cluster(self, name: str) -> Cluster:
         """Always refuses."""
         raise ClusterError("registered clusters are known to the service only", given=name, remedy="give the cluster itself")
 
@@ -154,8 +154,7 @@ def _model(source: ModelSource, files: Files, registry: Registry) -> ModelGraph:
     kind = source.source()
     with _faults_at(kind):
         if kind == REGISTERED:
-            registered = read_record(ModelSource, registry.model(str(source.name)), what="model")
-            return replace(_model(registered, NoFiles(), NO_REGISTRY), name=str(source.name))
+            return registry.model(str(source.name))
         graph = _READERS[kind](source, files)
     return graph if source.name is None else replace(graph, name=source.name)
 
@@ -199,8 +198,7 @@ def _cluster(source: ClusterSource, registry: Registry) -> Cluster:
     kind = source.source()
     if kind == REGISTERED:
         with _faults_at(kind):
-            registered = read_record(ClusterSource, registry.cluster(str(source.name)), what="cluster")
-            return _cluster(registered, NO_REGISTRY)
+            return registry.cluster(str(source.name))
     if kind == "catalog":
         with _faults_at("catalog"):
             node = node_type(str(source.catalog))

@@ -15,10 +15,10 @@ from app.db.engine import open_engine, reading
 from app.db.job_desk import JobDesk
 from app.db.job_tables import jobs
 from app.errors import StoreError
-from app.jobs.finishing import settle
 from app.jobs.job import JobStatus
 from app.jobs.runner import JobRunner, WorkerStoppedError
 from app.main import create_app
+from app.replans.batch import BatchStarter, Settler
 from app.settings import Settings
 from app.solving import Solver
 
@@ -41,7 +41,13 @@ class LocalWorker:
 
     def __init__(self, settings: Settings, solver: Solver):
         self._engine = open_engine(settings.database_url)
-        self._runner = JobRunner(JobDesk(self._engine), solver, worker="local", then=settle)
+        self._runner = JobRunner(
+            JobDesk(self._engine),
+            solver,
+            worker="local",
+            then=Settler(self._engine),
+            start_batch=BatchStarter(self._engine, NoQueue()),
+        )
         self._solver = solver
         self._stop = threading.Event()
         self._lock = threading.Lock()

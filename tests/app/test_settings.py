@@ -44,6 +44,8 @@ def test_every_variable_sets_its_setting() -> None:
             "MESHWRIGHT_OIDC_ISSUER": "https://issuer.example",
             "MESHWRIGHT_OIDC_AUDIENCE": "plans",
             "MESHWRIGHT_OIDC_TENANT_CLAIM": "org",
+            "MESHWRIGHT_WEBHOOK_HOSTS": "hooks.example",
+            "MESHWRIGHT_WEBHOOK_SECRET": "s3cret",
             "MESHWRIGHT_METRICS_ADDRESS": "127.0.0.1:9464",
         }
     )
@@ -66,6 +68,8 @@ def test_every_variable_sets_its_setting() -> None:
         "plans",
         "org",
         "127.0.0.1:9464",
+        "hooks.example",
+        "s3cret",
     )
 
 

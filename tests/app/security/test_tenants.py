@@ -45,6 +45,9 @@ BODIES: dict[str, Any] = {
     "POST /v1/checks": {"project": MARK, "report": REPORT},
     "POST /v1/keys": {"name": MARK, "scopes": ["plans:read"]},
     "POST /v1/keys/{prefix}/rotation": {"grace_hours": 1},
+    "PUT /v1/clusters/{name}": {"catalog": "dgx-h100", "nodes": 1},
+    "PUT /v1/models/{name}": {"graph": tiny_graph() | {"name": MARK}},
+    "POST /v1/replans": {"cluster": MARK},
 }
 """What the first tenant sends to every endpoint that takes a document."""
 
@@ -85,10 +88,20 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             for path, methods in create_app(guarded).openapi()["paths"].items()
             for method, operation in methods.items()
         )
+        for caller, mark in ((acme, MARK), (rival, "rivalsown")):
+            ask_of_a_cluster(client, caller, mark)
         seen = fill(client, acme, endpoints, MARK)
         # What the other has as well (calibrations that come with Meshwright) is no one's.
         common = set(fill(client, rival, endpoints, "rivalsown"))
         yield House(client, acme, rival, endpoints, tuple(name for name in seen if name not in common))
+
+
+def ask_of_a_cluster(client: httpx.Client, caller: dict[str, str], name: str) -> None:
+    """Register a cluster and plan on it by its name."""
+    registered = client.put(f"/v1/clusters/{name}", headers=caller, json={"catalog": "dgx-h100", "nodes": 1})
+    assert registered.status_code == 201, registered.text
+    planned = client.post("/v1/plans", headers=caller, json=training(cluster={"name": name}))
+    assert planned.status_code == 201, planned.text
 
 
 def fill(
@@ -137,7 +150,8 @@ def test_the_first_tenant_has_something_everywhere(house: House) -> None:
 def test_what_the_first_tenant_has_is_not_there_for_the_second(house: House) -> None:
     before = house.all_of_acme()
     for method, path, _ in house.endpoints:
-        if path in SHARED or "{" not in path:
+        # A PUT makes something of the caller's own under any name.
+        if path in SHARED or "{" not in path or method == "put":
             continue
         for identifier in house.identifiers:
             answer = ask(house, method, path, identifier)
@@ -163,6 +177,9 @@ def test_nothing_crosses(house: House, data: st.DataObject) -> None:
         if path in SHARED | ENDLESS:
             continue
         identifier = data.draw(st.sampled_from(house.identifiers))
+        if method == "put":
+            # Under the first tenant's identifiers the second would register things of its own, and be shown them later.
+            identifier = "rivalsown"
         params = data.draw(filters(operation))
         answer = ask(house, method, path, identifier, params)
         assert answer.status_code < 500, answer.text

@@ -1,0 +1,84 @@
+"""``replan``: plan again, on the service's database, what a change of a cluster made stale."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+from app.commands.exits import print_json, say
+from app.commands.planning import Output
+from app.errors import EXIT_GOOD, EXIT_NO
+from app.settings import Settings
+
+LOOK_EVERY_S = 0.5
+SHOWN_ITEMS = 200
+
+
+class Act(Enum):
+    """What the command does."""
+
+    START = "start a batch and wait for it"
+    PREVIEW = "say what a batch would do"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanCommand:
+    """Options of ``replan``."""
+
+    cluster: str
+    act: Act
+    output: Output
+
+
+def run_replan(command: ReplanCommand, settings: Settings) -> int:
+    """Preview or run a batch; exit code 1 when a plan became worse, impossible or could not be made."""
+    from app.db.engine import is_sqlite, open_engine
+    from app.db.migrate import ensure_ready
+    from app.db.question_repository import QuestionFilter
+    from app.db.registered_repository import RegisteredKind, RegisteredRepository
+    from app.db.replan_repository import RUNNING, ReplanRepository
+    from app.fleet.service import find_registered
+    from app.jobs.engine import QueueClient, migrate_queue
+    from app.replans.outcome import Outcome
+    from app.replans.schemas import replan_document, replan_item
+    from app.replans.service import ReplanService, ReplanWish
+    from app.replans.webhook import webhook_settings
+    from app.security.principal import LOCAL
+
+    engine = open_engine(settings.database_url)
+    ensure_ready(engine)
+    if is_sqlite(engine):
+        migrate_queue(settings.database_url)
+    clusters = RegisteredRepository(engine, LOCAL.tenant, RegisteredKind.CLUSTER)
+    version = find_registered(clusters.find, RegisteredKind.CLUSTER, command.cluster, None)
+    service = ReplanService(engine, QueueClient(settings.database_url), webhook_settings(settings))
+    about = QuestionFilter(cluster=command.cluster)
+    if command.act is Act.PREVIEW:
+        preview = asdict(service.preview(LOCAL, about))
+        if command.output is Output.JSON:
+            print_json(preview)
+        else:
+            print("{questions} stale: {plans} distinct plans, {stored} of them stored, {unusable} unusable".format(**preview))
+        return EXIT_GOOD
+    batch = service.start_now(LOCAL, ReplanWish(about, cause="asked for on the command line", version=version.version))
+    batches = ReplanRepository(engine, LOCAL.tenant)
+    waiting = -1
+    while batch.status == RUNNING:
+        time.sleep(LOOK_EVERY_S)
+        batch = service.get(LOCAL, batch.id)
+        left = batches.counts(batch.id).get(Outcome.WAITING, 0)
+        if left not in (waiting, 0):
+            say(f"{left} plans wait for a worker")
+        waiting = left
+    counts = batches.counts(batch.id)
+    items = [replan_item(item) for item in batches.items(batch.id, None, after=None, limit=SHOWN_ITEMS)]
+    if command.output is Output.JSON:
+        whole = replan_document(batch, counts).model_dump(mode="json")
+        print_json({"batch": whole, "items": [item.model_dump(mode="json") for item in items]})
+    else:
+        print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "nothing was stale")
+        for item in items:
+            print(f"{item.outcome:10} {item.model or '-'}: {item.reason}")
+    bad = {Outcome.WORSE, Outcome.INFEASIBLE, Outcome.FAILED, Outcome.CANCELLED}
+    return EXIT_NO if bad & counts.keys() else EXIT_GOOD

@@ -1,0 +1,229 @@
+"""Re-plan batches and their items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Engine, func, insert, select, update
+
+from app.db.dialects import in_utc
+from app.db.engine import reading
+from app.db.fleet_tables import questions, replan_items, replans
+from app.db.question_repository import Question
+from app.db.scope import owned
+from app.replans.outcome import Compared, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Replan:
+    """A batch's row; the fields are described at the table."""
+
+    row: int
+    id: str
+    cluster: str | None
+    version: int | None
+    cause: str
+    status: str
+    created_at: datetime
+    finished_at: datetime | None
+    revision: int
+    webhook: str | None
+    webhook_status: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanItem:
+    """One question of a batch, with what its question names."""
+
+    id: int
+    question: int
+    question_digest: str
+    cluster: str | None
+    model: str | None
+    job: str | None
+    digest: str | None
+    old_plan: str | None
+    outcome: str
+    reason: str | None
+    old_value: float | None
+    new_value: float | None
+    switch_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingItem:
+    """An item that is not planned yet, and its question's document (JSON text)."""
+
+    id: int
+    question: int
+    question_digest: str
+    document: str
+    old_plan: str | None
+
+
+RUNNING, FINISHED, CANCELLED = "running", "finished", "cancelled"
+WEBHOOK_PENDING = "pending"
+
+COLUMNS = tuple(replans.c[name] for name in Replan.__dataclass_fields__)
+_ITEM_COLUMNS = (
+    *(replan_items.c[name] for name in ReplanItem.__dataclass_fields__ if name in replan_items.c),
+    questions.c.digest.label("question_digest"),
+    questions.c.cluster,
+    questions.c.model,
+)
+_WAITING_COLUMNS = (
+    replan_items.c.id,
+    replan_items.c.question,
+    replan_items.c.old_plan,
+    questions.c.digest.label("question_digest"),
+    questions.c.document,
+)
+
+
+class ReplanRepository:
+    """One tenant's batches. Every method raises StoreError when the database can't serve it."""
+
+    def __init__(self, engine: Engine, tenant: str):
+        self._engine, self._tenant = engine, tenant
+
+    def add(self, connection: Connection, batch: Replan, asked: Iterable[Question]) -> None:
+        """Add a running batch of questions; its ``row`` is chosen here."""
+        fields = {name: getattr(batch, name) for name in Replan.__dataclass_fields__ if name != "row"}
+        connection.execute(insert(replans).values(tenant=self._tenant, **fields))
+        rows = [
+            {
+                "tenant": self._tenant,
+                "replan": batch.id,
+                "question": question.id,
+                "old_plan": question.plan,
+                "outcome": Outcome.WAITING.value,
+            }
+            for question in asked
+        ]
+        if rows:
+            connection.execute(insert(replan_items), rows)
+
+    def find(self, replan_id: str) -> Replan | None:
+        """The batch under an id."""
+        query = owned(select(*COLUMNS), replans, self._tenant).where(replans.c.id == replan_id)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).mappings().one_or_none()
+        return None if row is None else Replan(**in_utc(row))
+
+    def page(self, *, before: int | None, limit: int) -> tuple[Replan, ...]:
+        """Newest batches first."""
+        query = owned(select(*COLUMNS), replans, self._tenant).order_by(replans.c.row.desc()).limit(limit)
+        if before is not None:
+            query = query.where(replans.c.row < before)
+        with reading(self._engine) as connection:
+            return tuple(Replan(**in_utc(row)) for row in connection.execute(query).mappings())
+
+    def counts(self, replan_id: str) -> dict[Outcome, int]:
+        """How many items of a batch have each outcome."""
+        query = owned(select(replan_items.c.outcome, func.count().label("n")), replan_items, self._tenant)
+        query = query.where(replan_items.c.replan == replan_id).group_by(replan_items.c.outcome)
+        with reading(self._engine) as connection:
+            return {Outcome(row.outcome): row.n for row in connection.execute(query)}
+
+    def items(self, replan_id: str, outcome: Outcome | None, *, after: int | None, limit: int) -> tuple[ReplanItem, ...]:
+        """A batch's items in order, at most ``limit`` of those after row ``after``."""
+        query = owned(select(*_ITEM_COLUMNS), replan_items, self._tenant).where(replan_items.c.replan == replan_id)
+        query = query.join(questions, questions.c.id == replan_items.c.question)
+        if outcome is not None:
+            query = query.where(replan_items.c.outcome == outcome.value)
+        if after is not None:
+            query = query.where(replan_items.c.id > after)
+        with reading(self._engine) as connection:
+            rows = connection.execute(query.order_by(replan_items.c.id).limit(limit)).mappings()
+            return tuple(ReplanItem(**in_utc(row)) for row in rows)
+
+    def unplanned(self, replan_id: str, *, limit: int) -> tuple[WaitingItem, ...]:
+        """Items whose plan has not been looked for yet."""
+        query = owned(select(*_WAITING_COLUMNS), replan_items, self._tenant)
+        query = query.join(questions, questions.c.id == replan_items.c.question).where(
+            replan_items.c.replan == replan_id,
+            replan_items.c.outcome == Outcome.WAITING.value,
+            replan_items.c.digest.is_(None),
+        )
+        with reading(self._engine) as connection:
+            return tuple(
+                WaitingItem(**row) for row in connection.execute(query.order_by(replan_items.c.id).limit(limit)).mappings()
+            )
+
+    def assign(self, connection: Connection, item: int, *, digest: str, job: str | None) -> None:
+        """Note which plan will answer an item, and the job that makes it."""
+        changed = owned(update(replan_items), replan_items, self._tenant).where(replan_items.c.id == item)
+        connection.execute(changed.values(digest=digest, job=job))
+
+    def settle(self, connection: Connection, item: int, compared: Compared, switch_bytes: int | None = None) -> None:
+        """Note what became of an item."""
+        changed = owned(update(replan_items), replan_items, self._tenant).where(replan_items.c.id == item)
+        connection.execute(
+            changed.values(
+                outcome=compared.outcome.value,
+                reason=compared.reason,
+                old_value=compared.old_value,
+                new_value=compared.new_value,
+                switch_bytes=switch_bytes,
+            )
+        )
+
+    def awaiting(self, connection: Connection, digest: str) -> tuple[tuple[int, str, int, str | None], ...]:
+        """(item, batch, question, old plan) of the items that wait for a plan."""
+        columns = (replan_items.c.id, replan_items.c.replan, replan_items.c.question, replan_items.c.old_plan)
+        query = owned(select(*columns), replan_items, self._tenant).where(
+            replan_items.c.digest == digest, replan_items.c.outcome == Outcome.WAITING.value
+        )
+        return tuple((row.id, row.replan, row.question, row.old_plan) for row in connection.execute(query))
+
+    def close_if_done(self, connection: Connection, replan_id: str) -> bool:
+        """Finish a batch that waits for nothing any more; whether it is finished by this call."""
+        # The row is locked first: of two items that end at once, the second sees the first.
+        batch = owned(select(replans.c.webhook), replans, self._tenant).where(
+            replans.c.id == replan_id, replans.c.status == RUNNING
+        )
+        row = connection.execute(batch.with_for_update()).one_or_none()
+        left = owned(select(func.count()), replan_items, self._tenant).where(
+            replan_items.c.replan == replan_id, replan_items.c.outcome == Outcome.WAITING.value
+        )
+        if row is None or connection.execute(left).scalar_one():
+            return False
+        self._end(connection, replan_id, FINISHED, WEBHOOK_PENDING if row.webhook else None)
+        return True
+
+    def cancel(self, connection: Connection, replan_id: str) -> tuple[str, ...]:
+        """Cancel a running batch; the jobs that only its items waited for, to be cancelled as well."""
+        mine = owned(select(replan_items.c.job), replan_items, self._tenant).where(
+            replan_items.c.replan == replan_id,
+            replan_items.c.outcome == Outcome.WAITING.value,
+            replan_items.c.job.is_not(None),
+        )
+        jobs = tuple(str(job) for job in connection.execute(mine.distinct()).scalars())
+        waiting = owned(update(replan_items), replan_items, self._tenant).where(
+            replan_items.c.replan == replan_id, replan_items.c.outcome == Outcome.WAITING.value
+        )
+        connection.execute(waiting.values(outcome=Outcome.CANCELLED.value, reason="the batch was cancelled"))
+        self._end(connection, replan_id, CANCELLED, None)
+        return jobs
+
+    def _end(self, connection: Connection, replan_id: str, status: str, webhook_status: str | None) -> None:
+        ended = owned(update(replans), replans, self._tenant).where(replans.c.id == replan_id)
+        connection.execute(
+            ended.values(
+                status=status, finished_at=datetime.now(UTC), revision=replans.c.revision + 1, webhook_status=webhook_status
+            )
+        )
+
+
+def due_webhooks(connection: Connection, *, limit: int) -> tuple[tuple[str, str], ...]:
+    """(tenant, batch) of finished batches of all tenants whose caller has not been told."""
+    query = select(replans.c.tenant, replans.c.id).where(replans.c.webhook_status == WEBHOOK_PENDING)
+    return tuple((row.tenant, row.id) for row in connection.execute(query.order_by(replans.c.row).limit(limit)))
+
+
+def claim_webhook(connection: Connection, tenant: str, replan_id: str, *, was: str, now: str) -> bool:
+    """Change what became of a call; False when it is not what it was: another worker deals with it."""
+    changed = owned(update(replans), replans, tenant).where(replans.c.id == replan_id, replans.c.webhook_status == was)
+    return connection.execute(changed.values(webhook_status=now)).rowcount > 0

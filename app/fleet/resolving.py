@@ -1,0 +1,31 @@
+"""Questions resolved against the fleet of now."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from app.db.question_repository import Asked
+from app.fleet.registry import StoredRegistry
+from app.plans.store import KeyedRequest, keyed_request
+from app.requests.resolve import NoFiles, resolve_request
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedQuestion:
+    """The request that a question is now, and under which versions."""
+
+    key: KeyedRequest
+    asked: Asked
+
+
+def resolve_question(engine: Engine, tenant: str, document: str) -> ResolvedQuestion:
+    """The request of a question's document (JSON text); raises InvalidInputError when the fleet no longer has what it names."""
+    registry = StoredRegistry(engine, tenant)
+    parsed = json.loads(document)
+    request = resolve_request(parsed, files=NoFiles(), registry=registry)
+    asked = registry.asked(parsed)
+    assert asked is not None, "a stored question names something registered"
+    return ResolvedQuestion(keyed_request(request), asked)

@@ -1,0 +1,37 @@
+"""Putting a job into the queue, in the caller's transaction."""
+
+from __future__ import annotations
+
+import uuid
+
+from sqlalchemy import Connection, Engine
+
+from app.db.job_repository import JobRepository
+from app.db.job_tables import MAX_OWNER
+from app.jobs.job import Job, JobKind, NewJob
+from app.jobs.queue import JobQueue
+from app.plans.store import KeyedRequest
+
+
+def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int) -> NewJob:
+    """A job that makes the plan of a request."""
+    return NewJob(
+        id=str(uuid.uuid4()),
+        owner=owner[:MAX_OWNER],
+        kind=kind,
+        digest=key.digest,
+        urgency=urgency,
+        model=key.request.model.name,
+        request=key.text,
+    )
+
+
+def submit(engine: Engine, queue: JobQueue, connection: Connection, tenant: str, job: NewJob) -> tuple[Job, bool]:
+    """Queue a job unless one of its digest is active: the active one, and whether it is this."""
+    jobs = JobRepository(engine, tenant)
+    is_new = jobs.add(connection, job)
+    if is_new:
+        queue.enqueue(connection, workflow=job.id, job_id=job.id, urgency=job.urgency)
+    active = jobs.find_active(connection, job.digest)
+    assert active is not None, "a job that was found or added a moment ago, in this transaction"
+    return active, is_new

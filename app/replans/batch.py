@@ -1,0 +1,115 @@
+"""A worker's part in a batch: finding out what is to be planned, and settling items as their plans arrive."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from sqlalchemy import Connection, Engine
+
+from app.db.engine import writing
+from app.db.job_desk import JobEnd
+from app.db.plan_repository import PlanRepository
+from app.db.question_repository import QuestionRepository, plan_arrived
+from app.db.replan_repository import ReplanRepository, WaitingItem
+from app.fleet.resolving import ResolvedQuestion, resolve_question
+from app.jobs.job import REPLAN_URGENCY, BegunJob, JobKind, JobStatus
+from app.jobs.queue import JobQueue
+from app.jobs.submission import plan_job, submit
+from app.replans.outcome import Compared, Outcome, compare_values, plan_value
+from app.replans.service import BATCH_PREFIX
+from costmodels.errors import InvalidInputError
+
+ITEMS_A_TRANSACTION = 50
+OWNER = "replan"
+
+
+class BatchStarter:
+    """Gives every item of a batch the plan that will answer it: one that is stored, or a job's."""
+
+    def __init__(self, engine: Engine, queue: JobQueue):
+        self._engine, self._queue = engine, queue
+
+    def __call__(self, job: BegunJob, on_chunk: Callable[[], None]) -> None:
+        """Work through the items that have none; safe to repeat. Raises StoreError, and what ``on_chunk`` raises."""
+        replan_id = job.digest.removeprefix(BATCH_PREFIX)
+        batch = ReplanRepository(self._engine, job.tenant)
+        while waiting := batch.unplanned(replan_id, limit=ITEMS_A_TRANSACTION):
+            on_chunk()
+            resolved = [(item, self._resolved(job.tenant, item)) for item in waiting]
+            with writing(self._engine) as connection:
+                for item, question in resolved:
+                    self._begin(connection, job.tenant, replan_id, item, question)
+        with writing(self._engine) as connection:
+            batch.close_if_done(connection, replan_id)
+
+    def _resolved(self, tenant: str, item: WaitingItem) -> ResolvedQuestion | InvalidInputError:
+        try:
+            return resolve_question(self._engine, tenant, item.document)
+        except InvalidInputError as error:
+            return error
+
+    def _begin(
+        self,
+        connection: Connection,
+        tenant: str,
+        replan_id: str,
+        item: WaitingItem,
+        question: ResolvedQuestion | InvalidInputError,
+    ) -> None:
+        batch = ReplanRepository(self._engine, tenant)
+        if isinstance(question, InvalidInputError):
+            batch.assign(connection, item.id, digest="", job=None)
+            batch.settle(connection, item.id, Compared(Outcome.FAILED, str(question), None, None))
+            return
+        digest = question.key.digest
+        questions = QuestionRepository(self._engine, tenant)
+        questions.answer(connection, item.question, question.asked, plan=digest, replan=replan_id)
+        if PlanRepository(self._engine, tenant).find_with(connection, digest) is None:
+            wanted = plan_job(question.key, owner=OWNER, kind=JobKind.REPLAN, urgency=REPLAN_URGENCY)
+            active, _ = submit(self._engine, self._queue, connection, tenant, wanted)
+            batch.assign(connection, item.id, digest=digest, job=active.id)
+        else:
+            batch.assign(connection, item.id, digest=digest, job=None)
+            settle_plan(self._engine, connection, tenant, digest)
+
+
+class Settler:
+    """What follows from the end of a job, in the transaction that ends it."""
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+
+    def __call__(self, connection: Connection, job: BegunJob, end: JobEnd) -> None:
+        """Point the questions that waited for the plan to it, and settle the items of batches that did."""
+        if job.kind is JobKind.BATCH:
+            return
+        if end.status is JobStatus.SUCCEEDED and end.answer is None:
+            plan_arrived(connection, job.tenant, job.digest)
+            settle_plan(self._engine, connection, job.tenant, job.digest)
+        else:
+            undecided = "the search ended at its time limit before it could decide"
+            reason = undecided if end.problem is None else str(json.loads(end.problem)["detail"])
+            self._fail(connection, job, reason)
+
+    def _fail(self, connection: Connection, job: BegunJob, reason: str) -> None:
+        batches = ReplanRepository(self._engine, job.tenant)
+        for item, replan_id, _, _ in batches.awaiting(connection, job.digest):
+            batches.settle(connection, item, Compared(Outcome.FAILED, reason, None, None))
+            batches.close_if_done(connection, replan_id)
+
+
+def settle_plan(engine: Engine, connection: Connection, tenant: str, digest: str) -> None:
+    """Settle every item that waits for a stored plan, and point its question to the plan."""
+    batches, plans = ReplanRepository(engine, tenant), PlanRepository(engine, tenant)
+    waiting = batches.awaiting(connection, digest)
+    stored = plans.find_with(connection, digest) if waiting else None
+    if stored is None:
+        return
+    new = plan_value(stored.plan)
+    for item, replan_id, question, old_plan in waiting:
+        old = plans.find_with(connection, old_plan) if old_plan else None
+        batches.settle(connection, item, compare_values(plan_value(old.plan) if old else None, new))
+        QuestionRepository(engine, tenant).point_to(connection, question, digest, replan=replan_id)
+    for replan_id in {replan_id for _, replan_id, _, _ in waiting}:
+        batches.close_if_done(connection, replan_id)

@@ -1,0 +1,125 @@
+"""What the re-plan endpoints take and give, as Pydantic models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.db.replan_repository import Replan, ReplanItem
+from app.plans.schemas import ANSWER
+from app.replans.outcome import Outcome
+from costmodels.units import Name
+
+
+class NewReplan(BaseModel):
+    """Which stale plans are to be planned again: those about a cluster or a model, or all."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+    cluster: Name | None = None
+    model: Name | None = None
+    webhook: str | None = Field(None, max_length=500, description="Called with the batch's document when it has finished.")
+
+
+class OutcomeCounts(BaseModel):
+    """How many plans of a batch have each outcome."""
+
+    model_config = ANSWER
+
+    waiting: int
+    better: int
+    worse: int
+    unchanged: int
+    infeasible: int
+    failed: int
+    cancelled: int
+
+
+class ReplanDocument(BaseModel):
+    """A batch, and how far it is."""
+
+    model_config = ANSWER
+
+    id: str
+    status: str = Field(description="running, finished or cancelled.")
+    cluster: str | None
+    version: int | None = Field(description="Version of the cluster or model that made the plans stale.")
+    cause: str
+    created_at: datetime
+    finished_at: datetime | None
+    plans: int
+    outcomes: OutcomeCounts
+    webhook: str | None
+    webhook_status: str | None
+    items: str = Field(description="Where its report is, plan by plan.")
+
+
+class ReplanPage(BaseModel):
+    """A page of batches, newest first."""
+
+    model_config = ANSWER
+
+    replans: list[ReplanDocument]
+    next_cursor: str | None = Field(description="Give it as 'cursor' to get the next page; null on the last one.")
+
+
+class ReplanItemDocument(BaseModel):
+    """What became of one question: the old plan against the new one."""
+
+    model_config = ANSWER
+
+    question: str = Field(description="Digest of the question.")
+    cluster: str | None
+    model: str | None
+    outcome: Outcome
+    reason: str | None
+    old_plan: str | None
+    new_plan: str | None
+    old_value: float | None = Field(description="The old plan's objective; smaller is better.")
+    new_value: float | None
+    job: str | None = Field(description="The job that makes or made the new plan.")
+
+
+class ReplanReport(BaseModel):
+    """A page of a batch's report."""
+
+    model_config = ANSWER
+
+    items: list[ReplanItemDocument]
+    next_cursor: str | None = Field(description="Give it as 'cursor' to get the next page; null on the last one.")
+
+
+def replan_document(batch: Replan, counts: Mapping[Outcome, int]) -> ReplanDocument:
+    """A batch with its counts."""
+    return ReplanDocument(
+        id=batch.id,
+        status=batch.status,
+        cluster=batch.cluster,
+        version=batch.version,
+        cause=batch.cause,
+        created_at=batch.created_at,
+        finished_at=batch.finished_at,
+        plans=sum(counts.values()),
+        outcomes=OutcomeCounts(**{outcome.value: counts.get(outcome, 0) for outcome in Outcome}),
+        webhook=batch.webhook,
+        webhook_status=batch.webhook_status,
+        items=f"/v1/replans/{batch.id}/items",
+    )
+
+
+def replan_item(item: ReplanItem) -> ReplanItemDocument:
+    """An item of the report."""
+    return ReplanItemDocument(
+        question=item.question_digest,
+        cluster=item.cluster,
+        model=item.model,
+        outcome=Outcome(item.outcome),
+        reason=item.reason,
+        old_plan=item.old_plan,
+        new_plan=item.digest or None,
+        old_value=item.old_value,
+        new_value=item.new_value,
+        job=None if item.job is None else f"/v1/jobs/{item.job}",
+    )

@@ -1,0 +1,128 @@
+"""Starting, previewing and cancelling re-plan batches."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Engine
+
+from app.db.engine import reading, writing
+from app.db.job_repository import JobRepository
+from app.db.job_tables import MAX_OWNER
+from app.db.plan_repository import PlanRepository
+from app.db.question_repository import QuestionFilter, QuestionRepository
+from app.db.replan_repository import RUNNING, Replan, ReplanRepository
+from app.errors import JobIsFinalError, NoSuchError
+from app.fleet.resolving import resolve_question
+from app.jobs.job import REPLAN_URGENCY, JobKind, NewJob
+from app.jobs.queue import JobQueue
+from app.jobs.submission import submit
+from app.replans.webhook import WebhookSettings, check_url
+from app.security.principal import Principal
+from costmodels.errors import InvalidInputError
+
+BATCH_PREFIX = "replan:"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanWish:
+    """Which stale questions a batch plans again, and why; the version that made them stale; whom to call at the end."""
+
+    about: QuestionFilter
+    cause: str
+    version: int | None = None
+    webhook: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a batch would do: questions that are stale, distinct plans they need, and how many of those are stored."""
+
+    questions: int
+    plans: int
+    stored: int
+    unusable: int
+
+
+class ReplanService:
+    """Batches of one caller at a time. Its methods block; call them in threads."""
+
+    def __init__(self, engine: Engine, queue: JobQueue, webhooks: WebhookSettings):
+        self._engine, self._queue, self._webhooks = engine, queue, webhooks
+
+    def check_webhook(self, url: str | None) -> None:
+        """Refuse a URL that may not be called; raises DocumentError."""
+        if url is not None:
+            check_url(url, self._webhooks)
+
+    def start(self, connection: Connection, caller: Principal, wish: ReplanWish) -> str:
+        """Start a batch in the caller's transaction: its id. A worker finds out what is to be planned."""
+        stale = QuestionRepository(self._engine, caller.tenant).select_with(connection, replace(wish.about, stale=True))
+        batch = Replan(
+            row=0,
+            id=str(uuid.uuid4()),
+            cluster=wish.about.cluster,
+            version=wish.version,
+            cause=wish.cause,
+            status=RUNNING,
+            created_at=datetime.now(UTC),
+            finished_at=None,
+            revision=1,
+            webhook=wish.webhook,
+            webhook_status=None,
+        )
+        ReplanRepository(self._engine, caller.tenant).add(connection, batch, stale)
+        job = NewJob(
+            id=str(uuid.uuid4()),
+            owner=caller.name[:MAX_OWNER],
+            kind=JobKind.BATCH,
+            digest=BATCH_PREFIX + batch.id,
+            urgency=REPLAN_URGENCY,
+            model=wish.about.model or "",
+            request="{}",
+        )
+        submit(self._engine, self._queue, connection, caller.tenant, job)
+        return batch.id
+
+    def start_now(self, caller: Principal, wish: ReplanWish) -> Replan:
+        """As ``start``, in a transaction of its own: the batch."""
+        self.check_webhook(wish.webhook)
+        with writing(self._engine) as connection:
+            replan_id = self.start(connection, caller, wish)
+        return self.get(caller, replan_id)
+
+    def preview(self, caller: Principal, about: QuestionFilter) -> Preview:
+        """What a batch would do now."""
+        digests: set[str] = set()
+        unusable = 0
+        with reading(self._engine) as connection:
+            stale = QuestionRepository(self._engine, caller.tenant).select_with(connection, replace(about, stale=True))
+        for question in stale:
+            try:
+                digests.add(resolve_question(self._engine, caller.tenant, question.document).key.digest)
+            except InvalidInputError:
+                unusable += 1
+        plans = PlanRepository(self._engine, caller.tenant)
+        stored = sum(plans.find(digest) is not None for digest in digests)
+        return Preview(len(stale), len(digests), stored, unusable)
+
+    def get(self, caller: Principal, replan_id: str) -> Replan:
+        """A batch; raises NoSuchError."""
+        found = ReplanRepository(self._engine, caller.tenant).find(replan_id) if replan_id.isprintable() else None
+        if found is None:
+            raise NoSuchError("there is no such re-plan", given=replan_id)
+        return found
+
+    def cancel(self, caller: Principal, replan_id: str) -> Replan:
+        """Cancel a batch and the jobs that it began; raises NoSuchError, JobIsFinalError when it has ended."""
+        batch = self.get(caller, replan_id)
+        if batch.status != RUNNING:
+            raise JobIsFinalError("the re-plan has ended already", given=batch.status)
+        with writing(self._engine) as connection:
+            jobs = ReplanRepository(self._engine, caller.tenant).cancel(connection, replan_id)
+        repository = JobRepository(self._engine, caller.tenant)
+        ended = [job.id for job in repository.find_all(jobs) if job.kind is JobKind.REPLAN and repository.cancel(job.id)]
+        self._queue.cancel(ended)
+        return self.get(caller, replan_id)
