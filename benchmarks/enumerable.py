@@ -1,6 +1,6 @@
 """Compares the search with exhaustive enumeration on thousands of random small requests.
 
-Run from the root of the repository: python benchmarks/enumerable.py [first seed] [number of seeds]
+Run from the root of the repository: python -m benchmarks.enumerable [first seed] [number of seeds]
 """
 
 from __future__ import annotations

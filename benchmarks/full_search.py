@@ -27,7 +27,7 @@ from solver.block_problem import Criterion
 from solver.control import ignore_progress, never_stop
 from solver.graph import BlockRun, ModelGraph
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training import plan_training
 from solver.training.costs import TrainingCosts
@@ -37,8 +37,8 @@ from solver.training.search import stage_tables
 from solver.training.space import Candidate, Mesh
 
 DEEPSEEK = Path("../shared/data/hf_configs/deepseek-ai--DeepSeek-V3.json")
-GROWTH_LAYERS = (40, 80, 160, 320)
-GROWTH_NODES = (16, 32, 64, 128, 256, 512)
+GROWTH_LAYERS = (40, 80, 160)
+GROWTH_NODES = (32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,38 +173,33 @@ def published() -> Iterator[Published]:
     llama, none, selective = model("llama-3.1-405b"), (Recompute.NONE,), (Recompute.SELECTIVE,)
     sequence = sharded(SEQ)
 
-    def of(asked: PlanRequest, mesh: Mesh, recompute: tuple[Recompute, ...], choice: Pipelining = PLAIN) -> Candidate:
+    def of(
+        asked: PlanRequest, mesh: Mesh, recompute: tuple[Recompute, ...], choice: Pipelining = PLAIN, zero_stage: int = 1
+    ) -> Candidate:
         assert isinstance(asked.workload, TrainingWorkload)
         count = asked.workload.global_batch // mesh.dp
-        return Candidate(mesh, 1, count, 1, sequence if mesh.tp > 1 else REPLICATED, recompute, choice)
+        return Candidate(mesh, 1, count, zero_stage, sequence if mesh.tp > 1 else REPLICATED, recompute, choice)
 
-    # Llama 3 report, Table 4 (16M tokens a step).
+    # Llama 3 report, section 3.3.2 and Table 4 (16M tokens a step): FSDP shards optimizer states and gradients, weights are
+    # not gathered again; embedding and head are chunks of their own, so 8 chunks a rank.
     for nodes, seq_len, mesh in (
         (1024, 8192, Mesh(dp=64, tp=8, pp=16, cp=1)),
         (2048, 8192, Mesh(dp=128, tp=8, pp=16, cp=1)),
         (2048, 131072, Mesh(dp=8, tp=8, pp=16, cp=16)),
     ):
         asked = request(llama, [("dgx-h100", nodes)], 2**24 // seq_len, seq_len)
+        asked = replace(asked, search=Search(launcher=Launcher.TORCHTITAN))
         interleaved = Pipelining(Schedule.INTERLEAVED, 8)
-        yield Published(f"Llama-3 405B, {8 * nodes} H100, {seq_len} tokens", asked, of(asked, mesh, none, interleaved))
+        yield Published(f"Llama-3 405B, {8 * nodes} H100, {seq_len} tokens", asked, of(asked, mesh, none, interleaved, 2))
     if DEEPSEEK.exists():
-        # DeepSeek-V3 report, section 3.2: 16 pp with DualPipe, 64 ep, ZeRO-1 dp.
-        asked = replace(deepseek_request(), search=Search(space=Space.FREE))
+        # DeepSeek-V3 report, section 3.2: 16 pp with DualPipe, 64 ep, ZeRO-1 dp, no tp; all schedules take part here.
+        asked = replace(deepseek_request(), search=Search(space=Space.FREE, tp=(1,), cp=(1,), zero_stages=(1,)))
         mesh = Mesh(dp=128, tp=1, pp=16, cp=1, ep=64)
         yield Published("DeepSeek-V3, 2048 H800", asked, of(asked, mesh, selective, Pipelining(Schedule.DUALPIPE)))
     # Korthikanti et al. 2022, Tables 3 and 5: selective recompute and sequence parallelism.
     gpt3 = request(model("gpt3-175b"), [("dgx-a100", 8)], 64, 2048)
     interleaved = Pipelining(Schedule.INTERLEAVED, 3)
     yield Published("GPT-3 175B, 64 A100", gpt3, of(gpt3, Mesh(dp=1, tp=8, pp=8, cp=1), selective, interleaved))
-    trillion = request(gpt_trillion(), [("dgx-a100", 64)], 512, 2048)
-    yield Published("GPT 1T, 512 A100", trillion, of(trillion, Mesh(dp=1, tp=8, pp=64, cp=1), selective))
-
-
-def gpt_trillion() -> ModelGraph:
-    """GPT of 128 layers, hidden 25,600, 160 heads (Korthikanti et al. 2022, Table 3), from GPT-3's graph."""
-    graph = deeper(model("gpt3-175b"), 128)
-    dims = {**graph.dims, "hidden": 25600, "ffn": 4 * 25600, "heads": 160, "kv_heads": 160, "head_dim": 160}
-    return replace(graph, name="gpt-1t", dims=dims)
 
 
 def print_published() -> None:
