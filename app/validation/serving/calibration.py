@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from statistics import fmean
@@ -35,14 +35,20 @@ class Fold:
     rows: int
 
 
-@cache
 def figures(deployed: Deployment, constants: EngineConstants) -> Figures:
-    """As ``replay``, each answer kept."""
+    """As ``replay``, each run kept: time outside of steps only adds to its first tokens."""
+    found = _run(deployed, replace(constants, request_s=0.0))
+    more_ms = constants.request_s * 1e3
+    return replace(found, ttft_mean_ms=found.ttft_mean_ms + more_ms, ttft_median_ms=found.ttft_median_ms + more_ms)
+
+
+@cache
+def _run(deployed: Deployment, constants: EngineConstants) -> Figures:
     return replay(deployed, constants)
 
 
 def fit_folds(points: Iterable[MeasuredPoint]) -> tuple[Fold, ...]:
-    """For every engine and every model and GPU that it ran on: constants fitted to the engine's other rows."""
+    """For every engine and every model and GPU that it ran on: constants fitted to the engine's other aggregated rows."""
     known = [(deployed, point.outcome) for point in points if (deployed := _predictable(point)) is not None]
     folds = []
     for engine in EngineName:
@@ -51,7 +57,7 @@ def fit_folds(points: Iterable[MeasuredPoint]) -> tuple[Fold, ...]:
             others = [
                 (deployed, outcome)
                 for deployed, outcome in ran
-                if deployed.hardware != hardware and outcome.ttft_ms is not None and outcome.tpot_ms is not None
+                if deployed.hardware != hardware and deployed.prefill is None and _has_both(outcome)
             ]
             enough = len(others) >= LEAST_ROWS
             constants = fit_constants(engine, others) if enough else default_constants(engine)
@@ -77,6 +83,10 @@ def fit_constants(engine: EngineName, rows: Sequence[tuple[Deployment, ServingOu
 
     scheduling, request_s = min(product(SCHEDULING[engine], REQUEST_S), key=ttft_error)
     return EngineConstants(step_s, request_s, scheduling)
+
+
+def _has_both(outcome: ServingOutcome) -> bool:
+    return outcome.ttft_ms is not None and outcome.tpot_ms is not None
 
 
 def _predictable(point: MeasuredPoint) -> Deployment | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from app.validation.serving.deployment import (
     EngineName,
     Workers,
 )
+from app.validation.serving.replay_pools import run_pools
 from app.validation.unpredicted import NotPredictedError
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM
@@ -96,9 +97,9 @@ def default_constants(engine: EngineName) -> EngineConstants:
 
 def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
     """The figures of the clients' closed loop; raises NotPredictedError where the models have no answer."""
-    if deployed.prefill is not None:
-        raise NotPredictedError("disaggregated")
     try:
+        if deployed.prefill is not None:
+            return _pooled(deployed, constants)
         result, count = _aggregated(deployed, constants)
     except InvalidInputError as error:
         given = "" if error.given is None else f" ({error.given})"
@@ -138,6 +139,32 @@ def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[Simul
     return simulate_closed_loop(times, stream, limits, concurrency=sequences, window=_EVERYTHING), count
 
 
+def _pooled(deployed: Deployment, constants: EngineConstants) -> Figures:
+    """Figures of prefill and decode pools."""
+    assert deployed.prefill is not None
+    formats = (deployed.precision, deployed.kv_dtype)
+    prefill, decode = (
+        _engine(_Server(deployed.model, deployed.node, workers, deployed.engine, *formats, STEP_TOKENS))
+        for workers in (replace(deployed.prefill, count=1), replace(deployed.decode, count=1))
+    )
+    more_s = constants.step_s - PROFILES[deployed.engine].step_s
+    result = run_pools(
+        deployed,
+        _stream(deployed, (deployed.clients or 1) * REQUESTS_PER_CLIENT),
+        engines=(prefill, decode),
+        times=(_with_host_time(prefill.times, more_s), _with_host_time(decode.times, more_s)),
+        step_tokens=STEP_TOKENS,
+    )
+    ttft_ms = (result.ttft_s + constants.request_s) * 1e3
+    tokens = float(result.requests.output_tokens.sum())
+    return Figures(
+        ttft_mean_ms=float(np.mean(ttft_ms)),
+        ttft_median_ms=float(np.median(ttft_ms)),
+        tpot_ms=float(np.mean(result.tpot_s)) * 1e3,
+        output_tokens_per_s=tokens / result.duration_s,
+    )
+
+
 def _with_host_time(times: StepTimes, more_s: float) -> StepTimes:
     """Step times with so much more time of the host, which falls on the first stage."""
     tokens_s = times.tokens_s.copy()
@@ -165,7 +192,7 @@ class _Server:
     step_tokens: int
 
 
-@lru_cache(maxsize=64)
+@cache
 def _engine(server: _Server) -> Engine:
     workers = server.workers
     node = node_type(server.node)

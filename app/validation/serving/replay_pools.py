@@ -1,0 +1,89 @@
+"""What the simulator says of clients in a closed loop on prefill and decode pools.
+
+Pools are simulated one after the other, so when a client sends its next request is not known beforehand: a run with guessed
+arrivals says when each request is answered, which gives the arrivals of the next run. What happens before the n-th answer of
+any client is right after n runs, so as many runs as a client has requests make the loop exact.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.validation.serving.deployment import ADMISSION, MAX_LOAD_SEQUENCES, REQUESTS_PER_CLIENT, Deployment, Workers
+from app.validation.unpredicted import NotPredictedError
+from costmodels.cluster import Cluster, NodeGroup
+from costmodels.hardware import node_type
+from costmodels.kv_transfer import WorkerPlace, kv_transfer
+from costmodels.queueing.disaggregated import Pool, Transfer, simulate_decode, simulate_prefill
+from costmodels.queueing.engine_state import FloatArray
+from costmodels.queueing.load import RequestStream
+from costmodels.queueing.simulation import BatchLimits, Scheduling, SimulationResult, Window
+from costmodels.queueing.step_times import StepTimes
+from solver.serving.engine import Engine
+
+
+def run_pools(
+    deployed: Deployment,
+    lengths: RequestStream,
+    *,
+    engines: tuple[Engine, Engine],
+    times: tuple[StepTimes, StepTimes],
+    step_tokens: int,
+) -> SimulationResult:
+    """The closed loop of the row's clients; ``lengths`` has the tokens of each of their requests."""
+    assert deployed.prefill is not None
+    if deployed.clients is None:
+        raise NotPredictedError("prefill and decode pools under full load")
+    pools = tuple(
+        _pool(deployed, engine, table, workers, step_tokens=step_tokens)
+        for engine, table, workers in zip(engines, times, (deployed.prefill, deployed.decode), strict=True)
+    )
+    transfer = _transfer(deployed, engines, step_tokens=step_tokens)
+    # Request k of each client stands in row k.
+    arrival_s = np.zeros((REQUESTS_PER_CLIENT, deployed.clients))
+    for _ in range(REQUESTS_PER_CLIENT):
+        result, last_s = _run(pools, transfer, lengths, arrival_s)
+        arrival_s[1:] = last_s[:-1]
+    return result
+
+
+def _run(
+    pools: tuple[Pool, ...], transfer: Transfer, lengths: RequestStream, arrival_s: FloatArray
+) -> tuple[SimulationResult, FloatArray]:
+    """A run under given arrivals, and when each of those requests was answered."""
+    order = np.argsort(arrival_s, axis=None, kind="stable")
+    stream = RequestStream(arrival_s.ravel()[order], lengths.prompt_tokens[order], lengths.output_tokens[order])
+    prefilled = simulate_prefill(pools[0], transfer, stream, seed=0)
+    result = simulate_decode(pools[1], prefilled, stream, seed=0, window=Window(warm_up=0.0, cool_down=0.0)).whole
+    last_s = np.empty(arrival_s.size)
+    last_s[order] = result.requests.last_s
+    return result, last_s.reshape(arrival_s.shape)
+
+
+def _pool(deployed: Deployment, engine: Engine, times: StepTimes, workers: Workers, *, step_tokens: int) -> Pool:
+    schedulers = workers.count * workers.attention_dp
+    # Requests are drawn, not dealt evenly: any worker may get more than its share.
+    sequences = min(deployed.clients or 1, MAX_LOAD_SEQUENCES)
+    kv_tokens = engine.kv_tokens(step_tokens=step_tokens, sequences=sequences)
+    if kv_tokens < deployed.prompt_tokens + deployed.output_tokens:
+        raise NotPredictedError("the model says that weights and one request do not fit in memory")
+    # Phases do not disturb one another, so how a step mixes them does not matter; chunks let long prompts in.
+    limits = BatchLimits(sequences, step_tokens, kv_tokens, Scheduling.CHUNKED_PREFILL, ADMISSION[deployed.engine])
+    return Pool(times, limits, schedulers)
+
+
+def _transfer(deployed: Deployment, engines: tuple[Engine, Engine], *, step_tokens: int) -> Transfer:
+    """Between servers: the rows' workers fill nodes of their own."""
+    sender, receiver = (engine.layout for engine in engines)
+    node = node_type(deployed.node)
+    group = NodeGroup("node", node, 2)
+    tokens = deployed.prompt_tokens
+    ranks = receiver.grid.ranks // receiver.schedulers
+    kept = sum(stage.cache.bytes_of(tokens, sequences=1, step_tokens=step_tokens) for stage in engines[1].needs)
+    return kv_transfer(
+        Cluster((group,)),
+        WorkerPlace(group, 0, sender.devices // sender.schedulers),
+        WorkerPlace(group, node.devices_per_node, receiver.devices // receiver.schedulers),
+        bytes_per_token=ranks * kept / tokens,
+        one_node=False,
+    )

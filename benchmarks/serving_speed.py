@@ -1,0 +1,47 @@
+"""CPU seconds to plan two serving requests, workers that do both and pools of prefill and decode workers searched.
+
+Run from the root of the repository: python benchmarks/serving_speed.py [name of an example ...]
+Prints a table; the first plan of a process also compiles the simulator, so each request is planned twice and the second counts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from app.commands.inputs import read_request
+from solver.api import plan
+from solver.control import ignore_progress
+from solver.plan import Plan
+
+EXAMPLES = Path("examples")
+NAMES = ("qwen3-32b-fp8-pools-h200", "deepseek-v3-fp8-pools-b200")
+
+
+def main() -> None:
+    """Print a line for each request."""
+    print("| request | CPU s | candidates | simulations | answer |\n| --- | --- | --- | --- | --- |")
+    for name in sys.argv[1:] or NAMES:
+        request = read_request(str(EXAMPLES / f"{name}.yaml"))
+        for _ in range(2):
+            began_s = time.process_time()
+            until_s = began_s + request.search.time_limit_s
+            answer = plan(request, stop=lambda limit_s=until_s: time.process_time() > limit_s, progress=ignore_progress)
+            spent_s = time.process_time() - began_s
+        search = answer.search
+        print(f"| `{name}` | {spent_s:.1f} | {search.candidates:,} | {search.evaluated:,} | {_described(answer)} |", flush=True)
+
+
+def _described(answer: Plan) -> str:
+    if answer.reason is not None:
+        return answer.reason.message
+    assert answer.serving is not None
+    kinds = f"{answer.serving.replicas} workers"
+    if answer.prefill is not None:
+        kinds = f"{answer.prefill.workers} prefill and {answer.serving.replicas} decode workers"
+    return f"{kinds} on {answer.devices} devices, {answer.certificate.status.value}"
+
+
+if __name__ == "__main__":
+    main()
