@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import least_squares
 
 from costmodels.collective_calibration import Collective, GroupCurve
-from costmodels.collectives import bytes_per_rank, curve_s
+from costmodels.collective_fitting import Series, fit_group, held_out_errors, written
 from costmodels.hardware import node_type
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +41,6 @@ OPERATIONS = {
 }
 # A GB200 host has four GPUs, and no larger group of the rack was measured: eight ranks as on the B200's switch.
 LARGER_GROUPS_FROM = {"gb200": "b200_sxm"}
-FOLDS = 5
 # NVIDIA/nccl-tests issue 212: 370 of 450 GB/s after the protocol's overhead.
 LINK_SHARE = 0.82
 
@@ -80,32 +78,15 @@ def calibration_document(key: str, data: Path) -> dict[str, Any]:
     }
 
 
-def written(curve: GroupCurve) -> dict[str, Any]:
-    def rounded(x: float) -> float:
-        return float(f"{x:.4g}")
-
-    return {
-        "latencies_s": [rounded(x) for x in curve.latencies_s],
-        "shares": [rounded(x) for x in curve.shares],
-        "root_s": rounded(curve.root_s),
-    }
-
-
 def fitted_curves(key: str, data: Path) -> tuple[dict[Collective, dict[int, GroupCurve]], list[Any]]:
     curves: dict[Collective, dict[int, GroupCurve]] = {}
     errors = []
     bytes_per_s = node_type(DEVICES[key][0]).intra.bytes_per_s
     for (kind, n), (message_bytes, seconds) in sorted(series_of(key, data).items()):
-        sent = np.asarray(bytes_per_rank(kind, n, message_bytes))
-        curves.setdefault(kind, {})[n] = fit(sent, seconds, bytes_per_s)
-        ends = (message_bytes > message_bytes.min()) & (message_bytes < message_bytes.max())
-        for fold in range(FOLDS):
-            # The ends of a series say what no other size of it does.
-            left_out = (np.arange(len(sent)) % FOLDS == fold) & ends
-            curve = fit(sent[~left_out], seconds[~left_out], bytes_per_s)
-            if kind is Collective.SEND_RECV:
-                continue
-            errors.append(np.abs(curve_s(curve, sent[left_out], bytes_per_s) / seconds[left_out] - 1.0))
+        series = Series(kind, n, message_bytes, seconds)
+        curves.setdefault(kind, {})[n] = fit_group(series, bytes_per_s=bytes_per_s)
+        if kind is not Collective.SEND_RECV:
+            errors.append(held_out_errors(series, bytes_per_s=bytes_per_s))
     return curves, errors
 
 
@@ -124,27 +105,6 @@ def series_of(key: str, data: Path) -> dict[tuple[Collective, int], tuple[Any, A
         medians = pairs.groupby("size").ms.median()
         series[(Collective.SEND_RECV, 2)] = (medians.index.to_numpy(float), medians.to_numpy() * 1e-3)
     return series
-
-
-def fit(sent: Any, seconds: Any, bytes_per_s: float) -> GroupCurve:
-    """Constants of a series, within bounds that keep each one physical."""
-    latency = (1e-6, 2e-4)
-    # Latencies of LL, LL128 and Simple, their shares, the root: least, first guess, greatest.
-    bounds = [
-        (latency[0], seconds.min(), latency[1]), (latency[0], 1.5e-5, latency[1]), (latency[0], 3e-5, latency[1]),
-        (2e-3, 0.1, 1.0), (0.01, 0.4, 1.0), (0.1, 0.8, 1.2), (1e-9, 1e-6, 1e-4),
-    ]  # fmt: skip
-    low, start, high = np.log(np.array(bounds).T)
-    found = least_squares(
-        lambda x: np.log(curve_s(curve_of(x), sent, bytes_per_s) / seconds),
-        start, bounds=(low, high), loss="soft_l1", f_scale=0.05, max_nfev=2000,
-    )  # fmt: skip
-    return curve_of(found.x)
-
-
-def curve_of(log_constants: Any) -> GroupCurve:
-    constants = [float(x) for x in np.exp(log_constants)]
-    return GroupCurve(tuple(constants[:3]), tuple(constants[3:6]), constants[6])
 
 
 def provenance(key: str, data: Path) -> dict[str, str]:

@@ -1,0 +1,118 @@
+"""What the predictor says of the plans, on a CPU "device" whose calibration was measured here.
+
+Two facts of the machine are stated, nothing is fitted to the runs: ranks beyond the cores share them, so their kernels take
+ranks / cores times as long; and Gloo runs on the cores that compute, so no communication hides under computation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from plans import CONFIG, GLOBAL_BATCH, SEQ_LEN, TruthPlan
+
+from app.calibrations.documents import fit_calibration
+from app.importers.huggingface import read_huggingface_config
+from app.validation.prediction import launchers_spans
+from costmodels.board import board_of
+from costmodels.calibration import Calibration, calibrations_in_force
+from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from costmodels.collectives import Collective, collective_s
+from costmodels.implementation import Implementation, VectorKernels
+from costmodels.samples import COLLECTIVE_KINDS, Samples, joined
+from costmodels.units import DType
+from solver.block_problem import Criterion
+from solver.request import PlanRequest, TrainingWorkload
+from solver.sharding import REPLICATED
+from solver.stages.longest import objective_s
+from solver.training.costs import Sharding, StageKind, StageTable, TrainingCosts
+from solver.training.evaluate import Decision, evaluate_decision
+from solver.training.search import stage_tables
+from solver.training.space import Candidate, Mesh
+
+MODEL = read_huggingface_config(CONFIG, name="cpu-truth")
+PYTORCH = Implementation(VectorKernels.EAGER)
+MEMORY_BYTES = 4 * 2**30
+
+
+def shared_cores(kernels: Samples, collectives: Samples, *, ranks: int, cores: int) -> Samples:
+    """Samples of ``ranks`` ranks: kernels measured with every core busy, slowed where ranks share cores; collectives stay."""
+    slowdown = max(1.0, ranks / cores)
+    is_collective = np.isin(kernels.kind, [kind.value for kind in COLLECTIVE_KINDS])
+    alone = kernels.where(~is_collective)
+    slowed = replace(alone, time_s=alone.time_s * slowdown)
+    chosen = collectives.where(np.isin(collectives.kind, [kind.value for kind in COLLECTIVE_KINDS]))
+    whole = joined([slowed, chosen]) if len(chosen) else slowed
+    return replace(whole, device=np.full(len(whole), f"cpu-{ranks}"))
+
+
+class Predictor:
+    """Predicts plans of one number of ranks from the samples measured for it."""
+
+    def __init__(self, samples: Samples, *, ranks: int):
+        board = board_of(samples, key=f"cpu-{ranks}", node=None, cores=1)
+        fitted = fit_calibration(samples, board, folds=5, on_curve=lambda name: None)
+        self.scores = fitted.scores
+        self._calibration: Calibration = fitted.calibration
+        device = Device(f"cpu-{ranks}", MEMORY_BYTES, board.peak_flops, board.memory_bytes_per_s, self._calibration.name)
+        link = Link("gloo", board.link_bytes_per_s, 0.0)
+        node = NodeType("this machine", device, ranks, link, link)
+        self._cluster = Cluster((NodeGroup("cpus", node, 1),))
+
+    def step_time_s(self, plan: TruthPlan) -> float:
+        """Seconds of a step of the plan."""
+        with calibrations_in_force([self._calibration]):
+            return self._step_time_s(plan)
+
+    def _step_time_s(self, plan: TruthPlan) -> float:
+        workload = TrainingWorkload(
+            "training", global_batch=GLOBAL_BATCH, seq_len=SEQ_LEN, precision=DType.FP32, gradient_dtype=DType.FP32
+        )
+        costs = TrainingCosts(PlanRequest(MODEL, self._cluster, workload), implementation=PYTORCH)
+        mesh = Mesh(dp=plan.dp, tp=plan.tp, pp=plan.pp, cp=1)
+        candidate = Candidate(mesh, plan.microbatch, plan.microbatches, plan.zero_stage, REPLICATED, (plan.recompute,))
+        kinds = costs.stage_kinds(candidate)
+        sharding = _megatron_sharding(costs, candidate, kinds)
+        tables = stage_tables(candidate, sharding, kinds, costs)
+        decision = Decision(candidate, sharding, launchers_spans(len(costs.model.layers), candidate))
+        cost = evaluate_decision(decision, tables)
+        times_s = [stage.time_s for stage in cost.stages]
+        extra_s = [
+            _step_end_s(costs, decision, kind, table, position)
+            for position, (kind, table) in enumerate(zip(kinds, tables, strict=True))
+        ]
+        return objective_s(times_s, extra_s, candidate.n_microbatches)
+
+
+def _megatron_sharding(costs: TrainingCosts, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Sharding:
+    """The sharding that ``model.Layer`` runs: heads, feed-forward columns and the vocabulary split."""
+    setting = costs.settings(candidate, kinds[0])[0]
+
+    def seconds(sharding: Sharding) -> float:
+        named = zip(costs.block_names, sharding, strict=True)
+        return sum(float(costs.block_cost(name, setting, choice)[Criterion.TIME_S]) for name, choice in named)
+
+    return min(costs.shardings(candidate, kinds), key=seconds)
+
+
+def _step_end_s(costs: TrainingCosts, decision: Decision, kind: StageKind, table: StageTable, position: int) -> float:
+    """What a step adds once to a stage: all of its gradients' and weights' communication, and the optimizer."""
+    candidate, span = decision.candidate, decision.spans[position]
+    setting = costs.settings(candidate, kind)[0]
+    optimizer_s = float(table.parts.optimizer_s[span.first : span.last + 1].sum())
+    group = kind.topology.state
+    if group.n == 1:
+        return optimizer_s
+    communication_s = 0.0
+    for layer in costs.layer_block[span.first : span.last + 1]:
+        name, choice = costs.block_names[layer], decision.sharding[layer]
+        parameters = float(costs.block_cost(name, setting, choice)[Criterion.PARAMETERS])
+        gradients = parameters * costs.workload.gradient_dtype.size_bytes
+        if candidate.zero_stage == 0:
+            communication_s += float(collective_s(Collective.ALL_REDUCE, gradients, group))
+        else:
+            # Weights are gathered for each pass; what the tables count of it as not hidden is taken off again.
+            gather_s = float(collective_s(Collective.ALL_GATHER, gradients, group))
+            communication_s += 2 * gather_s + float(collective_s(Collective.REDUCE_SCATTER, gradients, group))
+    exposed_s = float(table.parts.dp_comm_s[span.first : span.last + 1].sum())
+    return optimizer_s + communication_s - exposed_s
