@@ -40,6 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="times that everything is measured, in alternation")
     parser.add_argument("--page", type=Path, help="write the page to a file as well")
+    parser.add_argument("--note", default="", help="what else the machine did, for the page")
     arguments = parser.parse_args()
     loads = [os.getloadavg()[0]]
     kernels: dict[int, list[Samples]] = {ranks: [] for ranks in RANKS}
@@ -51,7 +52,8 @@ def main() -> None:
             for name, times in measure([plan for plan in PLANS if plan.ranks == ranks], steps=STEPS).items():
                 seconds[name] += times
             loads.append(os.getloadavg()[0])
-    text = page(_outcomes(kernels, seconds), machine=_machine(), loads=loads, rounds=arguments.rounds, steps=STEPS)
+    outcomes = _outcomes(kernels, seconds)
+    text = page(outcomes, machine=_machine(), loads=loads, rounds=arguments.rounds, steps=STEPS, note=arguments.note)
     print(text)
     if arguments.page is not None:
         arguments.page.write_text(text, encoding="utf-8")

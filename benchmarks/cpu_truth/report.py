@@ -15,10 +15,11 @@ INTRODUCTION = (
     "# Predicted against measured on a CPU",
     "",
     "`python benchmarks/cpu_truth --page docs/benchmarks-cpu.md` calibrates the machine with the code of",
-    "`meshwright calibrate`, runs training steps of a small transformer (4 layers, hidden size 512, vocabulary 4096, 8 sequences",
-    "of 128 tokens, fp32, AdamW) under PyTorch, and predicts each plan. Nothing is fitted to the runs. Ranks beyond the cores share",
-    "them: their kernels are predicted to take ranks / cores times as long. Gloo runs on the cores that compute: no communication is",
-    "predicted to hide under computation. Kernels and runs are measured in alternation.",
+    "`meshwright calibrate`, runs training steps of a small transformer (4 layers, hidden size 512, vocabulary",
+    "4096, 8 sequences of 128 tokens, fp32, AdamW) under PyTorch, and predicts each plan. Nothing is fitted to the",
+    "runs. Ranks beyond the cores share them: their kernels are predicted to take ranks / cores times as long.",
+    "Gloo runs on the cores that compute: no communication is predicted to hide under computation. Kernels and",
+    "runs are measured in alternation.",
     "",
 )
 
@@ -50,8 +51,8 @@ def mean_error(outcomes: Sequence[Outcome]) -> float:
     return fmean(abs(one.error) for one in outcomes)
 
 
-def page(outcomes: Sequence[Outcome], *, machine: str, loads: Sequence[float], rounds: int, steps: int) -> str:
-    """The results as Markdown."""
+def page(outcomes: Sequence[Outcome], *, machine: str, loads: Sequence[float], rounds: int, steps: int, note: str) -> str:
+    """The results as Markdown; the note says what else the machine did."""
     correlation, error = rank_correlation(outcomes), mean_error(outcomes)
     order = _verdict(correlation >= TARGET_SPEARMAN, f"{correlation:.2f}", f"at least {TARGET_SPEARMAN}")
     times = _verdict(error <= TARGET_MAPE, f"{error:.0%}", f"at most {TARGET_MAPE:.0%}")
@@ -61,7 +62,7 @@ def page(outcomes: Sequence[Outcome], *, machine: str, loads: Sequence[float], r
     return "\n".join(
         [
             *INTRODUCTION,
-            f"Machine: {machine}. {measured}",
+            f"Machine: {machine}. {measured}{' ' if note else ''}{note}",
             "",
             f"- Spearman's rank correlation: {order}",
             f"- mean absolute error: {times}",
