@@ -15,7 +15,16 @@ from costmodels.kernel_calibration import Fitted, KernelCalibration
 from costmodels.kernel_calibration_file import TABLE_FIELDS, read_calibration
 
 DIVISORS = frozenset(
-    {"cores", "tile_efficiency", "cache_bytes_per_s", "memory_efficiency", "saturating_waves", "peak_efficiency", "efficiency"}
+    {
+        "cores",
+        "tile_efficiency",
+        "cache_bytes_per_s",
+        "memory_efficiency",
+        "saturating_waves",
+        "peak_efficiency",
+        "efficiency",
+        "cached_efficiency",
+    }
 )
 """Constants that times are divided by."""
 

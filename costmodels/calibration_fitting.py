@@ -135,7 +135,7 @@ def _memory_task(kind: SampleKind, rows: Samples, board: Board) -> CurveTask:
         return fit_memory(rows.moved_bytes[chosen], rows.time_s[chosen], bytes_per_s=board.memory_bytes_per_s)
 
     def predict(curve: MemoryCurve, chosen: Rows) -> Floats:
-        return np.asarray(curve.launch_s + rows.moved_bytes[chosen] / (curve.efficiency * board.memory_bytes_per_s))
+        return np.asarray(curve.seconds(rows.moved_bytes[chosen], bytes_per_s=board.memory_bytes_per_s))
 
     place = ("memory_bound", VECTOR_KINDS[kind].value)
     return CurveTask(kind.value, place, rows, rows.moved_bytes[:, None], fit, predict)

@@ -133,11 +133,11 @@ def decode_attention_s(
 def memory_bound_s(device: Device, bytes_moved: Sizes, *, kernel: VectorKernel = VectorKernel.STREAM) -> Seconds:
     """Seconds of a kernel that reads and writes ``bytes_moved`` and computes little; moving nothing takes no time."""
     curve = kernel_calibration(device.calibration).memory_bound[kernel].curve
-    rate = curve.efficiency * device.memory_bytes_per_s
+    bytes_per_s = device.memory_bytes_per_s
     if _plain(bytes_moved):
-        return curve.launch_s + float(bytes_moved) / rate if bytes_moved > 0 else 0.0
+        return float(curve.seconds(float(bytes_moved), bytes_per_s=bytes_per_s)) if bytes_moved > 0 else 0.0
     moved = np.asarray(bytes_moved, np.float64)
-    return np.where(moved > 0, curve.launch_s + moved / rate, 0.0)
+    return np.where(moved > 0, curve.seconds(moved, bytes_per_s=bytes_per_s), 0.0)
 
 
 def launch_s(device: Device) -> float:

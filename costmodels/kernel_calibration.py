@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodels.attention_curve import DecodeCurve, PrefillCurve
 from costmodels.gemm_curve import GemmCurve
 from costmodels.units import DType
@@ -73,10 +76,22 @@ NOT_MEASURED_BACKWARD = Fitted(
 
 
 class MemoryCurve(NamedTuple):
-    """Time of a kernel that only moves memory: launch_s + bytes / (efficiency x bandwidth of the data sheet)."""
+    """Time of a kernel that only moves memory: launch_s + bytes / (efficiency x bandwidth of the data sheet).
+
+    The first ``cache_bytes`` stay in the last-level cache and move at ``cached_efficiency`` instead; 0 where no cache shows.
+    """
 
     launch_s: float
     efficiency: float
+    cache_bytes: float = 0.0
+    cached_efficiency: float = 1.0
+
+    def seconds(self, moved_bytes: NDArray[np.float64] | float, *, bytes_per_s: float) -> NDArray[np.float64]:
+        """Seconds for bytes moved, at the data sheet's bandwidth; the shape of what is given."""
+        moved = np.asarray(moved_bytes, np.float64)
+        cached = np.minimum(moved, self.cache_bytes)
+        cached_s = cached / (self.cached_efficiency * bytes_per_s)
+        return np.asarray(self.launch_s + cached_s + (moved - cached) / (self.efficiency * bytes_per_s))
 
 
 @dataclass(frozen=True, slots=True)

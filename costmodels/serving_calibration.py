@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from costmodels.attention_curve import DecodeCurve
+from costmodels.calibration import calibration_key
 from costmodels.errors import ClusterError
 from costmodels.expert_curve import ExpertCurve
 from costmodels.kernel_calibration import Fitted, KernelError
@@ -28,7 +29,8 @@ class ServingCalibration:
 
 @cache
 def serving_calibration(key: str) -> ServingCalibration:
-    """The shipped calibration of a key; raises ClusterError when there is none."""
+    """The shipped calibration of a key, also for a measured one's name; raises ClusterError when there is none."""
+    key = calibration_key(key)
     folder = files("costmodels.hardware").joinpath("calibrations", "serving")
     known = sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
     if key not in known:

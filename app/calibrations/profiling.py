@@ -1,7 +1,8 @@
 """Measuring kernels and collectives with PyTorch on the machine at hand.
 
 All ranks measure the same shape at the same time: where ranks share cores, memory or power, as on a CPU, a kernel takes as
-long as it will in a job of so many ranks. A time is the median of repeats, averaged over ranks.
+long as it will in a job of so many ranks. A time is the median of repeats, averaged over ranks; where threads
+outnumber cores it is the mean of repeats, for a median leaves out the waiting for a core.
 """
 
 from __future__ import annotations
@@ -122,17 +123,17 @@ def _measure(rank: int, task: ProfileTask, store: str, on_measured: OnMeasured) 
     kernels = Kernels(task.backend, rank, task.ranks, store)
     try:
         shapes = shapes_of(task.backend, task.kinds, ranks=task.ranks)
-        medians = []
+        middles = []
         for done, shape in enumerate(shapes, start=1):
-            medians.append(_median_s(kernels, shape, task))
+            middles.append(_middle_s(kernels, shape, task))
             on_measured(done, len(shapes), shape.kind.value)
-        return kernels.mean_over_ranks(medians)
+        return kernels.mean_over_ranks(middles)
     finally:
         kernels.close()
         torch.set_num_threads(threads)
 
 
-def _median_s(kernels: Kernels, shape: Shape, task: ProfileTask) -> float:
+def _middle_s(kernels: Kernels, shape: Shape, task: ProfileTask) -> float:
     run = kernels.prepared(shape)
     for _ in range(WARM_UP):
         run()
@@ -143,4 +144,9 @@ def _median_s(kernels: Kernels, shape: Shape, task: ProfileTask) -> float:
     once_s = time.perf_counter() - began_s
     repeats = kernels.agreed(int(min(MOST_REPEATS, max(FEWEST_REPEATS, task.repeat_s / max(once_s, 1e-7)))))
     kernels.wait_for_ranks()
-    return statistics.median(kernels.timed_s(run) / kernels.per_run(shape) for _ in range(repeats))
+    middle = statistics.fmean if _shares_cores(task) else statistics.median
+    return middle([kernels.timed_s(run) / kernels.per_run(shape) for _ in range(repeats)])
+
+
+def _shares_cores(task: ProfileTask) -> bool:
+    return task.backend is Backend.CPU and task.ranks * task.threads > len(os.sched_getaffinity(0))

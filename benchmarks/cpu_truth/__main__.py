@@ -18,14 +18,14 @@ from statistics import median
 
 import numpy as np
 from plans import PLANS
-from prediction import Predictor, shared_cores
+from prediction import Predictor
 from report import Outcome, page
 from training import measure
 
 from app.calibrations.profile_shapes import Backend
 from app.calibrations.profiling import ProfileTask, profile
 from app.calibrations.sample_files import read_samples, write_samples
-from costmodels.samples import COLLECTIVE_KINDS, SampleKind, Samples, joined
+from costmodels.samples import COLLECTIVE_KINDS, SampleKind, Samples
 
 STEPS = 3
 REPEAT_S = 0.01
@@ -60,16 +60,8 @@ def main() -> None:
 
 
 def _profiled(ranks: int) -> Samples:
-    """Kernels while as many ranks measure as there are cores at most; collectives with all ranks."""
-    busy = min(ranks, CORES)
-    parts = [_measured(busy, KERNELS | (COLLECTIVES if busy == ranks > 1 else frozenset()))]
-    if ranks > busy:
-        parts.append(_measured(ranks, COLLECTIVES))
-    return joined(parts)
-
-
-def _measured(ranks: int, kinds: frozenset[SampleKind]) -> Samples:
-    task = ProfileTask("cpu", Backend.CPU, kinds, ranks=ranks, threads=1, repeat_s=REPEAT_S)
+    """Kernels and collectives while so many ranks measure at once, sharing cores and memory as the runs do."""
+    task = ProfileTask(f"cpu-{ranks}", Backend.CPU, KERNELS | COLLECTIVES, ranks=ranks, threads=1, repeat_s=REPEAT_S)
     return profile(task, lambda done, total, what: None)
 
 
@@ -77,7 +69,7 @@ def _outcomes(kernels: dict[int, list[Samples]], seconds: dict[str, list[float]]
     outcomes = []
     for ranks in RANKS:
         samples = _median_of(kernels[ranks])
-        predictor = Predictor(shared_cores(samples, samples, ranks=ranks, cores=CORES), ranks=ranks)
+        predictor = Predictor(samples, ranks=ranks)
         for plan in PLANS:
             if plan.ranks == ranks:
                 times = seconds[plan.name]

@@ -1,14 +1,12 @@
 """What the predictor says of the plans, on a CPU "device" whose calibration was measured here.
 
-Two facts of the machine are stated, nothing is fitted to the runs: ranks beyond the cores share them, so their kernels take
-ranks / cores times as long; and Gloo runs on the cores that compute, so no communication hides under computation.
+Nothing is fitted to the runs. Kernels were measured with as many ranks at once as the plan has, so they hold what ranks take
+from one another where they share cores and memory. One fact of the machine is stated: Gloo runs on the cores that compute,
+so no communication hides under computation.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 from plans import CONFIG, GLOBAL_BATCH, SEQ_LEN, TruthPlan
 
 from app.calibrations.documents import fit_calibration
@@ -18,8 +16,9 @@ from costmodels.board import board_of
 from costmodels.calibration import Calibration, calibrations_in_force
 from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
 from costmodels.collectives import Collective, collective_s
+from costmodels.compute import memory_bound_s
 from costmodels.implementation import Implementation, VectorKernels
-from costmodels.samples import COLLECTIVE_KINDS, Samples, joined
+from costmodels.samples import Samples
 from costmodels.units import DType
 from solver.block_problem import Criterion
 from solver.request import PlanRequest, TrainingWorkload
@@ -32,18 +31,8 @@ from solver.training.space import Candidate, Mesh
 
 MODEL = read_huggingface_config(CONFIG, name="cpu-truth")
 PYTORCH = Implementation(VectorKernels.EAGER)
+FSDP_COPIES = 3
 MEMORY_BYTES = 4 * 2**30
-
-
-def shared_cores(kernels: Samples, collectives: Samples, *, ranks: int, cores: int) -> Samples:
-    """Samples of ``ranks`` ranks: kernels measured with every core busy, slowed where ranks share cores; collectives stay."""
-    slowdown = max(1.0, ranks / cores)
-    is_collective = np.isin(kernels.kind, [kind.value for kind in COLLECTIVE_KINDS])
-    alone = kernels.where(~is_collective)
-    slowed = replace(alone, time_s=alone.time_s * slowdown)
-    chosen = collectives.where(np.isin(collectives.kind, [kind.value for kind in COLLECTIVE_KINDS]))
-    whole = joined([slowed, chosen]) if len(chosen) else slowed
-    return replace(whole, device=np.full(len(whole), f"cpu-{ranks}"))
 
 
 class Predictor:
@@ -114,5 +103,7 @@ def _step_end_s(costs: TrainingCosts, decision: Decision, kind: StageKind, table
             # Weights are gathered for each pass; what the tables count of it as not hidden is taken off again.
             gather_s = float(collective_s(Collective.ALL_GATHER, gradients, group))
             communication_s += 2 * gather_s + float(collective_s(Collective.REDUCE_SCATTER, gradients, group))
+            # FSDP2 copies weights out of the gathered buffer each time, and gradients into the one that is reduced.
+            communication_s += FSDP_COPIES * float(memory_bound_s(setting.device, 2 * gradients))
     exposed_s = float(table.parts.dp_comm_s[span.first : span.last + 1].sum())
     return optimizer_s + communication_s - exposed_s

@@ -17,9 +17,9 @@ INTRODUCTION = (
     "`python benchmarks/cpu_truth --page docs/benchmarks-cpu.md` calibrates the machine with the code of",
     "`meshwright calibrate`, runs training steps of a small transformer (4 layers, hidden size 512, vocabulary",
     "4096, 8 sequences of 128 tokens, fp32, AdamW) under PyTorch, and predicts each plan. Nothing is fitted to the",
-    "runs. Ranks beyond the cores share them: their kernels are predicted to take ranks / cores times as long.",
-    "Gloo runs on the cores that compute: no communication is predicted to hide under computation. Kernels and",
-    "runs are measured in alternation.",
+    "runs. Kernels are measured with as many ranks at once as a plan has: they hold what ranks take from one another",
+    "where they share cores and memory. Gloo runs on the cores that compute: no communication is predicted to hide",
+    "under computation. Kernels and runs are measured in alternation.",
     "",
 )
 

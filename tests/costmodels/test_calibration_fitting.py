@@ -13,6 +13,7 @@ from costmodels.collectives import curve_s
 from costmodels.cross_validation import fold_numbers, held_out_ratios
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.kernel_calibration_file import kernel_calibration, read_calibration
+from costmodels.kernel_fitting import fit_memory
 from costmodels.samples import SampleError, SampleKind, Samples, samples_of
 from costmodels.units import DType
 from tests.costmodels.measurements import (
@@ -141,3 +142,15 @@ def test_bad_rows_are_named(change: dict[str, object], said: str) -> None:
     with pytest.raises(SampleError, match=said) as raised:
         samples_of(rows)
     assert "row 2" in str(raised.value)
+
+
+def test_a_cache_is_found_where_there_is_one_and_only_there() -> None:
+    moved = 2.0 ** np.arange(12, 28)
+    plain = 3e-6 + moved / 8e10
+    assert fit_memory(moved, plain, bytes_per_s=1e11).cache_bytes == 0.0
+    cached = np.minimum(moved, 2e6)
+    seconds = 3e-6 + cached / 9e10 + (moved - cached) / 1e10
+    curve = fit_memory(moved, seconds, bytes_per_s=1e11)
+    assert curve.cache_bytes == pytest.approx(2e6, rel=0.05)
+    assert curve.seconds(moved, bytes_per_s=1e11) == pytest.approx(seconds, rel=0.02)
+    assert (np.diff(curve.seconds(moved, bytes_per_s=1e11)) > 0).all()
