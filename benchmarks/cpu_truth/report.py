@@ -56,9 +56,7 @@ def page(outcomes: Sequence[Outcome], *, machine: str, loads: Sequence[float], r
     correlation, error = rank_correlation(outcomes), mean_error(outcomes)
     order = _verdict(correlation >= TARGET_SPEARMAN, f"{correlation:.2f}", f"at least {TARGET_SPEARMAN}")
     times = _verdict(error <= TARGET_MAPE, f"{error:.0%}", f"at most {TARGET_MAPE:.0%}")
-    measured = (
-        f"Load average during the runs {min(loads):.1f} to {max(loads):.1f}; medians of {rounds} rounds of {steps} steps."
-    )
+    measured = f"Load average during the runs {min(loads):.1f} to {max(loads):.1f}; medians of {rounds} x {steps} steps."
     return "\n".join(
         [
             *INTRODUCTION,
