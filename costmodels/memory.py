@@ -15,10 +15,12 @@ class Optimizer(StrEnum):
     ADAMW = "adamw"
     SGD_MOMENTUM = "sgd_momentum"
     MUON = "muon"
+    ADAMW_8BIT = "adamw_8bit"
 
 
-# fp32 values a parameter: Adam's two moments; one momentum for SGD and Muon (multi-GPU lecture, "optimizer bytes").
-_MOMENTS = {Optimizer.ADAMW: 2, Optimizer.SGD_MOMENTUM: 1, Optimizer.MUON: 1}
+# fp32 values a parameter: Adam's two moments; one momentum for SGD and Muon (multi-GPU lecture, "optimizer bytes"). Moments of
+# one byte each take half a value together; their scales, one for 2048 of them, are left out (Dettmers et al. 2022, section 2).
+_MOMENTS = {Optimizer.ADAMW: 2.0, Optimizer.SGD_MOMENTUM: 1.0, Optimizer.MUON: 1.0, Optimizer.ADAMW_8BIT: 0.5}
 
 MAX_ZERO_STAGE = 3
 

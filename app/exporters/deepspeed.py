@@ -10,6 +10,7 @@ import json
 from app.exporters.command import Words, command_text, devices_per_node, flag
 from app.exporters.export import Export
 from app.exporters.launchable import recompute_differs, recompute_mode
+from costmodels.errors import ExportError
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer
 from costmodels.operators import OperatorKind
@@ -44,6 +45,17 @@ def export_deepspeed(plan: Plan, request: PlanRequest) -> Export:
     )
 
 
+def _optimizer(optimizer: Optimizer) -> dict[str, object]:
+    if optimizer not in _OPTIMIZERS:
+        raise ExportError(
+            "DeepSpeed's configuration names no such optimizer",
+            given=optimizer.value,
+            allowed=", ".join(known.value for known in _OPTIMIZERS),
+            remedy="make it in the script, and pass it to deepspeed.initialize",
+        )
+    return _OPTIMIZERS[optimizer]
+
+
 def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
     """The configuration document.
 
@@ -58,7 +70,7 @@ def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
     config |= {
         "train_micro_batch_size_per_gpu": microbatch.size,
         "gradient_accumulation_steps": microbatch.count,
-        "optimizer": _OPTIMIZERS[workload.optimizer],
+        "optimizer": _optimizer(workload.optimizer),
         "zero_optimization": {"stage": zero_stage, "overlap_comm": zero_stage >= 1},
         "data_types": {"grad_accum_dtype": workload.gradient_dtype.value},
     }

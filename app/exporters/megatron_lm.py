@@ -191,6 +191,12 @@ def _optimizer_words(workload: TrainingWorkload) -> list[Words]:
         Optimizer.ADAMW: flag("optimizer", "adam"),
         Optimizer.SGD_MOMENTUM: (*flag("optimizer", "sgd"), *flag("sgd-momentum", 0.9)),
         Optimizer.MUON: (*flag("optimizer", "muon"), *flag("ckpt-format", "torch")),
+        Optimizer.ADAMW_8BIT: (
+            *flag("optimizer", "adam"),
+            *flag("use-precision-aware-optimizer"),
+            *flag("exp-avg-dtype", "fp8"),
+            *flag("exp-avg-sq-dtype", "fp8"),
+        ),
     }
     words = [optimizer[workload.optimizer], (*flag("lr", "1e-4"), *flag("train-iters", 100))]
     if workload.precision in (DType.BF16, DType.FP16):
@@ -228,6 +234,8 @@ def _inexpressible(shape: DecoderShape, plan: Plan, workload: TrainingWorkload) 
         workload.gradient_dtype is DType.BF16 and workload.precision is not DType.BF16
     ):
         lost.append(f"{workload.gradient_dtype.value} gradients beside {workload.precision.value} weights: kept in fp32")
+    if workload.optimizer is Optimizer.ADAMW_8BIT and plan.stages[0].zero_stage == 0:
+        lost.append("moments of 8 bits without a distributed optimizer: --use-precision-aware-optimizer needs one; use ZeRO-1")
     if workload.matmul is MatmulRecipe.FP8_ROWWISE:
         lost.append("fp8 products with a scale for each row: Megatron-LM has no such recipe; launched without fp8")
     return tuple(lost)

@@ -15,8 +15,9 @@ from solver.verify.experts import picked_dims
 from solver.verify.forms import form_bytes
 from solver.verify.sharding import LEADERS, REPLICATE, strategies_by_operator
 
-_MOMENTS = {"adamw": 2, "sgd_momentum": 1, "muon": 1}
-"""fp32 values an optimizer keeps for a parameter beside the master copy (multi-GPU lecture, "optimizer bytes")."""
+_MOMENTS = {"adamw": 2.0, "sgd_momentum": 1.0, "muon": 1.0, "adamw_8bit": 2 / 4}
+"""fp32 values an optimizer keeps for a parameter beside the master copy (multi-GPU lecture, "optimizer bytes"); two moments
+of one byte are two quarters of a value."""
 
 _REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
 """What selective recomputation runs again: attention (Korthikanti et al. 2022, section 5) and norms, as launchers offer."""

@@ -46,10 +46,16 @@ def test_precision_and_gradients() -> None:
     assert not {"bf16", "fp16"} & set(config(*training(precision=DType.FP32)))
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer))
-def test_every_optimizer_has_a_name(optimizer: Optimizer) -> None:
-    names = {Optimizer.ADAMW: "AdamW", Optimizer.SGD_MOMENTUM: "SGD", Optimizer.MUON: "Muon"}
-    assert config(*training(optimizer=optimizer))["optimizer"]["type"] == names[optimizer]
+@pytest.mark.parametrize(
+    ("optimizer", "name"), [(Optimizer.ADAMW, "AdamW"), (Optimizer.SGD_MOMENTUM, "SGD"), (Optimizer.MUON, "Muon")]
+)
+def test_optimizers_of_deepspeed_have_names(optimizer: Optimizer, name: str) -> None:
+    assert config(*training(optimizer=optimizer))["optimizer"]["type"] == name
+
+
+def test_eight_bit_moments_must_be_made_in_the_script() -> None:
+    with pytest.raises(ExportError, match="names no such optimizer; given: 'adamw_8bit'"):
+        config(*training(optimizer=Optimizer.ADAMW_8BIT))
 
 
 def test_tensor_parallelism_is_autotp_and_its_whole_embedding_is_said() -> None:

@@ -244,3 +244,10 @@ def test_low_precision_products(recipe: MatmulRecipe, expected: dict[str, tuple[
 def test_a_recipe_that_megatron_lacks_is_said() -> None:
     result = export(*training(dp=8, matmul=MatmulRecipe.FP8_ROWWISE), "megatron-lm")
     assert any("for each row" in line for line in result.inexpressible)
+
+
+def test_moments_of_eight_bits() -> None:
+    given = flags(export(*training(dp=8, zero_stage=1, optimizer=Optimizer.ADAMW_8BIT), "megatron-lm"))
+    assert (given["--optimizer"], given["--exp-avg-dtype"], given["--exp-avg-sq-dtype"]) == (("adam",), ("fp8",), ("fp8",))
+    unsharded = export(*training(dp=8, optimizer=Optimizer.ADAMW_8BIT), "megatron-lm")
+    assert any("distributed optimizer" in line for line in unsharded.inexpressible)

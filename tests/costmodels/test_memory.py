@@ -1,0 +1,43 @@
+"""Bytes of training state for each parameter."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodels.memory import Optimizer, deepspeed_zero_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
+from costmodels.units import DType
+
+
+def total(optimizer: Optimizer, *, zero_stage: int = 0, shards: int = 1, gradient_dtype: DType = DType.BF16) -> float:
+    return state_bytes_per_parameter(
+        precision=DType.BF16, gradient_dtype=gradient_dtype, optimizer=optimizer, zero_stage=zero_stage, shards=shards
+    ).total
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [(Optimizer.ADAMW, 16.0), (Optimizer.SGD_MOMENTUM, 12.0), (Optimizer.MUON, 12.0), (Optimizer.ADAMW_8BIT, 10.0)],
+)
+def test_bytes_of_mixed_precision(optimizer: Optimizer, expected: float) -> None:
+    assert total(optimizer) == expected
+    assert total(optimizer, gradient_dtype=DType.FP32) == expected + 2
+
+
+def test_zero_divides_one_kind_after_the_other() -> None:
+    stages = [total(Optimizer.ADAMW, zero_stage=stage, shards=4) for stage in range(4)]
+    assert stages == [16.0, 4 + 12 / 4, 2 + 2 / 4 + 12 / 4, 16 / 4]
+
+
+def test_eight_bit_moments_are_read_and_written_in_bytes() -> None:
+    plain, small = (
+        optimizer_traffic_bytes(precision=DType.BF16, gradient_dtype=DType.FP32, optimizer=optimizer)
+        for optimizer in (Optimizer.ADAMW, Optimizer.ADAMW_8BIT)
+    )
+    assert plain - small == 2 * (8 - 2)
+
+
+def test_deepspeed_holds_fp32_gradients_of_a_shard_and_two_buckets() -> None:
+    few = deepspeed_zero_bytes(1e8, gradient_dtype=DType.FP16, shards=4)
+    assert few == 1e8 * 4 / 4 + 2 * 1e8 * 2
+    many = deepspeed_zero_bytes(2e9, gradient_dtype=DType.FP16, shards=4)
+    assert many == 2e9 * 4 / 4 + 2 * 5e8 * 2
