@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from app.commands.inputs import read_request
-from solver.api import plan
+from solver.api import solve
 from solver.control import ignore_progress
 from solver.plan import Plan
 
@@ -27,7 +27,7 @@ def main() -> None:
         for _ in range(2):
             began_s = time.process_time()
             until_s = began_s + request.search.time_limit_s
-            answer = plan(request, stop=lambda limit_s=until_s: time.process_time() > limit_s, progress=ignore_progress)
+            answer = solve(request, stop=lambda limit_s=until_s: time.process_time() > limit_s, progress=ignore_progress)
             spent_s = time.process_time() - began_s
         search = answer.search
         print(f"| `{name}` | {spent_s:.1f} | {search.candidates:,} | {search.evaluated:,} | {_described(answer)} |", flush=True)
