@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.pipeline import n_copies
+from costmodels.pipeline import Schedule, n_copies
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import positions
 from solver.training.pipelining import least_waiting
@@ -87,10 +87,36 @@ def member_bound_s(member: Member) -> float:
 
 
 def least_shortfall_bytes(member: Member) -> float:
-    """Lower bound on what the fullest stage lacks: the mean over stages, with one micro-batch in flight."""
+    """Lower bound on what the fullest stage lacks: the mean over stages, with one micro-batch in flight; interleaved also what
+    the first rank holds of the parts between the model's ends."""
+    candidate = member.candidate
     tables = tuple(dict.fromkeys(member.tables))
     layers = np.min([(table.static_bytes + table.activation_bytes).min(axis=0) for table in tables], axis=0)
-    return float(layers.sum()) / member.candidate.mesh.pp - max(table.capacity_bytes for table in tables)
+    mean = float(layers.sum()) / candidate.mesh.pp - max(table.capacity_bytes for table in tables)
+    if candidate.pipelining.schedule is not Schedule.INTERLEAVED:
+        return mean
+    return max(mean, _first_rank_bytes(candidate, member.tables[0]) - max(0.0, member.tables[0].capacity_bytes))
+
+
+def _first_rank_bytes(candidate: Candidate, table: StageTable) -> float:
+    """Least that the first rank of interleaved 1F1B needs for its parts behind the first.
+
+    Its first backward waits until a micro-batch has passed all parts, by when pp micro-batches are in each part of the rank.
+    """
+    parts = candidate.pipelining.n_parts(candidate.mesh.pp)
+    each = _least_even_layers(table.time_s.shape[1], parts)
+    behind = candidate.pipelining.chunks - 1
+    passes = behind * candidate.mesh.pp
+    static = behind * each * float(table.static_bytes[1:-1].min())
+    return static + passes * each * float(table.activation_bytes[0, 1:-1].min())
+
+
+def _least_even_layers(n_layers: int, parts: int) -> int:
+    """Layers that every part between the first and the last holds at least under even parts (`chunks.even_cuts`)."""
+    if parts < 3:
+        return 0
+    at_ends = 2 * (-(-n_layers // parts) + 1)
+    return max(1, (n_layers - at_ends) // (parts - 2))
 
 
 def _pipeline_bound_s(
@@ -120,10 +146,9 @@ def _longest_even_rank_s(candidate: Candidate, rank_s: Sequence[FloatArray]) -> 
     layers, none of which is the model's first or last."""
     n_layers = len(rank_s[0])
     parts = candidate.pipelining.n_parts(candidate.mesh.pp)
-    if parts < 3:
+    each = _least_even_layers(n_layers, parts)
+    if not each:
         return 0.0
-    at_ends = 2 * (-(-n_layers // parts) + 1)
-    each = max(1, (n_layers - at_ends) // (parts - 2))
     copies = n_copies(candidate.pipelining.schedule)
     longest_s = 0.0
     for layer_s, held in zip(rank_s, positions(candidate), strict=True):
