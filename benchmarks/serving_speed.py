@@ -1,6 +1,6 @@
 """CPU seconds to plan two serving requests, workers that do both and pools of prefill and decode workers searched.
 
-Run from the root of the repository: python benchmarks/serving_speed.py [name of an example ...]
+Run from the root of the repository: python benchmarks/serving_speed.py [name of a request ...]
 Prints a table; the first plan of a process also compiles the simulator, so each request is planned twice and the second counts.
 """
 
@@ -15,7 +15,7 @@ from solver.api import solve
 from solver.control import ignore_progress
 from solver.plan import Plan
 
-EXAMPLES = Path("examples")
+REQUESTS = Path("benchmarks/requests")
 NAMES = ("qwen3-32b-fp8-pools-h200", "deepseek-v3-fp8-pools-b200")
 
 
@@ -23,7 +23,7 @@ def main() -> None:
     """Print a line for each request."""
     print("| request | CPU s | candidates | simulations | answer |\n| --- | --- | --- | --- | --- |")
     for name in sys.argv[1:] or NAMES:
-        request = read_request(str(EXAMPLES / f"{name}.yaml"))
+        request = read_request(str(REQUESTS / f"{name}.yaml"))
         for _ in range(2):
             began_s = time.process_time()
             until_s = began_s + request.search.time_limit_s
