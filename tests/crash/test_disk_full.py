@@ -1,0 +1,96 @@
+"""A disk that fills up: a clear error, nothing corrupted, and work goes on when there is room again."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from app.db.engine import open_engine, reading
+from app.db.job_tables import jobs
+from app.db.migrate import upgrade
+from app.errors import StoreError
+from app.jobs.engine import QueueClient, migrate_queue
+from app.jobs.job import JobStatus
+from app.plans.service import PlanService
+from app.security.principal import LOCAL
+from app.settings import Settings
+from tests.app.requests_given import training
+from tests.crash.trial import Workers
+
+DISK_BYTES = 6 * 2**20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of a few megabytes."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("a small file system can't be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(b"x" * 4096)
+        except OSError:
+            return
+
+
+def submit_until_refused(submit: Callable[[int], None]) -> None:
+    """There may be room for a few jobs left in what the database has taken already."""
+    for seed in range(4, 200):
+        submit(seed)
+
+
+def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
+    settings = Settings(f"sqlite:///{small_disk / 'plans.db'}")
+    engine = open_engine(settings.database_url)
+    upgrade(engine)
+    migrate_queue(settings.database_url)
+    queue = QueueClient(settings.database_url)
+    service = PlanService(engine, queue, settings)
+
+    def submit(seed: int) -> None:
+        service.submit(LOCAL, training(search={"seed": seed}), urgency=3)
+
+    def finished() -> int:
+        with reading(engine) as connection:
+            done = select(func.count()).where(jobs.c.status == JobStatus.SUCCEEDED.value)
+            return int(connection.execute(done).scalar_one())
+
+    for seed in range(4):
+        submit(seed)
+    fill(small_disk / "ballast")
+    with pytest.raises(StoreError, match="full"):
+        submit_until_refused(submit)
+    workers = Workers(settings.database_url, 1)
+    try:
+        time.sleep(4)
+        (small_disk / "ballast").unlink()
+        submit(300)
+        with reading(engine) as connection:
+            submitted = int(connection.execute(select(func.count()).select_from(jobs)).scalar_one())
+        deadline_s = time.monotonic() + 180
+        while finished() < submitted and time.monotonic() < deadline_s:
+            # A worker that could not start on the full disk has ended; its supervisor starts another.
+            workers.revive()
+            time.sleep(0.2)
+        assert finished() == submitted >= 5
+    finally:
+        workers.stop()
+    with reading(engine) as connection:
+        assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
+    queue.close()
+    engine.dispose()
