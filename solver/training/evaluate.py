@@ -115,7 +115,7 @@ def held_by_part(candidate: Candidate) -> tuple[npt.NDArray[np.int64], ...]:
 def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> DecisionCost:
     """Cost of a decision; ``tables`` are those of its pipeline ranks, first to last."""
     candidate = decision.candidate
-    held, most = held_by_part(candidate), in_flight(candidate)
+    held = held_by_part(candidate)
     stages = []
     for rank, table in enumerate(tables):
         spans = decision.spans_of_rank(rank)
@@ -126,7 +126,7 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
             StageCost(
                 time_s=passes_s / decision.n_copies + table.boundary_s,
                 extra_s=sum(float(table.extra_s[span.layers].sum()) for span in spans) + (table.step_s if rank else 0.0),
-                in_flight=most[rank],
+                in_flight=float(held[rank].sum(axis=1).max()) / candidate.pipelining.chunks,
                 static_bytes=sum(float(table.static_bytes[span.layers].sum()) for span in spans),
                 activation_bytes=float((held[rank] @ np.array(kept)).max()),
                 transient_bytes=max(

@@ -167,3 +167,11 @@ def every_even_split(n_layers: int, parts: int, mode: Recompute) -> Iterator[tup
         even = between == sorted(between, reverse=True) and max(between, default=0) - min(between, default=0) <= 1
         if even and sizes[0] <= most and sizes[-1] <= most:
             yield tuple(StageSpan(end - size, end - 1, mode) for end, size in zip(ends, sizes, strict=True))
+
+
+def test_what_a_rank_holds_is_its_own() -> None:
+    """With few micro-batches a rank of V-Min holds less than the closed form, which bounds the fullest rank (seed 1207)."""
+    request = random_request(1207)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert plan.schedule == Schedule.V_MIN
+    assert check(plan, request) == ()
