@@ -31,6 +31,8 @@ class Structure:
     serving: str | None
     shardings: tuple[str, ...]
     stages: tuple[str, ...]
+    prefill: str | None = None
+    prefill_stages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def _figures(plan: Plan) -> dict[str, float]:
             "ttft_p95_s": predicted.ttft_p95_s,
             "tpot_p95_s": predicted.tpot_p95_s,
             "cost_per_million_tokens": predicted.cost_per_million_tokens,
-            "memory_headroom_bytes": min(stage.memory.capacity_bytes - stage.memory.total_bytes for stage in plan.stages),
+            "memory_headroom_bytes": min(stage.memory.capacity_bytes - stage.memory.total_bytes for stage in _all_stages(plan)),
         }
     return {name: rounded(value) for name, value in found.items() if value is not None}
 
@@ -152,7 +154,13 @@ def _structure(plan: Plan) -> Structure:
         serving=_serving(plan),
         shardings=tuple(f"{s.block}/{s.operator}: {s.strategy}" for s in plan.shardings if s.strategy != "replicate"),
         stages=tuple(_stage(stage) for stage in plan.stages),
+        prefill=_prefill(plan),
+        prefill_stages=tuple(_stage(stage) for stage in plan.prefill.stages) if plan.prefill else (),
     )
+
+
+def _all_stages(plan: Plan) -> tuple[Stage, ...]:
+    return plan.stages + (plan.prefill.stages if plan.prefill else ())
 
 
 def _serving(plan: Plan) -> str | None:
@@ -161,6 +169,14 @@ def _serving(plan: Plan) -> str | None:
         return None
     most = f"at most {counted(layout.max_num_seqs, 'sequence')} and {layout.max_num_batched_tokens:,} tokens a step"
     return f"{counted(layout.replicas, 'replica')}, {most}"
+
+
+def _prefill(plan: Plan) -> str | None:
+    pool = plan.prefill
+    if pool is None:
+        return None
+    most = f"at most {counted(pool.max_num_seqs, 'sequence')} and {pool.max_num_batched_tokens:,} tokens a step"
+    return f"{counted(pool.workers, 'worker')} of {axes(pool.axes)}, {most}"
 
 
 def _stage(stage: Stage) -> str:

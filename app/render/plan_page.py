@@ -132,7 +132,7 @@ def _pools(plan: Plan) -> list[RenderableType]:
         f"{pool.max_num_batched_tokens:,} tokens a step; keys and values reach a decode worker in {seconds(pool.transfer_s)}"
     )
     view = replace(plan, stages=pool.stages)
-    return [Group(Text(said), stage_table(view)), memory_bars(view), *own]
+    return [Group(Text(said), stage_table(view, serving_step="prefill step")), memory_bars(view), *own]
 
 
 def _layout(plan: Plan) -> str:

@@ -17,13 +17,13 @@ from solver.plan import Plan, Stage
 NumberedStage = tuple[int, Stage]
 
 
-def stage_table(plan: Plan) -> Table:
+def stage_table(plan: Plan, *, serving_step: str = "decode step") -> Table:
     """One line for each run of equal stages: layers, ranks, recompute, ZeRO and time; axes where stages differ in them."""
     differ = len({stage.axes for stage in plan.stages}) > 1
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     for name in ("stage", "layers", "ranks", *(["axes"] if differ else []), "recompute", "ZeRO"):
         table.add_column(name, overflow="fold")
-    table.add_column("micro-batch" if plan.kind == "training" else "decode step", justify="right")
+    table.add_column("micro-batch" if plan.kind == "training" else serving_step, justify="right")
     for run in folded(plan.stages):
         stages = [stage for _, stage in run]
         first = stages[0]
