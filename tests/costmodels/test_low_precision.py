@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.compute import matmul_s, memory_bound_s
 from costmodels.errors import ClusterError
 from costmodels.hardware import device
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operator_time import OperatorTime, operator_time
 from costmodels.operators import Operator, OperatorKind, Tensor, Weight
+from costmodels.sustained import sustained_matmul_s, sustained_memory_s
 from costmodels.units import DType
 
 SIZES = {"batch": 1, "seq": 4096, "hidden": 8192, "ffn": 28672}
@@ -29,8 +29,8 @@ def time(recipe: MatmulRecipe, name: str = "b200") -> OperatorTime:
 def test_delayed_scaling_takes_the_times_of_fp8_products() -> None:
     h100, m, n, k = device("h100"), 4096, 28672, 8192
     found = time(MatmulRecipe.FP8_DELAYED, "h100")
-    assert found.forward_s == pytest.approx(float(matmul_s(h100, DType.FP8, m, n, k)))
-    backward = float(matmul_s(h100, DType.FP8, m, k, n)) + float(matmul_s(h100, DType.FP8, k, n, m))
+    assert found.forward_s == pytest.approx(sustained_matmul_s(h100, DType.FP8, m, n, k))
+    backward = sustained_matmul_s(h100, DType.FP8, m, k, n) + sustained_matmul_s(h100, DType.FP8, k, n, m)
     assert found.backward_s == pytest.approx(backward)
     # Hopper's matrix units are twice as fast in fp8.
     assert found.forward_s < 0.7 * time(MatmulRecipe.WORKING, "h100").forward_s
@@ -39,8 +39,8 @@ def test_delayed_scaling_takes_the_times_of_fp8_products() -> None:
 def test_current_scaling_reads_input_and_output_gradient_once_more() -> None:
     delayed, current = time(MatmulRecipe.FP8_DELAYED), time(MatmulRecipe.FP8_CURRENT)
     b200 = device("b200")
-    assert current.forward_s - delayed.forward_s == pytest.approx(float(memory_bound_s(b200, 2 * 4096 * 8192)))
-    assert current.backward_s - delayed.backward_s == pytest.approx(float(memory_bound_s(b200, 2 * 4096 * 28672)))
+    assert current.forward_s - delayed.forward_s == pytest.approx(sustained_memory_s(b200, 2 * 4096 * 8192))
+    assert current.backward_s - delayed.backward_s == pytest.approx(sustained_memory_s(b200, 2 * 4096 * 28672))
 
 
 def test_four_bits_are_faster_than_eight_and_eight_than_sixteen() -> None:
