@@ -15,8 +15,7 @@ from solver.api import solve
 from solver.control import ignore_progress
 from solver.plan import Plan
 
-REQUESTS = Path("benchmarks/requests")
-NAMES = ("qwen3-32b-fp8-pools-h200", "deepseek-v3-fp8-pools-b200")
+REQUESTS = (Path("examples/qwen3-32b-fp8-pools-h200.yaml"), Path("benchmarks/requests/deepseek-v3-fp8-pools-b200.yaml"))
 
 
 def main() -> None:

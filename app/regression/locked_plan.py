@@ -93,9 +93,12 @@ def locked_plan(plan: Plan, digest: str, request: Mapping[str, Any]) -> LockedPl
 
 
 def seal_of(entry: LockedPlan) -> str:
-    """Hash of everything in an entry but its seal; 8 and 8.0 are one number."""
+    """Hash of everything that is set in an entry but its seal; 8 and 8.0 are one number.
+
+    What is not set is left out, so that a field which a later version adds does not break the seals of before.
+    """
     content = asdict(replace(entry, seal=""))
-    return short_hash(_numbers_normalised(content))
+    return short_hash(_normalised(content))
 
 
 def rounded(value: float) -> float:
@@ -104,11 +107,11 @@ def rounded(value: float) -> float:
     return int(short) if short.is_integer() and abs(short) < 2**53 else short
 
 
-def _numbers_normalised(value: Any) -> Any:
+def _normalised(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _numbers_normalised(item) for name, item in value.items()}
+        return {name: _normalised(item) for name, item in value.items() if item is not None and item != ()}
     if isinstance(value, list | tuple):
-        return [_numbers_normalised(item) for item in value]
+        return [_normalised(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
