@@ -1,6 +1,6 @@
 """CPU seconds to plan two serving requests, workers that do both and pools of prefill and decode workers searched.
 
-Run from the root of the repository: python benchmarks/serving_speed.py [name of a request ...]
+Run from the root of the repository: python benchmarks/serving_speed.py [request file ...]
 Prints a table; the first plan of a process also compiles the simulator, so each request is planned twice and the second counts.
 """
 
@@ -15,14 +15,14 @@ from solver.api import solve
 from solver.control import ignore_progress
 from solver.plan import Plan
 
-REQUESTS = (Path("examples/qwen3-32b-fp8-pools-h200.yaml"), Path("benchmarks/requests/deepseek-v3-fp8-pools-b200.yaml"))
+REQUESTS = ("examples/qwen3-32b-fp8-pools-h200.yaml", "benchmarks/requests/deepseek-v3-fp8-pools-b200.yaml")
 
 
 def main() -> None:
     """Print a line for each request."""
     print("| request | CPU s | candidates | simulations | answer |\n| --- | --- | --- | --- | --- |")
-    for name in sys.argv[1:] or NAMES:
-        request = read_request(str(REQUESTS / f"{name}.yaml"))
+    for path in sys.argv[1:] or REQUESTS:
+        request, name = read_request(path), Path(path).stem
         for _ in range(2):
             began_s = time.process_time()
             until_s = began_s + request.search.time_limit_s
