@@ -59,7 +59,8 @@ def main(examples: int) -> int:
         folder = Path(name)
         environment = {"MESHWRIGHT_AUTH": "required", "MESHWRIGHT_MAX_FAILED_AUTHS_PER_S": "100000"}
         with running_process(folder, "--workers", "0", **environment) as service:
-            return subprocess.run(schemathesis(service.url, service.make_key("admin"), examples), check=False).returncode
+            command = schemathesis(service.url, service.make_key("admin"), examples)
+            return subprocess.run(command, cwd=folder, check=False).returncode
 
 
 if __name__ == "__main__":
