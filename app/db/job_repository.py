@@ -57,8 +57,8 @@ class JobRepository:
         )
         return int(connection.execute(query).scalar_one())
 
-    def add(self, connection: Connection, job: NewJob) -> bool:
-        """Add a queued job unless its digest has an active one; whether it was added."""
+    def add(self, connection: Connection, job: NewJob) -> Job | None:
+        """Add a queued job unless its digest has an active one; the job that was added."""
         insert = insert_if_absent(jobs, ["tenant", "active_digest"], is_sqlite=is_sqlite(self._engine)).values(
             id=job.id,
             tenant=self._tenant,
@@ -76,7 +76,8 @@ class JobRepository:
             beat_s=now_s(connection),
             revision=1,
         )
-        return connection.execute(insert.returning(jobs.c.row)).scalar_one_or_none() is not None
+        row = connection.execute(insert.returning(*JOB_COLUMNS)).mappings().one_or_none()
+        return None if row is None else job_of(row)
 
     def cancel(self, job_id: str) -> bool:
         """Mark an active job as cancelled; whether it was active."""

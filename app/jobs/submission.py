@@ -29,9 +29,10 @@ def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int) -> N
 def submit(engine: Engine, queue: JobQueue, connection: Connection, tenant: str, job: NewJob) -> tuple[Job, bool]:
     """Queue a job unless one of its digest is active: the active one, and whether it is this."""
     jobs = JobRepository(engine, tenant)
-    is_new = jobs.add(connection, job)
-    if is_new:
+    added = jobs.add(connection, job)
+    if added is not None:
         queue.enqueue(connection, workflow=job.id, job_id=job.id, urgency=job.urgency)
+        return added, True
     active = jobs.find_active(connection, job.digest)
-    assert active is not None, "a job that was found or added a moment ago, in this transaction"
-    return active, is_new
+    assert active is not None, "a job that was found a moment ago, in this transaction"
+    return active, False

@@ -7,15 +7,17 @@ one digest however they were written: defaults are filled in, references resolve
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
 import rfc8785
 
+from app.plans.documents import compact_json
 from app.requests.resolve import request_document
 from costmodels.errors import WorkloadError
 from costmodels.version import COST_MODEL_VERSION
@@ -27,6 +29,9 @@ DIGEST_PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
 SHORT_DIGEST_PATTERN = re.compile(r"sha256:[0-9a-f]{8,64}")
 """A digest, or the start of one, as a person types it: at least 8 hexadecimal digits."""
 
+REMEMBERED, SHORT_LENGTH, LONGEST_REMEMBERED = 256, 400, 65_536
+"""Fields whose canonical form a process remembers, and how long their texts are: 32 MiB at the very most."""
+
 
 def request_digest(request: PlanRequest) -> str:
     """``sha256:<hex>`` of the request; raises WorkloadError when a number has no exact canonical form."""
@@ -35,18 +40,37 @@ def request_digest(request: PlanRequest) -> str:
 
 def digest_of_document(document: dict[str, Any]) -> str:
     """Digest of a resolved request document (``request_document`` makes it)."""
-    keyed: dict[str, Any] = {
-        "plan_schema": PLAN_SCHEMA,
-        "solver_version": SOLVER_VERSION,
-        "cost_model_version": COST_MODEL_VERSION,
-        "calibration": calibration_digest(),
-        "request": document,
-    }
     try:
-        canonical = rfc8785.dumps(keyed)
+        keyed = {
+            "plan_schema": rfc8785.dumps(PLAN_SCHEMA),
+            "solver_version": rfc8785.dumps(SOLVER_VERSION),
+            "cost_model_version": rfc8785.dumps(COST_MODEL_VERSION),
+            "calibration": rfc8785.dumps(calibration_digest()),
+            "request": _canonical_object({name: _canonical(value) for name, value in document.items()}),
+        }
     except rfc8785.CanonicalizationError as error:
         raise WorkloadError(f"the request has no canonical form: {error}", allowed="whole numbers below 2^53") from None
-    return f"sha256:{hashlib.sha256(canonical).hexdigest()}"
+    return f"sha256:{hashlib.sha256(_canonical_object(keyed)).hexdigest()}"
+
+
+def _canonical_object(fields: dict[str, bytes]) -> bytes:
+    """Canonical form of an object whose values are in theirs; names are ASCII, so they sort as RFC 8785, 3.2.3 says."""
+    return b"{" + b",".join(b'"%s":%s' % (name.encode("ascii"), fields[name]) for name in sorted(fields)) + b"}"
+
+
+def _canonical(value: Any) -> bytes:
+    """Canonical form of a field. Models and clusters are large and come again and again, in requests that differ elsewhere."""
+    text = compact_json(value)
+    if SHORT_LENGTH < len(text) <= LONGEST_REMEMBERED:
+        return _remembered_canonical(text)
+    canonical: bytes = rfc8785.dumps(value)
+    return canonical
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _remembered_canonical(text: str) -> bytes:
+    canonical: bytes = rfc8785.dumps(json.loads(text))
+    return canonical
 
 
 @cache

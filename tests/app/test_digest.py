@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +14,9 @@ from app.plans import digest
 from app.plans.digest import DIGEST_PATTERN, calibration_digest, request_digest
 from app.requests.resolve import request_document
 from costmodels.errors import WorkloadError
+from costmodels.version import COST_MODEL_VERSION
+from solver.plan import PLAN_SCHEMA
+from solver.version import SOLVER_VERSION
 from tests.app.requests_given import resolved, serving, tiny_graph, training
 
 BASE = request_digest(resolved())
@@ -76,3 +81,18 @@ def test_calibration_matters(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_without_a_canonical_form_are_refused() -> None:
     with pytest.raises(WorkloadError, match="no canonical form"):
         digest.digest_of_document({"n": 2**53 + 1})
+
+
+@pytest.mark.parametrize("document", [training(), serving(), training(model={"graph": tiny_graph()})])
+def test_digest_is_the_hash_of_the_whole_canonical_form(document: dict[str, Any]) -> None:
+    request = request_document(resolved(document))
+    whole = {
+        "plan_schema": PLAN_SCHEMA,
+        "solver_version": SOLVER_VERSION,
+        "cost_model_version": COST_MODEL_VERSION,
+        "calibration": calibration_digest(),
+        "request": request,
+    }
+    expected = f"sha256:{hashlib.sha256(rfc8785.dumps(whole)).hexdigest()}"
+    # The second time, parts of it are remembered.
+    assert [digest.digest_of_document(request) for _ in range(2)] == [expected, expected]
