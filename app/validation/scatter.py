@@ -1,4 +1,4 @@
-"""Predicted against measured step times as an SVG, both axes logarithmic, one colour a source."""
+"""Predicted against measured step times as an SVG, both axes logarithmic, a colour and a form of dot a source."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ DOT = 4
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b", "#000000", "#9467bd",
             "#bcbd22", "#17becf")  # fmt: skip
 """Colours that colour-blind readers tell apart come first (Okabe and Ito)."""
+_CAPS = ("round", "square")
+"""Ends of strokes, which are the forms of dots: when all colours are used, they come again in the next form."""
 
 _BAND = 1.2
 """The plot marks errors of a fifth either way."""
@@ -85,11 +87,12 @@ def _line(axes: _Axes, factor: float) -> str:
 
 
 def _series(axes: _Axes, series: Series, colour: str, number: int) -> list[str]:
-    # Dots are strokes of no length with round ends: one short path a source.
+    # Dots are strokes of no length, all end: one short path a source.
     dots = "".join(f"M{axes.x(measured):.0f} {axes.y(predicted):.0f}h0" for measured, predicted in series.points)
     y = TOP + 12 + 18 * number
     label = f'<text x="{LEFT + SIZE + 28}" y="{y + 4}">{escape(series.name)} ({len(series.points):,})</text>'
-    style = f'stroke="{colour}" stroke-linecap="round" fill="none"'
+    cap = _CAPS[number // len(_COLOURS) % len(_CAPS)]
+    style = f'stroke="{colour}" stroke-linecap="{cap}" fill="none"'
     return [
         f'<path d="{dots}" {style} stroke-width="{DOT}" stroke-opacity="0.6"/>',
         f'<path d="M{LEFT + SIZE + 16} {y}h0" {style} stroke-width="8"/>',
