@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
+from app.calibrations.store import CalibrationStore
 from app.db.question_repository import Asked
 from app.fleet.registry import StoredRegistry
 from app.plans.store import KeyedRequest, keyed_request
@@ -25,7 +26,8 @@ def resolve_question(engine: Engine, tenant: str, document: str) -> ResolvedQues
     """The request of a question's document (JSON text); raises InvalidInputError when the fleet no longer has what it names."""
     registry = StoredRegistry(engine, tenant)
     parsed = json.loads(document)
-    request = resolve_request(parsed, files=NoFiles(), registry=registry)
+    stored = CalibrationStore(engine, tenant)
+    request = resolve_request(parsed, files=NoFiles(), registry=registry, stored=stored)
     asked = registry.asked(parsed)
     assert asked is not None, "a stored question names something registered"
     return ResolvedQuestion(keyed_request(request), asked)

@@ -15,11 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
+from app.calibrations.store import CalibrationStore
 from app.db.engine import open_engine
 from app.replans.webhook import WebhookSender, webhook_settings
 from app.settings import Settings
 from solver.plan import Plan
 from solver.request import PlanRequest
+from tests.app.calibrations.test_service import fitted
 from tests.app.fakes import FakeSolver, feasible_plan, infeasible_plan
 from tests.app.requests_given import training
 from tests.app.service import running_service
@@ -92,6 +94,22 @@ def test_a_changed_cluster_is_planned_again_plan_by_plan(sized: httpx.Client) ->
     assert [item["digest"] for item in stale] == [items["failed"]["question"]]
     plans = {item["plan"] for item in sized.get("/v1/questions", params={"stale": False}).json()["questions"]}
     assert items["worse"]["new_plan"] in plans
+
+
+def test_a_plan_with_a_stored_calibration_is_planned_again_with_it(settings: Settings) -> None:
+    with running_service(settings, BySize()) as client:
+        engine = open_engine(settings.database_url)
+        calibration = fitted()
+        CalibrationStore(engine).keep(calibration)
+        engine.dispose()
+        put(client, 2)
+        asked = client.post("/v1/plans", json=training(cluster={"name": "prod"}, calibrations=["h100_sxm@1"]))
+        assert asked.is_success, asked.text
+        batch = finished(client, put(client, 1, replan="start")["replan"])
+        (item,) = client.get(batch["items"]).json()["items"]
+        assert item["outcome"] == "worse", item["reason"]
+        (group,) = client.get(f"/v1/plans/{item['new_plan']}").json()["request"]["cluster"]["groups"]
+        assert group["node"]["device"]["calibration"] == calibration.name
 
 
 def test_plans_that_are_stored_are_not_made_again(settings: Settings) -> None:
