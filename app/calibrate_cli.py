@@ -9,16 +9,10 @@ from typing import Annotated
 import typer
 
 from app.commands.exits import exits
+from app.options import AsJson, group_of
 from app.settings import Settings, read_settings
 
-calibrate = typer.Typer(
-    name="calibrate",
-    help="Measure devices, fit calibrations, keep and compare them.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+calibrate = group_of("calibrate", purpose="Measure devices, fit calibrations, keep and compare them.")
 
 
 class BackendName(StrEnum):
@@ -28,7 +22,6 @@ class BackendName(StrEnum):
     CUDA = "cuda"
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 Devices = Annotated[list[str] | None, typer.Option("--device", metavar="KEY", help="Only this device; again for more.")]
 Node = Annotated[
     str | None, typer.Option("--node", metavar="NODE", help="Catalogue node type whose device was measured, if not its first.")

@@ -11,17 +11,14 @@ import typer
 
 from app.calibrate_cli import calibrate
 from app.commands.exits import debug, exits
+from app.options import AsJson, group_of
 from app.settings import Settings, read_settings
 from app.version import VERSION
 
-cli = typer.Typer(
-    name="meshwright",
-    help="Plans how large models train and serve on a cluster, with a proof of how good the plan is.",
-    epilog="Exit codes: 0 good, 1 the answer is no, 2 bad input, 3 internal error.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+cli = group_of(
+    "meshwright",
+    purpose="Plans how large models train and serve on a cluster, with a proof of how good the plan is.",
+    exit_codes="Exit codes: 0 good, 1 the answer is no, 2 bad input, 3 internal error.",
 )
 
 
@@ -49,7 +46,6 @@ Calibrations = Annotated[
 ExplainOption = Annotated[
     str | None, typer.Option("--explain", metavar="OPERATOR", help="Say what other shardings of an operator would cost.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
 def main() -> None:
@@ -239,7 +235,7 @@ def migrate(
 
 cli.add_typer(calibrate, name="calibrate")
 
-keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make and end the API keys of the service.")
+keys = group_of("keys", purpose="Make and end the API keys of the service.")
 cli.add_typer(keys, name="keys")
 
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Prefix of the key, as 'keys list' shows it.")]

@@ -15,10 +15,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import Engine
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from app.db.job_desk import WORKER_ALIVE_S, JobDesk
 from app.errors import StoreError
+from app.middleware import HttpMiddleware
 from app.settings import SettingError
 from solver.plan import Plan
 
@@ -78,17 +79,10 @@ def observe_failure(error: Exception) -> None:
     FAILURES.labels(type(error).__name__.removesuffix("Error")).inc()
 
 
-class MetricsMiddleware:
+class MetricsMiddleware(HttpMiddleware):
     """Counts requests and their time by route; addresses that no route has are one."""
 
-    def __init__(self, app: ASGIApp):
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, answered = time.perf_counter(), False
         method = scope["method"] if scope["method"] in _METHODS else "other"
 

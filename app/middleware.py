@@ -6,6 +6,7 @@ import logging
 import re
 import time
 import uuid
+from abc import ABC, abstractmethod
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -29,17 +30,25 @@ _HEADERS = {
 _DEFECT = problem_document(INTERNAL, "an unexpected error; the log has it under this request id")
 
 
-class RequestIdMiddleware:
-    """Takes the caller's request id, or makes one, and sends it back with the answer; a defect becomes a 500 here."""
+class HttpMiddleware(ABC):
+    """Middleware that lets all but HTTP requests, such as the start of the service, pass it by."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        await (self._serve if scope["type"] == "http" else self._app)(scope, receive, send)
+
+    @abstractmethod
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+
+
+class RequestIdMiddleware(HttpMiddleware):
+    """Takes the caller's request id, or makes one, and sends it back with the answer; a defect becomes a 500 here."""
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get(ID_HEADER, "")
         current = given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
         began, status = time.perf_counter(), 0

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import uuid
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from app.bodies import JSON, read_json_body
+from app.bodies import JSON, body_of, read_json_body
 from app.checks.schemas import MAX_NAME, CheckItem, CheckPage, NewCheck, Trend, check_item, trend_point
-from app.cursors import MAX_CURSOR_LENGTH, cursor_of, row_of
+from app.cursors import cursor_of
 from app.db.check_repository import CheckRepository, StoredCheck
 from app.errors import CheckNotFoundError
+from app.paging import PRINTABLE, Cursor, Limit, before_of, page_of
 from app.plans.documents import compact_json
 from app.problem_responses import problem_answers
 from app.regression.report import CheckReport
@@ -21,22 +22,14 @@ from app.requests.validation import read_record, to_document
 from app.security.gate import Reader, Writer
 from app.settings import Settings
 
-# PostgreSQL refuses to compare with control characters.
-PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
-
 router = APIRouter(prefix="/v1/checks", tags=["checks"])
-
-_CHECK_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": "#/components/schemas/NewCheck"}}}}
-}
-Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR_LENGTH, description="'next_cursor' of the page before.")]
 
 
 @router.post(
     "",
     status_code=201,
     summary="Keep the report of a check",
-    openapi_extra=_CHECK_BODY,
+    openapi_extra=body_of("NewCheck"),
     responses=problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503),
 )
 async def add_check(request: Request, response: Response, caller: Writer) -> CheckItem:
@@ -61,15 +54,14 @@ def list_checks(
     request: Request,
     caller: Reader,
     cursor: Cursor = None,
-    limit: Annotated[int, Query(ge=1, le=200, description="Checks a page.")] = 50,
+    limit: Limit = 50,
     project: Annotated[
         str | None, Query(max_length=MAX_NAME, pattern=PRINTABLE, description="Only checks of this project.")
     ] = None,
 ) -> CheckPage:
     """Checks, newest first, a page at a time."""
-    found = _page(request, caller.tenant, project, cursor, limit)
-    following = cursor_of("check", found[limit - 1][0]) if len(found) > limit else None
-    return CheckPage(checks=[check_item(stored) for _, stored in found[:limit]], next_cursor=following)
+    found, following = _page(request, caller.tenant, project, cursor, limit)
+    return CheckPage(checks=[check_item(stored) for stored in found], next_cursor=following)
 
 
 @router.get("/trend", summary="Follow a plan over checks", responses=problem_answers(401, 403, 422, 429, 500, 503))
@@ -79,12 +71,11 @@ def trend(
     project: Annotated[str, Query(max_length=MAX_NAME, pattern=PRINTABLE, description="Whose checks.")],
     plan: Annotated[str, Query(max_length=MAX_NAME, pattern=PRINTABLE, description="Name of the request file.")],
     cursor: Cursor = None,
-    limit: Annotated[int, Query(ge=1, le=200, description="Checks a page.")] = 50,
+    limit: Limit = 50,
 ) -> Trend:
     """The figures and verdicts of one plan, check by check, newest first."""
-    found = _page(request, caller.tenant, project, cursor, limit)
-    following = cursor_of("check", found[limit - 1][0]) if len(found) > limit else None
-    points = [point for _, stored in found[:limit] if (point := trend_point(stored, plan)) is not None]
+    found, following = _page(request, caller.tenant, project, cursor, limit)
+    points = [point for stored in found if (point := trend_point(stored, plan)) is not None]
     return Trend(project=project, plan=plan, points=points, next_cursor=following)
 
 
@@ -107,10 +98,11 @@ def get_check(request: Request, caller: Reader, check_id: str) -> Response:
 
 def _page(
     request: Request, tenant: str, project: str | None, cursor: str | None, limit: int
-) -> tuple[tuple[int, StoredCheck], ...]:
-    """One check more than a page holds tells whether there is a next one."""
-    before = None if cursor is None else row_of("check", cursor)
-    return _checks(request, tenant).page(project, before=before, limit=limit + 1)
+) -> tuple[list[StoredCheck], str | None]:
+    """The checks of a page, and the cursor of the next one."""
+    before = before_of("check", cursor)
+    found, more = page_of(_checks(request, tenant).page(project, before=before, limit=limit + 1), limit)
+    return [stored for _, stored in found], cursor_of("check", found[-1][0]) if more else None
 
 
 def _checks(request: Request, tenant: str) -> CheckRepository:

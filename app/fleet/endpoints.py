@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from app.bodies import JSON, read_json_body
+from app.bodies import body_of, read_json_body
 from app.cursors import cursor_of
 from app.db.question_repository import QuestionFilter, QuestionRepository
 from app.db.registered_repository import Registered, RegisteredKind, RegisteredRepository
@@ -42,10 +42,6 @@ _GET_PROBLEMS = problem_answers(401, 403, 404, 422, 429, 500, 503)
 _LIST_PROBLEMS = problem_answers(401, 403, 422, 429, 500, 503)
 
 
-def _body(name: str) -> dict[str, Any]:
-    return {"requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{name}"}}}}}
-
-
 _PUT_ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"description": "The newest version is the same.", "model": PutAnswer},
     201: {"description": "A new version.", "model": PutAnswer},
@@ -54,42 +50,37 @@ _PUT_ANSWERS: dict[int | str, dict[str, Any]] = {
 _GET_ANSWERS: dict[int | str, dict[str, Any]] = {304: {"description": "The caller has it already."}, **_GET_PROBLEMS}
 
 
+def put_options(if_match: IfMatch = None, replan: Policy = ReplanPolicy.MARK, webhook: Webhook = None) -> PutOptions:
+    """What a caller may say of a new version: the version it replaces, and what follows for the plans."""
+    expected = None if if_match is None or if_match.strip() == "*" else if_match.strip().strip('"')
+    return PutOptions(expected, replan, webhook)
+
+
+Options = Annotated[PutOptions, Depends(put_options)]
+
+
 @router.put(
     "/clusters/{name}",
     summary="Register a cluster, or a new version of one",
-    openapi_extra=_body("ClusterSource"),
+    openapi_extra=body_of("ClusterSource"),
     response_model=PutAnswer,
     responses=_PUT_ANSWERS,
 )
-async def put_cluster(
-    request: Request,
-    caller: ClusterWriter,
-    name: str,
-    if_match: IfMatch = None,
-    replan: Policy = ReplanPolicy.MARK,
-    webhook: Webhook = None,
-) -> Response:
+async def put_cluster(request: Request, caller: ClusterWriter, name: str, options: Options) -> Response:
     """Register a cluster. When it changes, the plans that rest on it become stale."""
-    return await _put(request, caller, RegisteredKind.CLUSTER, name, PutOptions(_expected(if_match), replan, webhook))
+    return await _put(request, caller, RegisteredKind.CLUSTER, name, options)
 
 
 @router.put(
     "/models/{name}",
     summary="Register a model, or a new version of one",
-    openapi_extra=_body("ModelSource"),
+    openapi_extra=body_of("ModelSource"),
     response_model=PutAnswer,
     responses=_PUT_ANSWERS,
 )
-async def put_model(
-    request: Request,
-    caller: ClusterWriter,
-    name: str,
-    if_match: IfMatch = None,
-    replan: Policy = ReplanPolicy.MARK,
-    webhook: Webhook = None,
-) -> Response:
+async def put_model(request: Request, caller: ClusterWriter, name: str, options: Options) -> Response:
     """Register a model. When it changes, the plans that rest on it become stale."""
-    return await _put(request, caller, RegisteredKind.MODEL, name, PutOptions(_expected(if_match), replan, webhook))
+    return await _put(request, caller, RegisteredKind.MODEL, name, options)
 
 
 @router.get("/clusters/{name}", summary="Get a registered cluster", response_model=RegisteredDocument, responses=_GET_ANSWERS)
@@ -192,7 +183,3 @@ def _page(
 
 def _etag(version: Registered) -> str:
     return f'"{version.digest}"'
-
-
-def _expected(if_match: str | None) -> str | None:
-    return None if if_match is None or if_match.strip() == "*" else if_match.strip().strip('"')

@@ -8,12 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from app.render.figures import counted, percent
+from app.render.unpredicted import unpredicted
 from app.validation.scores import Errors
 from app.validation.serving.calibration import Fold
 from app.validation.serving.report import GroupScore, ServingReport
 
 NOTHING = "-"
-SHOWN_REASONS = 12
 """Reasons listed on the page; all are in the JSON document."""
 
 
@@ -28,7 +28,7 @@ def print_serving_report(console: Console, report: ServingReport) -> None:
     for score in (*report.groups, report.total):
         table.add_row(*_cells(score))
     console.print(table)
-    for line in (*_constants(report.folds), *_unpredicted(report)):
+    for line in (*_constants(report.folds), *unpredicted(report.total.rows, report.total.predicted, report.total.reasons)):
         console.print(line)
 
 
@@ -76,14 +76,3 @@ def _constants(folds: tuple[Fold, ...]) -> list[Text]:
             )
         )
     return lines if folds else []
-
-
-def _unpredicted(report: ServingReport) -> list[Text]:
-    total = report.total
-    if total.rows == total.predicted:
-        return []
-    shown = [Text(f"  {n:>5,}  {reason}") for reason, n in total.reasons[:SHOWN_REASONS]]
-    left_out = sum(n for _, n in total.reasons[SHOWN_REASONS:])
-    if left_out:
-        shown.append(Text(f"  {left_out:>5,}  for other reasons; --json names every row"))
-    return [Text(f"Not predicted, {counted(total.rows - total.predicted, 'row')}:"), *shown]

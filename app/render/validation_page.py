@@ -8,12 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from app.render.figures import counted, percent
+from app.render.unpredicted import unpredicted
 from app.validation.report import Report
 from app.validation.rows import Quality
 from app.validation.scores import Errors, SourceScore
 
 NOTHING = "-"
-SHOWN_REASONS = 12
 """Reasons listed on the page; all are in the JSON document."""
 
 
@@ -23,7 +23,7 @@ def print_report(console: Console, report: Report) -> None:
     console.print(Text(_coverage(report)))
     console.print(_errors_table(report))
     console.print(_order_table(report))
-    for line in _unpredicted(report):
+    for line in unpredicted(report.total.rows, report.total.predicted, report.total.reasons):
         console.print(line)
 
 
@@ -91,14 +91,3 @@ def _fit_cells(score: SourceScore) -> tuple[str, ...]:
     if fit is None:
         return (NOTHING,) * 4
     return f"{fit.n_out_of_memory:,}", percent(fit.accuracy), percent(fit.recall), f"{fit.false_alarms:,}"
-
-
-def _unpredicted(report: Report) -> list[Text]:
-    total = report.total
-    if total.rows == total.predicted:
-        return []
-    shown = [Text(f"  {n:>5,}  {reason}") for reason, n in total.reasons[:SHOWN_REASONS]]
-    left_out = sum(n for _, n in total.reasons[SHOWN_REASONS:])
-    if left_out:
-        shown.append(Text(f"  {left_out:>5,}  for other reasons; --json names every row"))
-    return [Text(f"Not predicted, {counted(total.rows - total.predicted, 'row')}:"), *shown]

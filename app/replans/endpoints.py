@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 
-from app.bodies import JSON, read_json_body
+from app.bodies import body_of, read_json_body
 from app.cursors import cursor_of
 from app.db.question_repository import QuestionFilter
 from app.db.replan_repository import Replan, ReplanRepository
@@ -35,13 +35,12 @@ ASKED_FOR = "asked for"
 Webhook = Annotated[
     str | None, Query(max_length=500, pattern=PRINTABLE, description="Called when the batch that this starts has finished.")
 ]
-_BODY = {"requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": "#/components/schemas/NewReplan"}}}}}
 
 
 @router.post(
     "",
     summary="Plan stale plans again",
-    openapi_extra=_BODY,
+    openapi_extra=body_of("NewReplan"),
     status_code=202,
     response_model=ReplanDocument,
     responses=problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503),

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.db.audit_repository import AuditEntry, AuditRepository
 from app.errors import StoreError
+from app.middleware import HttpMiddleware
 from app.security.principal import Principal
 from app.telemetry import request_id
 
@@ -25,18 +26,14 @@ MAX_TARGET_LENGTH = 1000
 MAX_PRINCIPAL_LENGTH = 300
 
 
-class AuditMiddleware:
+class AuditMiddleware(HttpMiddleware):
     """Writes an entry for every change and every refusal, before the caller has the end of the answer."""
 
     def __init__(self, app: ASGIApp, entries: AuditRepository):
-        self._app, self._entries = app, entries
+        super().__init__(app)
+        self._entries = entries
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_recorded(message: Message) -> None:
             if message["type"] == "http.response.start" and is_recorded(scope["method"], _action(scope), message["status"]):
                 await asyncio.to_thread(self._record, _entry(scope, message["status"]))

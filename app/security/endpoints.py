@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel
+from fastapi import APIRouter, Request
 
-from app.bodies import JSON, read_json_body
-from app.cursors import MAX_CURSOR_LENGTH, cursor_of, row_of
+from app.bodies import body_of, read_json_body
+from app.cursors import cursor_of
 from app.db.audit_repository import AuditRepository
 from app.db.key_repository import KeyRepository
+from app.paging import Cursor, Limit, before_of, page_of
 from app.problem_responses import problem_answers
 from app.requests.validation import read_record
 from app.security.gate import Admin
@@ -34,16 +33,11 @@ router = APIRouter(prefix="/v1", tags=["security"])
 MAX_KEY_BODY_BYTES = 16_384
 
 
-def _body(record: type[BaseModel]) -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{record.__name__}"}
-    return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}}}}
-
-
 @router.post(
     "/keys",
     status_code=201,
     summary="Make an API key",
-    openapi_extra=_body(NewKeyDocument),
+    openapi_extra=body_of("NewKeyDocument"),
     responses=problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503),
 )
 async def make_key(request: Request, caller: Admin) -> MadeKeyItem:
@@ -72,7 +66,7 @@ def get_key(request: Request, caller: Admin, prefix: str) -> KeyItem:
     "/keys/{prefix}/rotation",
     status_code=201,
     summary="Rotate an API key",
-    openapi_extra=_body(RotationDocument),
+    openapi_extra=body_of("RotationDocument"),
     responses=problem_answers(400, 401, 403, 404, 413, 415, 422, 429, 500, 503),
 )
 async def rotate(request: Request, caller: Admin, prefix: str) -> MadeKeyItem:
@@ -93,14 +87,14 @@ def revoke(request: Request, caller: Admin, prefix: str) -> KeyItem:
 def list_audit(
     request: Request,
     caller: Admin,
-    cursor: Annotated[str | None, Query(max_length=MAX_CURSOR_LENGTH, description="'next_cursor' of the page before.")] = None,
-    limit: Annotated[int, Query(ge=1, le=200, description="Entries a page.")] = 50,
+    cursor: Cursor = None,
+    limit: Limit = 50,
 ) -> AuditPage:
     """Changes that the tenant's callers made and what they were refused, newest first."""
-    before = None if cursor is None else row_of("audit", cursor)
-    found = AuditRepository(request.app.state.engine).page(caller.tenant, before=before, limit=limit + 1)
-    following = cursor_of("audit", found[limit - 1].id) if len(found) > limit else None
-    return AuditPage(entries=[audit_item(entry) for entry in found[:limit]], next_cursor=following)
+    entries = AuditRepository(request.app.state.engine)
+    found, more = page_of(entries.page(caller.tenant, before=before_of("audit", cursor), limit=limit + 1), limit)
+    following = cursor_of("audit", found[-1].id) if more else None
+    return AuditPage(entries=[audit_item(entry) for entry in found], next_cursor=following)
 
 
 def _keys(request: Request) -> KeyRepository:
