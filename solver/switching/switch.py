@@ -1,0 +1,251 @@
+"""Bytes that move when a training run goes from one plan to another, by device, and how long that takes at least.
+
+What moves is what a checkpoint holds: weights and optimizer state. Gradients are made anew. A device keeps what its old and
+its new pieces share and receives the rest from where it is (the idea of HotSPa, SOSP 2024: switch between parallel layouts
+through the network instead of storage).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from costmodels.cluster import Cluster
+from costmodels.collective_calibration import collective_calibration
+from costmodels.collectives import NETWORK_SHARE
+from costmodels.errors import PlanFileError
+from costmodels.memory import state_bytes_per_parameter
+from costmodels.operators import Operator, Weight
+from solver.graph import ModelGraph
+from solver.plan import Axes, Plan
+from solver.request import PlanRequest, TrainingWorkload
+from solver.sharding import REPLICATE, Strategy
+from solver.switching.moves import LOST, FloatArray, Held, Traffic, traffic
+from solver.switching.pieces import IntArray, Pieces, stored_pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A training plan and the request that it answers."""
+
+    plan: Plan
+    request: PlanRequest
+
+
+@dataclass(frozen=True, eq=False)
+class Switch:
+    """What moves, in bytes by device of the new plan's cluster, and the least time of it.
+
+    fabric_s    of the busiest device, over the fabric inside its node
+    network_s   of the busiest node, over its network cards
+    """
+
+    weights: Traffic
+    optimizer: Traffic
+    fabric_s: float
+    network_s: float
+
+    @cached_property
+    def total(self) -> Traffic:
+        """Weights and optimizer state together."""
+        return self.weights.plus(self.optimizer)
+
+    @property
+    def moved_bytes(self) -> float:
+        """All that devices receive."""
+        return float(self.total.received.sum())
+
+    @property
+    def storage_bytes(self) -> float:
+        """Of that, what no device holds any more: it must be read from a checkpoint."""
+        return float(self.total.from_storage.sum())
+
+    @property
+    def kept_share(self) -> float:
+        """Share of the new plan's state that is where it is needed already."""
+        kept = float(self.total.kept.sum())
+        return kept / (kept + self.moved_bytes)
+
+    @property
+    def time_s(self) -> float:
+        """Least time: fabric and network at once, each at its full rate; reading from storage is not counted."""
+        return max(self.fabric_s, self.network_s)
+
+
+def switch_bytes(old: Answered, new: Answered, *, device_of_old_rank: Sequence[int | None] | None = None) -> Switch:
+    """What every device receives and sends when the new plan follows the old one.
+
+    ``device_of_old_rank`` names, for each device of the old plan's cluster, its rank in the new plan's cluster, None where it
+    is gone; left out, devices keep their ranks, and those beyond the new cluster are gone. Raises PlanFileError unless both
+    are plans that train one model with one precision and optimizer.
+    """
+    _require_same_state(old, new)
+    cluster = new.request.cluster
+    devices = _devices(old.request.cluster, cluster, device_of_old_rank)
+    node_of = np.array([cluster.node_of(rank) for rank in range(cluster.n_devices)], np.int64)
+    workload = new.request.workload
+    assert isinstance(workload, TrainingWorkload), "_require_same_state looks at that"
+    each = state_bytes_per_parameter(
+        precision=workload.precision,
+        gradient_dtype=workload.gradient_dtype,
+        optimizer=workload.optimizer,
+        zero_stage=0,
+        shards=1,
+    )
+    weights, optimizer = Traffic.none(cluster.n_devices), Traffic.none(cluster.n_devices)
+    before, after = _Layout(old, devices), _Layout(new, np.arange(cluster.n_devices, dtype=np.int64))
+    for (weight, old_stages, new_stages), count in _stored_weights(before, after).items():
+        moved_weights, moved_optimizer = (
+            traffic(
+                before.held(weight, old_stages, sharded_from=stage),
+                after.held(weight, new_stages, sharded_from=stage),
+                node_of,
+            )
+            for stage in (_ZERO_WEIGHTS, _ZERO_OPTIMIZER)
+        )
+        weights = weights.plus(moved_weights, times=count * each.weights)
+        optimizer = optimizer.plus(moved_optimizer, times=count * each.optimizer)
+    total = weights.plus(optimizer)
+    return Switch(weights, optimizer, _fabric_s(cluster, total), _network_s(cluster, total, node_of))
+
+
+_ZERO_WEIGHTS, _ZERO_OPTIMIZER = 3, 1
+"""ZeRO stage from which weights, and optimizer state, are split over dp x cp (Rajbhandari et al. 2020, section 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WeightOf:
+    """A weight of a block; copies of the block have weights of their own."""
+
+    block: str
+    operator: str
+    weight: str
+
+
+class _Layout:
+    """Where a plan puts each weight."""
+
+    def __init__(self, answered: Answered, device_of_rank: IntArray):
+        self._plan, self._model = answered.plan, answered.request.model
+        self._device_of_rank = device_of_rank
+        self._strategies = {(s.block, s.operator): s.strategy for s in self._plan.shardings}
+        self._pieces: dict[tuple[_WeightOf, Axes, bool], Pieces] = {}
+
+    def stages_of(self) -> dict[tuple[int, _WeightOf], tuple[int, ...]]:
+        """For each weight with its own storage, by the layer that owns it: the stages that hold it."""
+        owner_layer = {name: self._model.layers.index(name) for name in dict.fromkeys(self._model.layers)}
+        found: dict[tuple[int, _WeightOf], set[int]] = {}
+        for index, stage in enumerate(self._plan.stages):
+            for span in stage.blocks:
+                for operator, weight in _weights(self._model, span.block):
+                    if weight.tied_to is None:
+                        named = _WeightOf(span.block, operator.name, weight.name)
+                        layers = range(span.first, span.first + span.count)
+                    else:
+                        named = _WeightOf(*weight.tied_to.split("/"))
+                        layers = range(owner_layer[named.block], owner_layer[named.block] + 1)
+                    for layer in layers:
+                        found.setdefault((layer, named), set()).add(index)
+        return {key: tuple(sorted(stages)) for key, stages in found.items()}
+
+    def held(self, weight: _WeightOf, stages: tuple[int, ...], *, sharded_from: int) -> Held:
+        """Pieces of a weight on the devices of stages; split over dp x cp from that ZeRO stage on."""
+        pieces = [self._pieces_of(weight, index, sharded_from) for index in stages]
+        devices = [self._devices_of(index) for index in stages]
+        return Held(pieces[0], np.concatenate(devices), np.concatenate([each.of_rank for each in pieces]))
+
+    def _pieces_of(self, named: _WeightOf, index: int, sharded_from: int) -> Pieces:
+        stage = self._plan.stages[index]
+        key = (named, stage.axes, stage.zero_stage >= sharded_from)
+        if key not in self._pieces:
+            operator = self._model.block(named.block).operator(named.operator)
+            weight = next(each for each in operator.weights if each.name == named.weight)
+            strategy = self._strategies.get((named.block, named.operator), REPLICATE)
+            self._pieces[key] = stored_pieces(
+                operator,
+                weight,
+                self._model.dims,
+                strategy=Strategy(None if strategy == REPLICATE else strategy),
+                axes=stage.axes,
+                is_state_sharded=key[2],
+            )
+        return self._pieces[key]
+
+    def _devices_of(self, index: int) -> IntArray:
+        ranges = self._plan.stages[index].devices
+        return np.concatenate([self._device_of_rank[each.first : each.first + each.count] for each in ranges])
+
+
+def _stored_weights(before: _Layout, after: _Layout) -> Counter[tuple[_WeightOf, tuple[int, ...], tuple[int, ...]]]:
+    """Weights by the stages that hold them before and after, and of how many layers that is true."""
+    old, new = before.stages_of(), after.stages_of()
+    return Counter((named, old[layer, named], stages) for (layer, named), stages in new.items())
+
+
+def _weights(model: ModelGraph, block: str) -> list[tuple[Operator, Weight]]:
+    return [(operator, weight) for operator in model.block(block).operators for weight in operator.weights]
+
+
+def _devices(old: Cluster, new: Cluster, device_of_old_rank: Sequence[int | None] | None) -> IntArray:
+    """The device of each old rank as its number in the new cluster, LOST where it is gone."""
+    if device_of_old_rank is None:
+        return np.array([rank if rank < new.n_devices else LOST for rank in range(old.n_devices)], np.int64)
+    named = [rank for rank in device_of_old_rank if rank is not None]
+    if len(device_of_old_rank) != old.n_devices or len(set(named)) != len(named) or not set(named) <= set(range(new.n_devices)):
+        raise PlanFileError(
+            "the devices of old ranks must be different ranks of the new cluster, one for each old device",
+            given=f"{len(device_of_old_rank)} devices",
+            allowed=f"{old.n_devices} devices, ranks 0 to {new.n_devices - 1}",
+        )
+    return np.array([LOST if rank is None else rank for rank in device_of_old_rank], np.int64)
+
+
+def _require_same_state(old: Answered, new: Answered) -> None:
+    for name, answered in (("old", old), ("new", new)):
+        if not isinstance(answered.request.workload, TrainingWorkload) or not answered.plan.stages:
+            raise PlanFileError(
+                f"the {name} plan has no training stages", given=answered.plan.kind, allowed="two training plans that are feasible"
+            )
+    before, after = old.request, new.request
+    if before.model.layers != after.model.layers or _shapes(before.model) != _shapes(after.model):
+        raise PlanFileError("the plans train different models", given=f"{before.model.name} and {after.model.name}")
+    assert isinstance(before.workload, TrainingWorkload) and isinstance(after.workload, TrainingWorkload)
+    for field in ("precision", "optimizer"):
+        values = (getattr(before.workload, field), getattr(after.workload, field))
+        if values[0] is not values[1]:
+            raise PlanFileError(
+                f"the plans differ in workload.{field}: state of one kind is not state of the other",
+                given=f"{values[0].value} and {values[1].value}",
+            )
+
+
+def _shapes(model: ModelGraph) -> dict[tuple[str, str, str], tuple[int, ...]]:
+    return {
+        (block, operator.name, weight.name): tuple(model.dims[dim] for dim in weight.dims)
+        for block in dict.fromkeys(model.layers)
+        for operator, weight in _weights(model, block)
+    }
+
+
+def _fabric_s(cluster: Cluster, moved: Traffic) -> float:
+    """Time of the busiest device: what it sends to or receives from its node, whichever is more, at its fabric's rate."""
+    busiest_s, first = 0.0, 0
+    for group in cluster.groups:
+        node, here = group.node, slice(first, first + group.n_devices)
+        rate = node.intra.bytes_per_s * collective_calibration(node.device.calibration).link_share
+        busiest_s = max(busiest_s, float(moved.from_node[here].max()) / rate, float(moved.to_node[here].max()) / rate)
+        first += group.n_devices
+    return busiest_s
+
+
+def _network_s(cluster: Cluster, moved: Traffic, node_of: IntArray) -> float:
+    """Time of the busiest node: what it sends or receives, whichever is more, at the rate of its network cards."""
+    rates: list[float] = []
+    for group in cluster.groups:
+        rates += [group.node.inter.bytes_per_s * NETWORK_SHARE / cluster.oversubscription] * group.nodes
+    by_node: list[FloatArray] = [np.bincount(node_of, of_device) for of_device in (moved.from_network, moved.to_network)]
+    return float((np.maximum(*by_node) / np.array(rates)).max())
