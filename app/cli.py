@@ -136,6 +136,24 @@ def export(
 
 @cli.command()
 @exits
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Plan that runs now: a file, -, or the digest of a stored one.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Plan to go to, given in the same way.")],
+    lost: Annotated[
+        list[str] | None,
+        typer.Option("--lost", metavar="RANKS", help="Ranks of OLD whose devices are gone, as 8 or 8-15; again for more."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say which bytes move between devices to go from one training plan to another."""
+    from app.commands.diffing import run_diff
+    from app.commands.planning import Output
+
+    return run_diff(old, new, tuple(lost or ()), Output.JSON if as_json else Output.PAGE, _settings())
+
+
+@cli.command()
+@exits
 def shard(
     problem: Annotated[
         str | None, typer.Argument(metavar="[PROBLEM]", help="Sharding problem, JSON or JSON.gz; or give --model.")

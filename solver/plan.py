@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Literal
 
 from costmodels.units import STRICT_RECORD
-from solver.request import Recompute
+from solver.request import PlanRequest, Recompute
 
 PLAN_SCHEMA = "meshwright.plan/1"
 
@@ -338,6 +338,14 @@ class Plan:
     def is_decided(self) -> bool:
         """Whether the answer would be the same with more time to search, as far as yes or no goes."""
         return self.reason is None or self.reason.constraint != UNFINISHED_SEARCH
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredRequest:
+    """A request and the plan that answers it: what a plan document holds."""
+
+    plan: Plan
+    request: PlanRequest
 
 
 def unfinished_search(considered: int, *, looked_for: str, remedies: tuple[str, ...]) -> Reason:

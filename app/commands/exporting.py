@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from app.commands.exits import say
-from app.commands.inputs import read_document
+from app.commands.stored_plans import given_plan_document
 from app.errors import EXIT_GOOD, EXIT_NO
 from app.exporters import export
 from app.exporters.export import Export
 from app.plans.documents import read_plan_document
-from app.plans.store import PlanStore
 from app.settings import Settings
 from costmodels.errors import PlanFileError
 from solver.request import Launcher
@@ -22,7 +20,7 @@ END_OF_FILE = "END_OF_FILE"
 
 def run_export(plan: str, launcher: str, folder: Path | None, settings: Settings) -> int:
     """Print the script that launches a plan, or write it and its files into a folder; 1 for an infeasible plan."""
-    answered = read_plan_document(_plan_document(plan, settings))
+    answered = read_plan_document(given_plan_document(plan, settings))
     if not answered.plan.feasible:
         say("this plan is infeasible: there is nothing to launch")
         return EXIT_NO
@@ -65,15 +63,3 @@ def _write(result: Export, folder: Path) -> list[Path]:
     except OSError as error:
         raise PlanFileError(f"the files can't be written: {error.strerror}", given=str(folder)) from None
     return [folder / name for name in texts]
-
-
-def _plan_document(plan: str, settings: Settings) -> object:
-    """The document in a plan file, on stdin, or stored under a digest or the start of one."""
-    if not plan.startswith("sha256:"):
-        return read_document(plan, what="plan")
-    from app.db.engine import open_engine
-    from app.db.migrate import ensure_ready
-
-    engine = open_engine(settings.database_url)
-    ensure_ready(engine)
-    return json.loads(PlanStore(engine).get_by_short_digest(plan))

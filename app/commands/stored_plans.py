@@ -1,10 +1,11 @@
-"""The plan store as commands use it: one that can't be used is a warning, for the answer is worth more than the store."""
+"""The plan store as commands use it. Where an answer is worth more than the store, one that can't be used is a warning."""
 
 from __future__ import annotations
 
 import json
 
 from app.commands.exits import say
+from app.commands.inputs import read_document
 from app.errors import StoreError
 from app.plans.documents import read_plan
 from app.plans.store import PlanStore
@@ -34,3 +35,15 @@ def is_readable(text: str) -> bool:
         say(f"warning: the stored plan is not of this version's form, solving anew: {error}")
         return False
     return True
+
+
+def given_plan_document(plan: str, settings: Settings) -> object:
+    """The document in a plan file, on stdin, or stored under a digest or the start of one."""
+    if not plan.startswith("sha256:"):
+        return read_document(plan, what="plan")
+    from app.db.engine import open_engine
+    from app.db.migrate import ensure_ready
+
+    engine = open_engine(settings.database_url)
+    ensure_ready(engine)
+    return json.loads(PlanStore(engine).get_by_short_digest(plan))

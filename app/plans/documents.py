@@ -6,26 +6,16 @@ The document is self-contained: exporting, checking and predicting again need no
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from app.errors import at_field
 from app.requests.resolve import NoFiles, resolve_request
 from app.requests.validation import read_record, to_document
 from costmodels.errors import InvalidInputError, PlanFileError
-from solver.plan import PLAN_SCHEMA, Plan
-from solver.request import PlanRequest
+from solver.plan import PLAN_SCHEMA, AnsweredRequest, Plan
 
 REQUEST_FIELD = "request"
 _FIRST_FIELDS = ("schema", "digest", "kind", "model", "feasible", "reason", "certificate", "predicted", "devices", "axes")
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredRequest:
-    """A request and the plan that answers it: what a plan document holds."""
-
-    plan: Plan
-    request: PlanRequest
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:

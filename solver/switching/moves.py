@@ -118,7 +118,7 @@ def _own_cells(old: Held, new: Held, cells: _Cells, n_devices: int) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class _Near:
-    """Cells and nodes such that the node holds the cell and has devices that need it: how many hold it, and how many need it."""
+    """Cells and nodes such that devices of the node hold the cell and others need it: how many do each."""
 
     cell: IntArray
     node: IntArray
@@ -164,9 +164,7 @@ class _Groups:
 
     @staticmethod
     def of(held: Held, node_of: IntArray, n_nodes: int) -> _Groups:
-        keys, inverse, counts = np.unique(
-            held.piece * n_nodes + node_of[held.device], return_inverse=True, return_counts=True
-        )
+        keys, inverse, counts = np.unique(held.piece * n_nodes + node_of[held.device], return_inverse=True, return_counts=True)
         return _Groups(keys, counts, inverse.reshape(-1))
 
 

@@ -112,11 +112,8 @@ class _Dim:
         """Each range cut into ``count``, of which a rank takes the one that ``index`` names."""
         first, length = self.bounds[:, :1], self.bounds[:, 1:] - self.bounds[:, :1]
         marks = np.arange(count + 1, dtype=np.int64)
-        if rounding is Rounding.UP:
-            offsets = np.minimum(marks * -(-length // count), length)
-        else:
-            offsets = marks * length // count
-        borders = first + offsets
+        rounded_up = np.minimum(marks * -(-length // count), length)
+        borders = first + (rounded_up if rounding is Rounding.UP else marks * length // count)
         bounds = np.stack([borders[:, :-1].ravel(), borders[:, 1:].ravel()], axis=1)
         return _Dim(bounds, self.of_rank * count + index)
 

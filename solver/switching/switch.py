@@ -21,19 +21,11 @@ from costmodels.errors import PlanFileError
 from costmodels.memory import state_bytes_per_parameter
 from costmodels.operators import Operator, Weight
 from solver.graph import ModelGraph
-from solver.plan import Axes, Plan
-from solver.request import PlanRequest, TrainingWorkload
+from solver.plan import AnsweredRequest, Axes
+from solver.request import TrainingWorkload
 from solver.sharding import REPLICATE, Strategy
-from solver.switching.moves import LOST, FloatArray, Held, Traffic, traffic
+from solver.switching.moves import LOST, Held, Traffic, traffic
 from solver.switching.pieces import IntArray, Pieces, stored_pieces
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A training plan and the request that it answers."""
-
-    plan: Plan
-    request: PlanRequest
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +68,9 @@ class Switch:
         return max(self.fabric_s, self.network_s)
 
 
-def switch_bytes(old: Answered, new: Answered, *, device_of_old_rank: Sequence[int | None] | None = None) -> Switch:
+def switch_bytes(
+    old: AnsweredRequest, new: AnsweredRequest, *, device_of_old_rank: Sequence[int | None] | None = None
+) -> Switch:
     """What every device receives and sends when the new plan follows the old one.
 
     ``device_of_old_rank`` names, for each device of the old plan's cluster, its rank in the new plan's cluster, None where it
@@ -86,7 +80,7 @@ def switch_bytes(old: Answered, new: Answered, *, device_of_old_rank: Sequence[i
     _require_same_state(old, new)
     cluster = new.request.cluster
     devices = _devices(old.request.cluster, cluster, device_of_old_rank)
-    node_of = np.array([cluster.node_of(rank) for rank in range(cluster.n_devices)], np.int64)
+    node_of = _nodes(cluster)
     workload = new.request.workload
     assert isinstance(workload, TrainingWorkload), "_require_same_state looks at that"
     each = state_bytes_per_parameter(
@@ -129,7 +123,7 @@ class _WeightOf:
 class _Layout:
     """Where a plan puts each weight."""
 
-    def __init__(self, answered: Answered, device_of_rank: IntArray):
+    def __init__(self, answered: AnsweredRequest, device_of_rank: IntArray):
         self._plan, self._model = answered.plan, answered.request.model
         self._device_of_rank = device_of_rank
         self._strategies = {(s.block, s.operator): s.strategy for s in self._plan.shardings}
@@ -193,7 +187,8 @@ def _weights(model: ModelGraph, block: str) -> list[tuple[Operator, Weight]]:
 def _devices(old: Cluster, new: Cluster, device_of_old_rank: Sequence[int | None] | None) -> IntArray:
     """The device of each old rank as its number in the new cluster, LOST where it is gone."""
     if device_of_old_rank is None:
-        return np.array([rank if rank < new.n_devices else LOST for rank in range(old.n_devices)], np.int64)
+        ranks = np.arange(old.n_devices, dtype=np.int64)
+        return np.where(ranks < new.n_devices, ranks, LOST)
     named = [rank for rank in device_of_old_rank if rank is not None]
     if len(device_of_old_rank) != old.n_devices or len(set(named)) != len(named) or not set(named) <= set(range(new.n_devices)):
         raise PlanFileError(
@@ -204,11 +199,19 @@ def _devices(old: Cluster, new: Cluster, device_of_old_rank: Sequence[int | None
     return np.array([LOST if rank is None else rank for rank in device_of_old_rank], np.int64)
 
 
-def _require_same_state(old: Answered, new: Answered) -> None:
+def _nodes(cluster: Cluster) -> IntArray:
+    """The number of each device's node."""
+    per_node = [group.node.devices_per_node for group in cluster.groups for _ in range(group.nodes)]
+    return np.repeat(np.arange(len(per_node)), per_node)
+
+
+def _require_same_state(old: AnsweredRequest, new: AnsweredRequest) -> None:
     for name, answered in (("old", old), ("new", new)):
         if not isinstance(answered.request.workload, TrainingWorkload) or not answered.plan.stages:
             raise PlanFileError(
-                f"the {name} plan has no training stages", given=answered.plan.kind, allowed="two training plans that are feasible"
+                f"the {name} plan has no training stages",
+                given=answered.plan.kind,
+                allowed="feasible training plans",
             )
     before, after = old.request, new.request
     if before.model.layers != after.model.layers or _shapes(before.model) != _shapes(after.model):
@@ -247,5 +250,5 @@ def _network_s(cluster: Cluster, moved: Traffic, node_of: IntArray) -> float:
     rates: list[float] = []
     for group in cluster.groups:
         rates += [group.node.inter.bytes_per_s * NETWORK_SHARE / cluster.oversubscription] * group.nodes
-    by_node: list[FloatArray] = [np.bincount(node_of, of_device) for of_device in (moved.from_network, moved.to_network)]
-    return float((np.maximum(*by_node) / np.array(rates)).max())
+    received, sent = (np.bincount(node_of, weights=of_device) for of_device in (moved.from_network, moved.to_network))
+    return float((np.maximum(received, sent) / np.array(rates)).max())

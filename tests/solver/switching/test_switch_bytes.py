@@ -15,12 +15,25 @@ from costmodels.memory import Optimizer
 from costmodels.operators import Operator, OperatorKind, Weight
 from costmodels.units import DType
 from solver.graph import Block, BlockRun, ModelGraph
-from solver.plan import Axes, Certificate, DeviceRange, LayerSpan, OperatorSharding, Plan, SearchStats, Stage, StageMemory, Status
+from solver.plan import (
+    AnsweredRequest,
+    Axes,
+    Certificate,
+    DeviceRange,
+    LayerSpan,
+    OperatorSharding,
+    Plan,
+    SearchStats,
+    Stage,
+    StageMemory,
+    Status,
+)
 from solver.request import PlanRequest, Recompute, TrainingWorkload
-from solver.switching import Answered, Switch, switch_bytes
+from solver.switching import Switch, switch_bytes
 from tests.solver.training.instances import attention_block, embedding_block, expert_block, head_block, mlp_block
 
-DIMS = {"hidden": 8, "ffn": 12, "vocab": 10, "heads": 4, "kv_heads": 2, "head_dim": 2, "experts": 4, "top_k": 2, "expert_ffn": 3}
+DIMS = {"hidden": 8, "ffn": 12, "vocab": 10, "heads": 4, "kv_heads": 2, "head_dim": 2}
+DIMS |= {"experts": 4, "top_k": 2, "expert_ffn": 3}
 SPLIT_DIMS = {"embed": "vocab", "lm_head": "vocab", "qkv": "heads", "out": "heads", "core": "heads"}
 BYTES = {"weights": 2.0, "optimizer": 12.0}
 Element = tuple[object, ...]
@@ -43,7 +56,7 @@ def cluster(nodes: int, per_node: int = 2) -> Cluster:
     return Cluster((NodeGroup("g", node, nodes),))
 
 
-def answered(rng: np.random.Generator, graph: ModelGraph, *, n_devices: int, on: Cluster) -> Answered:
+def answered(rng: np.random.Generator, graph: ModelGraph, *, n_devices: int, on: Cluster) -> AnsweredRequest:
     """A plan of random degrees, borders, splits and ZeRO stage on at most so many devices."""
     dp, tp, cp, pp = (int(rng.choice([1, 2, 3, 4])) for _ in range(4))
     if dp * tp * cp * pp > n_devices:
@@ -75,7 +88,7 @@ def answered(rng: np.random.Generator, graph: ModelGraph, *, n_devices: int, on:
     certificate = Certificate(Status.FEASIBLE, 1.0, None, None, "s", "given")
     plan = Plan("training", True, certificate, dp * tp * cp * pp, SearchStats(1, 1, 0.0), (), axes=axes, stages=stages)
     workload = TrainingWorkload("training", global_batch=12, seq_len=64)
-    return Answered(replace(plan, shardings=shardings), PlanRequest(graph, on, workload))
+    return AnsweredRequest(replace(plan, shardings=shardings), PlanRequest(graph, on, workload))
 
 
 def split_of(rng: np.random.Generator, operator: Operator) -> str | None:
@@ -86,7 +99,7 @@ def split_of(rng: np.random.Generator, operator: Operator) -> str | None:
     return split if split == "vocab" or rng.random() < 0.8 else None
 
 
-def holders(given: Answered) -> dict[str, dict[Element, set[int]]]:
+def holders(given: AnsweredRequest) -> dict[str, dict[Element, set[int]]]:
     """The ranks that hold each element, by kind of state: every element is asked of every rank."""
     graph, plan = given.request.model, given.plan
     splits = {(s.block, s.operator): s.strategy for s in plan.shardings}
@@ -139,7 +152,7 @@ def elements_of(
     yield from itertools.product(*held)
 
 
-def by_hand(old: Answered, new: Answered, devices: list[int | None]) -> dict[str, dict[str, np.ndarray]]:
+def by_hand(old: AnsweredRequest, new: AnsweredRequest, devices: list[int | None]) -> dict[str, dict[str, np.ndarray]]:
     """Every element, every receiver: kept where it is, else taken from holders of its node, else from all holders, evenly."""
     on = new.request.cluster
     names = ("kept", "from_node", "from_network", "from_storage", "to_node", "to_network")
