@@ -337,16 +337,25 @@ def worker(
 @cli.command()
 @exits
 def replan(
-    cluster: Annotated[str, typer.Option("--cluster", metavar="NAME", help="Registered cluster whose stale plans are meant.")],
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", metavar="NAME", help="Registered cluster whose stale plans are meant.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Registered model whose stale plans are meant.")
+    ] = None,
+    calibration: Annotated[
+        str | None, typer.Option("--calibration", metavar="KEY", help="Device key that a new calibration is stored for.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be planned again.")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Plan again what a change of a cluster made stale; exit 1 if any plan got worse or impossible."""
+    """Plan again what a change made stale, of everything unless told; exit 1 if any plan got worse or impossible."""
     from app.commands.planning import Output
     from app.commands.replanning import Act, ReplanCommand, run_replan
 
     act = Act.PREVIEW if dry_run else Act.START
-    return run_replan(ReplanCommand(cluster, act, Output.JSON if as_json else Output.PAGE), _settings())
+    output = Output.JSON if as_json else Output.PAGE
+    return run_replan(ReplanCommand(cluster, model, calibration, act, output), _settings())
 
 
 def _settings() -> Settings:

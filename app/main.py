@@ -13,6 +13,8 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 from sqlalchemy import Engine
 
+from app.calibrations.endpoints import router as calibrations_router
+from app.calibrations.service import CalibrationService
 from app.checks.endpoints import router as checks_router
 from app.checks.schemas import NewCheck
 from app.db.audit_repository import AuditRepository
@@ -56,6 +58,7 @@ def create_app(settings: Settings, open_queue: Callable[[str], JobQueue] | None 
         app.state.service = PlanService(engine, queue, settings)
         app.state.replans = ReplanService(engine, queue, webhook_settings(settings))
         app.state.fleet = FleetService(engine, app.state.replans)
+        app.state.calibrations = CalibrationService(engine, app.state.replans)
         yield
         watcher.close()
         queue.close()
@@ -79,6 +82,7 @@ def create_app(settings: Settings, open_queue: Callable[[str], JobQueue] | None 
     app.include_router(plans_router)
     app.include_router(jobs_router)
     app.include_router(fleet_router)
+    app.include_router(calibrations_router)
     app.include_router(replans_router)
     app.include_router(reference_router)
     app.include_router(checks_router)

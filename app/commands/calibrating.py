@@ -150,7 +150,8 @@ def _fit_and_keep(samples: Samples, options: FitOptions, settings: Settings) -> 
         board = board_of(rows, key=key, node=node, cores=options.cores)
         with _progress(f"fitting {key}") as show:
             fitted = fit_calibration(rows, board, folds=options.folds, on_curve=partial(show, 0, 0))
-        row, is_new = store.keep(fitted.calibration) if store is not None else (None, False)
+        kept = None if store is None else store.keep(fitted.calibration)
+        row, is_new = (None, False) if kept is None else (kept.row, kept.is_new)
         answers.append(_answer(fitted, row, is_new=is_new))
         if options.output is Output.PAGE:
             _print_fit(fitted, row, is_new=is_new)

@@ -1,15 +1,19 @@
-"""``replan``: plan again, on the service's database, what a change of a cluster made stale."""
+"""``replan``: plan again, on the service's database, what a change of the fleet made stale."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from app.commands.exits import print_json, say
 from app.commands.planning import Output
 from app.errors import EXIT_GOOD, EXIT_NO
 from app.settings import Settings
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 LOOK_EVERY_S = 0.5
 SHOWN_ITEMS = 200
@@ -24,9 +28,11 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReplanCommand:
-    """Options of ``replan``."""
+    """Options of ``replan``: what the plans are about; None does not narrow it."""
 
-    cluster: str
+    cluster: str | None
+    model: str | None
+    calibration: str | None
     act: Act
     output: Output
 
@@ -36,9 +42,7 @@ def run_replan(command: ReplanCommand, settings: Settings) -> int:
     from app.db.engine import is_sqlite, open_engine
     from app.db.migrate import ensure_ready
     from app.db.question_repository import QuestionFilter
-    from app.db.registered_repository import RegisteredKind, RegisteredRepository
     from app.db.replan_repository import RUNNING, ReplanRepository
-    from app.fleet.service import find_registered
     from app.jobs.engine import QueueClient, migrate_queue
     from app.replans.outcome import Outcome
     from app.replans.schemas import replan_document, replan_item
@@ -50,10 +54,9 @@ def run_replan(command: ReplanCommand, settings: Settings) -> int:
     ensure_ready(engine)
     if is_sqlite(engine):
         migrate_queue(settings.database_url)
-    clusters = RegisteredRepository(engine, LOCAL.tenant, RegisteredKind.CLUSTER)
-    version = find_registered(clusters.find, RegisteredKind.CLUSTER, command.cluster, None)
+    version = _version(command, engine)
     service = ReplanService(engine, QueueClient(settings.database_url), webhook_settings(settings))
-    about = QuestionFilter(cluster=command.cluster)
+    about = QuestionFilter(command.cluster, command.model, calibration=command.calibration)
     if command.act is Act.PREVIEW:
         preview = asdict(service.preview(LOCAL, about))
         if command.output is Output.JSON:
@@ -61,7 +64,7 @@ def run_replan(command: ReplanCommand, settings: Settings) -> int:
         else:
             print("{questions} stale: {plans} distinct plans, {stored} of them stored, {unusable} unusable".format(**preview))
         return EXIT_GOOD
-    batch = service.start_now(LOCAL, ReplanWish(about, cause="asked for on the command line", version=version.version))
+    batch = service.start_now(LOCAL, ReplanWish(about, cause="asked for on the command line", version=version))
     batches = ReplanRepository(engine, LOCAL.tenant)
     waiting = -1
     while batch.status == RUNNING:
@@ -82,3 +85,23 @@ def run_replan(command: ReplanCommand, settings: Settings) -> int:
             print(f"{item.outcome:10} {item.model or '-'}: {item.reason}")
     bad = {Outcome.WORSE, Outcome.INFEASIBLE, Outcome.FAILED, Outcome.CANCELLED}
     return EXIT_NO if bad & counts.keys() else EXIT_GOOD
+
+
+def _version(command: ReplanCommand, engine: Engine) -> int | None:
+    """The newest version of the one thing that the plans are about; None for several or for everything.
+
+    Raises NoSuchError or CalibrationNotFoundError for what is not there.
+    """
+    from app.calibrations.store import CalibrationStore
+    from app.db.registered_repository import RegisteredKind, RegisteredRepository
+    from app.fleet.service import find_registered
+    from app.security.principal import LOCAL
+
+    versions = []
+    for kind, name in ((RegisteredKind.CLUSTER, command.cluster), (RegisteredKind.MODEL, command.model)):
+        if name is not None:
+            find = RegisteredRepository(engine, LOCAL.tenant, kind).find
+            versions.append(find_registered(find, kind, name, None).version)
+    if command.calibration is not None:
+        versions.append(CalibrationStore(engine, LOCAL.tenant).resolve(command.calibration).version)
+    return versions[0] if len(versions) == 1 else None

@@ -76,22 +76,32 @@ class CalibrationRepository:
     def add(self, calibration: NewCalibration) -> tuple[CalibrationSummary, bool]:
         """Store under the key's next version unless this content is stored already; the row, and whether it is new."""
         with writing(self._engine) as connection:
-            _lock(connection)
-            same = self._summaries().where(calibrations.c.name == calibration.name)
-            row = connection.execute(same).mappings().one_or_none()
-            if row is not None:
-                return _summary(row), False
-            versions = owned(select(func.max(calibrations.c.version)), calibrations, self._tenant)
-            newest = connection.execute(versions.where(calibrations.c.key == calibration.key)).scalar_one()
-            values = {name: getattr(calibration, name) for name in NewCalibration.__dataclass_fields__}
-            added = insert(calibrations).values(tenant=self._tenant, **values, version=(newest or 0) + 1)
-            return _summary(connection.execute(added.returning(*SUMMARY_COLUMNS)).mappings().one()), True
+            return self.add_with(connection, calibration)
+
+    def add_with(self, connection: Connection, calibration: NewCalibration) -> tuple[CalibrationSummary, bool]:
+        """As ``add``, in the caller's transaction."""
+        _lock(connection)
+        same = self._summaries().where(calibrations.c.name == calibration.name)
+        row = connection.execute(same).mappings().one_or_none()
+        if row is not None:
+            return _summary(row), False
+        versions = owned(select(func.max(calibrations.c.version)), calibrations, self._tenant)
+        newest = connection.execute(versions.where(calibrations.c.key == calibration.key)).scalar_one()
+        values = {name: getattr(calibration, name) for name in NewCalibration.__dataclass_fields__}
+        added = insert(calibrations).values(tenant=self._tenant, **values, version=(newest or 0) + 1)
+        return _summary(connection.execute(added.returning(*SUMMARY_COLUMNS)).mappings().one()), True
 
     def document(self, name: str) -> str | None:
         """JSON text of the calibration of a name."""
         query = owned(select(calibrations.c.document), calibrations, self._tenant).where(calibrations.c.name == name)
         with reading(self._engine) as connection:
             return connection.execute(query).scalar_one_or_none()
+
+    def newest_document(self, key: str) -> str | None:
+        """JSON text of the newest calibration of a device key."""
+        query = owned(select(calibrations.c.document), calibrations, self._tenant).where(calibrations.c.key == key)
+        with reading(self._engine) as connection:
+            return connection.execute(query.order_by(calibrations.c.version.desc()).limit(1)).scalar_one_or_none()
 
     def find(self, name: str) -> CalibrationSummary | None:
         """The calibration of a name."""
@@ -106,9 +116,11 @@ class CalibrationRepository:
         found = self.list(key=key, limit=1)
         return found[0] if found else None
 
-    def list(self, *, key: str | None = None, limit: int) -> tuple[CalibrationSummary, ...]:
-        """At most ``limit`` calibrations, newest first; with ``key`` only that device's."""
+    def list(self, *, key: str | None = None, before: int | None = None, limit: int) -> tuple[CalibrationSummary, ...]:
+        """At most ``limit`` calibrations, newest first; with ``key`` only that device's, with ``before`` those before a row."""
         query = self._summaries().order_by(calibrations.c.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(calibrations.c.id < before)
         if key is not None:
             query = query.where(calibrations.c.key == key)
         with reading(self._engine) as connection:

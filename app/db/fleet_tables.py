@@ -48,13 +48,27 @@ questions = Table(
     Index("ix_questions_tenant_pending", "tenant", "pending"),
     sqlite_autoincrement=True,
 )
-"""Requests that name a registered model or cluster, as they were asked; the plan that answers one changes with the fleet.
+"""Requests that name what changes (a registered model or cluster, a device's newest calibration), as they were asked; the
+plan that answers one changes with the fleet.
 
 digest     of the request document with its names unresolved
 plan       digest of the current plan: the pointer; null until there is one
 pending    digest of the plan that will be the current one once it is made; null when none is awaited
 stale_*    since when and why the current plan no longer fits the fleet; null while it does
 """
+
+question_calibrations = Table(
+    "question_calibrations",
+    metadata,
+    Column("id", RowId, primary_key=True),
+    tenant_column(),
+    Column("question", RowId, ForeignKey("questions.id"), nullable=False),
+    Column("key", Name, nullable=False),
+    UniqueConstraint("tenant", "question", "key", name="uq_question_calibrations_tenant_question_key"),
+    Index("ix_question_calibrations_tenant_key", "tenant", "key"),
+    sqlite_autoincrement=True,
+)
+"""Device keys whose newest stored calibration a question is planned with, whichever that is."""
 
 answers = Table(
     "answers",
@@ -88,13 +102,15 @@ replans = Table(
     Column("revision", Integer, nullable=False),
     Column("webhook", Text, nullable=True),
     Column("webhook_status", Text, nullable=True),
+    Column("webhook_beat_s", Float(53), nullable=True),
     Index("ix_replans_tenant_row", "tenant", "row"),
     sqlite_autoincrement=True,
 )
 """Batches that plan stale questions again.
 
 status          running, finished, cancelled
-webhook_status  what became of the call when the batch had finished
+webhook_status  what became of the call when the batch had finished: pending, sending, then the answer in words
+webhook_beat_s  when a worker last was about to call; the database's clock, seconds of the epoch
 """
 
 replan_items = Table(

@@ -34,6 +34,7 @@ jobs = Table(
     Column("progress", Text, nullable=True),
     Column("problem", Text, nullable=True),
     Column("answer", Text, nullable=True),
+    Column("best", Text, nullable=True),
     UniqueConstraint("tenant", "active_digest", name="uq_jobs_tenant_active_digest"),
     Index("ix_jobs_tenant_row", "tenant", "row"),
     Index("ix_jobs_tenant_owner_status", "tenant", "owner", "status"),

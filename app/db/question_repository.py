@@ -1,22 +1,26 @@
-"""Questions: requests that name a registered model or cluster, which plan answers each now, and which did before."""
+"""Questions: requests that name what changes, which plan answers each now, and which did before."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, RowMapping, Select, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, delete, or_, select, update
 
 from app.db.dialects import in_utc, insert_if_absent
 from app.db.engine import is_sqlite, reading
-from app.db.fleet_tables import answers, questions, replans
+from app.db.fleet_tables import answers, question_calibrations, questions, replans
 from app.db.scope import owned
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question as it is asked: its document (JSON text) with names unresolved, and the versions that the names stand for."""
+    """A question as it is asked: its document (JSON text) with names unresolved, and the versions that the names stand for.
+
+    follows    device keys whose newest stored calibration it is planned with
+    """
 
     digest: str
     document: str
@@ -24,6 +28,7 @@ class Asked:
     model: str | None
     cluster_version: int | None
     model_version: int | None
+    follows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +49,12 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class QuestionFilter:
-    """Which questions a list holds; None does not filter."""
+    """Which questions a list holds; None does not filter. ``calibration`` is the key of a device whose newest they follow."""
 
     cluster: str | None = None
     model: str | None = None
     stale: bool | None = None
+    calibration: str | None = None
 
 
 COLUMNS = tuple(questions.c[name] for name in Question.__dataclass_fields__)
@@ -89,7 +95,7 @@ class QuestionRepository:
         connection.execute(changed.values(_now_answered_by(plan) if is_there else awaited))
 
     def answer(self, connection: Connection, question: int, asked: Asked, *, plan: str, replan: str | None) -> None:
-        """Add to a question's history that a plan answers it, under which versions."""
+        """Add to a question's history that a plan answers it, under which versions; note which calibrations it follows."""
         connection.execute(
             answers.insert().values(
                 tenant=self._tenant,
@@ -101,10 +107,11 @@ class QuestionRepository:
                 created_at=datetime.now(UTC),
             )
         )
+        self._follow(connection, question, asked.follows)
 
     def page(self, wanted: QuestionFilter, *, before: int | None, limit: int) -> tuple[Question, ...]:
         """Newest questions first: at most ``limit`` of those before row ``before``."""
-        query = _filtered(owned(select(*COLUMNS), questions, self._tenant), wanted)
+        query = owned(select(*COLUMNS), questions, self._tenant).where(*self._conditions(wanted))
         if before is not None:
             query = query.where(questions.c.id < before)
         with reading(self._engine) as connection:
@@ -113,18 +120,14 @@ class QuestionRepository:
 
     def select_with(self, connection: Connection, wanted: QuestionFilter) -> tuple[Question, ...]:
         """All questions that a filter holds, oldest first, in the caller's transaction."""
-        query = _filtered(owned(select(*COLUMNS), questions, self._tenant), wanted)
+        query = owned(select(*COLUMNS), questions, self._tenant).where(*self._conditions(wanted))
         return tuple(question_of(row) for row in connection.execute(query.order_by(questions.c.id)).mappings())
 
     def mark_stale(self, connection: Connection, wanted: QuestionFilter, reason: str) -> int:
         """Mark the current plans of questions as stale; how many are."""
         marked = owned(update(questions), questions, self._tenant).where(
-            or_(questions.c.plan.is_not(None), questions.c.pending.is_not(None))
+            or_(questions.c.plan.is_not(None), questions.c.pending.is_not(None)), *self._conditions(wanted)
         )
-        if wanted.cluster is not None:
-            marked = marked.where(questions.c.cluster == wanted.cluster)
-        if wanted.model is not None:
-            marked = marked.where(questions.c.model == wanted.model)
         return connection.execute(marked.values(stale_since=datetime.now(UTC), stale_reason=reason)).rowcount
 
     def point_to(self, connection: Connection, question: int, plan: str, *, replan: str) -> None:
@@ -133,6 +136,28 @@ class QuestionRepository:
         connection.execute(changed.values(plan=plan, pending=None))
         began = owned(select(replans.c.created_at), replans, self._tenant).where(replans.c.id == replan).scalar_subquery()
         connection.execute(changed.where(questions.c.stale_since <= began).values(stale_since=None, stale_reason=None))
+
+    def _follow(self, connection: Connection, question: int, keys: Iterable[str]) -> None:
+        """Replace what a question follows."""
+        mine = owned(delete(question_calibrations), question_calibrations, self._tenant)
+        connection.execute(
+            mine.where(question_calibrations.c.question == question, question_calibrations.c.key.not_in(list(keys)))
+        )
+        unique = ["tenant", "question", "key"]
+        insert = insert_if_absent(question_calibrations, unique, is_sqlite=is_sqlite(self._engine))
+        for key in keys:
+            connection.execute(insert.values(tenant=self._tenant, question=question, key=key))
+
+    def _conditions(self, wanted: QuestionFilter) -> Iterator[ColumnElement[bool]]:
+        if wanted.cluster is not None:
+            yield questions.c.cluster == wanted.cluster
+        if wanted.model is not None:
+            yield questions.c.model == wanted.model
+        if wanted.stale is not None:
+            yield questions.c.stale_since.is_not(None) if wanted.stale else questions.c.stale_since.is_(None)
+        if wanted.calibration is not None:
+            following = owned(select(question_calibrations.c.question), question_calibrations, self._tenant)
+            yield questions.c.id.in_(following.where(question_calibrations.c.key == wanted.calibration))
 
 
 def plan_arrived(connection: Connection, tenant: str, digest: str) -> None:
@@ -149,13 +174,3 @@ def question_of(row: RowMapping) -> Question:
 
 def _now_answered_by(plan: str) -> dict[str, Any]:
     return {"plan": plan, "pending": None, "stale_since": None, "stale_reason": None}
-
-
-def _filtered(query: Select[Any], wanted: QuestionFilter) -> Select[Any]:
-    if wanted.cluster is not None:
-        query = query.where(questions.c.cluster == wanted.cluster)
-    if wanted.model is not None:
-        query = query.where(questions.c.model == wanted.model)
-    if wanted.stale is not None:
-        query = query.where(questions.c.stale_since.is_not(None) if wanted.stale else questions.c.stale_since.is_(None))
-    return query

@@ -23,10 +23,10 @@ from app.fleet.schemas import (
     registered_document,
     registered_item,
 )
-from app.fleet.service import FleetService, PutOptions, ReplanPolicy
-from app.paging import Cursor, Limit, NameFilter, before_of, page_of
+from app.fleet.service import FleetService, PutOptions
+from app.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from app.problem_responses import problem_answers
-from app.replans.endpoints import Webhook
+from app.replans.endpoints import AfterChange
 from app.security.gate import ClusterWriter, Reader
 from app.security.principal import Principal
 from app.settings import Settings
@@ -35,7 +35,6 @@ router = APIRouter(prefix="/v1", tags=["fleet"])
 
 IfMatch = Annotated[str | None, Header(max_length=200, description="ETag of the version that is to be replaced.")]
 IfNoneMatch = Annotated[str | None, Header(max_length=1000, description="ETags that the caller has.")]
-Policy = Annotated[ReplanPolicy, Query(description="Only mark stale plans, or also start a batch that plans them again.")]
 Version = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Which version; the newest when left out.")]
 _PUT_PROBLEMS = problem_answers(400, 401, 403, 412, 413, 415, 422, 429, 500, 503)
 _GET_PROBLEMS = problem_answers(401, 403, 404, 422, 429, 500, 503)
@@ -50,10 +49,10 @@ _PUT_ANSWERS: dict[int | str, dict[str, Any]] = {
 _GET_ANSWERS: dict[int | str, dict[str, Any]] = {304: {"description": "The caller has it already."}, **_GET_PROBLEMS}
 
 
-def put_options(if_match: IfMatch = None, replan: Policy = ReplanPolicy.MARK, webhook: Webhook = None) -> PutOptions:
+def put_options(replan: AfterChange, if_match: IfMatch = None) -> PutOptions:
     """What a caller may say of a new version: the version it replaces, and what follows for the plans."""
     expected = None if if_match is None or if_match.strip() == "*" else if_match.strip().strip('"')
-    return PutOptions(expected, replan, webhook)
+    return PutOptions(expected, replan)
 
 
 Options = Annotated[PutOptions, Depends(put_options)]
@@ -136,11 +135,14 @@ def list_questions(
     cluster: NameFilter = None,
     model: NameFilter = None,
     stale: Annotated[bool | None, Query(description="Only those whose current plan is stale, or is not.")] = None,
+    calibration: Annotated[
+        str | None, Query(max_length=200, pattern=PRINTABLE, description="Only those planned with this device key's newest.")
+    ] = None,
 ) -> QuestionPage:
-    """Requests that name a registered model or cluster, newest first, each with the plan that answers it now."""
+    """Requests that name what changes, newest first, each with the plan that answers it now."""
     questions = QuestionRepository(request.app.state.engine, caller.tenant)
-    before = before_of("question", cursor)
-    items, more = page_of(questions.page(QuestionFilter(cluster, model, stale), before=before, limit=limit + 1), limit)
+    before, wanted = before_of("question", cursor), QuestionFilter(cluster, model, stale, calibration)
+    items, more = page_of(questions.page(wanted, before=before, limit=limit + 1), limit)
     following = cursor_of("question", items[-1].id) if more else None
     return QuestionPage(questions=[question_item(item) for item in items], next_cursor=following)
 

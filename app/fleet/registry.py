@@ -1,4 +1,4 @@
-"""What a tenant has registered, as requests name it."""
+"""What a tenant has registered and calibrated, as requests name it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 import rfc8785
 from sqlalchemy import Engine
 
+from app.calibrations.store import CalibrationStore
 from app.db.question_repository import Asked
 from app.db.registered_repository import Registered, RegisteredKind, RegisteredRepository
 from app.plans.documents import compact_json
 from app.requests.resolve import NoFiles, read_cluster, read_model
 from app.requests.validation import to_document
+from costmodels.calibration import Calibration, is_measured
 from costmodels.cluster import Cluster
 from costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from solver.graph import ModelGraph
@@ -24,11 +26,13 @@ REMEMBERED = 256
 
 
 class StoredRegistry:
-    """Reads what a request names from the database, and remembers which versions it read."""
+    """Reads what a request names from the database, and remembers which versions it read and what it follows."""
 
     def __init__(self, engine: Engine, tenant: str):
         self._engine, self._tenant = engine, tenant
+        self._calibrations = CalibrationStore(engine, tenant)
         self._read: dict[RegisteredKind, Registered] = {}
+        self._follows: set[str] = set()
 
     def model(self, name: str) -> ModelGraph:
         """The newest version of a registered model; raises ModelError when there is none."""
@@ -38,9 +42,21 @@ class StoredRegistry:
         """The newest version of a registered cluster; raises ClusterError when there is none."""
         return _cluster_of(self._newest(RegisteredKind.CLUSTER, name, ClusterError).document)
 
+    def find(self, reference: str) -> Calibration:
+        """The stored calibration of a reference; raises CalibrationNotFoundError. A bare key stands for its newest."""
+        found = self._calibrations.find(reference)
+        if not is_measured(reference):
+            self._follows.add(reference)
+        return found
+
+    def newest_calibration(self, key: str) -> Calibration | None:
+        """The newest stored calibration of a device key; None when there is none yet."""
+        self._follows.add(key)
+        return self._calibrations.newest(key)
+
     def asked(self, document: dict[str, Any]) -> Asked | None:
-        """The question that a request document is; None when it named nothing that is registered."""
-        if not self._read:
+        """The question that a request document is; None when it named nothing that changes."""
+        if not self._read and not self._follows:
             return None
         model, cluster = self._read.get(RegisteredKind.MODEL), self._read.get(RegisteredKind.CLUSTER)
         return Asked(
@@ -50,6 +66,7 @@ class StoredRegistry:
             model=model.name if model else None,
             cluster_version=cluster.version if cluster else None,
             model_version=model.version if model else None,
+            follows=tuple(sorted(self._follows)),
         )
 
     def _newest(self, kind: RegisteredKind, name: str, error: type[InvalidInputError]) -> Registered:

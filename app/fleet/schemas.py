@@ -47,7 +47,7 @@ class RegisteredPage(BaseModel):
 
 
 class QuestionItem(BaseModel):
-    """A request that names a registered model or cluster, and the plan that answers it now."""
+    """A request that names what changes (a registered model or cluster, a newest calibration), and the plan for it now."""
 
     model_config = ANSWER
 

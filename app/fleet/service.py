@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
@@ -15,18 +14,11 @@ from app.db.question_repository import QuestionFilter, QuestionRepository
 from app.db.registered_repository import Registered, RegisteredKind, RegisteredRepository
 from app.errors import DocumentError, FieldError, NoSuchError
 from app.fleet.registry import canonical_digest, registered_cluster, registered_model
-from app.replans.service import ReplanService, ReplanWish
+from app.replans.service import ReplanOptions, ReplanPolicy, ReplanService, ReplanWish
 from app.security.principal import Principal
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 ALLOWED_NAME = "letters, digits, '.', '_' and '-', at most 200, the first a letter or digit"
-
-
-class ReplanPolicy(StrEnum):
-    """What follows when a change makes plans stale: they are marked, or planned again as well."""
-
-    MARK = "mark"
-    START = "start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +33,10 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class PutOptions:
-    """Digest that the newest version must have, if any; what to do with stale plans; whom to call when they are planned."""
+    """Digest that the newest version must have, if any; and what to do with stale plans."""
 
     expected: str | None = None
-    policy: ReplanPolicy = ReplanPolicy.MARK
-    webhook: str | None = None
+    replan: ReplanOptions = field(default_factory=ReplanOptions)
 
 
 class FleetService:
@@ -60,7 +51,7 @@ class FleetService:
         Raises DocumentError, VersionChangedError, StoreError.
         """
         check_name(name)
-        self._replans.check_webhook(options.webhook)
+        self._replans.check_webhook(options.replan.webhook)
         text = registered_model(document, name) if kind is RegisteredKind.MODEL else registered_cluster(document)
         digest = canonical_digest(json.loads(text))
         about = QuestionFilter(model=name) if kind is RegisteredKind.MODEL else QuestionFilter(cluster=name)
@@ -71,8 +62,8 @@ class FleetService:
             if is_new and version.version > 1:
                 reason = f"{kind} {name} is at version {version.version}"
                 stale = QuestionRepository(self._engine, caller.tenant).mark_stale(connection, about, reason)
-                if options.policy is ReplanPolicy.START:
-                    wish = ReplanWish(about, cause=reason, version=version.version, webhook=options.webhook)
+                if options.replan.policy is ReplanPolicy.START:
+                    wish = ReplanWish(about, cause=reason, version=version.version, webhook=options.replan.webhook)
                     replan = self._replans.start(connection, caller, wish)
         return Put(version, is_new, stale, replan)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from app.calibrations.store import CalibrationStore
 from app.db.engine import writing
 from app.db.idempotency_repository import IdempotencyRepository
 from app.db.job_repository import JobRepository
@@ -58,8 +57,7 @@ class PlanService:
         Raises DocumentError on a faulty request, KeyReusedError, QueueFullError, StoreError.
         """
         registry = StoredRegistry(self._engine, caller.tenant)
-        stored = CalibrationStore(self._engine, caller.tenant)
-        request = resolve_request(document, files=NoFiles(), registry=registry, stored=stored)
+        request = resolve_request(document, files=NoFiles(), registry=registry, stored=registry)
         self._check_time_limit(request)
         key, asked = keyed_request(request), registry.asked(document)
         idempotency = _Idempotency(self._engine, caller.tenant, idempotency_key, document)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.bodies import body_of, read_json_body
@@ -23,7 +23,7 @@ from app.replans.schemas import (
     replan_document,
     replan_item,
 )
-from app.replans.service import ReplanService, ReplanWish
+from app.replans.service import ReplanOptions, ReplanPolicy, ReplanService, ReplanWish
 from app.requests.validation import read_record
 from app.security.gate import ClusterWriter, Reader
 from app.security.principal import Principal
@@ -35,6 +35,15 @@ ASKED_FOR = "asked for"
 Webhook = Annotated[
     str | None, Query(max_length=500, pattern=PRINTABLE, description="Called when the batch that this starts has finished.")
 ]
+Policy = Annotated[ReplanPolicy, Query(description="Only mark stale plans, or also start a batch that plans them again.")]
+
+
+def replan_options(replan: Policy = ReplanPolicy.MARK, webhook: Webhook = None) -> ReplanOptions:
+    """What a caller may say of the plans that a change makes stale."""
+    return ReplanOptions(replan, webhook)
+
+
+AfterChange = Annotated[ReplanOptions, Depends(replan_options)]
 
 
 @router.post(
@@ -46,11 +55,12 @@ Webhook = Annotated[
     responses=problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503),
 )
 async def start_replan(request: Request, caller: ClusterWriter) -> Response:
-    """Start a batch of everything that is stale, or of what is about one cluster or model."""
+    """Start a batch of everything that is stale, or of what is about one cluster or model or follows one calibration."""
     service: ReplanService = request.app.state.replans
     document = await read_json_body(request, max_bytes=MAX_REPLAN_BODY_BYTES)
     wanted = read_record(NewReplan, document, what="re-plan")
-    wish = ReplanWish(QuestionFilter(wanted.cluster, wanted.model), cause=ASKED_FOR, webhook=wanted.webhook)
+    about = QuestionFilter(wanted.cluster, wanted.model, calibration=wanted.calibration)
+    wish = ReplanWish(about, cause=ASKED_FOR, webhook=wanted.webhook)
     batch = await asyncio.to_thread(service.start_now, caller, wish)
     answer = await asyncio.to_thread(_document, request, caller, batch)
     return JSONResponse(answer.model_dump(mode="json"), 202, {"location": f"/v1/replans/{batch.id}"})

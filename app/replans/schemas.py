@@ -14,12 +14,13 @@ from costmodels.units import Name
 
 
 class NewReplan(BaseModel):
-    """Which stale plans are to be planned again: those about a cluster or a model, or all."""
+    """Which stale plans are to be planned again: those about a cluster or a model, or with a calibration, or all."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
     cluster: Name | None = None
     model: Name | None = None
+    calibration: Name | None = Field(None, description="Key of the device whose newest calibration the plans are made with.")
     webhook: str | None = Field(None, max_length=500, description="Called with the batch's document when it has finished.")
 
 
@@ -45,7 +46,7 @@ class ReplanDocument(BaseModel):
     id: str
     status: str = Field(description="running, finished or cancelled.")
     cluster: str | None
-    version: int | None = Field(description="Version of the cluster or model that made the plans stale.")
+    version: int | None = Field(description="Version of the cluster, model or calibration that made the plans stale.")
     cause: str
     created_at: datetime
     finished_at: datetime | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 
 from sqlalchemy import Connection, Engine
 
@@ -24,6 +25,21 @@ from app.security.principal import Principal
 from costmodels.errors import InvalidInputError
 
 BATCH_PREFIX = "replan:"
+
+
+class ReplanPolicy(StrEnum):
+    """What follows when a change makes plans stale: they are marked, or planned again as well."""
+
+    MARK = "mark"
+    START = "start"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanOptions:
+    """What to do with the plans that a change makes stale, and whom to call when they are planned."""
+
+    policy: ReplanPolicy = ReplanPolicy.MARK
+    webhook: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

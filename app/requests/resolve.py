@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from app.requests.document import (
 from app.requests.limits import check_cluster, check_request, check_values
 from app.requests.validation import read_record, to_document
 from app.requests.workloads import serving_workload
+from costmodels.calibration import Calibration, calibration_key
 from costmodels.cluster import Cluster, NodeGroup, NodeType
 from costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from costmodels.hardware import node_type
@@ -74,6 +75,10 @@ class Registry(Protocol):
         """A registered cluster; raises InvalidInputError when there is none."""
         ...
 
+    def newest_calibration(self, key: str) -> Calibration | None:
+        """The newest calibration of a device key of a registered cluster; None when there is none."""
+        ...
+
 
 class NoRegistry:
     """Where nothing is registered."""
@@ -86,6 +91,10 @@ class NoRegistry:
         """Always refuses."""
         raise ClusterError("registered clusters are known to the service only", given=name, remedy="give the cluster itself")
 
+    def newest_calibration(self, key: str) -> Calibration | None:
+        """None: there is no registered cluster."""
+        return None
+
 
 NO_REGISTRY = NoRegistry()
 
@@ -95,7 +104,7 @@ def resolve_request(
 ) -> PlanRequest:
     """The request that a parsed document describes; raises DocumentError, its faults at their dotted paths.
 
-    ``stored`` finds the calibrations that it names.
+    ``stored`` finds the calibrations that it names; a registered cluster's other devices have those that ``registry`` knows.
     """
     check_values(document)
     source = read_record(RequestDocument, document, what="request")
@@ -105,6 +114,8 @@ def resolve_request(
         cluster = _cluster(source.cluster, registry)
         check_cluster(cluster)
     calibrations = read_calibrations(source.calibrations, files, stored)
+    if source.cluster.source() == REGISTERED:
+        calibrations = _with_newest(cluster, calibrations, registry)
     cluster = with_calibrations(cluster, calibrations)
     with _faults_at("workload"):
         workload = serving_workload(source.workload, files) if isinstance(source.workload, ServingSource) else source.workload
@@ -206,6 +217,16 @@ def _cluster(source: ClusterSource, registry: Registry) -> Cluster:
     else:
         groups = [_group(group, index) for index, group in enumerate(source.groups or ())]
     return Cluster(groups=tuple(groups), oversubscription=source.oversubscription, memory_reserve=source.memory_reserve)
+
+
+def _with_newest(cluster: Cluster, given: Sequence[Calibration], registry: Registry) -> tuple[Calibration, ...]:
+    """What was given, and the newest calibration of each other device of a registered cluster, in order of key."""
+    by_key = {calibration_key(calibration.name): calibration for calibration in given}
+    for key in {calibration_key(group.node.device.calibration) for group in cluster.groups} - by_key.keys():
+        newest = registry.newest_calibration(key)
+        if newest is not None:
+            by_key[key] = newest
+    return tuple(by_key[key] for key in sorted(by_key))
 
 
 def _group(source: GroupSource, index: int) -> NodeGroup:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 
 from app.calibrations.documents import fit_calibration
 from app.calibrations.store import CalibrationStore
@@ -47,3 +49,72 @@ def test_calibrations_that_are_not_there(client: httpx.Client) -> None:
     for wrong in ("h100.json", {}, {"schema": "meshwright.calibration/1", "key": "h100_sxm"}, 7):
         answer = client.post("/v1/plans", json=training(calibrations=[wrong]))
         assert answer.status_code == 422, wrong
+
+
+def posted(client: httpx.Client, document: Any, **params: str) -> httpx.Response:
+    return client.post("/v1/calibrations", json=document, params=params)
+
+
+def test_calibrations_are_added_listed_and_given(client: httpx.Client) -> None:
+    document = dict(fitted().document)
+    first, again = posted(client, document), posted(client, document)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert (first.json()["version"], first.json()["stale"], first.json()["replan"]) == (1, 0, None)
+    second = posted(client, document | {"software": ["newer"]}).json()
+    assert (second["key"], second["version"]) == ("h100_sxm", 2)
+    page = client.get("/v1/calibrations", params={"limit": 1}).json()
+    rest = client.get("/v1/calibrations", params={"cursor": page["next_cursor"], "device": "h100_sxm"}).json()
+    assert [item["version"] for item in page["calibrations"] + rest["calibrations"]] == [2, 1]
+    assert client.get("/v1/calibrations", params={"device": "a100_sxm"}).json()["calibrations"] == []
+    whole = client.get(first.headers["location"])
+    assert whole.json()["document"] == document
+    assert client.get("/v1/calibrations/h100_sxm").json()["name"] == second["name"]
+    assert client.get("/v1/calibrations/h100_sxm@1").json() == whole.json()
+    held = client.get(first.headers["location"], headers={"if-none-match": whole.headers["etag"]})
+    assert (held.status_code, held.content) == (304, b"")
+
+
+@pytest.mark.parametrize("reference", ["none", "h100_sxm@9", "h100_sxm@sha256:00", "%00", "x" * 300])
+def test_calibrations_that_no_one_added(client: httpx.Client, reference: str) -> None:
+    answer = client.get(f"/v1/calibrations/{reference}")
+    assert (answer.status_code, answer.json()["type"]) == (404, "urn:meshwright:problem:no-such-resource")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": "other"},
+        {"key": "a/b"},
+        {"key": ""},
+        {"kernels": {}},
+        {"samples": {}},
+        {"samples": {"rows": -1, "digest": "sha256:" + "0" * 64}},
+        {"samples": {"rows": 1, "digest": "none"}},
+        {"samples": None},
+    ],
+)
+def test_documents_that_are_no_calibration(client: httpx.Client, change: dict[str, Any]) -> None:
+    answer = posted(client, {**fitted().document, **change})
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:meshwright:problem:invalid-request"), answer.text
+    assert client.get("/v1/calibrations").json()["calibrations"] == []
+
+
+def test_a_registered_cluster_is_planned_with_its_newest_calibration(client: httpx.Client) -> None:
+    client.put("/v1/clusters/prod", json={"catalog": "dgx-h100", "nodes": 1})
+    on_prod = training(cluster={"name": "prod"})
+    shipped = client.post("/v1/plans", json=on_prod).json()
+    document = dict(fitted().document)
+    added = posted(client, document).json()
+    assert added["stale"] == 1
+    (stale,) = client.get("/v1/questions", params={"calibration": "h100_sxm", "stale": True}).json()["questions"]
+    assert (stale["plan"], stale["stale_reason"]) == (shipped["digest"], "calibration h100_sxm is at version 1")
+    measured = client.post("/v1/plans", json=on_prod).json()
+    assert measured["request"]["calibrations"] == [document]
+    assert client.get("/v1/questions", params={"stale": True}).json()["questions"] == []
+    # A version that is named stays, and so does what other requests say.
+    pinned = training(cluster={"name": "prod"}, calibrations=["h100_sxm@1"])
+    assert client.post("/v1/plans", json=pinned).json()["digest"] == measured["digest"]
+    newer = posted(client, document | {"software": ["newer"]}).json()
+    assert newer["stale"] == 1
+    assert client.post("/v1/plans", json=pinned).json()["digest"] == measured["digest"]
+    assert client.post("/v1/plans", json=on_prod).json()["request"]["calibrations"][0]["software"] == ["newer"]

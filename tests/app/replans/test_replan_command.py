@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.settings import Auth, Settings
+from tests.app.calibrations.test_service import fitted
 from tests.app.command_line import Cli
 from tests.app.replans.test_rest_replans import BySize, ask, put
 from tests.app.service import running_service
@@ -26,4 +27,11 @@ def test_preview_and_batch(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "1 unchanged, 1 worse" in cli.out
         assert cli("replan", "--cluster", "prod", "--json") == 0
         assert cli.json()["items"] == []
+        client.post("/v1/calibrations", json=dict(fitted().document))
+        assert cli("replan", "--calibration", "h100_sxm", "--dry-run", "--json") == 0
+        assert cli.json()["questions"] == 2
+        assert cli("replan", "--calibration", "h100_sxm") == 0
+        assert "2 unchanged" in cli.out
+        assert cli("replan", "--model", "nonesuch") == 2
     assert cli("replan", "--cluster", "nonesuch") == 2
+    assert cli("replan", "--calibration", "nonesuch") == 2

@@ -112,6 +112,31 @@ def test_a_plan_with_a_stored_calibration_is_planned_again_with_it(settings: Set
         assert group["node"]["device"]["calibration"] == calibration.name
 
 
+def test_a_new_calibration_starts_a_batch_of_what_follows_it(sized: httpx.Client) -> None:
+    put(sized, 2)
+    ask(sized, 0, 7)
+    document = dict(fitted().document)
+    inline = {"catalog": "dgx-h100", "nodes": 2}
+    assert sized.post("/v1/calibrations", json=document, params={"replan": "mark"}).json()["replan"] is None
+    sized.post("/v1/plans", json=training(cluster=inline, calibrations=["h100_sxm"], search={"seed": 3}))
+    sized.post("/v1/plans", json=training(cluster=inline, calibrations=["h100_sxm@1"], search={"seed": 4}))
+    sized.post("/v1/plans", json=training(cluster=inline, search={"seed": 5}))
+    newer = document | {"software": ["newer"]}
+    added = sized.post("/v1/calibrations", json=newer, params={"replan": "start"}).json()
+    assert added["stale"] == 3
+    batch = finished(sized, added["replan"])
+    assert (batch["cause"], batch["version"]) == ("calibration h100_sxm is at version 2", 2)
+    assert (batch["cluster"], outcomes(batch)) == (None, {"unchanged": 3})
+    for item in sized.get(batch["items"]).json()["items"]:
+        assert sized.get(f"/v1/plans/{item['new_plan']}").json()["request"]["calibrations"] == [newer]
+        assert item["old_plan"] != item["new_plan"]
+    assert sized.get("/v1/questions", params={"stale": True}).json()["questions"] == []
+    again = sized.post("/v1/calibrations", json=newer, params={"replan": "start"})
+    assert (again.status_code, again.json()["replan"]) == (200, None)
+    asked_for = sized.post("/v1/replans", json={"calibration": "h100_sxm"})
+    assert finished(sized, asked_for.headers["location"])["plans"] == 0
+
+
 def test_plans_that_are_stored_are_not_made_again(settings: Settings) -> None:
     solver = BySize()
     with running_service(settings, solver) as client:
@@ -263,6 +288,9 @@ def test_only_allowed_hosts_are_called(settings: Settings, url: str) -> None:
     allowed = replace(settings, webhook_hosts="hooks.example", webhook_secret="s3cret")
     with running_service(allowed, None) as client:
         put(client, 2)
+        document, options = dict(fitted().document), {"replan": "start", "webhook": url}
+        assert client.post("/v1/calibrations", json=document, params=options).status_code == 422
+        assert client.get("/v1/calibrations").json()["calibrations"] == []
         refused = client.put(
             "/v1/clusters/prod", json={"catalog": "dgx-h100", "nodes": 1}, params={"replan": "start", "webhook": url}
         )
