@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy import Connection, Engine, Update, and_, func, insert, or_, select, update
 
-from app.db.dialects import in_utc
+from app.db.dialects import in_utc, now_s
 from app.db.engine import reading
 from app.db.fleet_tables import questions, replan_items, replans
 from app.db.question_repository import Question
@@ -64,7 +64,7 @@ class WaitingItem:
 
 
 RUNNING, FINISHED, CANCELLED = "running", "finished", "cancelled"
-WEBHOOK_PENDING = "pending"
+WEBHOOK_PENDING, WEBHOOK_SENDING = "pending", "sending"
 
 COLUMNS = tuple(replans.c[name] for name in Replan.__dataclass_fields__)
 _ITEM_COLUMNS = (
@@ -217,13 +217,40 @@ class ReplanRepository:
         )
 
 
-def due_webhooks(connection: Connection, *, limit: int) -> tuple[tuple[str, str], ...]:
-    """(tenant, batch) of finished batches of all tenants whose caller has not been told."""
-    query = select(replans.c.tenant, replans.c.id).where(replans.c.webhook_status == WEBHOOK_PENDING)
-    return tuple((row.tenant, row.id) for row in connection.execute(query.order_by(replans.c.row).limit(limit)))
+@dataclass(frozen=True, slots=True)
+class WebhookCall:
+    """A call that a finished batch owes its caller, as it was last seen; ``beat_s`` is None until a worker has begun it."""
+
+    tenant: str
+    replan_id: str
+    status: str
+    beat_s: float | None
 
 
-def claim_webhook(connection: Connection, tenant: str, replan_id: str, *, was: str, now: str) -> bool:
-    """Change what became of a call; False when it is not what it was: another worker deals with it."""
-    changed = owned(update(replans), replans, tenant).where(replans.c.id == replan_id, replans.c.webhook_status == was)
-    return connection.execute(changed.values(webhook_status=now)).rowcount > 0
+def due_webhooks(connection: Connection, *, silent_s: float, limit: int) -> tuple[WebhookCall, ...]:
+    """Calls of all tenants that no worker has begun, or whose worker has said nothing for so long."""
+    silent = and_(replans.c.webhook_status == WEBHOOK_SENDING, replans.c.webhook_beat_s < now_s(connection) - silent_s)
+    query = select(replans.c.tenant, replans.c.id, replans.c.webhook_status, replans.c.webhook_beat_s).where(
+        or_(replans.c.webhook_status == WEBHOOK_PENDING, silent)
+    )
+    rows = connection.execute(query.order_by(replans.c.row).limit(limit))
+    return tuple(WebhookCall(row.tenant, row.id, row.webhook_status, row.webhook_beat_s) for row in rows)
+
+
+def claim_webhook(connection: Connection, call: WebhookCall) -> WebhookCall | None:
+    """Be, or stay, the worker that makes a call: the call as it is now. None when another worker deals with it."""
+    beat = replans.c.webhook_beat_s
+    claimed = _unchanged(call).values(webhook_status=WEBHOOK_SENDING, webhook_beat_s=now_s(connection)).returning(beat)
+    row = connection.execute(claimed).one_or_none()
+    return None if row is None else replace(call, status=WEBHOOK_SENDING, beat_s=row.webhook_beat_s)
+
+
+def note_webhook(connection: Connection, call: WebhookCall, said: str) -> bool:
+    """Note what became of a call; False when another worker has taken it over."""
+    return connection.execute(_unchanged(call).values(webhook_status=said)).rowcount > 0
+
+
+def _unchanged(call: WebhookCall) -> Update:
+    as_seen = replans.c.webhook_beat_s.is_(None) if call.beat_s is None else replans.c.webhook_beat_s == call.beat_s
+    mine = owned(update(replans), replans, call.tenant).where(replans.c.id == call.replan_id)
+    return mine.where(replans.c.webhook_status == call.status, as_seen)

@@ -1,4 +1,7 @@
-"""Calling back when a batch has finished: only hosts that the operator allows, signed, tried a few times, never redirected."""
+"""Calling back when a batch has finished: only hosts that the operator allows, signed, tried a few times, never redirected.
+
+A call is made at least once: a worker that dies over one is followed by another, with the same delivery id.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,13 @@ import httpx
 from sqlalchemy import Engine
 
 from app.db.engine import reading, writing
-from app.db.replan_repository import WEBHOOK_PENDING, ReplanRepository, claim_webhook, due_webhooks
+from app.db.replan_repository import (
+    ReplanRepository,
+    WebhookCall,
+    claim_webhook,
+    due_webhooks,
+    note_webhook,
+)
 from app.errors import DocumentError, FieldError
 from app.replans.schemas import replan_document
 from app.settings import Settings
@@ -22,9 +31,14 @@ from app.settings import Settings
 log = logging.getLogger(__name__)
 
 SIGNATURE_HEADER = "meshwright-signature"
+DELIVERY_HEADER = "meshwright-delivery"
+"""The batch's id: the same for every try, so that a receiver can tell a call that it has had."""
 TIMEOUT_S = 10.0
 TRIES = 3
 PAUSE_S = 2.0
+TAKEOVER_S = 3 * TIMEOUT_S
+"""Silence after which the worker that was about to call is given up: longer than a try and the longest pause."""
+CALLS_A_LOOK = 20
 MAX_URL_LENGTH = 500
 _LOOPBACK = ("127.0.0.1", "localhost")
 
@@ -68,44 +82,65 @@ def signature(body: bytes, secret: str, moment_s: int) -> str:
 class WebhookSender:
     """Makes the calls that are due, of all tenants."""
 
-    def __init__(self, engine: Engine, settings: WebhookSettings, *, sleep: Callable[[float], None] = time.sleep):
-        self._engine, self._settings, self._sleep = engine, settings, sleep
+    def __init__(
+        self,
+        engine: Engine,
+        settings: WebhookSettings,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        takeover_s: float = TAKEOVER_S,
+    ):
+        self._engine, self._settings, self._sleep, self._takeover_s = engine, settings, sleep, takeover_s
 
     def __call__(self) -> None:
-        """Make every call that is due; another worker's are left to it. Raises StoreError."""
+        """Make every call that is due; another worker's are left to it while it is alive. Raises StoreError."""
         with reading(self._engine) as connection:
-            due = due_webhooks(connection, limit=20)
-        for tenant, replan_id in due:
-            with writing(self._engine) as connection:
-                mine = claim_webhook(connection, tenant, replan_id, was=WEBHOOK_PENDING, now="sending")
-            if mine:
-                said = self._send(tenant, replan_id)
-                with writing(self._engine) as connection:
-                    claim_webhook(connection, tenant, replan_id, was="sending", now=said)
+            due = due_webhooks(connection, silent_s=self._takeover_s, limit=CALLS_A_LOOK)
+        for call in due:
+            mine = self._claim(call)
+            if mine is not None:
+                self._make(mine)
 
-    def _send(self, tenant: str, replan_id: str) -> str:
-        """What became of the call."""
-        batches = ReplanRepository(self._engine, tenant)
-        batch = batches.find(replan_id)
+    def _claim(self, call: WebhookCall) -> WebhookCall | None:
+        with writing(self._engine) as connection:
+            return claim_webhook(connection, call)
+
+    def _make(self, call: WebhookCall) -> None:
+        batches = ReplanRepository(self._engine, call.tenant)
+        batch = batches.find(call.replan_id)
         assert batch is not None and batch.webhook is not None, "a batch that was due a moment ago"
-        try:
-            check_url(batch.webhook, self._settings)
-        except DocumentError as error:
-            return f"refused: {error}"
-        body = replan_document(batch, batches.counts(replan_id)).model_dump_json().encode()
+        body = replan_document(batch, batches.counts(call.replan_id)).model_dump_json().encode()
         said = ""
         for attempt in range(TRIES):
             if attempt:
                 self._sleep(PAUSE_S * attempt)
-            headers = {"content-type": "application/json"}
-            headers[SIGNATURE_HEADER] = signature(body, self._settings.secret, int(time.time()))
-            try:
-                answer = httpx.post(batch.webhook, content=body, headers=headers, timeout=TIMEOUT_S, follow_redirects=False)
-            except httpx.HTTPError as error:
-                said = f"failed: {type(error).__name__}"
-                continue
-            if answer.is_success:
-                return f"delivered: {answer.status_code}"
-            said = f"failed: {answer.status_code}"
-        log.warning("webhook not delivered", extra={"replan": replan_id, "said": said})
-        return said
+                still_mine = self._claim(call)
+                if still_mine is None:
+                    return
+                call = still_mine
+            said, is_over = self._try(batch.webhook, body, delivery=call.replan_id)
+            if is_over:
+                break
+        else:
+            log.warning("webhook not delivered", extra={"replan": call.replan_id, "said": said})
+        with writing(self._engine) as connection:
+            note_webhook(connection, call, said)
+
+    def _try(self, url: str, body: bytes, *, delivery: str) -> tuple[str, bool]:
+        """What became of one try, in words; and whether another one is of no use."""
+        try:
+            check_url(url, self._settings)
+        except DocumentError as error:
+            return f"refused: {error}", True
+        headers = {
+            "content-type": "application/json",
+            DELIVERY_HEADER: delivery,
+            SIGNATURE_HEADER: signature(body, self._settings.secret, int(time.time())),
+        }
+        try:
+            # What the answer says beyond its status is not read.
+            with httpx.stream("POST", url, content=body, headers=headers, timeout=TIMEOUT_S, follow_redirects=False) as answer:
+                verdict = "delivered" if answer.is_success else "failed"
+                return f"{verdict}: {answer.status_code}", answer.is_success
+        except httpx.HTTPError as error:
+            return f"failed: {type(error).__name__}", False

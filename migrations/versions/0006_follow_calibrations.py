@@ -30,6 +30,8 @@ def upgrade() -> None:
     )
     op.create_index("ix_question_calibrations_tenant_key", "question_calibrations", ["tenant", "key"])
     op.add_column("replans", sa.Column("webhook_beat_s", sa.Float(53), nullable=True))
+    # Whoever was sending these is long gone.
+    op.execute("UPDATE replans SET webhook_beat_s = 0 WHERE webhook_status = 'sending'")
     op.add_column("jobs", sa.Column("best", sa.Text, nullable=True))
     op.execute(
         "INSERT INTO question_calibrations (tenant, question, key) "

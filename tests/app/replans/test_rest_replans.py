@@ -6,6 +6,8 @@ import hashlib
 import hmac
 import http.server
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -219,10 +221,11 @@ def test_unknown_batches(sized: httpx.Client) -> None:
 
 @dataclass
 class Receiver:
-    """An HTTP server that notes what it is sent, and answers with the next of its statuses."""
+    """An HTTP server that notes what it is sent, and answers with the next of its statuses; 0 is no answer for a long time."""
 
     statuses: list[int]
     received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    forget: threading.Event = field(default_factory=threading.Event)
 
     def serve(self) -> http.server.HTTPServer:
         receiver = self
@@ -231,14 +234,18 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 receiver.received.append(({name.lower(): value for name, value in self.headers.items()}, body))
-                self.send_response(receiver.statuses.pop(0))
+                status = receiver.statuses.pop(0)
+                if not status:
+                    receiver.forget.wait(60)
+                    return
+                self.send_response(status)
                 self.send_header("location", "http://127.0.0.1:1/")
                 self.end_headers()
 
             def log_message(self, *args: object) -> None:
                 pass
 
-        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return server
 
@@ -269,6 +276,38 @@ def test_a_finished_batch_calls_back_signed(settings: Settings, statuses: list[i
     assert json.loads(body)["outcomes"]["worse"] == 1
     moment, mac = (part.partition("=")[2] for part in headers["meshwright-signature"].split(","))
     assert mac == hmac.new(b"s3cret", f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
+
+
+def test_a_call_of_a_worker_that_was_killed_is_made_by_another(settings: Settings) -> None:
+    allowed = replace(settings, webhook_hosts="127.0.0.1", webhook_secret="s3cret")
+    receiver = Receiver([0, 200])
+    server = receiver.serve()
+    with running_service(allowed, BySize()) as client:
+        put(client, 2)
+        ask(client, 0)
+        address = put(client, 1, replan="start", webhook=f"http://127.0.0.1:{server.server_port}/done")["replan"]
+        finished(client, address)
+        script = f"""
+from app.db.engine import open_engine
+from app.replans.webhook import WebhookSender, WebhookSettings
+WebhookSender(open_engine({settings.database_url!r}), WebhookSettings(frozenset({{"127.0.0.1"}}), "s3cret"))()
+"""
+        worker = subprocess.Popen([sys.executable, "-c", script])
+        wait_until(lambda: len(receiver.received) == 1)
+        worker.kill()
+        worker.wait()
+        assert client.get(address).json()["webhook_status"] == "sending"
+        engine = open_engine(settings.database_url)
+        WebhookSender(engine, webhook_settings(allowed))()
+        assert len(receiver.received) == 1, "a call that was begun a moment ago is left to its worker"
+        WebhookSender(engine, webhook_settings(allowed), takeover_s=0.0)()
+        engine.dispose()
+        assert client.get(address).json()["webhook_status"] == "delivered: 200"
+    receiver.forget.set()
+    server.shutdown()
+    server.server_close()
+    first, second = (headers["meshwright-delivery"] for headers, _ in receiver.received)
+    assert first == second == address.rpartition("/")[2]
 
 
 @pytest.mark.parametrize(
