@@ -35,7 +35,7 @@ from solver.training.pipelining import PLAIN, pass_shares, waiting
 from solver.training.space import Candidate, padded_dims
 from solver.training.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
-from solver.training.tied import agreements, restricted, tied_uses, unrestricted
+from solver.training.tied import agreements, node_index, restricted, tied_uses, unrestricted
 
 _COMMUNICATION = [Criterion.TP_COMM_S, Criterion.CP_COMM_S, Criterion.EP_COMM_S]
 
@@ -223,7 +223,9 @@ class TrainingCosts:
         optimizer_s = np.where(
             owned > 0, memory_bound_s(setting.device, owned * traffic) / setting.device.sustained.memory, 0.0
         )
-        weights, gradients, optimizer = self._state_bytes(candidate, setting, shared)
+        weights, gradients, optimizer = self._state_bytes(
+            candidate, setting, shared, self._tied_copies(candidate, setting, sharding)
+        )
         time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
         overhead = framework_overhead_bytes(communicators=_communicators(candidate))
         layer = self.layer_block
@@ -257,11 +259,10 @@ class TrainingCosts:
         )
 
     def _state_bytes(
-        self, candidate: Candidate, setting: BlockSetting, shared: Sequence[SharedParameters]
+        self, candidate: Candidate, setting: BlockSetting, shared: Sequence[SharedParameters], copies: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Bytes of weights, gradients and optimizer state on a device, by distinct block."""
         workload, held = self.workload, []
-        copies = self._tied_copies(candidate, setting)
         for share in shared:
             each = state_bytes_per_parameter(
                 precision=workload.precision,
@@ -316,15 +317,17 @@ class TrainingCosts:
             self._memory[setting] = (inputs, working)
         return self._memory[setting]
 
-    def _tied_copies(self, candidate: Candidate, setting: BlockSetting) -> FloatArray:
+    def _tied_copies(self, candidate: Candidate, setting: BlockSetting, sharding: Sharding) -> FloatArray:
         """Parameters that a block stores only because the stage that owns them is another one (tied embeddings)."""
         copies = np.zeros(len(self.block_names))
-        if candidate.mesh.pp > 1:
-            sizes = dict(self.model.dims)
-            for dim in setting.padded & set(sizes):
-                sizes[dim] = -(-sizes[dim] // setting.tp) * setting.tp
-            for block, _, weight in self.model.tied_weights():
-                copies[self.block_names.index(block)] += weight.elements(sizes) / setting.tp
+        if candidate.mesh.pp == 1:
+            return copies
+        for block, operator, weight in self.model.tied_weights():
+            place, built = self.block_names.index(block), self.problem(block, setting)
+            assert built is not None, "shardings() offers no choice where there is no problem"
+            node = node_index(self.model, block, operator)
+            strategy = built.strategies[node][sharding[place][node]]
+            copies[place] += weight.elements(strategy.local_sizes(self.model.dims, setting.tp))
         return copies
 
     def _boundary_s(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> float:

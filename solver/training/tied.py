@@ -33,12 +33,12 @@ def tied_uses(model: ModelGraph) -> tuple[tuple[TiedUse, ...], ...]:
     for block, operator, weight in model.tied_weights():
         assert weight.tied_to is not None, "tied_weights() lists tied weights"
         if block in used:
-            groups.setdefault(weight.tied_to, []).append(TiedUse(block, _index(model, block, operator), weight.dims))
+            groups.setdefault(weight.tied_to, []).append(TiedUse(block, node_index(model, block, operator), weight.dims))
     found = []
     for name, uses in groups.items():
         block, operator, own = name.split("/")
         dims = next(w.dims for w in model.block(block).operator(operator).weights if w.name == own)
-        owner = [TiedUse(block, _index(model, block, operator), dims)] if block in used else []
+        owner = [TiedUse(block, node_index(model, block, operator), dims)] if block in used else []
         found.append((*owner, *uses))
     return tuple(found)
 
@@ -86,5 +86,6 @@ def _by_split(use: TiedUse, options: Sequence[Strategy]) -> dict[str | None, tup
     return found
 
 
-def _index(model: ModelGraph, block: str, operator: str) -> int:
+def node_index(model: ModelGraph, block: str, operator: str) -> int:
+    """Place of an operator in its block."""
     return next(i for i, candidate in enumerate(model.block(block).operators) if candidate.name == operator)

@@ -17,6 +17,8 @@ from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Axes, Plan, Status
 from solver.request import Launcher, Objective, PlanRequest, Recompute, Search, Slo, Space, TrainingWorkload
 from solver.training import plan_training, predict_training
+from solver.training.costs import TrainingCosts
+from solver.training.space import families
 from solver.verify import Rule, check
 from tests.solver.training.instances import random_request
 
@@ -242,3 +244,32 @@ def test_tied_weights_are_split_alike_in_the_free_space(tp: int) -> None:
     named = {(s.block, s.operator): s.strategy for s in plan.shardings}
     splits = [s if s in ("vocab", "hidden") else None for s in (named["embedding", "embed"], named["head", "lm_head"])]
     assert splits[0] == splits[1]
+
+
+def test_a_stage_with_a_tied_head_stores_what_its_strategy_leaves_of_the_embedding() -> None:
+    request = PlanRequest(
+        model("gpt2-xl"),
+        Cluster((NodeGroup("pool", node_type("dgx-h100"), 1),)),
+        TrainingWorkload("training", global_batch=64, seq_len=1024),
+        search=Search(
+            space=Space.FREE, tp=(2,), pp=(2,), cp=(1,), microbatch=(1,), zero_stages=(0,), recompute=(Recompute.NONE,)
+        ),
+    )
+    costs = TrainingCosts(request)
+    candidate = next(next(families(request)).candidates())
+    kinds = costs.stage_kinds(candidate)
+    head = request.model.block("head").operator("lm_head")
+    node = next(i for i, operator in enumerate(request.model.block("head").operators) if operator is head)
+    setting = costs.settings(candidate, kinds[0])[0]
+    built = costs.problem("head", setting)
+    assert built is not None
+    stored = {}
+    for sharding in costs.shardings(candidate, kinds):
+        table = costs.table(candidate, kinds[-1], sharding)
+        strategy = built.strategies[node][sharding[costs.block_names.index("head")][node]]
+        stored[strategy.dim] = table.parts.weights_bytes[-1]
+    whole_bytes = request.model.dims["vocab"] * request.model.dims["hidden"] * 2
+    assert {dim: share for dim, share in stored.items() if dim in (None, "hidden")} == {
+        None: pytest.approx(whole_bytes, rel=1e-3),
+        "hidden": pytest.approx(whole_bytes / 2, rel=1e-3),
+    }
