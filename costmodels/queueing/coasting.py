@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+import math
 
-from costmodels.queueing.engine_state import NOBODY, FloatArray, IntArray, RecordArray
+import numpy as np
+
+from costmodels.queueing.engine_state import NOBODY, FloatArray, IntArray, RecordArray, Stages, compiled
 from costmodels.queueing.step_forming import (
     ADMIT_UNTIL_FULL,
     EVICTED,
@@ -19,7 +20,7 @@ from costmodels.queueing.step_forming import (
 )
 
 
-@njit()
+@compiled
 def coast(
     tables: Tables,
     limits: Limits,
@@ -28,47 +29,100 @@ def coast(
     ends: IntArray,
     counters: IntArray,
     evicted: IntArray,
+    stages: Stages,
     now: float,
-    stage_free: FloatArray,
-    busy: FloatArray,
 ) -> int:
-    """Run decode rounds in one go while nothing else can happen: no prompt is under way, nobody can be admitted, and
-    nobody finishes. Only a shortcut: rounds formed one by one take the same time.
+    """Run decode rounds of a single stage in one go while nothing else can happen: no prompt is under way, nobody can be
+    admitted, and nobody finishes. Only a shortcut: rounds formed one by one take the same time.
 
-    Returns the rounds run; they end at stage_free[0].
+    Returns the rounds run; they end when the stage is free.
     """
     decoding = slots[0].decoding
     if decoding == 0 or slots[0].queue_length > 0:
         return 0
-    upcoming_s = _next_admission(limits, requests, slots, counters, evicted)
-    columns = ends.shape[1]
-    column = slots[0].rounds % columns
-    kv_sum, start_s, rounds = slots[0].kv_sum, now, 0
-    grid, attention_s = tables.kv_grid, tables.decode_s[0, decoding]
+    upcoming_s = next_admission(limits, requests, slots, counters, evicted)
+    if upcoming_s <= now:
+        return 0
+    most = _rounds_before_an_end(ends, slots[0].rounds)
+    if limits.admission == ADMIT_UNTIL_FULL:
+        most = min(most, (limits.kv_tokens - counters[KV_USED]) // decoding)
     fixed_s = tables.tokens_s[0, decoding] + tables.logits_s[0, decoding]
-    while upcoming_s > now:
-        column = column + 1 if column + 1 < columns else 0
-        full = limits.admission == ADMIT_UNTIL_FULL and counters[KV_USED] + (rounds + 1) * decoding > limits.kv_tokens
-        if full or ends[0, column] != NOBODY:
-            break
-        kv_sum += decoding
-        j, fraction = grid_cell(grid, kv_sum / decoding)
-        now += fixed_s + attention_s[j] * (1.0 - fraction) + attention_s[j + 1] * fraction
-        rounds += 1
+    rounds, end_s = _rounds_until(
+        tables.kv_grid, tables.decode_s[0, decoding], fixed_s, slots[0].kv_sum / decoding, most, upcoming_s - now
+    )
     if rounds > 0:
-        slots[0].kv_sum = kv_sum
+        slots[0].kv_sum += rounds * decoding
         slots[0].rounds += rounds
         if limits.admission == ADMIT_UNTIL_FULL:
             counters[KV_USED] += rounds * decoding
-        stage_free[0] = now
-        busy[0] += now - start_s
+        stages.free_s[0] = now + end_s
+        stages.busy_s[0] += end_s
+    return rounds  # type: ignore[no-any-return]
+
+
+@compiled
+def _rounds_before_an_end(ends: IntArray, rounds: int) -> int:
+    """Rounds that a slot can do until one in which somebody gets the last token; that one is not counted."""
+    columns = ends.shape[1]
+    column, free = rounds % columns, 0
+    while free < columns:
+        column = column + 1 if column + 1 < columns else 0
+        if ends[0, column] != NOBODY:
+            break
+        free += 1
+    return free
+
+
+@compiled
+def _rounds_until(grid: FloatArray, attention_s: FloatArray, fixed_s: float, kv_tokens: float, most: int, until_s: float):  # type: ignore[no-untyped-def]
+    """Rounds, at most ``most``, of sequences that hold kv_tokens tokens each on average and one more in each round, up to the
+    first that ends at ``until_s`` or later; and when it ends.
+
+    Within a cell of the grid rounds take linearly more time, so their sum is quadratic in their number.
+    """
+    rounds, spent_s, last = 0, 0.0, len(grid) - 1
+    while rounds < most and spent_s < until_s:
+        first = kv_tokens + rounds + 1
+        j, fraction = grid_cell(grid, first)
+        first_s = fixed_s + attention_s[j] * (1.0 - fraction) + attention_s[j + 1] * fraction
+        more, slope_s = most - rounds, 0.0
+        if first < grid[0]:
+            more = min(more, int(grid[0] - first) + 1)
+        elif first < grid[last]:
+            slope_s = (attention_s[j + 1] - attention_s[j]) / (grid[j + 1] - grid[j])
+            more = min(more, int(grid[j + 1] - first) + 1)
+        left_s = until_s - spent_s
+        if _sum_s(first_s, slope_s, more) >= left_s:
+            more = _least_with_sum(first_s, slope_s, more, left_s)
+        spent_s += _sum_s(first_s, slope_s, more)
+        rounds += more
+    return rounds, spent_s
+
+
+@compiled
+def _sum_s(first_s: float, slope_s: float, rounds: int) -> float:
+    return rounds * (first_s + slope_s * (rounds - 1) / 2.0)
+
+
+@compiled
+def _least_with_sum(first_s: float, slope_s: float, most: int, wanted_s: float) -> int:
+    """The fewest rounds, at most ``most``, which take wanted_s or more: the root of the sum, put right where it is rounded."""
+    middle_s = first_s - slope_s / 2.0
+    root = middle_s + math.sqrt(max(0.0, middle_s * middle_s + 2.0 * slope_s * wanted_s))
+    rounds = most
+    if root > 0.0:
+        rounds = min(most, max(1, math.ceil(min(float(most), 2.0 * wanted_s / root))))
+    while rounds > 1 and _sum_s(first_s, slope_s, rounds - 1) >= wanted_s:
+        rounds -= 1
+    while rounds < most and _sum_s(first_s, slope_s, rounds) < wanted_s:
+        rounds += 1
     return rounds
 
 
-@njit()
-def _next_admission(limits: Limits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray) -> float:
+@compiled
+def next_admission(limits: Limits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray) -> float:
     """When the next request could be admitted if nobody finishes before: its arrival, or never where it finds no room."""
-    if slots[0].running >= limits.sequences:
+    if not _has_place(slots, limits.sequences):
         return np.inf
     if counters[EVICTED] > 0:
         request = evicted[counters[EVICTED] - 1]
@@ -81,3 +135,11 @@ def _next_admission(limits: Limits, requests: RecordArray, slots: RecordArray, c
     if counters[KV_USED] + tokens_at_admission(limits, requests, request) > limits.kv_tokens:
         return np.inf
     return arrival_s
+
+
+@compiled
+def _has_place(slots: RecordArray, sequences: int) -> bool:
+    fewest = slots[0].running
+    for slot in range(1, len(slots)):
+        fewest = min(fewest, slots[slot].running)
+    return fewest < sequences  # type: ignore[no-any-return]

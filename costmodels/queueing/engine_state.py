@@ -5,7 +5,8 @@ Structured arrays, one record a request and one a slot: compiled code passes few
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,14 @@ RecordArray = npt.NDArray[np.void]
 
 WAITING, PREFILLING, DECODING, DONE = 0, 1, 2, 3
 NOBODY = -1
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def compiled(function: _Function) -> _Function:
+    """Compile a function that only works on arrays it is given, without counting references to them: most of its time."""
+    return njit(_nrt=False)(function)  # type: ignore[call-overload, no-any-return]
+
 
 REQUEST = np.dtype(
     [
@@ -66,6 +75,15 @@ class Lists(NamedTuple):
     ends: IntArray
 
 
+class Stages(NamedTuple):
+    """Pipeline stages: when each is free; by kind of stage how long it has worked, and room for what a step takes."""
+
+    free_s: FloatArray
+    busy_s: FloatArray
+    attention_s: FloatArray
+    step_s: FloatArray
+
+
 def new_requests(arrival_s: FloatArray, prompt: IntArray, output: IntArray, cached: IntArray | None) -> RecordArray:
     """Requests that nobody has looked at yet; of each prompt at least the last token is computed (vLLM)."""
     requests = np.zeros(len(prompt), dtype=REQUEST)
@@ -87,6 +105,11 @@ def new_slots(slots: int) -> RecordArray:
     return records
 
 
+def new_stages(stages: int, kinds: int) -> Stages:
+    """Stages that have not worked yet."""
+    return Stages(np.zeros(stages), np.zeros(kinds), np.zeros(kinds), np.zeros(kinds))
+
+
 def new_lists(slots: int, *, sequences: int, max_output: int) -> Lists:
     """Empty lists of slots for up to ``sequences`` requests each."""
     return Lists(
@@ -96,7 +119,7 @@ def new_lists(slots: int, *, sequences: int, max_output: int) -> Lists:
     )
 
 
-@njit()
+@compiled
 def admit(requests: RecordArray, slots: RecordArray, queue: IntArray, slot: int, request: int) -> None:
     """Put a waiting request at the end of a slot's prompt queue."""
     requests[request].phase = PREFILLING
@@ -112,7 +135,7 @@ def admit(requests: RecordArray, slots: RecordArray, queue: IntArray, slot: int,
     slots[slot].queue_length += 1
 
 
-@njit()
+@compiled
 def start_decoding(requests: RecordArray, slots: RecordArray, ends: IntArray, slot: int, request: int, remaining: int) -> None:
     """Let a request whose prompt is in the cache get ``remaining`` more tokens, one a round."""
     last_round = slots[slot].rounds + remaining
@@ -129,7 +152,7 @@ def start_decoding(requests: RecordArray, slots: RecordArray, ends: IntArray, sl
     slots[slot].kv_sum += requests[request].to_prefill
 
 
-@njit()
+@compiled
 def leave(requests: RecordArray, slots: RecordArray, ends: IntArray, slot: int, request: int) -> None:
     """Take a running request out of its slot, finished or evicted; the prompt queue is the caller's."""
     older, newer = requests[request].older, requests[request].newer
@@ -146,14 +169,14 @@ def leave(requests: RecordArray, slots: RecordArray, ends: IntArray, slot: int, 
         slots[slot].kv_sum -= tokens_in_cache(requests, slots, slot, request)
 
 
-@njit()
+@compiled
 def tokens_in_cache(requests: RecordArray, slots: RecordArray, slot: int, request: int) -> int:
     """Tokens of a decoding request in the cache: all but the newest token."""
     remaining = requests[request].finish_round - slots[slot].rounds
     return requests[request].prompt + requests[request].output - 1 - remaining  # type: ignore[no-any-return]
 
 
-@njit()
+@compiled
 def _forget_end(requests: RecordArray, ends: IntArray, slot: int, request: int) -> None:
     before, after = requests[request].before, requests[request].after
     if after != NOBODY:
@@ -162,3 +185,24 @@ def _forget_end(requests: RecordArray, ends: IntArray, slot: int, request: int) 
         requests[before].after = after
     else:
         ends[slot, requests[request].finish_round % ends.shape[1]] = after
+
+
+@compiled
+def busiest(stages: Stages) -> float:
+    """How long the busiest stage has worked."""
+    most = 0.0
+    for kind in range(len(stages.busy_s)):
+        most = max(most, stages.busy_s[kind])
+    return most
+
+
+@compiled
+def pass_stages(stages: Stages, kinds: IntArray, now: float) -> float:
+    """Let a step pass every stage as soon as it is free, each for the time of its kind; returns when it leaves the last."""
+    for kind in range(len(stages.step_s)):
+        stages.busy_s[kind] += stages.step_s[kind]
+    end = now
+    for stage in range(len(kinds)):
+        end = max(end, stages.free_s[stage]) + stages.step_s[kinds[stage]]
+        stages.free_s[stage] = end
+    return end

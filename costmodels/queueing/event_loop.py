@@ -8,23 +8,29 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from costmodels.queueing import coasting, engine_state, step_forming
+from costmodels.queueing import coasting, engine_state, pipeline_coasting, promises, step_forming
 from costmodels.queueing.coasting import coast
 from costmodels.queueing.engine_state import (
     DECODING,
     DONE,
     NOBODY,
-    FloatArray,
     IntArray,
     Lists,
     RecordArray,
+    Stages,
+    busiest,
+    compiled,
     leave,
+    pass_stages,
     start_decoding,
     tokens_in_cache,
 )
+from costmodels.queueing.pipeline_coasting import coast_round
+from costmodels.queueing.promises import Promise, count_late_starts, is_missed, is_sure_to_miss
 from costmodels.queueing.step_forming import (
     ADMIT_RESERVED,
     ADMIT_UNTIL_FULL,
+    ARRIVED,
     COMPLETED,
     COUNTERS,
     EVICTED,
@@ -32,23 +38,26 @@ from costmodels.queueing.step_forming import (
     KNOWN,
     KV_USED,
     MISSED_TPOT,
-    MISSED_TTFT,
     NEXT_NEW,
     PEAK,
     PREFILL_ONLY,
     RUNNING,
     Limits,
-    Promise,
     Tables,
     decode_attention_s,
     evict_until_round_fits,
     take_prompts,
 )
 
+_EVENTS_BETWEEN_LOOKS = 16
+"""Least number of events between two looks at what running requests are sure to miss."""
+
+_PARTS = (coasting, engine_state, pipeline_coasting, promises, step_forming)
+
 
 def _source_digest() -> str:
     """Digest of every file whose code ends up in the compiled simulation."""
-    files = sorted(Path(module.__file__) for module in (coasting, engine_state, step_forming) if module.__file__)
+    files = sorted(Path(module.__file__) for module in _PARTS if module.__file__)
     return sha256(b"".join(file.read_bytes() for file in (*files, Path(__file__)))).hexdigest()
 
 
@@ -60,15 +69,18 @@ def _compiled(sources: str):  # type: ignore[no-untyped-def]
     """
 
     @njit(cache=True)
-    def run(tables, limits, promise, requests, slots, lists, known):  # type: ignore[no-untyped-def]
+    def run(tables, limits, promise, requests, slots, lists, stages, known):  # type: ignore[no-untyped-def]
         if len(sources) == 0:
             raise ValueError("the digest is part of the key")
-        return _run(tables, limits, promise, requests, slots, lists, known)
+        counters = np.zeros(COUNTERS, dtype=np.int64)
+        counters[KNOWN] = known
+        evicted = np.zeros(len(requests), dtype=np.int64)
+        return _run(tables, limits, promise, requests, slots, lists, stages, counters, evicted)
 
     return run
 
 
-@njit()
+@compiled
 def _run(  # type: ignore[no-untyped-def]
     tables: Tables,
     limits: Limits,
@@ -76,52 +88,59 @@ def _run(  # type: ignore[no-untyped-def]
     requests: RecordArray,
     slots: RecordArray,
     lists: Lists,
-    known: int,
+    stages: Stages,
+    counters: IntArray,
+    evicted: IntArray,
 ):
     """Run until every counted request is answered, or a target is sure to be missed.
 
-    ``known`` requests have an arrival time; the others arrive each when another one completes. Returns (missed, duration,
+    The first requests have an arrival time; the others arrive each when another one completes. Returns (missed, duration,
     busy time of the busiest stage, waiting requests integrated over time, peak of running requests, steps, evictions).
     """
-    stages = tables.tokens_s.shape[0]
-    stage_free, busy, attention = np.zeros(stages), np.zeros(stages), np.zeros(stages)
-    counters = np.zeros(COUNTERS, dtype=np.int64)
-    counters[KNOWN] = known
-    evicted = np.zeros(len(requests), dtype=np.int64)
-    now, waiting_s, steps, turn, missed = 0.0, 0.0, 0, 0, False
+    now, waiting_s, steps, turn, missed, unseen = 0.0, 0.0, 0, 0, False, 0
     while True:
-        for slot in range(stages):
+        for slot in range(len(slots)):
             if slots[slot].in_flight == 1 and slots[slot].ready_s <= now:
                 _finish_step(requests, slots, lists.finishing, lists.ends, slot, counters, limits, promise)
-        if counters[MISSED_TTFT] > promise.may_miss_ttft or counters[MISSED_TPOT] > promise.may_miss_tpot:
+        count_late_starts(requests, counters, promise, now)
+        # A look at every running request costs as much as so many events.
+        unseen += 1
+        if unseen > counters[RUNNING] + _EVENTS_BETWEEN_LOOKS and not np.isinf(promise.tpot_s):
+            missed, unseen = is_sure_to_miss(requests, slots, counters, promise, now), 0
+        if missed or is_missed(counters, promise):
             missed = True
             break
         if counters[COMPLETED] == promise.end - promise.first:
             break
-        if stage_free[0] <= now:
-            if stages == 1:
-                coasted = coast(tables, limits, requests, slots, lists.ends, counters, evicted, now, stage_free, busy)
-                if coasted > 0:
-                    waiting_s += _waiting_time_until(requests, counters, now, stage_free[0])
-                    steps += coasted
-                    now = stage_free[0]
-            slot = _start_any_step(
-                tables, limits, requests, slots, lists, counters, evicted, attention, now, stage_free, busy, turn
-            )
-            if slot != NOBODY:
-                steps += 1
-                turn = (slot + 1) % stages
-                continue
-        following = _next_event(requests, slots, counters, stage_free[0], now)
+        if stages.free_s[0] <= now:
+            coasted, until = 0, now
+            if len(slots) == 1:
+                coasted = coast(tables, limits, requests, slots, lists.ends, counters, evicted, stages, now)
+                until = stages.free_s[0] if coasted > 0 else now
+            else:
+                until, coasted, turn = coast_round(
+                    tables, limits, requests, slots, lists.ends, counters, evicted, stages, now, turn
+                )
+            steps += coasted
+            if until > now:
+                waiting_s += _waiting_time_until(requests, counters, now, until)
+                now = until
+            if stages.free_s[0] <= now:
+                slot = _start_any_step(tables, limits, requests, slots, lists, counters, evicted, stages, now, turn)
+                if slot != NOBODY:
+                    steps += 1
+                    turn = (slot + 1) % len(slots)
+                    continue
+        following = _next_event(requests, slots, counters, stages.free_s[0], now)
         if np.isinf(following):
             now = following
             break
         waiting_s += _waiting_time_until(requests, counters, now, following)
         now = following
-    return missed, now, busy.max(), waiting_s, counters[PEAK], steps, counters[EVICTIONS]
+    return missed, now, busiest(stages), waiting_s, counters[PEAK], steps, counters[EVICTIONS]
 
 
-@njit()
+@compiled
 def _waiting_time_until(requests: RecordArray, counters: IntArray, now: float, until: float) -> float:
     """Number of waiting requests, integrated from now to a later time in which nobody is admitted."""
     waiting = counters[EVICTED] + _arrived(requests, counters, now)
@@ -133,7 +152,7 @@ def _waiting_time_until(requests: RecordArray, counters: IntArray, now: float, u
     return total  # type: ignore[no-any-return]
 
 
-@njit()
+@compiled
 def _next_event(requests: RecordArray, slots: RecordArray, counters: IntArray, first_stage_free: float, now: float) -> float:
     """When the next step ends, or a step could start: the first stage is free and a slot idle, or a request arrives."""
     following = np.inf
@@ -153,21 +172,15 @@ def _next_event(requests: RecordArray, slots: RecordArray, counters: IntArray, f
     return following
 
 
-@njit()
+@compiled
 def _arrived(requests: RecordArray, counters: IntArray, now: float) -> int:
-    """Requests that have arrived and were never admitted."""
-    first, end = counters[NEXT_NEW], counters[KNOWN]
-    low, high = first, end
-    while low < high:
-        middle = (low + high) // 2
-        if requests[middle].arrival_s <= now:
-            low = middle + 1
-        else:
-            high = middle
-    return low - first  # type: ignore[no-any-return]
+    """Requests that have arrived and were never admitted; asked for times that never go back."""
+    while counters[ARRIVED] < counters[KNOWN] and requests[counters[ARRIVED]].arrival_s <= now:
+        counters[ARRIVED] += 1
+    return counters[ARRIVED] - counters[NEXT_NEW]  # type: ignore[no-any-return]
 
 
-@njit()
+@compiled
 def _start_any_step(
     tables: Tables,
     limits: Limits,
@@ -176,10 +189,8 @@ def _start_any_step(
     lists: Lists,
     counters: IntArray,
     evicted: IntArray,
-    attention: FloatArray,
+    stages: Stages,
     now: float,
-    stage_free: FloatArray,
-    busy: FloatArray,
     turn: int,
 ) -> int:
     """Form a step for the first idle slot, from ``turn`` on, that has something to do, and send it through the pipeline;
@@ -191,10 +202,13 @@ def _start_any_step(
         if limits.admission == ADMIT_UNTIL_FULL:
             evict_until_round_fits(limits, requests, slots, lists.ends, slot, counters, evicted)
         slots[slot].n_finishing = 0
-        attention[:] = 0.0
+        for kind in range(len(stages.attention_s)):
+            stages.attention_s[kind] = 0.0
         decoding = slots[slot].decoding
         room = limits.step_tokens - (0 if limits.scheduling == PREFILL_ONLY else decoding)
-        prompt_tokens = take_prompts(tables, limits, requests, slots, lists, slot, counters, evicted, attention, now, room)
+        prompt_tokens = take_prompts(
+            tables, limits, requests, slots, lists, slot, counters, evicted, stages.attention_s, now, room
+        )
         if limits.scheduling == PREFILL_ONLY and prompt_tokens > 0:
             decoding = 0
         if prompt_tokens + decoding > 0:
@@ -204,42 +218,29 @@ def _start_any_step(
                     counters[KV_USED] += decoding
             slots[slot].decodes = 1 if decoding > 0 else 0
             slots[slot].in_flight = 1
-            slots[slot].ready_s = _through_pipeline(
-                tables, slots, slot, decoding, prompt_tokens, attention, now, stage_free, busy
-            )
-            slots[slot].busy_s = busy.max()
+            slots[slot].ready_s = _through_pipeline(tables, slots, stages, slot, decoding, prompt_tokens, now)
+            slots[slot].busy_s = busiest(stages)
             return slot
     return NOBODY
 
 
-@njit()
+@compiled
 def _through_pipeline(
-    tables: Tables,
-    slots: RecordArray,
-    slot: int,
-    decoding: int,
-    prompt_tokens: int,
-    attention: FloatArray,
-    now: float,
-    stage_free: FloatArray,
-    busy: FloatArray,
+    tables: Tables, slots: RecordArray, stages: Stages, slot: int, decoding: int, prompt_tokens: int, now: float
 ) -> float:
-    """Let the step pass every stage as soon as it is free; returns when it leaves the last."""
-    end = now
+    """Send the slot's step through the pipeline; returns when it leaves the last stage."""
     logits = decoding + slots[slot].n_finishing
-    for stage in range(len(stage_free)):
-        work = tables.tokens_s[stage, prompt_tokens + decoding] + tables.logits_s[stage, logits] + attention[stage]
+    for kind in range(len(stages.step_s)):
+        step_s = tables.tokens_s[kind, prompt_tokens + decoding] + tables.logits_s[kind, logits] + stages.attention_s[kind]
         if decoding > 0:
-            work += decode_attention_s(tables, stage, decoding, slots[slot].kv_sum / decoding)
+            step_s += decode_attention_s(tables, kind, decoding, slots[slot].kv_sum / decoding)
         if prompt_tokens > 0:
-            work += tables.prefill_launch_s[stage]
-        end = max(end, stage_free[stage]) + work
-        stage_free[stage] = end
-        busy[stage] += work
-    return end
+            step_s += tables.prefill_launch_s[kind]
+        stages.step_s[kind] = step_s
+    return pass_stages(stages, tables.kinds, now)
 
 
-@njit()
+@compiled
 def _finish_step(
     requests: RecordArray,
     slots: RecordArray,
@@ -264,16 +265,13 @@ def _finish_step(
         if generated == 1:
             requests[request].first_s = now
             requests[request].busy_s = slots[slot].busy_s
-            late = now - requests[request].arrival_s > promise.ttft_s
-            if late and promise.first <= request < promise.end:
-                counters[MISSED_TTFT] += 1
         if generated == requests[request].output:
             _complete(requests, slots, ends, slot, request, now, counters, limits, promise)
         else:
             start_decoding(requests, slots, ends, slot, request, requests[request].output - generated)
 
 
-@njit()
+@compiled
 def _complete(
     requests: RecordArray,
     slots: RecordArray,

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodels.errors import WorkloadError
-from costmodels.queueing.engine_state import IntArray, RecordArray, new_lists, new_requests, new_slots
+from costmodels.queueing.engine_state import IntArray, RecordArray, new_lists, new_requests, new_slots, new_stages
 from costmodels.queueing.event_loop import run
 from costmodels.queueing.load import RequestStream
+from costmodels.queueing.promises import Promise
 from costmodels.queueing.statistics import Percentile, percentile
 from costmodels.queueing.step_forming import (
     ADMIT_RESERVED,
@@ -29,7 +30,6 @@ from costmodels.queueing.step_forming import (
     PREFILL_ONLY,
     WHOLE,
     Limits,
-    Promise,
     Tables,
 )
 from costmodels.queueing.step_times import StepTimes
@@ -243,16 +243,7 @@ def _simulate(
     first, end = window.measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
     outcome = run(
-        Tables(
-            times.tokens_s,
-            times.logits_s,
-            times.decode_s,
-            times.kv_grid,
-            times.prefill_s_per_pair,
-            times.query_grid,
-            times.prefix_grid,
-            times.prefill_launch_s,
-        ),
+        _tables(times),
         Limits(
             per_slot,
             limits.step_tokens,
@@ -264,9 +255,29 @@ def _simulate(
         requests,
         new_slots(times.stages),
         new_lists(times.stages, sequences=per_slot, max_output=int(stream.output_tokens.max())),
+        new_stages(times.stages, len(times.kinds[0])),
         known,
     )
     return _result(requests, outcome, first, end)
+
+
+def _tables(times: StepTimes) -> Tables:
+    """The tables as the compiled simulation takes them: one for each kind of stage."""
+    first, kinds = times.kinds
+    by_stage = (times.tokens_s, times.logits_s, times.decode_s, times.prefill_s_per_pair, times.prefill_launch_s)
+    alike = by_stage if len(first) == times.stages else tuple(table[first] for table in by_stage)
+    tokens_s, logits_s, decode_s, prefill_s_per_pair, prefill_launch_s = alike
+    return Tables(
+        tokens_s,
+        logits_s,
+        decode_s,
+        times.kv_grid,
+        prefill_s_per_pair,
+        times.query_grid,
+        times.prefix_grid,
+        prefill_launch_s,
+        kinds,
+    )
 
 
 def _may_miss(counted: int) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from numba import njit
-
 from costmodels.queueing.engine_state import (
     DECODING,
     NOBODY,
@@ -15,6 +13,7 @@ from costmodels.queueing.engine_state import (
     Lists,
     RecordArray,
     admit,
+    compiled,
     leave,
     tokens_in_cache,
 )
@@ -23,12 +22,12 @@ CHUNKED, PREFILL_ONLY, WHOLE = 0, 1, 2
 ADMIT_RESERVED, ADMIT_UNTIL_FULL = 0, 1
 
 # Counters that the compiled functions share, as indices of one array.
-KNOWN, NEXT_NEW, EVICTED, KV_USED, COMPLETED, MISSED_TTFT, MISSED_TPOT, PEAK, EVICTIONS, RUNNING = range(10)
-COUNTERS = 10
+KNOWN, ARRIVED, NEXT_NEW, EVICTED, KV_USED, COMPLETED, MISSED_TTFT, MISSED_TPOT, OVERDUE, PEAK, EVICTIONS, RUNNING = range(12)
+COUNTERS = 12
 
 
 class Tables(NamedTuple):
-    """The arrays of StepTimes."""
+    """The arrays of StepTimes, of each kind of stage; ``kinds`` are those of the stages."""
 
     tokens_s: FloatArray
     logits_s: FloatArray
@@ -38,6 +37,7 @@ class Tables(NamedTuple):
     query_grid: FloatArray
     prefix_grid: FloatArray
     prefill_launch_s: FloatArray
+    kinds: IntArray
 
 
 class Limits(NamedTuple):
@@ -50,18 +50,7 @@ class Limits(NamedTuple):
     admission: int
 
 
-class Promise(NamedTuple):
-    """Counted requests [first, end), their targets, and how many of them may miss each."""
-
-    first: int
-    end: int
-    ttft_s: float
-    tpot_s: float
-    may_miss_ttft: int
-    may_miss_tpot: int
-
-
-@njit()
+@compiled
 def take_prompts(
     tables: Tables,
     limits: Limits,
@@ -71,7 +60,7 @@ def take_prompts(
     slot: int,
     counters: IntArray,
     evicted: IntArray,
-    attention: FloatArray,
+    attention_s: FloatArray,
     now: float,
     budget: int,
 ) -> int:
@@ -89,8 +78,8 @@ def take_prompts(
             counters[PEAK] = max(counters[PEAK], counters[RUNNING])
         request = lists.queue[slot, slots[slot].queue_first]
         chunk = min(requests[request].to_prefill - requests[request].prefilled, budget - taken)
-        for stage in range(len(attention)):
-            attention[stage] += _prefill_attention_s(tables, stage, chunk, requests[request].prefilled)
+        for kind in range(len(attention_s)):
+            attention_s[kind] += _prefill_attention_s(tables, kind, chunk, requests[request].prefilled)
         requests[request].prefilled += chunk
         taken += chunk
         if requests[request].prefilled == requests[request].to_prefill:
@@ -101,7 +90,7 @@ def take_prompts(
     return taken
 
 
-@njit()
+@compiled
 def _admissible(
     limits: Limits,
     requests: RecordArray,
@@ -128,7 +117,7 @@ def _admissible(
     return request  # type: ignore[no-any-return]
 
 
-@njit()
+@compiled
 def _remove_from_waiting(counters: IntArray, request: int) -> None:
     if counters[EVICTED] > 0:
         counters[EVICTED] -= 1
@@ -136,7 +125,7 @@ def _remove_from_waiting(counters: IntArray, request: int) -> None:
         counters[NEXT_NEW] = request + 1
 
 
-@njit()
+@compiled
 def tokens_at_admission(limits: Limits, requests: RecordArray, request: int) -> int:
     """Cache tokens that a request takes when it starts."""
     if limits.admission == ADMIT_RESERVED:
@@ -144,7 +133,7 @@ def tokens_at_admission(limits: Limits, requests: RecordArray, request: int) -> 
     return requests[request].to_prefill  # type: ignore[no-any-return]
 
 
-@njit()
+@compiled
 def evict_until_round_fits(
     limits: Limits,
     requests: RecordArray,
@@ -175,26 +164,26 @@ def evict_until_round_fits(
         counters[RUNNING] -= 1
 
 
-@njit()
-def decode_attention_s(tables: Tables, stage: int, sequences: int, kv_tokens: float) -> float:
+@compiled
+def decode_attention_s(tables: Tables, kind: int, sequences: int, kv_tokens: float) -> float:
     """Decode attention of sequences that hold kv_tokens tokens each on average."""
     j, fraction = grid_cell(tables.kv_grid, kv_tokens)
-    row = tables.decode_s[stage, sequences]
+    row = tables.decode_s[kind, sequences]
     return row[j] * (1.0 - fraction) + row[j + 1] * fraction  # type: ignore[no-any-return]
 
 
-@njit()
-def _prefill_attention_s(tables: Tables, stage: int, query_tokens: int, prefix_tokens: int) -> float:
+@compiled
+def _prefill_attention_s(tables: Tables, kind: int, query_tokens: int, prefix_tokens: int) -> float:
     i, fi = grid_cell(tables.query_grid, query_tokens)
     j, fj = grid_cell(tables.prefix_grid, prefix_tokens)
-    table = tables.prefill_s_per_pair[stage]
+    table = tables.prefill_s_per_pair[kind]
     low = table[i, j] * (1.0 - fj) + table[i, j + 1] * fj
     high = table[i + 1, j] * (1.0 - fj) + table[i + 1, j + 1] * fj
     pairs = query_tokens * (prefix_tokens + (query_tokens + 1) / 2)
     return (low * (1.0 - fi) + high * fi) * pairs  # type: ignore[no-any-return]
 
 
-@njit()
+@compiled
 def grid_cell(grid: FloatArray, value: float):  # type: ignore[no-untyped-def]
     """Cell of an ascending grid that a value falls in, and where in it; values outside take the nearest end."""
     low, high = 0, len(grid) - 1

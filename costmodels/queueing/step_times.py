@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,20 @@ class StepTimes:
         }
         for name, (shape, wanted) in expected.items():
             assert shape == wanted, f"{name} has shape {shape}, not {wanted}"
+
+    @cached_property
+    def kinds(self) -> tuple[IntArray, IntArray]:
+        """First stage of each kind, and the kind of each stage: stages of one kind take the same time for any step."""
+        tables = (self.logits_s, self.decode_s, self.prefill_s_per_pair, self.prefill_launch_s, self.tokens_s)
+        first: list[int] = []
+        kinds = []
+        for stage in range(self.stages):
+            alike = (kind for kind, i in enumerate(first) if all(np.array_equal(t[i], t[stage]) for t in tables))
+            kind = next(alike, len(first))
+            if kind == len(first):
+                first.append(stage)
+            kinds.append(kind)
+        return np.array(first, dtype=np.int64), np.array(kinds, dtype=np.int64)
 
     @property
     def stages(self) -> int:

@@ -109,6 +109,37 @@ def test_small_chunks_are_those_of_a_plain_simulation(requests: list[tuple[float
     np.testing.assert_allclose(result.answered_s, last_s, rtol=1e-9)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    requests=requests,
+    shares=st.lists(st.sampled_from([0.5, 1.0, 1.7]), min_size=2, max_size=4),
+    sequences=st.integers(2, 12),
+    step_tokens=st.integers(90, 150),
+    kv_tokens=st.integers(95, 400),
+    admission=st.sampled_from(Admission),
+)
+def test_every_token_time_of_a_pipeline_is_that_of_a_plain_simulation(
+    requests: list[tuple[float, int, int]],
+    shares: list[float],
+    sequences: int,
+    step_tokens: int,
+    kv_tokens: int,
+    admission: Admission,
+) -> None:
+    """Stages differ, so that some are waited for; some are alike, so that they are computed once."""
+    share = np.array(shares)
+    by_stage = {
+        name: getattr(TIMES, name)[0] * share.reshape(-1, *[1] * getattr(TIMES, name)[0].ndim)
+        for name in ("tokens_s", "logits_s", "decode_s", "prefill_s_per_pair", "prefill_launch_s")
+    }
+    times = replace(TIMES, **by_stage)
+    stream, limits = stream_of(*requests), BatchLimits(sequences, step_tokens, kv_tokens, admission=admission)
+    result = simulate(times, stream, limits, window=ALL)
+    first_s, last_s = ReferenceEngine(times, stream, limits).run()
+    np.testing.assert_allclose(result.ttft_s + stream.arrival_s, first_s, rtol=1e-9)
+    np.testing.assert_allclose(result.answered_s, last_s, rtol=1e-9)
+
+
 def test_two_requests_share_a_pipeline() -> None:
     times = linear_times(fixed_s=2.0, stages=2, max_tokens=64)
     result = simulate(times, stream_of((0.0, 8, 2), (0.0, 8, 2)), BatchLimits(2, 8, 100), window=ALL)
