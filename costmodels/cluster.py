@@ -30,6 +30,10 @@ class SustainedRates:
     host: PositiveFloat = 1.0
 
 
+NCCL_COMMUNICATOR_BYTES = 2 * 16 * 4 * 2**20
+"""Send and receive buffers of NCCL's channels: 4 MiB each (NCCL_BUFFSIZE, NCCL user guide, environment variables), in 16
+channels, as it opens in a ring over NVLink on 8-GPU nodes (its INFO log on A100 and H100 hosts: 16 to 24)."""
+
 TIMED_ALONE = SustainedRates()
 """As kernels were timed: nothing is slower in a run."""
 
@@ -45,6 +49,7 @@ class Device:
     host_bytes_per_s      one direction of the device's link to host memory
     power_w, idle_power_w board power at full load and idle
     price_per_hour        list price of one device-hour in USD, if known
+    communicator_bytes    what its collective library holds on it for each communicator
     sustained             rates of training steps over those of single kernels
     """
 
@@ -59,6 +64,7 @@ class Device:
     power_w: PositiveFloat = 400.0
     idle_power_w: NonNegativeFloat = 80.0
     price_per_hour: NonNegativeFloat | None = None
+    communicator_bytes: PositiveInt = NCCL_COMMUNICATOR_BYTES
     sustained: SustainedRates = TIMED_ALONE
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 

@@ -41,6 +41,15 @@ class SelectiveRecompute(StrEnum):
     """All but attention and every second matrix product of a layer (torchtitan's selective_ac_option "op")."""
 
 
+class ScanKernels(StrEnum):
+    """How the chunked scan of a state-space mixer (Mamba-2) and the convolution before it run."""
+
+    FUSED = "fused"
+    """Hand-written kernels (mamba-ssm's in Triton)."""
+    STEP_BY_STEP = "step-by-step"
+    """Batched products with copies and element-wise kernels between (`costmodels.step_by_step_scan`)."""
+
+
 class HostPath(StrEnum):
     """How much the host does for each operator before its kernels are on their way."""
 
@@ -68,6 +77,7 @@ class Implementation:
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
     host: HostPath = HostPath.MODULES
     trained: TrainedWeights = TrainedWeights.ALL
+    scan: ScanKernels = ScanKernels.FUSED
 
 
 HAND_FUSED = Implementation()

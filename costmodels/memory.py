@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from costmodels.cluster import NCCL_COMMUNICATOR_BYTES
 from costmodels.errors import WorkloadError
 from costmodels.units import DType
 
@@ -31,12 +32,6 @@ RESERVED_OVER_ALLOCATED = 1.06
 """What PyTorch's caching allocator holds over what tensors take, since blocks of other sizes can't be used again: fitted to the
 V100-32GB rows of BigScience's 1.3B benchmark, and to its V100-16GB rows with the same result; memory error of the rows left
 out 9 and 14%. On Aleph Alpha's layouts, not fitted to, it foretells 89% of what fits instead of 86%."""
-
-NCCL_BUFFER_BYTES = 4 * 2**20
-"""NCCL_BUFFSIZE default of 4 MiB for each channel and direction (NCCL user guide, environment variables)."""
-
-NCCL_CHANNELS = 16
-"""Channels NCCL opens in a ring over NVLink on 8-GPU nodes (its INFO log on A100 and H100 hosts: 16 to 24)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +89,6 @@ def deepspeed_zero_bytes(parameters: float, *, gradient_dtype: DType, shards: in
     return parameters * DType.FP32.size_bytes / shards + 2 * bucket
 
 
-def framework_overhead_bytes(*, communicators: int) -> float:
-    """Memory outside the tensor allocator: device context, and the buffers of each communicator (send and receive)."""
-    return CONTEXT_BYTES + communicators * 2 * NCCL_CHANNELS * NCCL_BUFFER_BYTES
+def framework_overhead_bytes(*, communicators: int, communicator_bytes: int = NCCL_COMMUNICATOR_BYTES) -> float:
+    """Memory outside the tensor allocator: device context, and the buffers of each communicator."""
+    return float(CONTEXT_BYTES + communicators * communicator_bytes)

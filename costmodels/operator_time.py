@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from costmodels.attention_generations import attention_slowdown
 from costmodels.cluster import Device
 from costmodels.compute import attention_backward_s, attention_forward_s
-from costmodels.implementation import FlashAttention, TrainedWeights, VectorKernels
+from costmodels.implementation import FlashAttention, ScanKernels, TrainedWeights, VectorKernels
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_groups, matmul_shape
+from costmodels.step_by_step_scan import step_by_step_traffic
 from costmodels.sustained import sustained_matmul_s, sustained_memory_s
 from costmodels.units import DType
 from costmodels.vector_traffic import KernelTraffic, vector_traffic
@@ -37,12 +38,13 @@ def operator_time(
     attention: FlashAttention = FlashAttention.NATIVE,
     recipe: MatmulRecipe = MatmulRecipe.WORKING,
     trained: TrainedWeights = TrainedWeights.ALL,
+    scan: ScanKernels = ScanKernels.FUSED,
 ) -> OperatorTime:
     """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
 
     ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
     ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention, ``recipe`` how
-    this operator's products are cast, ``trained`` whether its weights have gradients.
+    this operator's products are cast, ``trained`` whether its weights have gradients, ``scan`` how state-space mixers run.
     """
     if operator.kind is OperatorKind.MATMUL:
         time = _matmul_time(operator, sizes, device=device, dtype=recipe.dtype or dtype, trained=trained)
@@ -53,9 +55,10 @@ def operator_time(
         return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
     if operator.kind is OperatorKind.ATTENTION:
         return _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp, attention=attention)
-    if operator.kind is OperatorKind.SCAN and operator.chunk is not None:
+    steps = step_by_step_traffic(operator, sizes, dtype) if scan is ScanKernels.STEP_BY_STEP else None
+    if operator.kind is OperatorKind.SCAN and operator.chunk is not None and steps is None:
         return _chunked_scan_time(operator, sizes, device=device, dtype=dtype)
-    traffic = vector_traffic(operator, sizes, dtype=dtype, kernels=kernels, curve=vector_kernel(operator))
+    traffic = steps or vector_traffic(operator, sizes, dtype=dtype, kernels=kernels, curve=vector_kernel(operator))
     return OperatorTime(_kernels_s(traffic.forward, device), _kernels_s(traffic.backward, device))
 
 

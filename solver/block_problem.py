@@ -11,12 +11,13 @@ import numpy.typing as npt
 from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
 from costmodels.expert_parallel import expert_dims, expert_region
-from costmodels.implementation import HAND_FUSED, Implementation
+from costmodels.implementation import HAND_FUSED, Implementation, ScanKernels
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
 from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from costmodels.saved_activations import loss_transient_element_bytes
+from costmodels.step_by_step_scan import step_by_step_kept_bytes
 from costmodels.tensor_parallel import VOCAB
 from costmodels.units import DType
 from solver.graph import Block, ModelGraph
@@ -169,6 +170,7 @@ class _Costing:
             kernels=setting.implementation.kernels,
             attention=setting.implementation.attention,
             trained=setting.implementation.trained,
+            scan=setting.implementation.scan,
             recipe=setting.recipe if operator.name in self.kept_bytes.rules.low_precision else MatmulRecipe.WORKING,
         )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s
@@ -183,6 +185,8 @@ class _Costing:
             )
         for tensor in operator.outputs:
             self._add_saved(cost, tensor, local)
+        if setting.implementation.scan is ScanKernels.STEP_BY_STEP:
+            cost[[Criterion.SAVED_BYTES, Criterion.SELECTIVE_BYTES]] += step_by_step_kept_bytes(operator, local, setting.dtype)
         self._add_boundary(cost, operator, strategy)
         self._add_expert_parallel(cost, operator, strategy)
         if operator.kind is OperatorKind.ATTENTION and setting.cp > 1:

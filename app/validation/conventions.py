@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from costmodels.implementation import FlashAttention, HostPath, TrainedWeights, VectorKernels
+from costmodels.implementation import FlashAttention, HostPath, ScanKernels, TrainedWeights, VectorKernels
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import CONTEXT_BYTES
 from costmodels.units import GIB, DType
@@ -46,6 +46,13 @@ class UnstatedRecompute(Enum):
     """Fully, where the plan would not have fitted otherwise."""
 
 
+class UnstatedSequence(Enum):
+    """How norms and residuals lie over tp, in rows that don't say."""
+
+    REPLICATED = "replicated"
+    PARALLEL = "sequence parallel"
+
+
 class StateBuffers(Enum):
     """Whose buffers lie beside weights, gradients and optimizer state."""
 
@@ -83,7 +90,10 @@ class Convention:
     host: HostPath = HostPath.MODULES
     dropout: Dropout = Dropout.NONE
     trained: TrainedWeights = TrainedWeights.ALL
+    scan: ScanKernels = ScanKernels.FUSED
+    mamba_vocab: int | None = None
     unstated_recompute: UnstatedRecompute = UnstatedRecompute.NEVER
+    unstated_sequence: UnstatedSequence = UnstatedSequence.REPLICATED
     memory_rank: MemoryRank = MemoryRank.FULLEST
     memory_count: MemoryCount = MemoryCount.PROCESS
     memory_unit_bytes: int = GIB
@@ -111,9 +121,14 @@ _VTRAIN = replace(
 
 CONVENTIONS: Mapping[str, Convention] = {
     "seed_ascend": Convention(
-        "vocabulary and optimizer unstated: 32000 as in the catalogue; ZeRO-1, since 7B on cp 8 would not fit without; vector "
-        "kernels fused, as they take an eighth of its LLaMA-7B's time",
+        "vocabulary unstated: 32000 for LLaMA, as FLOPs of its MFU column say to half a per cent; 256000 for Mamba, that of "
+        "NVIDIA's Mamba-2 tokenizer in MindSpeed-LLM's scripts: its last pipeline stage takes as long. The rest is that of "
+        "these scripts for this chip: distributed optimizer, sequence parallelism, Mamba-2 layers without a "
+        "feed-forward network and without a fused scan; vector kernels fused, as they take an eighth of its LLaMA-7B's time",
         vocab=32000,
+        mamba_vocab=256_000,
+        scan=ScanKernels.STEP_BY_STEP,
+        unstated_sequence=UnstatedSequence.PARALLEL,
         zero_stage=1,
         memory_rank=MemoryRank.MEAN,
     ),

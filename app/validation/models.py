@@ -48,10 +48,15 @@ def _is_unfused(run: Run, source: Convention) -> bool:
 
 
 def _vocab(run: Run, source: Convention) -> int:
-    vocab = run.vocab or source.vocab
+    vocab = run.vocab or (source.mamba_vocab if _kind(run.arch) == MAMBA2 else source.vocab)
     if vocab is None:
         raise NotPredictedError("the row and its source give no vocabulary")
     return vocab
+
+
+def _kind(arch: str) -> str:
+    """First word of an architecture: GATED, PLAIN, MAMBA2 or another."""
+    return arch.split(maxsplit=1)[0] if arch else ""
 
 
 def _needed(value: int | None, column: str) -> int:
@@ -74,7 +79,7 @@ def _graph(
     dropout: Dropout,
     name: str,
 ) -> ModelGraph:
-    kind = arch.split(maxsplit=1)[0] if arch else ""
+    kind = _kind(arch)
     config: dict[str, Any] = {"hidden_size": hidden, "num_hidden_layers": n_layers, "vocab_size": vocab}
     if kind == MAMBA2:
         return read_huggingface_config(config | _mamba_fields(arch, hidden, ffn, n_layers), name=name)
@@ -96,14 +101,14 @@ def _graph(
 
 
 def _mamba_fields(arch: str, hidden: int, ffn: int, n_layers: int) -> dict[str, Any]:
-    """Fields of Nemotron-H, whose layers are one branch each: a mixer and a feed-forward network for each of the run's."""
+    """Fields of Nemotron-H with mixers alone: pure Mamba-2 has no feed-forward network, whatever size is stated for one."""
     stated = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", arch)}
     missing = sorted({"state", "ngroups", "expand", "chunk"} - set(stated))
     if missing:
         raise NotPredictedError(f"the architecture gives no {', '.join(missing)}")
     return {
         "model_type": "nemotron_h",
-        "hybrid_override_pattern": "M-" * n_layers,
+        "hybrid_override_pattern": "M" * n_layers,
         "intermediate_size": ffn,
         "ssm_state_size": stated["state"],
         "n_groups": stated["ngroups"],
@@ -112,5 +117,5 @@ def _mamba_fields(arch: str, hidden: int, ffn: int, n_layers: int) -> dict[str, 
         "mamba_num_heads": stated["expand"] * hidden // _MAMBA_HEAD_DIM,
         "num_attention_heads": 1,
         "num_key_value_heads": 1,
-        "num_hidden_layers": 2 * n_layers,
+        "num_hidden_layers": n_layers,
     }

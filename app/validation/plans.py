@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from app.validation.clusters import cluster_of
-from app.validation.conventions import Convention
+from app.validation.conventions import Convention, UnstatedSequence
 from app.validation.models import model_graph
 from app.validation.rows import Run
 from app.validation.unpredicted import NotPredictedError
@@ -63,7 +63,10 @@ def given_plan(run: Run, source: Convention) -> GivenPlan:
         gradient_dtype=precision if pure else source.gradient_dtype,
         matmul=_recipe(run.precision, source),
     )
-    boundary = sharded(SEQ) if run.sequence_parallel and mesh.tp > 1 and run.seq_len % mesh.tp == 0 else REPLICATED
+    is_parallel = (
+        source.unstated_sequence is UnstatedSequence.PARALLEL if run.sequence_parallel is None else run.sequence_parallel > 0
+    )
+    boundary = sharded(SEQ) if is_parallel and mesh.tp > 1 and run.seq_len % mesh.tp == 0 else REPLICATED
     candidate = Candidate(
         mesh,
         microbatch,
@@ -86,6 +89,7 @@ def _implementation(run: Run, source: Convention) -> Implementation:
         attention=FlashAttention.FLASH_2 if run.flash_attention == 2 else source.flash,
         host=source.host,
         trained=run.trained or source.trained,
+        scan=source.scan,
         selective=_SELECTIVE.get(run.recompute, SelectiveRecompute.ATTENTION_AND_NORMS),
     )
 

@@ -149,7 +149,7 @@ class EngineBuilder:
             needs=tuple(_stage_needs(stage, memory) for stage in spans),
             tables=tables,
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
-            overhead_bytes=framework_overhead_bytes(communicators=communicators),
+            overhead_bytes=framework_overhead_bytes(communicators=communicators, communicator_bytes=device.communicator_bytes),
             memory_share=self._profile.memory_share,
         )
 

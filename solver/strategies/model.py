@@ -63,7 +63,7 @@ def shard_model(
         raise WorkloadError("sharding a model needs a training workload", given=workload.kind, allowed="training")
     axes = sum(axis.size > 1 for axis in mesh.axes)
     memory_bytes = mesh.device.memory_bytes * (1.0 - request.cluster.memory_reserve) - framework_overhead_bytes(
-        communicators=axes
+        communicators=axes, communicator_bytes=mesh.device.communicator_bytes
     )
     best: tuple[GraphSharding, GraphCosts] | None = None
     bounds: list[float] = []

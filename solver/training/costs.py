@@ -227,7 +227,9 @@ class TrainingCosts:
             candidate, setting, shared, self._tied_copies(candidate, setting, sharding)
         )
         time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
-        overhead = framework_overhead_bytes(communicators=_communicators(candidate))
+        overhead = framework_overhead_bytes(
+            communicators=_communicators(candidate), communicator_bytes=setting.device.communicator_bytes
+        )
         layer = self.layer_block
         first_bucket_s = np.zeros(len(layer))
         host_s = step_host_s(setting.device, setting.implementation)
@@ -391,7 +393,9 @@ def _plus_first(values: FloatArray, addend: float) -> FloatArray:
 
 
 def _communicators(candidate: Candidate) -> int:
-    """Process groups with their own buffers: one for each axis longer than 1."""
+    """Process groups with their own buffers: one for each axis longer than 1, and PyTorch's default group of all ranks, in
+    which launchers wait for one another at the start (Megatron-LM's initialize_megatron, DeepSpeed's init_distributed)."""
     mesh = candidate.mesh
     expert_groups = (mesh.ep, mesh.dp * mesh.cp // mesh.ep) if mesh.ep > 1 else ()
-    return sum(degree > 1 for degree in (mesh.tp, mesh.cp, mesh.dp * mesh.cp, mesh.pp, *expert_groups))
+    groups = (mesh.stage_devices * mesh.pp, mesh.tp, mesh.cp, mesh.dp * mesh.cp, mesh.pp, *expert_groups)
+    return sum(degree > 1 for degree in groups)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from costmodels.cluster import Device
-from costmodels.implementation import HostPath, Implementation
+from costmodels.implementation import HostPath, Implementation, ScanKernels
 from costmodels.operators import Operator, OperatorKind
+from costmodels.step_by_step_scan import step_by_step_launches
 from costmodels.sustained import sustained_launch_s
 from costmodels.vector_traffic import vector_passes
 from solver.graph import Block
@@ -86,5 +87,7 @@ def launches(operator: Operator, implementation: Implementation) -> tuple[int, i
         return MATMUL_KERNELS
     if operator.kind is OperatorKind.ATTENTION:
         return ATTENTION_KERNELS
+    if implementation.scan is ScanKernels.STEP_BY_STEP and (steps := step_by_step_launches(operator)):
+        return steps
     passes = vector_passes(operator, implementation.kernels)
     return (1, 1) if passes is None else (len(passes.forward), len(passes.backward))

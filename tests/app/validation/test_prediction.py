@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 from app.validation.clusters import cluster_of
-from app.validation.conventions import DEFAULT, Attention, Convention, Dropout
+from app.validation.conventions import DEFAULT, Attention, Convention, Dropout, convention
 from app.validation.models import model_graph
 from app.validation.plans import given_plan
 from app.validation.prediction import launchers_spans, predict_run
 from app.validation.unpredicted import NotPredictedError
 from costmodels.hardware import node_type
+from costmodels.implementation import ScanKernels
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ
 from solver.api import solve
 from solver.control import ignore_progress, never_stop
 from solver.request import Recompute, Search, TrainingWorkload
-from solver.sharding import REPLICATED
+from solver.sharding import REPLICATED, sharded
 from solver.training import predict_training
 from solver.training.space import Candidate, Mesh
 from tests.app.validation.tables import measured, run
@@ -246,3 +247,35 @@ def test_a_source_that_recomputes_where_needed_does_so_only_there(tmp_path: Path
     assert seconds("automodel_lora", "", **fits) == seconds("automodel_lora", "none", **fits)
     assert seconds("automodel_lora", "", **needs) == seconds("automodel_lora", "full", **needs)
     assert seconds("nemo2407", "", **needs) == seconds("nemo2407", "none", **needs)
+
+
+def test_survey_mamba_is_read_as_its_vendors_scripts_run_it(tmp_path: Path) -> None:
+    """Mixers alone, NVIDIA's Mamba-2 vocabulary, sequence parallelism and a scan without fused kernels."""
+    given = given_plan(run(tmp_path, source_id="seed_ascend", **MAMBA, tp="2", dp="2", pp="2"), convention("seed_ascend"))
+    assert given.request.model.dims["vocab"] == 256_000
+    assert given.request.model.layers.count("layer") == 16
+    assert not any("mlp" in op.name for block in given.request.model.blocks for op in block.operators)
+    assert given.candidate.boundary == sharded(SEQ)
+    assert given.implementation.scan is ScanKernels.STEP_BY_STEP
+
+
+def test_a_large_vocabulary_slows_the_last_stage(tmp_path: Path) -> None:
+    """Twice the stages halve the layers of each, not the head: the survey's Mamba-1B gets little faster a micro-batch."""
+    by_pp = {
+        pp: predict_run(run(tmp_path, source_id="seed_ascend", **MAMBA, tp="1", dp=str(8 // pp), pp=str(pp))) for pp in (2, 8)
+    }
+    per_microbatch_s = {pp: found.step_time_s / (64 // (8 // pp)) for pp, found in by_pp.items()}
+    assert per_microbatch_s[8] > per_microbatch_s[2] / 2
+
+
+MAMBA = {
+    "n_layers": "16",
+    "hidden": "2048",
+    "heads": "",
+    "kv_heads": "",
+    "ffn_hidden": "4096",
+    "vocab": "",
+    "gpu": "Ascend-910B",
+    "gpu_mem_gb": "60",
+    "arch": "mamba2 state=64 ngroups=8 expand=2 chunk=64",
+}

@@ -81,7 +81,7 @@ def random_free_model(rng: np.random.Generator) -> ModelGraph:
 
 
 def random_cluster(rng: np.random.Generator, model: ModelGraph, *, free: bool) -> Cluster:
-    """One or two kinds of nodes with little memory: the framework's overhead of 0 to 3 axes, and a share of the state."""
+    """One or two kinds of nodes with little memory: overhead of the default group and 0 to 3 axes, and a share of the state."""
     n_groups = int(rng.choice([1, 1, 2]))
     shapes = [(1, 2), (2, 1), (2, 2), (4, 1)] + ([] if free else [(4, 2), (8, 1)])
     per_node, nodes = shapes[int(rng.integers(len(shapes)))]
@@ -90,7 +90,7 @@ def random_cluster(rng: np.random.Generator, model: ModelGraph, *, free: bool) -
     groups = []
     for i in range(n_groups):
         scale = float(rng.uniform(0.5, 1.0)) if i else 1.0
-        overhead = framework_overhead_bytes(communicators=int(rng.integers(0, 4)))
+        overhead = framework_overhead_bytes(communicators=1 + int(rng.integers(0, 4)))
         state = 18.0 * model.parameters() * float(rng.uniform(0.1, 2.0))
         device = Device(
             name=f"device-{i}",
