@@ -40,6 +40,8 @@ FORMATS = {
 }
 CACHES = {"bfloat16": DType.BF16, "fp8": DType.FP8}
 SHAPE = ["hidden_size", "inter_size", "topk", "num_experts"]
+FEWEST_SHAPES = 5
+"""Model shapes of which a fifth is one or more."""
 
 NOT_GATED = ((2688, 1856), (4096, 2688), (1024, 2688), (2048, 5120), (8192, 5120))
 """(hidden, width) of the Nemotron-H family, whose experts are two matrices with a squared ReLU between them."""
@@ -110,13 +112,16 @@ def derived(key: str) -> dict[str, Any]:
 def fitted_experts(label: str, rows: pd.DataFrame, silicon: Silicon, cores: int) -> dict[str, Any]:
     work, seconds = expert_work(rows), rows.us.to_numpy(float) * 1e-6
     shapes = rows.groupby(SHAPE, observed=True).ngroup().to_numpy()
-    train = random_split(int(shapes.max()) + 1)[shapes]
+    count = int(shapes.max()) + 1
+    # Too few model shapes to leave any out: rows are.
+    train = random_split(count)[shapes] if count >= FEWEST_SHAPES else random_split(len(rows))
+    held_out = "shapes never seen" if count >= FEWEST_SHAPES else "rows of shapes seen"
     seen = fit_experts(ExpertWork(*(column[train] for column in work)), seconds[train], silicon=silicon, cores=cores)
-    error = scored(f"{label}, unseen shapes", experts_s(work, seen, silicon) / seconds, ~train)
+    error = scored(f"{label}, {held_out}", experts_s(work, seen, silicon) / seconds, ~train)
     entry = write_fitted(Fitted(fit_experts(work, seconds, silicon=silicon, cores=cores), KernelError(0.0, 0.0, "")))
     stored = read_fitted(entry, ExpertCurve).curve
     scored(f"{label}, as stored", experts_s(work, stored, silicon) / seconds, np.ones(len(rows), bool))
-    entry["error"] = error | {"basis": f"{error['basis']}, of model shapes never seen"}
+    entry["error"] = error | {"basis": f"{error['basis']}, of model {held_out}"}
     return entry
 
 

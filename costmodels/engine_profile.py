@@ -19,6 +19,7 @@ class ServingEngine(StrEnum):
 class EngineProfile:
     """Constants of a serving engine, each with its source below.
 
+    engine                whose kernels run where engines have their own (routed experts)
     step_s                host time of a step that the device does not hide: scheduling, input preparation, sampled tokens
     sequence_s            what each sequence adds to it
     logits_bytes          bytes moved for each logit besides writing it: conversion to fp32, softmax, choice of a token
@@ -26,6 +27,7 @@ class EngineProfile:
     beside_tokens         tokens of a step up to which a shared expert runs beside the routed ones, on a stream of its own
     """
 
+    engine: ServingEngine
     step_s: float
     sequence_s: float
     logits_bytes: float
@@ -34,6 +36,7 @@ class EngineProfile:
 
 
 ENGINE_VLLM = EngineProfile(
+    engine=ServingEngine.VLLM,
     # vLLM V1, Llama-3.2-1B: 2.61 ms between tokens (vllm-project/vllm pull 17866) whose 2.5 GB of weights and 16 layers of
     # kernels take 1.1 ms on an H100.
     step_s=1.5e-3,
@@ -51,8 +54,8 @@ ENGINE_VLLM = EngineProfile(
 # default; SGLang v0.4 announcement, zero-overhead batch scheduler).
 # TensorRT-LLM uses streams inside CUDA graphs only, captured up to 128 sequences (CudaGraphConfig); SGLang up to 1024 tokens
 # (DUAL_STREAM_TOKEN_THRESHOLD of its MoE models).
-ENGINE_TENSORRT_LLM = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0, beside_tokens=128)
-ENGINE_SGLANG = replace(ENGINE_VLLM, step_s=0.0, sequence_s=0.0, beside_tokens=1024)
+ENGINE_TENSORRT_LLM = replace(ENGINE_VLLM, engine=ServingEngine.TENSORRT_LLM, step_s=0.0, sequence_s=0.0, beside_tokens=128)
+ENGINE_SGLANG = replace(ENGINE_VLLM, engine=ServingEngine.SGLANG, step_s=0.0, sequence_s=0.0, beside_tokens=1024)
 
 ENGINE_PROFILES: Mapping[ServingEngine, EngineProfile] = {
     ServingEngine.VLLM: ENGINE_VLLM,

@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -70,9 +71,12 @@ BALANCED = BalancedRouting("balanced")
 @dataclass(frozen=True, eq=False)
 class ExpertPlacement:
     """Experts on ranks: ``picked`` [order, rank, slot] is the chance that a token picks what lies in a slot of an ep rank;
-    one order, or several that are averaged."""
+    one order, or several that are averaged. A token picks ``top_k`` of the ``experts`` that ``ep`` ranks hold."""
 
     picked: Floats
+    experts: int
+    top_k: int
+    ep: int
 
     @property
     def slots(self) -> int:
@@ -80,14 +84,31 @@ class ExpertPlacement:
         return int(self.picked.shape[2])
 
     def fullest_rows(self, tokens: Floats) -> Floats:
-        """Expected routed rows of the fullest rank."""
-        return np.asarray(tokens * float(np.mean(np.max(self.picked.sum(axis=2), axis=1))))
+        """Expected routed rows of the fullest rank.
+
+        Which rank gets how many of a step's rows is chance: where all are as popular, the fullest is that of ``ep`` draws.
+        Every step waits for it.
+        """
+        popular = float(np.mean(np.max(self.picked.sum(axis=2), axis=1)))
+        mean = self.top_k / self.ep
+        # A token picks different experts: hypergeometric, of all experts those that a rank holds.
+        spread = mean * (1.0 - 1.0 / self.ep) * (self.experts - self.top_k) / max(1, self.experts - 1)
+        drawn = tokens * mean + np.sqrt(tokens * spread) * largest_of_draws(self.ep)
+        return np.minimum(np.maximum(tokens * popular, drawn), tokens * min(self.top_k, self.slots))
 
     def most_active(self, tokens: Floats) -> Floats:
-        """Expected distinct experts that get a row, on the rank where they are most: 1 - (1 - p)^tokens each."""
-        missed = np.exp(tokens[:, None, None, None] * np.log1p(-np.minimum(self.picked, 1.0 - 1e-12)))
+        """Expected distinct experts that get a row, on the rank where they are most: 1 - (1 - p)^tokens each, of as many
+        tokens as would bring the fullest rank its rows."""
+        popular = float(np.mean(np.max(self.picked.sum(axis=2), axis=1)))
+        counted = self.fullest_rows(tokens) / popular
+        missed = np.exp(counted[:, None, None, None] * np.log1p(-np.minimum(self.picked, 1.0 - 1e-12)))
         active = np.mean(np.max(np.sum(1.0 - missed, axis=3), axis=2), axis=1)
         return np.asarray(np.maximum(1.0, active))
+
+
+def largest_of_draws(count: int) -> float:
+    """Expected largest of ``count`` draws of a standard normal distribution (Blom 1958: the (n - 3/8) / (n + 1/4) quantile)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
 @cache
@@ -101,12 +122,13 @@ def expert_placement(routing: ExpertRouting, *, experts: int, top_k: int, ep: in
     picked = _picked(_shares(routing, experts), top_k)
     if isinstance(routing, BalancedRouting) and not routing.redundant_experts:
         # All ranks are alike: one stands for all.
-        return ExpertPlacement(picked[:slots].reshape(1, 1, slots))
+        return ExpertPlacement(picked[:slots].reshape(1, 1, slots), experts, top_k, ep)
     orders = [picked]
     if isinstance(routing, PowerLawRouting) and not routing.redundant_experts:
         random = np.random.Generator(np.random.PCG64(0))
         orders = [random.permutation(picked) for _ in range(_PLACEMENTS)]
-    return ExpertPlacement(np.stack([_placed(order, ep, slots, routing.redundant_experts) for order in orders]))
+    placed = np.stack([_placed(order, ep, slots, routing.redundant_experts) for order in orders])
+    return ExpertPlacement(placed, experts, top_k, ep)
 
 
 def _shares(routing: ExpertRouting, experts: int) -> Floats:

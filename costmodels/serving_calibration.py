@@ -19,10 +19,12 @@ from costmodels.kernel_calibration_file import read_fitted
 
 @dataclass(frozen=True, slots=True)
 class ServingCalibration:
-    """Curves of one device: ``experts`` by weight format, ``latent_decode`` by format of the cache."""
+    """Curves of one device: ``experts`` by weight format, those of an engine's own kernels by engine before that;
+    ``latent_decode`` by format of the cache."""
 
     key: str
     experts: Mapping[str, Fitted[ExpertCurve]]
+    engine_experts: Mapping[str, Mapping[str, Fitted[ExpertCurve]]]
     latent_decode: Mapping[str, Fitted[DecodeCurve]]
     provenance: Mapping[str, str]
 
@@ -45,14 +47,27 @@ def serving_calibration(key: str) -> ServingCalibration:
 
 def _read(document: Mapping[str, Any]) -> ServingCalibration:
     """Curves of the file; those that it lacks come from its base, scaled by the silicon alone, with the error it states."""
-    experts = {name: read_fitted(entry, ExpertCurve) for name, entry in document.get("experts", {}).items()}
+    experts = _curves(document.get("experts", {}))
+    engines = {engine: _curves(entries) for engine, entries in document.get("engine_experts", {}).items()}
     latent = {name: read_fitted(entry, DecodeCurve) for name, entry in document.get("latent_decode", {}).items()}
     if "base" in document:
         base = serving_calibration(document["base"]["key"])
         error = KernelError(**document["base"]["error"])
-        for name, fitted in base.experts.items():
-            curve = fitted.curve._replace(cores=float(document["cores"]))
-            experts.setdefault(name, Fitted(curve, error, base.key))
-        for name, decode in base.latent_decode.items():
-            latent.setdefault(name, Fitted(decode.curve._replace(cores=float(document["cores"])), error, base.key))
-    return ServingCalibration(document["key"], experts, latent, document["provenance"])
+        cores = float(document["cores"])
+        experts = _on_silicon(base.experts, cores, error, base.key) | experts
+        if "experts" not in document:
+            engines = {engine: _on_silicon(curves, cores, error, base.key) for engine, curves in base.engine_experts.items()}
+        latent = {
+            name: Fitted(decode.curve._replace(cores=cores), error, base.key) for name, decode in base.latent_decode.items()
+        } | latent
+    return ServingCalibration(document["key"], experts, engines, latent, document["provenance"])
+
+
+def _curves(entries: Mapping[str, Any]) -> dict[str, Fitted[ExpertCurve]]:
+    return {name: read_fitted(entry, ExpertCurve) for name, entry in entries.items()}
+
+
+def _on_silicon(
+    curves: Mapping[str, Fitted[ExpertCurve]], cores: float, error: KernelError, base: str
+) -> dict[str, Fitted[ExpertCurve]]:
+    return {name: Fitted(fitted.curve._replace(cores=cores), error, base) for name, fitted in curves.items()}

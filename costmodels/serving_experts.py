@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from costmodels.cluster import Device
 from costmodels.collectives import Collective
+from costmodels.engine_profile import ServingEngine
 from costmodels.expert_curve import ExpertCurve, ExpertWork, experts_s
 from costmodels.expert_routing import ExpertPlacement, ExpertRouting, expert_placement
 from costmodels.gemm_curve import Silicon
@@ -35,7 +36,7 @@ _STANDS_FOR = {
     WeightFormat.FP8: (WeightFormat.FP8, WeightFormat.FP8_BLOCK, WeightFormat.BF16),
     WeightFormat.FP8_BLOCK: (WeightFormat.FP8_BLOCK, WeightFormat.FP8, WeightFormat.BF16),
     WeightFormat.NVFP4: (WeightFormat.NVFP4, WeightFormat.BF16),
-    WeightFormat.MXFP4: (WeightFormat.NVFP4, WeightFormat.BF16),
+    WeightFormat.MXFP4: (WeightFormat.MXFP4, WeightFormat.NVFP4, WeightFormat.BF16),
     WeightFormat.INT8: (WeightFormat.BF16,),
     WeightFormat.INT4: (WeightFormat.BF16,),
 }
@@ -69,7 +70,7 @@ def routed_experts_s(
         matrices=float(matrices) * ones,
     )
     weights = on.precision.of(operators[0])
-    fitted, stands = expert_curve(on.device, weights)
+    fitted, stands = expert_curve(on.device, weights, on.engine)
     # Weights that are widened in the kernel are read narrow and multiplied at the wider format's rate.
     silicon = Silicon(on.device.peak(stands.computed_in(on.device)), on.device.memory_bytes_per_s, weights.size_bytes)
     return np.asarray(experts_s(work, fitted.curve, silicon) + sent)
@@ -80,9 +81,10 @@ def placement_of(on: ServedOn, routing: ExpertRouting) -> ExpertPlacement:
     return expert_placement(routing, experts=on.dims[EXPERTS], top_k=on.dims[TOP_K], ep=on.ranks.grid.ep)
 
 
-def expert_curve(device: Device, weights: WeightFormat) -> tuple[Fitted[ExpertCurve], WeightFormat]:
-    """The device's curve of experts for weights so stored, and the format that it was measured for."""
-    curves = serving_calibration(device.calibration).experts
+def expert_curve(device: Device, weights: WeightFormat, engine: ServingEngine) -> tuple[Fitted[ExpertCurve], WeightFormat]:
+    """The device's curve of the engine's expert kernels for weights so stored, and the format that it was measured for."""
+    calibration = serving_calibration(device.calibration)
+    curves = {**calibration.experts, **calibration.engine_experts.get(engine.value, {})}
     usable = (
         stands
         for stands in _STANDS_FOR[weights]
@@ -96,7 +98,7 @@ def _dispatch_and_combine_s(on: ServedOn, tokens: FloatArray, groups: int) -> Fl
     grid, stage = on.ranks.grid, on.ranks.stage
     token_bytes = tokens * on.dims[HIDDEN] * on.precision.activations.size_bytes
     if grid.attention_dp == 1:
-        return serving_all_reduce_s(token_bytes, stage)
+        return serving_all_reduce_s(token_bytes, stage, on.engine)
     # Ranks of one attention group hold the same tokens: each sends its share, and they share what comes back.
     shared = collective_seconds(Collective.ALL_GATHER, token_bytes, on.ranks.dense)
     all_bytes = token_bytes * groups

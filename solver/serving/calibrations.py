@@ -92,6 +92,7 @@ def kernel_shares(request: PlanRequest, point: StepPoint) -> list[KernelShare]:
         device=layout.group.node.device,
         ranks=stage_ranks(request.cluster, layout.grid, first=layout.first_rank),
         precision=serving_precision(request.workload),
+        engine=request.search.engine,
     )
     seconds: dict[str, float] = {}
     errors: dict[str, KernelError] = {}
@@ -113,7 +114,7 @@ def _parts(
     routed = [operator for operator in operators if is_routed(operator)]
     if routed:
         weights = on.precision.of(routed[0])
-        fitted, _ = expert_curve(on.device, weights)
+        fitted, _ = expert_curve(on.device, weights, on.engine)
         part_s = routed_experts_s(routed, on, workload.experts, tokens, company=Company.ALIKE)
         yield f"experts/{weights.value}", fitted.error, float(part_s[0])
     for operator in operators:

@@ -161,6 +161,7 @@ class EngineBuilder:
                 device=layout.group.node.device,
                 ranks=stage_ranks(self._cluster, layout.grid, first=layout.first_rank),
                 precision=self._precision,
+                engine=self._profile.engine,
                 products=self._products.setdefault(layout.group.name, {}),
             )
             self._times[key] = {
