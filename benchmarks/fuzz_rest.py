@@ -38,6 +38,8 @@ WARM_UP = 4000
 LOOK_EVERY = 2000
 MAX_GROWTH = 1.10
 SEED = 0
+LONG_LIST = 1000
+"""Lists longer than this are not made fifty times as long: bodies would soon be too large to be read at all."""
 UNLIMITED = 10**9
 CALIBRATION = Path("costmodels/hardware/calibrations")
 
@@ -99,7 +101,8 @@ def calibration() -> dict[str, Any]:
 
 def mutated(document: Any, chance: random.Random) -> Any:
     """The document with one to three places changed."""
-    whole = copy.deepcopy(document)
+    # Several times as fast as a deep copy.
+    whole = json.loads(json.dumps(document))
     for _ in range(chance.randint(1, 3)):
         holder, key = chance.choice(places(whole) or [([whole], 0)])
         act = chance.randrange(6)
@@ -110,9 +113,9 @@ def mutated(document: Any, chance: random.Random) -> Any:
         elif act == 2 and isinstance(holder[key], int | float):
             holder[key] = holder[key] * chance.choice((-1, 0, 10, 1e6, 0.1, 3))
         elif act == 3 and isinstance(holder[key], list):
-            holder[key] = holder[key] * chance.choice((0, 2, 50))
+            holder[key] = holder[key] * chance.choice((0, 2, 50 if len(holder[key]) < LONG_LIST else 2))
         elif act == 4:
-            other, name = chance.choice(places(whole))
+            other, name = chance.choice(places(document))
             holder[key] = copy.deepcopy(other[name])
         else:
             holder[key] = copy.deepcopy(chance.choice(ODD_VALUES))
