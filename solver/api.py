@@ -5,9 +5,12 @@ Every plan is checked by the independent checker before it is returned.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from costmodels.calibration import calibrations_in_force
 from costmodels.errors import PlanRejectedError
-from solver.control import OnProgress, Stop
+from solver.control import Incumbent, OnProgress, Progress, Stop
 from solver.plan import Plan
 from solver.request import PlanRequest, TrainingWorkload
 from solver.serving import ServingSimulation, plan_serving, predict_pair, predict_serving, simulate_serving
@@ -25,14 +28,29 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     """
     with calibrations_in_force(request.calibrations):
         if isinstance(request.workload, TrainingWorkload):
-            plan = plan_training(request, stop=stop, progress=progress)
+            plan = plan_training(request, stop=stop, progress=_checked(request, progress))
         else:
-            plan = plan_serving(request, stop=stop, progress=progress)
+            plan = plan_serving(request, stop=stop, progress=_checked(request, progress))
         violations = check(plan, request)
     if violations:
         listed = "; ".join(f"{v.rule} at {v.where}: {v.message}" for v in violations[:5])
         raise PlanRejectedError(f"the checker refused the plan ({len(violations)} violations): {listed}")
     return plan
+
+
+def _checked(request: PlanRequest, listener: OnProgress) -> OnProgress:
+    """The listener, to whom no plan is shown that the checker refuses."""
+
+    def incumbent_of(given: Incumbent) -> Plan | None:
+        plan = given()
+        return None if plan is None or check(plan, request) else plan
+
+    def tell(progress: Progress) -> None:
+        if progress.incumbent is not None:
+            progress = replace(progress, incumbent=partial(incumbent_of, progress.incumbent))
+        listener(progress)
+
+    return tell
 
 
 def simulate(request: PlanRequest, plan: Plan) -> ServingSimulation:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from solver.plan import Plan
 
 
 class Stop(Protocol):
@@ -11,6 +14,14 @@ class Stop(Protocol):
 
     def __call__(self) -> bool:
         """Whether to stop now."""
+        ...
+
+
+class Incumbent(Protocol):
+    """The best plan so far, made when it is asked for: a listener that does not want it pays nothing for it."""
+
+    def __call__(self) -> Plan | None:
+        """The plan with the certificate of this moment, if asked for at once; None when it does not answer the request."""
         ...
 
 
@@ -23,6 +34,7 @@ class Progress:
     best: float | None = None
     bound: float | None = None
     note: str = ""
+    incumbent: Incumbent | None = None
 
 
 class OnProgress(Protocol):

@@ -86,11 +86,16 @@ class JobDesk:
             row = connection.execute(begun.values(beat_s=now_s(connection))).mappings().one_or_none()
         return None if row is None else BegunJob(**dict(row) | {"kind": JobKind(row["kind"])})
 
-    def beat(self, job: BegunJob, progress: str | None) -> bool:
-        """Say that the attempt is alive, with news if there are any; False when it is over: cancelled, or another's."""
+    def beat(self, job: BegunJob, progress: str | None, *, best: str | None = None) -> bool:
+        """Say that the attempt is alive, with news and a new best plan (JSON texts) if there are any.
+
+        False when the attempt is over: cancelled, or another's.
+        """
         alive = update(jobs).where(*_still_ours(job))
         if progress is not None:
             alive = alive.values(progress=progress, revision=jobs.c.revision + 1)
+        if best is not None:
+            alive = alive.values(best=best)
         with writing(self._engine) as connection:
             return connection.execute(alive.values(beat_s=now_s(connection))).rowcount > 0
 

@@ -38,6 +38,12 @@ class JobRepository:
             row = connection.execute(query).mappings().one_or_none()
         return None if row is None else job_of(row)
 
+    def best(self, job_id: str) -> str | None:
+        """Text of the best plan so far of a job; None when it has found none."""
+        query = owned(select(jobs.c.best), jobs, self._tenant).where(jobs.c.id == job_id)
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar_one_or_none()
+
     def find_all(self, job_ids: Sequence[str]) -> tuple[Job, ...]:
         """Those of the jobs that there are."""
         query = owned(select(*JOB_COLUMNS), jobs, self._tenant).where(jobs.c.id.in_(job_ids))

@@ -54,6 +54,7 @@ beat_s         when it was last known to be alive, or was submitted; the databas
 revision       grows with every change that a watcher should see
 progress       JSON of the last progress; problem: JSON of the problem document it failed with
 answer         plan document of a search that ended without deciding: it is given, not stored
+best           plan document of the best plan so far, for those who can't wait; checked, its certificate that of its moment
 """
 
 workers = Table(

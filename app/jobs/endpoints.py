@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Engine
 
@@ -72,6 +72,27 @@ def get_job_plan(request: Request, caller: Reader, job_id: str) -> Response:
     return Response(text, media_type=JSON)
 
 
+@router.get(
+    "/{job_id}/best-plan",
+    summary="Get the best plan so far of a job",
+    response_class=Response,
+    responses={
+        200: {"description": "The plan.", "content": {JSON: {"schema": {"$ref": "#/components/schemas/PlanDocument"}}}},
+        **problem_answers(401, 403, 404, 422, 429, 500, 503),
+    },
+)
+def get_best_plan(request: Request, caller: Reader, job_id: str) -> Response:
+    """The best plan that a job has found, checked, its certificate that of the moment; of a job that succeeded, its plan."""
+    engine: Engine = request.app.state.engine
+    job = find_job(engine, caller, job_id)
+    if job.status is JobStatus.SUCCEEDED:
+        return get_job_plan(request, caller, job_id)
+    text = JobRepository(engine, caller.tenant).best(job_id)
+    if text is None:
+        raise NoSuchError("the job has found no plan yet", given=job_id)
+    return Response(text, media_type=JSON)
+
+
 @router.post("/{job_id}/cancel", summary="Cancel a job", responses=problem_answers(401, 403, 404, 409, 422, 429, 500, 503))
 def cancel_job(request: Request, caller: Writer, job_id: str) -> JobDocument:
     """Cancel a job that is queued or running. A running solve ends within seconds."""
@@ -93,18 +114,31 @@ def cancel_job(request: Request, caller: Writer, job_id: str) -> JobDocument:
             "description": "Server-sent events: 'job' with the job's document at every change.",
             "content": {EVENT_STREAM: {}},
         },
+        204: {"description": "The job is final, and the event of 'Last-Event-ID' said so: there is nothing to wait for."},
         **problem_answers(401, 403, 404, 422, 429, 500, 503),
     },
 )
-async def follow_job(request: Request, caller: Reader, job_id: str) -> StreamingResponse:
-    """The job now and at every change, until it is final. ``id`` of an event is the job's revision."""
+async def follow_job(
+    request: Request,
+    caller: Reader,
+    job_id: str,
+    last_event_id: Annotated[str | None, Header(max_length=40, description="Id of the last event that came.")] = None,
+) -> Response:
+    """The job now and at every change, with the best plan so far, until it is final. ``id`` of an event is the revision.
+
+    A caller that was cut off and says which event came last is sent what is newer, and nothing twice.
+    """
     job = await asyncio.to_thread(find_job, request.app.state.engine, caller, job_id)
-    events = _events(request.app.state.watcher, caller, job)
+    is_known = last_event_id == str(job.revision)
+    if is_known and job.status.is_final:
+        return Response(status_code=204)
+    events = _events(request.app.state.watcher, caller, job, is_known=is_known)
     return StreamingResponse(events, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
 
 
-async def _events(watcher: JobWatcher, caller: Principal, job: Job) -> AsyncIterator[str]:
-    yield _event(job)
+async def _events(watcher: JobWatcher, caller: Principal, job: Job, *, is_known: bool) -> AsyncIterator[str]:
+    # A comment where the caller has this event already: a stream that begins tells that it is there.
+    yield ": nothing new\n\n" if is_known else _event(job)
     while not job.status.is_final:
         changed = await watcher.change(caller.tenant, job, within_s=KEEP_ALIVE_S)
         # A comment keeps proxies from closing a connection on which nothing happens.

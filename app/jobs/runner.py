@@ -6,12 +6,12 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import TypeVar
 
 from app.db.job_desk import JobDesk, JobEnd, OnFinished
 from app.errors import StoreError
 from app.jobs.job import BegunJob, JobKind, JobStatus
+from app.jobs.news import News
 from app.metrics import observe_failure, observe_solve
 from app.plans.documents import compact_json
 from app.plans.store import KeyedRequest, plan_row, plan_text
@@ -73,14 +73,16 @@ class JobRunner:
         if job.attempt > MAX_ATTEMPTS:
             return JobEnd(JobStatus.FAILED, problem=compact_json(worker_lost(job.attempt - 1)))
         if job.kind is JobKind.BATCH:
-            self._insist(lambda: self._start_batch(job, lambda: self._beat(job, None)))
+            self._insist(lambda: self._start_batch(job, lambda: self._beat(job)))
             return JobEnd(JobStatus.SUCCEEDED)
         if self._insist(lambda: self._desk.is_planned(job)):
             return JobEnd(JobStatus.SUCCEEDED)
         log.info("solving", extra={"digest": job.digest, "attempt": job.attempt})
         try:
             request = resolve_request(json.loads(job.request), files=NoFiles())
-            plan = self._solver(request, lambda progress: self._beat(job, progress))
+            key = KeyedRequest(request, job.digest, job.request)
+            news = News(key)
+            plan = self._solver(request, lambda progress: self._beat(job, progress, news))
         except JobLostError:
             raise
         except Exception as error:
@@ -91,11 +93,12 @@ class JobRunner:
             log.log(logging.ERROR if problem["status"] >= 500 else logging.INFO, "job failed", exc_info=error)
             return JobEnd(JobStatus.FAILED, problem=compact_json(problem))
         observe_solve(plan)
-        return _success(plan, KeyedRequest(request, job.digest, job.request))
+        return _success(plan, key)
 
-    def _beat(self, job: BegunJob, progress: Progress | None) -> None:
+    def _beat(self, job: BegunJob, progress: Progress | None = None, news: News | None = None) -> None:
+        said, best = (None, None) if progress is None or news is None else news.texts(progress)
         try:
-            alive = self._desk.beat(job, None if progress is None else progress_text(progress))
+            alive = self._desk.beat(job, said, best=best)
         except StoreError as error:
             # The solve is worth more than one beat; when the database is back, the next one tells.
             log.warning("no beat: %s", error)
@@ -114,14 +117,6 @@ class JobRunner:
             if self._stopped.wait(wait_s):
                 raise WorkerStoppedError
             wait_s = min(2 * wait_s, LONGEST_RETRY_S)
-
-
-def progress_text(progress: Progress) -> str:
-    """JSON of a progress, with the relative gap where there is a best and a bound."""
-    fields = asdict(progress)
-    best, bound = progress.best, progress.bound
-    gap = None if not best or bound is None else abs(best - bound) / abs(best)
-    return compact_json(fields | {"gap": gap})
 
 
 def _success(plan: Plan, key: KeyedRequest) -> JobEnd:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
@@ -110,7 +110,9 @@ def _answer(messages: Connection, child: ForkServerProcess, *, limit_s: float, o
             return _death(child)
         if not isinstance(message, Progress):
             return message
-        news = message
+        # A best plan may come between two beats, and news without one after it.
+        kept = None if news is None else news.incumbent
+        news = message if message.incumbent is not None else replace(message, incumbent=kept)
 
 
 def _death(child: ForkServerProcess) -> MeshwrightError:
@@ -149,14 +151,33 @@ def _die_with_parent() -> None:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A best plan that has been made, as it crosses the pipe."""
+
+    plan: Plan
+
+    def __call__(self) -> Plan:
+        return self.plan
+
+
 class _Throttle:
-    """Passes on the first of many progresses in each PROGRESS_EVERY_S."""
+    """Passes on the first of many progresses in each PROGRESS_EVERY_S, with the best plan when there is a new one."""
 
     def __init__(self, send: Callable[[Progress], None]):
         self._send, self._next_s = send, 0.0
+        self._shown: float | None = None
 
     def __call__(self, progress: Progress) -> None:
         now_s = time.monotonic()
         if now_s >= self._next_s:
-            self._next_s = now_s + PROGRESS_EVERY_S
-            self._send(progress)
+            self._send(replace(progress, incumbent=self._made(progress)))
+            # Counted from when it is sent: making a plan takes a while.
+            self._next_s = time.monotonic() + PROGRESS_EVERY_S
+
+    def _made(self, progress: Progress) -> _Made | None:
+        if progress.incumbent is None or progress.best == self._shown:
+            return None
+        plan = progress.incumbent()
+        self._shown = progress.best
+        return None if plan is None else _Made(plan)

@@ -11,6 +11,24 @@ from app.jobs.job import Job, JobKind, JobStatus
 from app.plans.schemas import ANSWER, ProblemDocument
 
 
+class BestPlan(BaseModel):
+    """The best plan so far of a search, in short; the checker has passed it."""
+
+    model_config = ANSWER
+
+    digest: str = Field(description="sha256 of its document, which is at the job's 'best_plan'.")
+    objective: float | None
+    unit: str
+    bound: float | None = Field(description="Proven bound of the objective when it was found.")
+    gap: float | None
+    devices: int
+    tokens_per_s: float
+    peak_memory_bytes: float
+    axes: dict[str, int] = Field(description="Degrees of the mesh axes.")
+    microbatch: dict[str, int] | None = Field(description="Size and count of a training plan's micro-batches.")
+    schedule: str | None
+
+
 class JobProgress(BaseModel):
     """A moment of a job's search."""
 
@@ -22,6 +40,7 @@ class JobProgress(BaseModel):
     bound: float | None = Field(description="Proven bound of the objective over all plans.")
     gap: float | None = Field(description="How far the best may be from the optimum: |best - bound| / |best|.")
     note: str
+    best_plan: BestPlan | None = Field(None, description="The best plan so far; null until one is found.")
 
 
 class JobDocument(BaseModel):
@@ -42,6 +61,7 @@ class JobDocument(BaseModel):
     progress: JobProgress | None
     problem: ProblemDocument | None = Field(description="Why it failed.")
     plan: str | None = Field(description="Where its plan is, once it has succeeded.")
+    best_plan: str = Field(description="Where the best plan so far can be had.")
     events: str = Field(description="Where its progress can be followed.")
 
 
@@ -70,6 +90,7 @@ def job_document(job: Job) -> JobDocument:
         progress=None if job.progress is None else JobProgress(**json.loads(job.progress)),
         problem=None if job.problem is None else ProblemDocument(**json.loads(job.problem)),
         plan=f"{job_address(job)}/plan" if job.status is JobStatus.SUCCEEDED and job.kind is not JobKind.BATCH else None,
+        best_plan=f"{job_address(job)}/best-plan",
         events=f"{job_address(job)}/events",
     )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 
-from solver.control import Progress
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured, SearchStoppedError
 from solver.serving.question import (
@@ -45,7 +44,7 @@ def cheapest(question: Question) -> SearchResult:
             result.stopped = True
             break
         best_cost = None if result.best is None else question.cost(result.best.engine, result.best.replicas)
-        question.progress(Progress(done + 1, len(ordered), best=best_cost, note=engine.layout.name))
+        question.tell(result, done + 1, best_cost, engine.layout.name)
     if result.best is not None:
         result.bound = min(result.bound, question.cost(result.best.engine, result.best.replicas))
         # What a stop leaves is the first batch limits that kept the promise: no dearer, only less roomy.

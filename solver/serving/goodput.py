@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-from solver.control import Progress
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, SearchStoppedError
 from solver.serving.question import (
@@ -46,7 +45,7 @@ def largest_goodput(question: Question) -> SearchResult:
             result.stopped = True
             return result
         best = None if result.best is None else 1.0 / result.best.load
-        question.progress(Progress(done + 1, len(ordered), best=best, note=engine.layout.name))
+        question.tell(result, done + 1, best, engine.layout.name)
     result.bound = 1.0 / result.best.load if result.best else math.inf
     return result
 

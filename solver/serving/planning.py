@@ -46,6 +46,15 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     engines = [builder.engine(layout) for layout in layouts(request)]
     if not engines:
         return infeasible_plan(request, no_layout(request), _stats(SearchResult(), evaluator))
+
+    def describe(now: SearchResult) -> Plan | None:
+        """The best so far; nothing is proven of it yet."""
+        if now.best is None or not _is_enough(request, question, now.best.load):
+            return None
+        certificate = searched_certificate(request, now.best, bound=0.0)
+        stats, notes = _stats(now, evaluator), leftover_notes(request, now.best.devices)
+        return feasible_plan(request, now.best, evaluator=evaluator, certificate=certificate, stats=stats, notes=notes)
+
     question = Question(
         engines=engines,
         evaluator=evaluator,
@@ -53,6 +62,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
         replicas=request.search.dp,
         unit_cost=_price if request.objective is Objective.COST else _one,
         progress=progress,
+        describe=describe,
     )
     modes = request.search.modes
     result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()

@@ -74,6 +74,7 @@ def _question(engine: Engine, evaluator: Evaluator, replicas: int) -> Question:
         replicas=(replicas,),
         unit_cost=lambda _: 1.0,
         progress=ignore_progress,
+        describe=lambda _: None,
     )
 
 

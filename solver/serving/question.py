@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 
-from solver.control import OnProgress
+from solver.control import OnProgress, Progress
+from solver.plan import Plan
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 from solver.serving.traffic import Share
@@ -90,6 +92,7 @@ class Question:
     load         requests per second that the plan must serve, or clients of a closed loop
     replicas     allowed numbers of replicas; empty does not restrict
     unit_cost    what one device of an engine costs, for the objectives devices (1) and cost (its price)
+    describe     makes the plan record of the best so far
     """
 
     engines: Sequence[Engine]
@@ -98,6 +101,12 @@ class Question:
     replicas: tuple[int, ...]
     unit_cost: Callable[[Engine], float]
     progress: OnProgress
+    describe: Callable[[SearchResult], Plan | None]
+
+    def tell(self, result: SearchResult, done: int, best: float | None, note: str) -> None:
+        """Tell the listener that so many engines are decided, and what the objective of the best is."""
+        incumbent = None if result.best is None else partial(self.describe, replace(result))
+        self.progress(Progress(done, len(self.engines), best=best, note=note, incumbent=incumbent))
 
     def cost(self, engine: Engine, replicas: int) -> float:
         """Objective of a number of replicas."""

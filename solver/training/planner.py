@@ -39,7 +39,12 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
         if sized is not None:
             return feasible_plan(sized.request, sized.costs, sized.result, sized.certificate)
     costs = TrainingCosts(request)
-    result = search(request, costs, stop=stop, progress=progress)
+
+    def describe(now: SearchResult) -> Plan | None:
+        keeps = now.best is not None and _slo_reason(request, now.best.cost.step_time_s) is None
+        return feasible_plan(request, costs, now) if keeps else None
+
+    result = search(request, costs, stop=stop, progress=progress, describe=describe)
     proven = result.complete or (result.bound_s is not None and result.bound_s > _slo_limit_s(request))
     if result.best is not None:
         reason = _slo_reason(request, result.best.cost.step_time_s)

@@ -11,10 +11,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from solver.control import OnProgress, Progress, Stop
+from solver.plan import Plan
 from solver.request import PlanRequest
 from solver.training.bounds import Member, family_bound_s, least_shortfall_bytes, member_bound_s
 from solver.training.costs import TrainingCosts
@@ -66,8 +68,18 @@ class SearchResult:
     complete: bool = False
 
 
+Describe = Callable[[SearchResult], Plan | None]
+"""Makes the plan record of a search's best so far; None when that does not answer the request."""
+
+
 def search(
-    request: PlanRequest, costs: TrainingCosts, *, stop: Stop, progress: OnProgress, limit_s: float = math.inf
+    request: PlanRequest,
+    costs: TrainingCosts,
+    *,
+    stop: Stop,
+    progress: OnProgress,
+    limit_s: float = math.inf,
+    describe: Describe | None = None,
 ) -> SearchResult:
     """The fastest plan of the request's space, with a proven lower bound on the step time of every plan in it.
 
@@ -75,10 +87,12 @@ def search(
     ``bound_s`` at least the limit.
     """
     state = _Search(request, costs)
+    told: Solved | None = None
     while state.heap and not state.is_over(limit_s) and not stop():
         bound_s, node = state.pop()
-        if state.n_popped % PROGRESS_EVERY == 0:
-            progress(state.progress(bound_s))
+        if state.n_popped % PROGRESS_EVERY == 0 or state.result.best is not told:
+            told = state.result.best
+            progress(state.progress(bound_s, describe))
         match node:
             case _Unpriced(family):
                 state.price_family(family)
@@ -159,11 +173,16 @@ class _Search:
         self.solved_meshes.add(member.candidate.mesh)
         _take(result, solved)
 
-    def progress(self, bound_s: float) -> Progress:
+    def progress(self, bound_s: float, describe: Describe | None) -> Progress:
         """Where the search stands."""
-        best_s = self.result.best.cost.step_time_s if self.result.best else None
-        note = f"{self.result.n_solved} partitions solved"
-        return Progress(self.n_popped, self.n_popped + len(self.heap), best_s, bound_s, note)
+        best, note = self.result.best, f"{self.result.n_solved} partitions solved"
+        total = self.n_popped + len(self.heap)
+        if best is None:
+            return Progress(self.n_popped, total, None, bound_s, note)
+        best_s = best.cost.step_time_s
+        now = replace(self.result, bound_s=min(bound_s, best_s))
+        incumbent = None if describe is None else partial(describe, now)
+        return Progress(self.n_popped, total, best_s, bound_s, note, incumbent)
 
     def finish(self) -> SearchResult:
         """The result with its proven bound: the best itself when complete, else the lowest bound that is left."""

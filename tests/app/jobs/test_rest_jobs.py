@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
@@ -18,7 +19,7 @@ from app.settings import Settings
 from solver.control import Progress
 from solver.plan import Plan
 from solver.request import PlanRequest
-from tests.app.fakes import FakeSolver, undecided_plan
+from tests.app.fakes import FakeSolver, feasible_plan, undecided_plan
 from tests.app.requests_given import training
 from tests.app.service import running_service
 
@@ -134,7 +135,53 @@ def test_events_tell_every_change_until_the_end(settings: Settings, gate: thread
                         gate.set()
     assert seen[-1]["status"] == "succeeded"
     with_progress = [event["progress"] for event in seen if event["progress"]]
-    assert with_progress[0] == {"done": 3, "total": 9, "best": 4.0, "bound": 3.0, "gap": 0.25, "note": "so far"}
+    said = {"done": 3, "total": 9, "best": 4.0, "bound": 3.0, "gap": 0.25, "note": "so far", "best_plan": None}
+    assert with_progress[0] == said
+
+
+def test_the_best_plan_so_far_can_be_had_while_the_search_goes_on(settings: Settings, gate: threading.Event) -> None:
+    class Improving(FakeSolver):
+        def __call__(self, request: PlanRequest, on_beat: Any = None) -> Plan:
+            plan = feasible_plan(request)
+            so_far = replace(plan, certificate=replace(plan.certificate, objective=18.0, bound=15.0, gap=1 / 6))
+            self.progress = Progress(3, 9, best=18.0, bound=15.0, incumbent=lambda: so_far)
+            on_beat(self.progress)
+            self.progress = Progress(4, 9, best=18.0, bound=15.5)
+            return super().__call__(request, on_beat)
+
+    with running_service(settings, Improving(gate=gate)) as client:
+        address = submit(client).headers["location"]
+        wait_until(lambda: (job(client, address)["progress"] or {}).get("done") == 4)
+        running = job(client, address)
+        short = running["progress"]["best_plan"]
+        assert (short["objective"], short["unit"], short["devices"], short["axes"]["pp"]) == (18.0, "s", 8, 2)
+        whole = client.get(running["best_plan"])
+        assert short["digest"] == "sha256:" + hashlib.sha256(whole.content).hexdigest()
+        assert (whole.json()["certificate"]["gap"], whole.json()["digest"]) == (1 / 6, running["digest"])
+        assert client.post(address + "/cancel").is_success
+        assert client.get(running["best_plan"]).content == whole.content
+        gate.set()
+        second = submit(client, prefer="wait=30")
+        (done,) = client.get("/v1/jobs", params={"status": "succeeded"}).json()["jobs"]
+        assert client.get(done["best_plan"]).content == second.content
+
+
+def test_a_job_without_a_plan_so_far_has_none_to_give(gated: httpx.Client) -> None:
+    assert gated.get(submit(gated).headers["location"] + "/best-plan").status_code == 404
+
+
+def test_a_watcher_that_was_cut_off_is_sent_what_is_newer(gated: httpx.Client, gate: threading.Event) -> None:
+    address = submit(gated).headers["location"]
+    wait_until(lambda: job(gated, address)["status"] == "running")
+    with gated.stream("GET", address + "/events") as stream:
+        seen = next(line for line in stream.iter_lines() if line.startswith("id: ")).removeprefix("id: ")
+    gate.set()
+    rest = gated.get(address + "/events", headers={"last-event-id": seen}).text
+    ids = [line.removeprefix("id: ") for line in rest.splitlines() if line.startswith("id: ")]
+    assert seen not in ids
+    assert '"status":"succeeded"' in rest
+    assert gated.get(address + "/events", headers={"last-event-id": ids[-1]}).status_code == 204
+    assert '"status":"succeeded"' in gated.get(address + "/events", headers={"last-event-id": "other"}).text
 
 
 def test_many_watchers_of_one_job(gated: httpx.Client, gate: threading.Event) -> None:
