@@ -41,6 +41,28 @@ class SelectiveRecompute(StrEnum):
     """All but attention and every second matrix product of a layer (torchtitan's selective_ac_option "op")."""
 
 
+class LossKernels(StrEnum):
+    """How the cross entropy over the vocabulary runs, and so what it keeps."""
+
+    BY_HAND = "by-hand"
+    """In place, split over tp (Megatron-LM's vocab_parallel_cross_entropy)."""
+    FUSED_IN_PARTS = "fused-in-parts"
+    """Its steps compiled one by one (Megatron-LM's --cross-entropy-loss-fusion): what ran in place is written anew."""
+    EAGER = "eager"
+    """PyTorch's log-softmax and its gradient, in fp32."""
+    COMPILED = "compiled"
+    """One compiled function: softmax is made again from the 16-bit logits (torchtitan since pull request 1033)."""
+
+
+class Logits(StrEnum):
+    """What the loss reads where tp splits the vocabulary."""
+
+    SPLIT = "split"
+    """Each rank its own columns (Megatron-LM, torchtitan's loss parallelism)."""
+    GATHERED = "gathered"
+    """All columns on every rank, gathered after the head (Aleph Alpha's scaling, whose head has no parallel output)."""
+
+
 class ScanKernels(StrEnum):
     """How the chunked scan of a state-space mixer (Mamba-2) and the convolution before it run."""
 
@@ -78,6 +100,15 @@ class Implementation:
     host: HostPath = HostPath.MODULES
     trained: TrainedWeights = TrainedWeights.ALL
     scan: ScanKernels = ScanKernels.FUSED
+    stated_loss: LossKernels | None = None
+    logits: Logits = Logits.SPLIT
+
+    @property
+    def loss(self) -> LossKernels:
+        """The loss as stated, else as the other kernels are: a compiler of layers leaves it eager."""
+        if self.stated_loss is not None:
+            return self.stated_loss
+        return LossKernels.BY_HAND if self.kernels is VectorKernels.FUSED else LossKernels.EAGER
 
 
 HAND_FUSED = Implementation()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from costmodels.attention_generations import attention_slowdown
 from costmodels.cluster import Device
 from costmodels.compute import attention_backward_s, attention_forward_s
-from costmodels.implementation import FlashAttention, ScanKernels, TrainedWeights, VectorKernels
+from costmodels.implementation import FlashAttention, LossKernels, ScanKernels, TrainedWeights, VectorKernels
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_groups, matmul_shape
@@ -39,12 +39,14 @@ def operator_time(
     recipe: MatmulRecipe = MatmulRecipe.WORKING,
     trained: TrainedWeights = TrainedWeights.ALL,
     scan: ScanKernels = ScanKernels.FUSED,
+    loss: LossKernels = LossKernels.BY_HAND,
 ) -> OperatorTime:
     """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
 
     ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
     ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention, ``recipe`` how
-    this operator's products are cast, ``trained`` whether its weights have gradients, ``scan`` how state-space mixers run.
+    this operator's products are cast, ``trained`` whether its weights have gradients, ``scan`` how state-space mixers run,
+    ``loss`` how the cross entropy.
     """
     if operator.kind is OperatorKind.MATMUL:
         time = _matmul_time(operator, sizes, device=device, dtype=recipe.dtype or dtype, trained=trained)
@@ -58,7 +60,7 @@ def operator_time(
     steps = step_by_step_traffic(operator, sizes, dtype) if scan is ScanKernels.STEP_BY_STEP else None
     if operator.kind is OperatorKind.SCAN and operator.chunk is not None and steps is None:
         return _chunked_scan_time(operator, sizes, device=device, dtype=dtype)
-    traffic = steps or vector_traffic(operator, sizes, dtype=dtype, kernels=kernels, curve=vector_kernel(operator))
+    traffic = steps or vector_traffic(operator, sizes, dtype=dtype, kernels=kernels, curve=vector_kernel(operator), loss=loss)
     return OperatorTime(_kernels_s(traffic.forward, device), _kernels_s(traffic.backward, device))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import LossKernels, VectorKernels
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import Operator, OperatorKind
 from costmodels.units import DType
@@ -21,12 +21,13 @@ _SINGLE = DType.FP32.size_bytes
 
 @dataclass(frozen=True, slots=True)
 class SavingRules:
-    """What decides the form of saved tensors: working format, kernels, and which products (by name) run below 16 bits how."""
+    """What decides the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how, loss."""
 
     dtype: DType
     kernels: VectorKernels = VectorKernels.FUSED
     low_precision: frozenset[str] = frozenset()
     recipe: MatmulRecipe = MatmulRecipe.WORKING
+    loss: LossKernels = LossKernels.BY_HAND
 
     @property
     def eager_norms(self) -> bool:
@@ -83,7 +84,7 @@ def _kept_by_kernel(operator: Operator, rules: SavingRules, *, is_first: bool) -
         case VectorShape.GATED_ACTIVATION if rules.eager_activations and is_first:
             # The activation's own output is an input of the product with the other half.
             return True, rules.dtype.size_bytes
-        case VectorShape.LOSS:
+        case VectorShape.LOSS if rules.loss is not LossKernels.COMPILED:
             # The softmax in fp32; the logits are not needed again.
             return False, _SINGLE
         case _:
@@ -116,7 +117,13 @@ def _made_again_by_compiler(operators: Sequence[Operator], kept: frozenset[str])
 def loss_transient_element_bytes(rules: SavingRules) -> float:
     """Bytes for each logit that live only while the loss runs, beside what it keeps.
 
-    By hand: the 16-bit logits, later their gradient. Step by step: gradients of the log-softmax and of its input in fp32;
-    so too where layers are compiled, which leaves the loss as it is.
+    By hand: the 16-bit logits, later their gradient; in compiled parts the fp32 logits beside. Step by step: gradients of the
+    log-softmax and of its input in fp32. Compiled as one: the gradient of the 16-bit logits.
     """
-    return rules.dtype.size_bytes if rules.kernels is VectorKernels.FUSED else 2 * _SINGLE
+    match rules.loss:
+        case LossKernels.BY_HAND | LossKernels.COMPILED:
+            return rules.dtype.size_bytes
+        case LossKernels.FUSED_IN_PARTS:
+            return rules.dtype.size_bytes + _SINGLE
+        case LossKernels.EAGER:
+            return 2 * _SINGLE

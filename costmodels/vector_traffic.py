@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import LossKernels, VectorKernels
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.operators import Operator, OperatorKind
 from costmodels.units import DType
@@ -132,7 +132,6 @@ _FUSED: Mapping[VectorShape, Passes] = {
     VectorShape.PLAIN_ACTIVATION: Passes((_COPY,), (_ADD,)),
     VectorShape.RESIDUAL: _PLAIN_RESIDUAL,
     VectorShape.DROPOUT_RESIDUAL: Passes((ElementaryKernel(3 + _HALF_MASK),), (ElementaryKernel(2 + _HALF_MASK), _ADD)),
-    VectorShape.LOSS: _VOCAB_PARALLEL_LOSS,
     VectorShape.EMBEDDING: _EMBEDDING,
 }
 _EAGER: Mapping[VectorShape, Passes] = {
@@ -144,14 +143,18 @@ _EAGER: Mapping[VectorShape, Passes] = {
     VectorShape.PLAIN_ACTIVATION: Passes((_COPY,), (_ADD,)),
     VectorShape.RESIDUAL: _PLAIN_RESIDUAL,
     VectorShape.DROPOUT_RESIDUAL: Passes((ElementaryKernel(2 + _HALF_MASK), _ADD), (ElementaryKernel(2 + _HALF_MASK), _ADD)),
-    VectorShape.LOSS: _EAGER_LOSS,
     VectorShape.EMBEDDING: _EMBEDDING,
 }
 _COMPILED: Mapping[VectorShape, Passes] = {
     **_FUSED,
     # The sum before a norm stays in registers: the norm reads nothing of its own, and backward adds the stream's gradient.
     VectorShape.RESIDUAL: Passes((_COPY,), (ElementaryKernel(1),)),
-    VectorShape.LOSS: Passes((_COPY,), (_COPY,)),
+}
+_LOSSES: Mapping[LossKernels, Passes] = {
+    LossKernels.BY_HAND: _VOCAB_PARALLEL_LOSS,
+    LossKernels.FUSED_IN_PARTS: _VOCAB_PARALLEL_LOSS,
+    LossKernels.EAGER: _EAGER_LOSS,
+    LossKernels.COMPILED: Passes((_COPY,), (_COPY,)),
 }
 _IMPLEMENTATIONS: Mapping[VectorKernels, Mapping[VectorShape, Passes]] = {
     VectorKernels.EAGER: _EAGER,
@@ -187,16 +190,24 @@ def _elementwise_shape(operator: Operator) -> VectorShape:
     return VectorShape.OTHER
 
 
-def vector_passes(operator: Operator, kernels: VectorKernels) -> Passes | None:
+def vector_passes(operator: Operator, kernels: VectorKernels, loss: LossKernels) -> Passes | None:
     """Kernels of a vector operator; None where it is none of the known ones, and runs as one kernel each way."""
+    if operator.kind is OperatorKind.LOSS:
+        return _LOSSES[loss]
     return _IMPLEMENTATIONS[kernels].get(vector_shape(operator))
 
 
 def vector_traffic(
-    operator: Operator, sizes: Mapping[str, int], *, dtype: DType, kernels: VectorKernels, curve: VectorKernel
+    operator: Operator,
+    sizes: Mapping[str, int],
+    *,
+    dtype: DType,
+    kernels: VectorKernels,
+    curve: VectorKernel,
+    loss: LossKernels = LossKernels.BY_HAND,
 ) -> OperatorTraffic:
     """Bytes of each kernel of a vector operator; ``curve`` is that of an operator that is none of the known ones."""
-    passes = vector_passes(operator, kernels)
+    passes = vector_passes(operator, kernels, loss)
     if passes is None:
         inputs = sum(tensor.elements(sizes) for tensor in operator.inputs) * dtype.size_bytes
         outputs = sum(tensor.elements(sizes) for tensor in operator.outputs) * dtype.size_bytes

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
 from costmodels.expert_parallel import expert_dims, expert_region
-from costmodels.implementation import HAND_FUSED, Implementation, ScanKernels
+from costmodels.implementation import HAND_FUSED, Implementation, Logits, ScanKernels
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
@@ -135,6 +135,8 @@ def build_block_problem(graph: ModelGraph, block: Block, setting: BlockSetting) 
 def _strategies(operator: Operator, sizes: dict[str, int], setting: BlockSetting) -> tuple[Strategy, ...]:
     """Strategies in the space. Launchers switch sequence parallelism for the whole model, so there the vector operators
     on the residual stream lie as the boundary does."""
+    if operator.kind is OperatorKind.LOSS and setting.implementation.logits is Logits.GATHERED:
+        return (Strategy(None),)
     options = strategies(operator, sizes, setting.tp, setting.space, padded=setting.padded)
     if setting.space is Space.FREE or len(options) < 2:
         return options
@@ -171,6 +173,7 @@ class _Costing:
             attention=setting.implementation.attention,
             trained=setting.implementation.trained,
             scan=setting.implementation.scan,
+            loss=setting.implementation.loss,
             recipe=setting.recipe if operator.name in self.kept_bytes.rules.low_precision else MatmulRecipe.WORKING,
         )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s

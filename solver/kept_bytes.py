@@ -32,7 +32,7 @@ class KeptBytes:
 def kept_bytes(block: Block, dtype: DType, implementation: Implementation, recipe: MatmulRecipe) -> KeptBytes:
     """What a block keeps, with activations in ``dtype`` and products by ``recipe``."""
     products = low_precision_products(block) if recipe.dtype else frozenset()
-    rules = SavingRules(dtype, implementation.kernels, products, recipe)
+    rules = SavingRules(dtype, implementation.kernels, products, recipe, implementation.loss)
     kept = kept_tensors(block, implementation.selective)
     none = saved_element_bytes(block.operators, rules, kept=kept.none)
     selective = saved_element_bytes(block.operators, rules, kept=kept.selective, rerun=kept.selective_reruns)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from costmodels.implementation import FlashAttention, HostPath, ScanKernels, TrainedWeights, VectorKernels
+from costmodels.implementation import FlashAttention, HostPath, Logits, ScanKernels, TrainedWeights, VectorKernels
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import CONTEXT_BYTES
 from costmodels.units import GIB, DType
@@ -91,6 +91,7 @@ class Convention:
     dropout: Dropout = Dropout.NONE
     trained: TrainedWeights = TrainedWeights.ALL
     scan: ScanKernels = ScanKernels.FUSED
+    logits: Logits = Logits.SPLIT
     mamba_vocab: int | None = None
     unstated_recompute: UnstatedRecompute = UnstatedRecompute.NEVER
     unstated_sequence: UnstatedSequence = UnstatedSequence.REPLICATED
@@ -136,8 +137,9 @@ CONVENTIONS: Mapping[str, Convention] = {
     "vtrain_multi": _VTRAIN,
     "aleph_layouts": Convention(
         "its paper shards the optimizer (ZeRO-1), and tells its fused RMS norm from PyTorch's; gradients in 16 bits, since 13B "
-        "on one device would not fit with fp32 ones",
+        "on one device would not fit with fp32 ones; its framework's head gathers the logits of all tp ranks before the loss",
         zero_stage=1,
+        logits=Logits.GATHERED,
         kernels=VectorKernels.EAGER,
         flash=FlashAttention.FLASH_1,
         gradient_dtype=DType.BF16,

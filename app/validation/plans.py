@@ -90,6 +90,8 @@ def _implementation(run: Run, source: Convention) -> Implementation:
         host=source.host,
         trained=run.trained or source.trained,
         scan=source.scan,
+        stated_loss=run.loss,
+        logits=source.logits,
         selective=_SELECTIVE.get(run.recompute, SelectiveRecompute.ATTENTION_AND_NORMS),
     )
 

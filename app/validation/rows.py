@@ -7,7 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from app.validation.cells import Cells, read_table
-from costmodels.implementation import TrainedWeights, VectorKernels
+from app.validation.notes import stated_flash_attention, stated_kernels, stated_loss, stated_trained
+from costmodels.implementation import LossKernels, TrainedWeights, VectorKernels
 
 COLUMNS = (
     "source_id",
@@ -120,6 +121,7 @@ class Run:
     flash_attention: int | None
     kernels: VectorKernels | None = None
     trained: TrainedWeights | None = None
+    loss: LossKernels | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,28 +182,13 @@ def _measured_run(cells: Cells) -> MeasuredRun:
         sequence_parallel=cells.count("sp"),
         recompute=cells.text("recompute"),
         schedule=cells.text("schedule"),
-        flash_attention=cells.count("flash_attention"),
-        kernels=_stated_kernels(cells.text("notes")),
-        trained=_stated_trained(cells.text("notes")),
+        flash_attention=stated_flash_attention(cells.text("notes"), cells.count("flash_attention")),
+        kernels=stated_kernels(cells.text("notes")),
+        trained=stated_trained(cells.text("notes")),
+        loss=stated_loss(cells.text("source"), cells.text("notes")),
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
     return MeasuredRun(run, Outcome(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
-
-
-_KERNELS_IN_NOTES = {
-    "rms kernel": VectorKernels.FUSED_NORMS,
-    "te + triton": VectorKernels.FUSED,
-    "compile": VectorKernels.COMPILED,
-    "eager": VectorKernels.EAGER,
-}
-
-
-def _stated_trained(notes: str) -> TrainedWeights | None:
-    return TrainedWeights.ADAPTERS if "lora performance" in notes.lower() else None
-
-
-def _stated_kernels(notes: str) -> VectorKernels | None:
-    return next((kernels for words, kernels in _KERNELS_IN_NOTES.items() if words in notes.lower()), None)
 
 
 def _step_time_s(run: Run, cells: Cells) -> float | None:

@@ -89,5 +89,5 @@ def launches(operator: Operator, implementation: Implementation) -> tuple[int, i
         return ATTENTION_KERNELS
     if implementation.scan is ScanKernels.STEP_BY_STEP and (steps := step_by_step_launches(operator)):
         return steps
-    passes = vector_passes(operator, implementation.kernels)
+    passes = vector_passes(operator, implementation.kernels, implementation.loss)
     return (1, 1) if passes is None else (len(passes.forward), len(passes.backward))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.importers.huggingface import read_huggingface_config
-from costmodels.implementation import VectorKernels
+from costmodels.implementation import LossKernels, VectorKernels
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import Operator
 from costmodels.saved_activations import SavingRules, loss_transient_element_bytes, saved_element_bytes
@@ -68,9 +68,14 @@ def test_a_compiler_makes_norms_and_products_of_halves_again() -> None:
 
 
 def test_the_loss_keeps_its_softmax_in_fp32() -> None:
-    for kernels, transient in ((VectorKernels.FUSED, 2.0), (VectorKernels.EAGER, 8.0)):
-        assert kept(HEAD, rules(kernels))["logits"] == 4.0
-        assert loss_transient_element_bytes(rules(kernels)) == transient
+    for loss, transient in ((LossKernels.BY_HAND, 2.0), (LossKernels.FUSED_IN_PARTS, 6.0), (LossKernels.EAGER, 8.0)):
+        assert kept(HEAD, SavingRules(DType.BF16, loss=loss))["logits"] == 4.0
+        assert loss_transient_element_bytes(SavingRules(DType.BF16, loss=loss)) == transient
+
+
+def test_a_compiled_loss_keeps_the_logits_in_16_bits() -> None:
+    compiled = SavingRules(DType.BF16, VectorKernels.COMPILED, loss=LossKernels.COMPILED)
+    assert kept(HEAD, compiled)["logits"] == loss_transient_element_bytes(compiled) == 2.0
 
 
 def test_low_precision_products_keep_a_small_copy_of_what_only_they_read() -> None:

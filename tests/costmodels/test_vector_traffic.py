@@ -7,7 +7,7 @@ import pytest
 from app.catalog import model
 from costmodels.attention_generations import attention_slowdown
 from costmodels.hardware import device
-from costmodels.implementation import FlashAttention, VectorKernels
+from costmodels.implementation import FlashAttention, Implementation, LossKernels, VectorKernels
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind
@@ -21,7 +21,8 @@ VECTOR = (OperatorKind.NORM, OperatorKind.ELEMENTWISE, OperatorKind.LOSS, Operat
 
 
 def traffic(operator: Operator, kernels: VectorKernels, dtype: DType = DType.BF16) -> OperatorTraffic:
-    return vector_traffic(operator, SIZES, dtype=dtype, kernels=kernels, curve=VectorKernel.STREAM)
+    loss = Implementation(kernels).loss
+    return vector_traffic(operator, SIZES, dtype=dtype, kernels=kernels, curve=VectorKernel.STREAM, loss=loss)
 
 
 def bytes_an_element(name: str, kernels: VectorKernels, elements: int, block: str = "layer") -> tuple[float, float]:
@@ -47,6 +48,12 @@ def test_a_vocabulary_parallel_loss_works_in_fp32_step_by_step() -> None:
     elements = 4096 * GRAPH.dims["vocab"]
     assert bytes_an_element("loss", VectorKernels.FUSED, elements, "head") == (38, 14)
     assert bytes_an_element("loss", VectorKernels.EAGER, elements, "head") == (14, 22)
+
+
+def test_a_compiler_of_layers_leaves_the_loss_eager_unless_told() -> None:
+    assert Implementation(VectorKernels.COMPILED).loss is LossKernels.EAGER
+    assert Implementation(VectorKernels.FUSED).loss is LossKernels.BY_HAND
+    assert Implementation(VectorKernels.COMPILED, stated_loss=LossKernels.COMPILED).loss is LossKernels.COMPILED
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt2-xl", "gemma-2-9b"])

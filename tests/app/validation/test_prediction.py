@@ -279,3 +279,13 @@ MAMBA = {
     "gpu_mem_gb": "60",
     "arch": "mamba2 state=64 ngroups=8 expand=2 chunk=64",
 }
+
+
+def test_gathered_logits_take_time_and_memory_on_every_rank(tmp_path: Path) -> None:
+    split, gathered = (
+        predict_run(run(tmp_path, source_id=source, tp="8", dp="1", pp="1", zero_stage_or_fsdp="1", micro_batch="8"))
+        for source in ("internevo", "aleph_layouts")
+    )
+    # Seven eighths more of 12 bytes for each of 8 x 4096 x 128,256 logits; norms of the one are fused.
+    assert gathered.peak_memory_gb - split.peak_memory_gb > 7 / 8 * 12 * 8 * 4096 * 128256 / 2**30
+    assert gathered.step_time_s > split.step_time_s

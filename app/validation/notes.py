@@ -1,0 +1,49 @@
+"""What a row says in words of how its framework ran: its notes, and the file that it was taken from."""
+
+from __future__ import annotations
+
+import re
+
+from costmodels.implementation import LossKernels, TrainedWeights, VectorKernels
+
+_KERNELS = {
+    "rms kernel": VectorKernels.FUSED_NORMS,
+    "te + triton": VectorKernels.FUSED,
+    "compile": VectorKernels.COMPILED,
+    "eager": VectorKernels.EAGER,
+}
+
+_LOSS_COMPILED_FROM = 202504
+"""Year and month from which torchtitan compiles its loss with its layers (pull request 1033; 755 had turned it off in 2024)."""
+
+_TORCHTITAN_REPORT = re.compile(r"torchtitan benchmarks/\S*?_(20\d\d)-?(\d\d)_")
+
+_LTS_CONTAINER = "(lts_dgxa100_dracooci"
+"""Megatron-LM's functional tests on the first of its long-term containers. They run deterministic unless a case's name says
+otherwise, and this container's Transformer Engine has no fused attention that is: it falls back to the unfused one."""
+
+
+def stated_trained(notes: str) -> TrainedWeights | None:
+    """Whether adapters are trained."""
+    return TrainedWeights.ADAPTERS if "lora performance" in notes.lower() else None
+
+
+def stated_kernels(notes: str) -> VectorKernels | None:
+    """How vector operators run."""
+    return next((kernels for words, kernels in _KERNELS.items() if words in notes.lower()), None)
+
+
+def stated_loss(source: str, notes: str) -> LossKernels | None:
+    """How the loss runs, where that is not as the kernels of layers say."""
+    if "cross_entropy_loss_fusion" in notes:
+        return LossKernels.FUSED_IN_PARTS
+    report = _TORCHTITAN_REPORT.search(source)
+    if report and int(report[1] + report[2]) >= _LOSS_COMPILED_FROM and stated_kernels(notes) is VectorKernels.COMPILED:
+        return LossKernels.COMPILED
+    return None
+
+
+def stated_flash_attention(notes: str, flash_attention: int | None) -> int | None:
+    """The row's generation of fused attention, 0 where its container could not run it."""
+    unfused = flash_attention == 1 and _LTS_CONTAINER in notes and "nondeterministic" not in notes
+    return 0 if unfused else flash_attention

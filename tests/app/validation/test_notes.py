@@ -1,0 +1,42 @@
+"""What rows say in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.validation.notes import stated_flash_attention, stated_loss
+from costmodels.implementation import LossKernels
+
+H100_2024 = "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md Table 1"
+H200_2025 = "pytorch/torchtitan benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
+ASYNC_TP_2025 = "pytorch/torchtitan benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md"
+
+
+@pytest.mark.parametrize(
+    ("source", "notes", "expected"),
+    [
+        (H100_2024, "bf16 compile; GiB", None),
+        (H200_2025, "compile+fp8 allgather", LossKernels.COMPILED),
+        (ASYNC_TP_2025, "vanilla TP; compile", LossKernels.COMPILED),
+        (H200_2025, "bf16 eager", None),
+        ("Megatron-LM", "case gpt3_te_tp2_pp2_cross_entropy_loss_fusion (dev_dgx_h100)", LossKernels.FUSED_IN_PARTS),
+        ("Megatron-LM", "case gpt3_te_tp2_pp2 (dev_dgx_h100)", None),
+    ],
+)
+def test_torchtitan_compiles_its_loss_from_april_2025(source: str, notes: str, expected: LossKernels | None) -> None:
+    assert stated_loss(source, notes) is expected
+
+
+@pytest.mark.parametrize(
+    ("notes", "given", "expected"),
+    [
+        ("case gpt3_mcore_te_tp2_pp2 (lts_dgxa100_dracooci)", 1, 0),
+        ("case gpt3_mcore_te_tp2_pp2 (lts_dgxa100_dracooci-ord)", 1, 0),
+        ("case gpt3_mcore_te_tp2_pp2_nondeterministic (lts_dgxa100_dracooci)", 1, 1),
+        ("case gpt3_mcore_te_tp2_pp2 (dev_dgx_a100)", 1, 1),
+        ("case gpt3_mcore_te_tp2_pp2 (lts_dgxa100_dracooci)", 0, 0),
+        ("case gpt3_mcore_te_tp2_pp2 (lts_dgxa100_dracooci)", None, None),
+    ],
+)
+def test_an_old_container_runs_deterministic_attention_unfused(notes: str, given: int | None, expected: int | None) -> None:
+    assert stated_flash_attention(notes, given) == expected
