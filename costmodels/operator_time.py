@@ -138,6 +138,8 @@ def _chunked_scan_time(operator: Operator, sizes: Mapping[str, int], *, device: 
     batch = max(1, x.elements(sizes) // (width * chunk))
     shapes = ((chunk, chunk, state), (chunk, width, chunk), (width, state, chunk), (chunk, width, state))
     products = sum(sustained_matmul_s(device, dtype, m, n, k, batch=batch) for m, n, k in shapes)
+    # What a delta rule computes besides is products of the same sides.
+    products *= 1.0 + operator.flops_per_element * x.elements(sizes) / sum(2.0 * batch * m * n * k for m, n, k in shapes)
     traffic = vector_traffic(operator, sizes, dtype=dtype, kernels=VectorKernels.FUSED, curve=VectorKernel.STREAM)
     return OperatorTime(
         max(products, _kernels_s(traffic.forward, device)), max(2 * products, _kernels_s(traffic.backward, device))

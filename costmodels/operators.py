@@ -82,7 +82,8 @@ class Operator:
     weights             parameters; a fused projection (Q, K and V) has several and is one kernel; of a CONVOLUTION, first
                         the kernel of each output, in order, then biases
     saved               names of tensors kept for the backward pass (inputs or outputs), flash attention assumed
-    flops_per_element   NORM, ELEMENTWISE and LOSS: FLOPs per element of the first input (survey 5.2 counts SwiGLU as 5)
+    flops_per_element   NORM, ELEMENTWISE and LOSS: FLOPs per element of the first input (survey 5.2 counts SwiGLU as 5);
+                        SCAN: those beside its chunks and states (the corrections of a delta rule)
     mask, window        ATTENTION: causal or full, and the sliding window in tokens if there is one
     chunk               SCAN: tokens of a chunk of the state-space dual form (Mamba-2); None scans token by token (Mamba-1)
     """
@@ -241,11 +242,12 @@ def scan_flops(operator: Operator, sizes: Mapping[str, int]) -> float:
     """
     x, b = operator.inputs[0], operator.inputs[1]
     state = sizes[b.dims[-1]]
+    more = operator.flops_per_element * x.elements(sizes)
     if operator.chunk is None:
-        return _SCAN_FLOPS_PER_STATE_ELEMENT * x.elements(sizes) * state
+        return _SCAN_FLOPS_PER_STATE_ELEMENT * x.elements(sizes) * state + more
     width = sizes[x.dims[-1]]
     heads_and_tokens = x.elements(sizes) / width
     chunk = min(operator.chunk, sizes[SEQ])
     inside_chunks = 2.0 * heads_and_tokens * chunk * (state + width)
     through_states = (4.0 + 2.0 / chunk) * heads_and_tokens * width * state
-    return inside_chunks + through_states
+    return inside_chunks + through_states + more

@@ -13,7 +13,14 @@ from costmodels.errors import ModelError
 from solver.graph import ModelGraph
 
 # Models of text and images, and the text model that their 'text_config' describes unless it says otherwise.
-TEXT_MODELS = {"gemma3": "gemma3_text", "llama4": "llama4_text", "llava": "llama", "mistral3": "mistral"}
+TEXT_MODELS = {
+    "gemma3": "gemma3_text",
+    "llama4": "llama4_text",
+    "llava": "llama",
+    "mistral3": "mistral",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+}
 
 
 def read_huggingface_config(document: Mapping[str, Any], *, name: str) -> ModelGraph:

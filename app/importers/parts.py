@@ -64,6 +64,7 @@ _GELU_ERF_FLOPS = 5.0
 _GELU_TANH_FLOPS = 9.0
 ACTIVATION_FLOPS = {
     "silu": _SILU_FLOPS,
+    "sigmoid": _SILU_FLOPS,
     "swish": _SILU_FLOPS,
     "gelu": _GELU_ERF_FLOPS,
     "gelu_python": _GELU_ERF_FLOPS,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from app.importers.bodies.mlp import activation_operator
 from app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, Bias, NormKind, activation, norm, projection, rope
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 
@@ -27,6 +28,13 @@ class QkNorm(StrEnum):
     ALL_HEADS = "all_heads"
 
 
+class OutputGate(StrEnum):
+    """Whether each head's output is multiplied by a gate that comes from the same projection as its query (Qwen3-Next)."""
+
+    NONE = "none"
+    SIGMOID = "sigmoid"
+
+
 @dataclass(frozen=True, slots=True)
 class Attention:
     """Grouped-query attention with one fused projection for Q, K and V.
@@ -45,6 +53,7 @@ class Attention:
     qk_norm: QkNorm = QkNorm.NONE
     qk_norm_kind: NormKind = NormKind.RMS
     kernel_weights: tuple[Weight, ...] = ()
+    output_gate: OutputGate = OutputGate.NONE
 
     @property
     def tag(self) -> str:
@@ -62,9 +71,11 @@ class Attention:
             activation("k", KV_HEADS, HEAD_DIM),
             activation("v", KV_HEADS, HEAD_DIM),
         )
-        steps = [
-            projection("qkv_proj", source=source, outputs=(query, key, value), suffixes=("q", "k", "v"), bias=self.qkv_bias)
-        ]
+        gate = activation("q_gate", HEADS, HEAD_DIM)
+        is_gated = self.output_gate is OutputGate.SIGMOID
+        outputs = (query, key, value, gate) if is_gated else (query, key, value)
+        suffixes = ("q", "k", "v", "_gate")[: len(outputs)]
+        steps = [projection("qkv_proj", source=source, outputs=outputs, suffixes=suffixes, bias=self.qkv_bias)]
         if self.qk_norm is not QkNorm.NONE:
             steps += self._norms(query, key)
             query, key = steps[-2].outputs[0], steps[-1].outputs[0]
@@ -75,6 +86,10 @@ class Attention:
         steps.append(
             attention_kernel(query, key, value, context, mask=self.mask, window=self.window, weights=self.kernel_weights)
         )
+        if is_gated:
+            gated = activation("context_gated", HEADS, HEAD_DIM)
+            steps.append(activation_operator("attn_gate", "sigmoid", inputs=(gate, context), target=gated))
+            context = gated
         out = activation("attn_out", HIDDEN)
         steps.append(projection("o_proj", source=context, outputs=(out,), suffixes=("o",), bias=self.out_bias))
         return tuple(steps)

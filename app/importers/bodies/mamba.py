@@ -50,7 +50,7 @@ class Mamba2:
         in_proj = projection(
             "in_proj", source=source, outputs=(z, x, b, c, dt), suffixes=("_z", "_x", "_b", "_c", "_dt"), bias=self.in_bias
         )
-        conv = _convolution((x, b, c), bias=self.conv_bias)
+        conv = convolution((x, b, c), bias=self.conv_bias)
         y = activation("y", *heads)
         scan = Operator(
             "scan",
@@ -62,7 +62,7 @@ class Mamba2:
             chunk=self.chunk,
         )
         gate = self._gate(y, z)
-        return in_proj, conv, scan, gate, _out_proj(gate.outputs[0], self.out_bias)
+        return in_proj, conv, scan, gate, out_projection(gate.outputs[0], self.out_bias)
 
     def _gate(self, y: Tensor, z: Tensor) -> Operator:
         if self.output_norm is OutputNorm.GATE_ONLY:
@@ -97,7 +97,7 @@ class Mamba1:
         """Operators from the (normed) input to the output projection, whose output is the body's."""
         x, z = activation("ssm_x", SSM_INNER), activation("z", SSM_INNER)
         in_proj = projection("in_proj", source=source, outputs=(x, z), suffixes=("_x", "_z"), bias=self.proj_bias)
-        conv = _convolution((x,), bias=self.conv_bias)
+        conv = convolution((x,), bias=self.conv_bias)
         convolved = conv.outputs[0]
         dt, b, c = activation("dt_low", DT_RANK), activation("ssm_b", SSM_STATE), activation("ssm_c", SSM_STATE)
         x_proj = projection("x_proj", source=convolved, outputs=(dt, b, c), suffixes=("_dt", "_b", "_c"), bias=Bias.NONE)
@@ -119,10 +119,10 @@ class Mamba1:
             saved=tuple(tensor.name for tensor in inputs),
         )
         gate = activation_operator("ssm_gate", self.function, inputs=(z, y), target=activation("y_gated", SSM_INNER))
-        return (in_proj, conv, x_proj, *norms, dt_proj, scan, gate, _out_proj(gate.outputs[0], self.proj_bias))
+        return (in_proj, conv, x_proj, *norms, dt_proj, scan, gate, out_projection(gate.outputs[0], self.proj_bias))
 
 
-def _convolution(inputs: tuple[Tensor, ...], *, bias: Bias) -> Operator:
+def convolution(inputs: tuple[Tensor, ...], *, bias: Bias) -> Operator:
     """Causal depthwise convolution over the sequence and its activation function, one kernel."""
     features = [tensor.dims[2:] for tensor in inputs]
     weights = [Weight(f"conv_{tensor.name}", (*dims, CONV_KERNEL)) for tensor, dims in zip(inputs, features, strict=True)]
@@ -138,6 +138,7 @@ def _convolution(inputs: tuple[Tensor, ...], *, bias: Bias) -> Operator:
     )
 
 
-def _out_proj(source: Tensor, bias: Bias) -> Operator:
+def out_projection(source: Tensor, bias: Bias) -> Operator:
+    """From a mixer's heads to the residual stream."""
     out = activation("mamba_out", HIDDEN)
     return projection("out_proj", source=source, outputs=(out,), suffixes=("_out",), bias=bias)

@@ -1,9 +1,13 @@
-"""Multi-head latent attention (DeepSeek-V2 and later): queries, keys and values go through low-rank latents."""
+"""Multi-head latent attention (DeepSeek-V2 and later): queries, keys and values go through low-rank latents.
+
+With an indexer (DeepSeek sparse attention) a few narrow heads choose the keys of each query first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from app.importers.bodies.attention import attention_kernel
 from app.importers.parts import HEADS, HIDDEN, ROPE_FLOPS, Bias, NormKind, activation, norm, projection
@@ -15,6 +19,19 @@ QK_HEAD_DIM = "qk_head_dim"
 QK_NOPE_DIM = "qk_nope_dim"
 QK_ROPE_DIM = "qk_rope_dim"
 V_HEAD_DIM = "v_head_dim"
+INDEX_HEADS = "index_heads"
+INDEX_DIM = "index_dim"
+
+# A product and a sum for each number of an index head, a ReLU and a weighted sum over heads.
+_INDEX_FLOPS = 4.0
+
+
+class Indexer(StrEnum):
+    """Whether a layer chooses the keys that its queries see: not at all, by projections of its own, or as a layer before."""
+
+    NONE = "none"
+    OWN = "own"
+    SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +39,23 @@ class LatentAttention:
     """MLA as it trains: latents are expanded to full heads. ``Q_RANK`` not in dims means queries without a latent.
 
     bias   of the projections into the latents and out of the heads; the expansions have none
+    indexer  its projections are counted; attention is priced over all keys, an upper bound of that over the chosen ones
     """
 
     bias: Bias = Bias.NONE
+    indexer: Indexer = Indexer.NONE
 
     @property
     def tag(self) -> str:
         """Word that tells blocks with this body from blocks with another kind of attention."""
-        return "mla"
+        return "mla" if self.indexer is not Indexer.OWN else "dsa"
 
     def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
         """Operators from the (normed) input to the output projection, whose output is the body's."""
         steps = self._queries(source, dims)
         query = steps[-1].outputs[0]
+        if self.indexer is Indexer.OWN:
+            steps += _indexer(source, query_latent=steps[-1].inputs[0])
         steps += self._keys_and_values(source)
         k_nope, value = steps[-1].outputs
         rope = _rope(query, k_nope, dims)
@@ -62,6 +83,29 @@ class LatentAttention:
         normed = norm("kv_a_norm", NormKind.RMS, source=latents[0], target="kv_latent_normed", over=(KV_RANK,))
         up = projection("kv_b_proj", source=normed.outputs[0], outputs=expanded, suffixes=("k_b", "v_b"), bias=Bias.NONE)
         return [down, normed, up]
+
+
+def _indexer(source: Tensor, *, query_latent: Tensor) -> list[Operator]:
+    """Index queries from the query latent, one index key and the weights of heads from the stream (DeepSeek-V3.2, section 2.1).
+
+    No gradient passes through the choice, so nothing is kept.
+    """
+    query, key = activation("index_q", INDEX_HEADS, INDEX_DIM), activation("index_k", INDEX_DIM)
+    weights, normed = activation("index_weights", INDEX_HEADS), "index_k_normed"
+    steps = [
+        projection("index_q_proj", source=query_latent, outputs=(query,), suffixes=("_index_q",), bias=Bias.NONE),
+        projection("index_k_proj", source=source, outputs=(key,), suffixes=("_index_k",), bias=Bias.NONE),
+        norm("index_k_norm", NormKind.LAYER, source=key, target=normed, over=(INDEX_DIM,)),
+        projection("index_weights_proj", source=source, outputs=(weights,), suffixes=("_index",), bias=Bias.NONE),
+    ]
+    choose = Operator(
+        "index",
+        OperatorKind.ELEMENTWISE,
+        inputs=(query, Tensor(normed, key.dims), weights),
+        outputs=(Tensor("index_scores", weights.dims),),
+        flops_per_element=_INDEX_FLOPS,
+    )
+    return [replace(step, saved=()) for step in (*steps, choose)]
 
 
 def _rope(query: Tensor, k_nope: Tensor, dims: Mapping[str, int]) -> Operator:

@@ -8,6 +8,7 @@ from app.importers.families.family import Family
 from app.importers.families.gemma import GEMMA_FAMILIES
 from app.importers.families.gpt import GPT_FAMILIES
 from app.importers.families.hybrid import HYBRID_FAMILIES
+from app.importers.families.linear_attention import LINEAR_ATTENTION_FAMILIES
 from app.importers.families.llama import LLAMA_FAMILIES
 from app.importers.families.moe import MOE_FAMILIES
 from app.importers.families.nemotron import NEMOTRON_FAMILIES
@@ -20,6 +21,7 @@ _GROUPS = (
     DEEPSEEK_FAMILIES,
     HYBRID_FAMILIES,
     NEMOTRON_FAMILIES,
+    LINEAR_ATTENTION_FAMILIES,
     ENCODER_FAMILIES,
 )
 

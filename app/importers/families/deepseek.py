@@ -1,17 +1,29 @@
-"""DeepSeek-V2 and V3 (and Kimi-K2, which is a V3): latent attention, and experts after the first dense layers.
+"""DeepSeek-V2 and V3 (and Kimi-K2, which is a V3), GLM-5: latent attention, and experts after the first dense layers.
 
 The multi-token-prediction layer of V3 is not built, as transformers does not build it.
 """
 
 from __future__ import annotations
 
-from app.importers.architecture import Architecture, Branch, Layer
+from app.importers.architecture import Architecture, Body, Branch, Layer
 from app.importers.bodies.experts import Experts, SharedExpert
-from app.importers.bodies.mla import KV_RANK, Q_RANK, QK_HEAD_DIM, QK_NOPE_DIM, QK_ROPE_DIM, V_HEAD_DIM, LatentAttention
+from app.importers.bodies.mla import (
+    INDEX_DIM,
+    INDEX_HEADS,
+    KV_RANK,
+    Q_RANK,
+    QK_HEAD_DIM,
+    QK_NOPE_DIM,
+    QK_ROPE_DIM,
+    V_HEAD_DIM,
+    Indexer,
+    LatentAttention,
+)
 from app.importers.config_fields import ConfigFields
 from app.importers.families.family import Family, bias, gated_mlp, rms_head
 from app.importers.families.moe import expert_dims
 from app.importers.parts import FFN, HEADS, HIDDEN, VOCAB, Bias, NormKind
+from costmodels.errors import ModelError
 
 _V2_DEFAULTS = {
     "vocab_size": 102400,
@@ -45,6 +57,26 @@ _V3_DEFAULTS = _V2_DEFAULTS | {
     "num_experts_per_tok": 8,
     "moe_intermediate_size": 2048,
 }
+_GLM_DEFAULTS = _V3_DEFAULTS | {
+    "vocab_size": 154880,
+    "hidden_size": 6144,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 78,
+    "num_attention_heads": 64,
+    "q_lora_rank": 2048,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 256,
+    "index_n_heads": 32,
+    "index_head_dim": 128,
+    "mlp_layer_types": None,
+    "indexer_types": None,
+    "index_topk_pattern": None,
+    "index_topk_freq": 1,
+    "index_skip_topk_offset": 2,
+}
+_DENSE, _SPARSE = "dense", "sparse"
+_INDEXERS = {"full": Indexer.OWN, "shared": Indexer.SHARED}
+_INDEXER_LETTERS = {"F": "full", "S": "shared"}
 _ALIASES = {"num_experts": ("n_routed_experts", "num_local_experts")}
 
 
@@ -54,6 +86,47 @@ def _read_v2(fields: ConfigFields) -> Architecture:
 
 def _read_v3(fields: ConfigFields) -> Architecture:
     return _architecture(fields, mlp_bias=Bias.NONE)
+
+
+def _read_glm(fields: ConfigFields) -> Architecture:
+    """Sparse latent attention; which layers have an indexer and which have experts may be listed."""
+    n_layers = fields.layers()
+    kinds = fields.optional_words("mlp_layer_types", length=n_layers, allowed=(_DENSE, _SPARSE))
+    if kinds is None:
+        first = min(fields.count("first_k_dense_replace"), n_layers)
+        kinds = (_DENSE,) * first + (_SPARSE,) * (n_layers - first)
+    experts = Experts(fields.text("hidden_act"), shared=SharedExpert.ADDED)
+    feed_forward: dict[str, Body] = {_DENSE: gated_mlp(fields), _SPARSE: experts}
+    attention_bias = bias(fields.flag("attention_bias"))
+    layers = tuple(
+        Layer(
+            (
+                Branch("attn", LatentAttention(attention_bias, indexer), NormKind.RMS),
+                Branch("mlp", feed_forward[kind], NormKind.RMS),
+            )
+        )
+        for kind, indexer in zip(kinds, _indexers(fields, n_layers), strict=True)
+    )
+    dims = _dims(fields) | {INDEX_HEADS: fields.size("index_n_heads"), INDEX_DIM: fields.size("index_head_dim")}
+    return Architecture(dims, layers, rms_head(fields))
+
+
+def _indexers(fields: ConfigFields, n_layers: int) -> tuple[Indexer, ...]:
+    """As listed, else by the letters of a pattern, else every ``index_topk_freq``-th layer from an offset on."""
+    listed = fields.optional_words("indexer_types", length=n_layers, allowed=tuple(_INDEXERS))
+    if listed is not None:
+        return tuple(_INDEXERS[word] for word in listed)
+    pattern = fields.optional_text("index_topk_pattern")
+    if pattern is not None:
+        if len(pattern) != n_layers or set(pattern) - set(_INDEXER_LETTERS):
+            raise ModelError(
+                f"{fields.family}: 'index_topk_pattern' must have a letter for each layer",
+                given=pattern,
+                allowed=f"{n_layers} letters of {' '.join(_INDEXER_LETTERS)}",
+            )
+        return tuple(_INDEXERS[_INDEXER_LETTERS[letter]] for letter in pattern)
+    every, offset = max(fields.count("index_topk_freq"), 1), fields.count("index_skip_topk_offset")
+    return tuple(Indexer.SHARED if max(i - offset + 1, 0) % every else Indexer.OWN for i in range(n_layers))
 
 
 def _architecture(fields: ConfigFields, *, mlp_bias: Bias) -> Architecture:
@@ -89,6 +162,7 @@ def _dims(fields: ConfigFields) -> dict[str, int]:
 DEEPSEEK_FAMILIES = (
     Family("deepseek_v2", ("DeepseekV2ForCausalLM",), _read_v2, _V2_DEFAULTS, _ALIASES),
     Family("deepseek_v3", ("DeepseekV3ForCausalLM",), _read_v3, _V3_DEFAULTS, _ALIASES),
+    Family("glm_moe_dsa", ("GlmMoeDsaForCausalLM",), _read_glm, _GLM_DEFAULTS, _ALIASES),
     # Kimi-K2 has a model_type of its own and the classes of DeepSeek-V3.
     Family("kimi_k2", ("DeepseekV3ForCausalLM",), _read_v3, _V3_DEFAULTS, _ALIASES),
 )

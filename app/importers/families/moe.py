@@ -1,4 +1,4 @@
-"""Mixture-of-experts decoders with grouped-query attention: Mixtral, Qwen2-MoE, Qwen3-MoE, gpt-oss, Llama 4 (text)."""
+"""Mixture-of-experts decoders with grouped-query attention: Mixtral, Qwen-MoE, gpt-oss, Llama 4 (text), MiniMax-M2."""
 
 from __future__ import annotations
 
@@ -56,6 +56,19 @@ _QWEN3_MOE_DEFAULTS = _QWEN2_MOE_DEFAULTS | {
     "num_experts_per_tok": 8,
     "num_experts": 128,
     "attention_bias": False,
+}
+_MINIMAX_M2_DEFAULTS = {
+    "vocab_size": 200064,
+    "hidden_size": 3072,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 62,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "num_experts_per_tok": 8,
+    "num_experts": 256,
 }
 _GPT_OSS_DEFAULTS = {
     "vocab_size": 201088,
@@ -124,6 +137,14 @@ def _read_mixtral(fields: ConfigFields) -> Architecture:
     width = fields.size("intermediate_size")
     attention = Attention(window=fields.optional_size("sliding_window"))
     layer = _layer(attention, Experts(fields.text("hidden_act")))
+    dims = _dims(fields, ffn=width) | expert_dims(fields, width=width)
+    return Architecture(dims, (layer,) * fields.layers(), rms_head(fields))
+
+
+def _read_minimax_m2(fields: ConfigFields) -> Architecture:
+    """Queries and keys are normed over all heads; the bias that corrects routing is a buffer, no parameter."""
+    width = fields.size("intermediate_size")
+    layer = _layer(Attention(qk_norm=QkNorm.ALL_HEADS), Experts(fields.text("hidden_act")))
     dims = _dims(fields, ffn=width) | expert_dims(fields, width=width)
     return Architecture(dims, (layer,) * fields.layers(), rms_head(fields))
 
@@ -234,6 +255,7 @@ MOE_FAMILIES = (
     Family("mixtral", ("MixtralForCausalLM",), _read_mixtral, _MIXTRAL_DEFAULTS, _EXPERT_ALIASES),
     Family("qwen2_moe", ("Qwen2MoeForCausalLM",), _read_qwen2_moe, _QWEN2_MOE_DEFAULTS),
     Family("qwen3_moe", ("Qwen3MoeForCausalLM",), _read_qwen3_moe, _QWEN3_MOE_DEFAULTS, _EXPERT_ALIASES),
+    Family("minimax_m2", ("MiniMaxM2ForCausalLM",), _read_minimax_m2, _MINIMAX_M2_DEFAULTS, _EXPERT_ALIASES),
     Family("gpt_oss", ("GptOssForCausalLM",), _read_gpt_oss, _GPT_OSS_DEFAULTS, _EXPERT_ALIASES),
     Family("llama4_text", ("Llama4ForCausalLM",), _read_llama4, _LLAMA4_DEFAULTS, _EXPERT_ALIASES),
 )
