@@ -1,27 +1,34 @@
-"""How much the service bears: ``python benchmarks/service_load.py [--seconds N] [--watchers N] [--flat-s N]``.
+"""How much the service bears: ``PYTHONPATH=. python benchmarks/service_load.py [--seconds N] [--watchers N] [--flat-s N]``.
 
-Starts ``meshwright serve`` over a new SQLite file on the loopback address, has it plan one request, and then measures, each
-from several connections at once: stored plans by digest, stored plans by the same request, new requests (202 and a job; no
-worker runs), clients that follow a job, and the service's memory before and after. Prints each figure beside its target.
+Starts ``meshwright serve`` over a new SQLite file, or another database, on the loopback address, has it plan one request,
+and then measures, each from several connections at once: stored plans by digest, stored plans by the same request, new
+requests (202 and a job; no worker runs), clients that follow a job, and the service's memory before and after. For each kind
+of request it prints how many a second the service bears at most, and how long answers take at the rate that it must bear,
+counted from when each was due.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-URL = "http://127.0.0.1:8766"
+from benchmarks.http_load import Answer, Connection, closed_load, get, open_load, post
+
+HOST, PORT = "127.0.0.1", 8766
+URL = f"http://{HOST}:{PORT}"
 CONNECTIONS = 8
 REQUEST: dict[str, Any] = {
     "schema": "meshwright.request/1",
@@ -29,8 +36,19 @@ REQUEST: dict[str, Any] = {
     "cluster": {"catalog": "dgx-h100", "nodes": 1},
     "workload": {"kind": "training", "global_batch": 128, "seq_len": 8192},
 }
-Ask = Callable[[], Awaitable[httpx.Response]]
+ADDITIONS = 3_000_000
+FLAT_PER_S, FLAT_TURN_S = 50.0, 20.0
 START = "from app.cli import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of request: its bytes, the status of its answer, and how many a second the service is to bear."""
+
+    name: str
+    make: Callable[[], bytes]
+    status: int
+    target_per_s: int
 
 
 def main() -> int:
@@ -38,12 +56,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--watchers", type=int, default=500, help="clients that follow one job")
     parser.add_argument("--flat-s", type=float, default=0.0, help="seconds of mixed load between the two looks at memory")
+    parser.add_argument("--database", help="URL of an empty database, in place of a new SQLite file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         limits = {"MESHWRIGHT_MAX_WAITING_JOBS": "1000000", "MESHWRIGHT_AUTH": "off"}
-        environment = os.environ | limits | {"MESHWRIGHT_DATABASE_URL": f"sqlite:///{folder}/plans.db"}
+        environment = os.environ | limits | {"MESHWRIGHT_DATABASE_URL": given.database or f"sqlite:///{folder}/plans.db"}
         worker = start(environment, "worker")
-        service = start(environment, "serve", "--port", "8766", "--workers", "0")
+        service = start(environment, "serve", "--port", str(PORT), "--workers", "0")
         try:
             location = asyncio.run(plan_once())
             worker.terminate()
@@ -76,49 +95,59 @@ async def plan_once() -> str:
 
 
 async def measure(location: str, pid: int, given: argparse.Namespace) -> None:
-    limits = httpx.Limits(max_connections=given.watchers + CONNECTIONS)
+    seed = iter(range(1, 10**9))
+    by_digest, by_request = get(location), post("/v1/plans", REQUEST)
+
+    def new() -> bytes:
+        return post("/v1/plans", REQUEST | {"search": {"seed": next(seed)}})
+
+    connections = [await Connection.open(HOST, PORT) for _ in range(CONNECTIONS)]
+    kinds = (
+        Kind("stored plan, by digest", lambda: by_digest, 200, 400),
+        Kind("stored plan, by request", lambda: by_request, 200, 400),
+        Kind("new request", new, 202, 150),
+    )
+    for kind in kinds:
+        await load(pid, kind, connections, given.seconds)
+    limits = httpx.Limits(max_connections=given.watchers + 1)
     async with httpx.AsyncClient(base_url=URL, timeout=60, limits=limits) as client:
-        seed = iter(range(1, 10**9))
-
-        async def stored() -> httpx.Response:
-            return await client.get(location)
-
-        async def same() -> httpx.Response:
-            return await client.post("/v1/plans", json=REQUEST)
-
-        async def new() -> httpx.Response:
-            return await client.post("/v1/plans", json=REQUEST | {"search": {"seed": next(seed)}})
-
-        await load(pid, "stored plan, by digest", stored, 200, given.seconds, "400/s, p99 25 ms")
-        await load(pid, "stored plan, by request", same, 200, given.seconds, "400/s, p99 25 ms")
-        await load(pid, "new request", new, 202, given.seconds, "150/s")
-        await follow(client, (await new()).headers["location"], given.watchers)
-        before = resident_mib(pid)
-        if given.flat_s:
-            await load(pid, "mixed load, first half", stored, 200, given.flat_s / 2, "")
-            await load(pid, "mixed load, second half", new, 202, given.flat_s / 2, "")
-        print(f"memory: {before:.0f} MiB before, {resident_mib(pid):.0f} MiB after")
+        await follow(client, f"/v1/jobs/{json.loads((await connections[0].ask(new())).body)['id']}", given.watchers)
+    before = resident_mib(pid)
+    began_s = time.perf_counter()
+    while time.perf_counter() < began_s + given.flat_s:
+        for kind in kinds:
+            await open_load(connections, kind.make, rate_per_s=FLAT_PER_S, seconds=min(FLAT_TURN_S, given.flat_s / len(kinds)))
+        print(f"after {time.perf_counter() - began_s:.0f} s of mixed load: {resident_mib(pid):.0f} MiB", flush=True)
+    print(f"memory: {before:.0f} MiB before, {resident_mib(pid):.0f} MiB after")
 
 
-async def load(pid: int, what: str, ask: Ask, status: int, seconds: float, target: str) -> None:
-    """Ask as fast as the answers come over a few connections; print the rate, the times and what an answer costs."""
-    times: list[float] = []
+async def load(pid: int, kind: Kind, connections: list[Connection], seconds: float) -> None:
+    """Print what the service bears at most, what an answer costs, and the times at the rate that is to be borne."""
+    print(f"the machine now adds {additions_per_s() / 1e6:.0f} million numbers a second in a Python loop", flush=True)
     cpu_before_s = cpu_s(pid)
-    end_s = time.perf_counter() + seconds
+    fastest = checked(kind, await closed_load(connections, kind.make, seconds=seconds))
+    cpu_ms = (cpu_s(pid) - cpu_before_s) / len(fastest) * 1e3
+    print(f"{kind.name}: at most {len(fastest) / seconds:.0f}/s, {cpu_ms:.2f} ms of processor each", flush=True)
+    paced = checked(kind, await open_load(connections, kind.make, rate_per_s=kind.target_per_s, seconds=seconds))
+    median_ms, p99_ms = statistics.median(paced) * 1e3, statistics.quantiles(paced, n=100)[98] * 1e3
+    rate = f"{len(paced)} of {kind.target_per_s * seconds:.0f} at {kind.target_per_s}/s"
+    print(f"    {rate}: median {median_ms:.1f} ms, p99 {p99_ms:.1f} ms", flush=True)
 
-    async def one() -> None:
-        while time.perf_counter() < end_s:
-            began_s = time.perf_counter()
-            answer = await ask()
-            times.append(time.perf_counter() - began_s)
-            if answer.status_code != status:
-                raise SystemExit(f"{what}: {answer.status_code} {answer.text[:200]}")
 
-    await asyncio.gather(*(one() for _ in range(CONNECTIONS)))
-    median_ms, p99_ms = statistics.median(times) * 1e3, statistics.quantiles(times, n=100)[98] * 1e3
-    cpu_ms = (cpu_s(pid) - cpu_before_s) / len(times) * 1e3
-    said = f"{len(times) / seconds:.0f}/s, median {median_ms:.1f} ms, p99 {p99_ms:.1f} ms"
-    print(f"{what}: {said}, {cpu_ms:.2f} ms of processor each ({target})", flush=True)
+def additions_per_s() -> float:
+    """How fast this machine is at this moment, other users of its processor counted: what the figures are to be read by."""
+    total, began_s = 0, time.perf_counter()
+    for number in range(ADDITIONS):
+        total += number
+    return ADDITIONS / (time.perf_counter() - began_s)
+
+
+def checked(kind: Kind, answers: list[Answer]) -> list[float]:
+    """Seconds of the answers, which are all as they should be."""
+    for answer in answers:
+        if answer.status != kind.status:
+            raise SystemExit(f"{kind.name}: {answer.status} {answer.body[:200]!r}")
+    return [answer.seconds for answer in answers]
 
 
 async def follow(client: httpx.AsyncClient, job: str, watchers: int) -> None:

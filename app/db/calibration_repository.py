@@ -136,6 +136,8 @@ class CalibrationRepository:
             query = query.where(plans.c.digest.in_(plan_digests))
         with reading(self._engine) as connection:
             rows = connection.execute(query).mappings().all()
+            if not rows:
+                return ()
             newest_ids = {row["newest_id"] for row in rows}
             by_id = select(calibrations.c.id, calibrations.c.name).where(calibrations.c.id.in_(newest_ids))
             names = {row.id: row.name for row in connection.execute(by_id)}

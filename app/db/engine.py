@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
@@ -20,6 +21,9 @@ BUSY_TIMEOUT_MS = 10_000
 
 ALLOWED_DATABASES = "sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
 _WRITER = "meshwright_writer"
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
 
 
 def open_engine(url_text: str) -> Engine:
@@ -38,6 +42,17 @@ def open_engine(url_text: str) -> Engine:
 def is_sqlite(engine: Engine) -> bool:
     """Whether the engine's database is SQLite, which a user's own command may create and migrate by itself."""
     return engine.dialect.name == "sqlite"
+
+
+async def read_soon(engine: Engine, read: Callable[P, Answer], *arguments: P.args, **options: P.kwargs) -> Answer:
+    """What a short read of the database gives, for a caller on the event loop.
+
+    SQLite answers it there and then: with WAL no writer holds a reader up, and handing it to a thread would take three times
+    as long as the read itself. PostgreSQL is waited for in a thread.
+    """
+    if is_sqlite(engine):
+        return read(*arguments, **options)
+    return await asyncio.to_thread(read, *arguments, **options)
 
 
 @contextmanager

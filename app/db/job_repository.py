@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Engine, RowMapping, func, select, update
 
-from app.db.dialects import in_utc, insert_if_absent, now_s
+from app.db.dialects import compiled_if_absent, in_utc
 from app.db.engine import is_sqlite, reading, writing
 from app.db.job_tables import jobs
 from app.db.scope import owned
@@ -65,24 +65,25 @@ class JobRepository:
 
     def add(self, connection: Connection, job: NewJob) -> Job | None:
         """Add a queued job unless its digest has an active one; the job that was added."""
-        insert = insert_if_absent(jobs, ["tenant", "active_digest"], is_sqlite=is_sqlite(self._engine)).values(
-            id=job.id,
-            tenant=self._tenant,
-            owner=job.owner,
-            kind=job.kind.value,
-            status=JobStatus.QUEUED.value,
-            digest=job.digest,
-            active_digest=job.digest,
-            urgency=job.urgency,
-            model=job.model,
-            request=job.request,
-            created_at=datetime.now(UTC),
-            workflow=job.id,
-            attempt=0,
-            beat_s=now_s(connection),
-            revision=1,
-        )
-        row = connection.execute(insert.returning(*JOB_COLUMNS)).mappings().one_or_none()
+        values = {
+            "id": job.id,
+            "tenant": self._tenant,
+            "owner": job.owner,
+            "kind": job.kind.value,
+            "status": JobStatus.QUEUED.value,
+            "digest": job.digest,
+            "active_digest": job.digest,
+            "urgency": job.urgency,
+            "model": job.model,
+            "request": job.request,
+            "created_at": datetime.now(UTC),
+            "workflow": job.id,
+            "attempt": 0,
+            "revision": 1,
+        }
+        key, names = ("tenant", "active_digest"), tuple(values)
+        insert = compiled_if_absent(JOB_COLUMNS, key, names, clocks=("beat_s",), is_sqlite=is_sqlite(self._engine))
+        row = connection.execute(insert, values).mappings().one_or_none()
         return None if row is None else job_of(row)
 
     def cancel(self, job_id: str) -> bool:

@@ -24,18 +24,18 @@ class KeyRepository:
     """
 
     def __init__(self, engine: Engine):
-        self._engine = engine
+        self.engine = engine
 
     def find(self, prefix: str) -> ApiKey | None:
         """The key of that prefix, whosever it is: who shows it is not known before."""
-        with reading(self._engine) as connection:
+        with reading(self.engine) as connection:
             row = connection.execute(select(api_keys).where(api_keys.c.prefix == prefix)).mappings().one_or_none()
         return None if row is None else _key(row)
 
     def add(self, key: ApiKey) -> None:
         """Store a new key."""
         values = {name: getattr(key, name) for name in ApiKey.__dataclass_fields__}
-        with writing(self._engine) as connection:
+        with writing(self.engine) as connection:
             connection.execute(insert(api_keys).values({**values, "scopes": " ".join(sorted(key.scopes))}))
 
     def list(self, tenant: str | None) -> tuple[ApiKey, ...]:
@@ -43,7 +43,7 @@ class KeyRepository:
         query = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.prefix)
         if tenant is not None:
             query = owned(query, api_keys, tenant)
-        with reading(self._engine) as connection:
+        with reading(self.engine) as connection:
             return tuple(_key(row) for row in connection.execute(query).mappings())
 
     def get(self, prefix: str, *, tenant: str | None) -> ApiKey:
@@ -67,7 +67,7 @@ class KeyRepository:
         where = api_keys.c.prefix == prefix
         if column == "revoked_at":
             where &= api_keys.c.revoked_at.is_(None)
-        with writing(self._engine) as connection:
+        with writing(self.engine) as connection:
             connection.execute(update(api_keys).where(where).values({column: at}))
         return self.get(prefix, tenant=tenant)
 

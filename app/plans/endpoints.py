@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
+from sqlalchemy import Engine
 
 from app.bodies import JSON, read_json_body
 from app.cursors import cursor_of
+from app.db.engine import read_soon
 from app.db.plan_repository import PlanFilter, Staleness
 from app.jobs.job import Job, JobStatus
 from app.jobs.schemas import job_address, job_document
@@ -20,7 +22,7 @@ from app.metrics import ANSWERS
 from app.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from app.plans.examples import REQUEST_EXAMPLES
 from app.plans.schemas import PlanPage, plan_item
-from app.plans.service import PlanService, Submission
+from app.plans.service import Call, PlanService, Submission
 from app.plans.store import PlanStore
 from app.preferences import IDEMPOTENCY_KEY, PREFER, PRIORITY, urgency_of, wait_of
 from app.problem_responses import problem_answers, problem_response
@@ -65,15 +67,18 @@ async def make_plan(
     settings: Settings = request.app.state.settings
     service: PlanService = request.app.state.service
     watcher: JobWatcher = request.app.state.watcher
+    engine: Engine = request.app.state.engine
     wait_s, urgency = wait_of(prefer), urgency_of(priority)
     document = await read_json_body(request, max_bytes=settings.max_body_bytes)
-    made = await asyncio.to_thread(service.submit, caller, document, urgency=urgency, idempotency_key=idempotency_key)
+    call = Call(caller, document, urgency, idempotency_key)
+    wanted = await read_soon(engine, service.look_up, call)
+    made = wanted if isinstance(wanted, Submission) else await asyncio.to_thread(service.begin, wanted)
     ANSWERS.labels(made.how).inc()
     if made.text is not None:
         return _plan_response(made.digest, made.text, status=200)
     assert made.job is not None, "a submission has a text or a job"
     job = await watcher.final(caller.tenant, made.job, within_s=wait_s)
-    response = await asyncio.to_thread(_job_response, request, caller, made, job)
+    response = await read_soon(engine, _job_response, request, caller, made, job)
     if wait_s:
         response.headers["preference-applied"] = f"wait={wait_s:g}"
     return response
@@ -102,7 +107,7 @@ def _job_response(request: Request, caller: Principal, made: Submission, job: Jo
         **problem_answers(401, 403, 404, 422, 429, 500, 503),
     },
 )
-def get_plan(
+async def get_plan(
     request: Request,
     caller: Reader,
     digest: str,
@@ -113,8 +118,7 @@ def get_plan(
     The header ``Meshwright-Stale-Since`` says when a newer calibration of one of its devices was stored, if one was.
     """
     store = PlanStore(request.app.state.engine, caller.tenant)
-    text = store.get(digest)
-    since = _stale_since(store, digest).get(digest)
+    text, since = await read_soon(request.app.state.engine, _text_and_staleness, store, digest)
     headers = _caching(digest) | ({} if since is None else {"meshwright-stale-since": since.isoformat()})
     if if_none_match is not None and _etag(digest) in if_none_match:
         return Response(status_code=304, headers=headers)
@@ -141,6 +145,10 @@ def list_plans(
     following = cursor_of(_CURSOR, items[-1].id) if more else None
     stale = _stale_since(store, *(row.digest for row in items))
     return PlanPage(plans=[plan_item(row, stale.get(row.digest)) for row in items], next_cursor=following)
+
+
+def _text_and_staleness(store: PlanStore, digest: str) -> tuple[str, datetime | None]:
+    return store.get(digest), _stale_since(store, digest).get(digest)
 
 
 def _stale_since(store: PlanStore, *digests: str) -> dict[str, datetime]:

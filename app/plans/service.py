@@ -43,47 +43,78 @@ class Submission:
         return "queued" if self.is_new else "joined"
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a caller asks: a request document, how soon it is wanted, and the key that makes asking it twice the same."""
+
+    caller: Principal
+    document: dict[str, Any]
+    urgency: int
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A call that can't be answered without writing: its request, the question that it asks of the fleet if it does, and the
+    text of the stored plan if there is one."""
+
+    caller: Principal
+    key: KeyedRequest
+    asked: Asked | None
+    urgency: int
+    idempotency: _Idempotency
+    text: str | None
+
+
 class PlanService:
-    """Takes plan requests for one caller at a time. Its methods block; call them in threads."""
+    """Takes plan requests for one caller at a time. Its methods block."""
 
     def __init__(self, engine: Engine, queue: JobQueue, settings: Settings):
         self._engine, self._queue, self._settings = engine, queue, settings
 
-    def submit(
-        self, caller: Principal, document: dict[str, Any], *, urgency: int, idempotency_key: str | None = None
-    ) -> Submission:
-        """The stored plan of a request document, or the job that will make it.
+    def submit(self, call: Call) -> Submission:
+        """The stored plan of a request document, or the job that will make it. Raises as ``look_up`` and ``begin``."""
+        found = self.look_up(call)
+        return found if isinstance(found, Submission) else self.begin(found)
 
-        Raises DocumentError on a faulty request, KeyReusedError, QueueFullError, StoreError.
+    def look_up(self, call: Call) -> Submission | Wanted:
+        """The answer to a call if reading alone gives it; otherwise what ``begin`` needs.
+
+        Raises DocumentError on a faulty request, KeyReusedError, StoreError.
         """
-        registry = StoredRegistry(self._engine, caller.tenant)
-        request = resolve_request(document, files=NoFiles(), registry=registry, stored=registry)
+        tenant = call.caller.tenant
+        registry = StoredRegistry(self._engine, tenant)
+        request = resolve_request(call.document, files=NoFiles(), registry=registry, stored=registry)
         self._check_time_limit(request)
-        key, asked = keyed_request(request), registry.asked(document)
-        idempotency = _Idempotency(self._engine, caller.tenant, idempotency_key, document)
+        key, asked = keyed_request(request), registry.asked(call.document)
+        idempotency = _Idempotency(self._engine, tenant, call.idempotency_key, call.document)
         repeated = idempotency.target()
         if repeated is not None:
-            return self._repeat(caller, repeated)
-        text = PlanStore(self._engine, caller.tenant).find(key.digest)
-        if text is None:
-            return self._start(caller, key, asked, urgency, idempotency)
-        if asked is not None or idempotency.key is not None:
-            self._note(caller, key, asked, idempotency)
+            return self._repeat(call.caller, repeated)
+        text = PlanStore(self._engine, tenant).find(key.digest)
+        if text is None or asked is not None or idempotency.key is not None:
+            return Wanted(call.caller, key, asked, call.urgency, idempotency, text)
         return Submission(key.digest, text)
 
-    def _start(
-        self, caller: Principal, key: KeyedRequest, asked: Asked | None, urgency: int, idempotency: _Idempotency
-    ) -> Submission:
+    def begin(self, wanted: Wanted) -> Submission:
+        """Note what a call asked, and start a job if its plan is not stored. Raises QueueFullError, StoreError."""
+        if wanted.text is None:
+            return self._start(wanted)
+        self._note(wanted.caller, wanted.key, wanted.asked, wanted.idempotency)
+        return Submission(wanted.key.digest, wanted.text)
+
+    def _start(self, wanted: Wanted) -> Submission:
+        caller, key, asked = wanted.caller, wanted.key, wanted.asked
         jobs = JobRepository(self._engine, caller.tenant)
         with writing(self._engine) as connection:
             job, is_new = jobs.find_active(connection, key.digest), False
             if job is None:
                 self._check_waiting(jobs.waiting(connection, caller.name[:MAX_OWNER]))
-                wanted = plan_job(key, owner=caller.name, kind=JobKind.PLAN, urgency=urgency)
-                job, is_new = submit(self._engine, self._queue, connection, caller.tenant, wanted)
+                new = plan_job(key, owner=caller.name, kind=JobKind.PLAN, urgency=wanted.urgency)
+                job, is_new = submit(self._engine, self._queue, connection, caller.tenant, new)
             if asked is not None:
                 QuestionRepository(self._engine, caller.tenant).ask(connection, asked, plan=key.digest, is_there=False)
-            idempotency.note(connection, f"job:{job.id}")
+            wanted.idempotency.note(connection, f"job:{job.id}")
         return Submission(key.digest, None, job, is_new)
 
     def _note(self, caller: Principal, key: KeyedRequest, asked: Asked | None, idempotency: _Idempotency) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from app.db.engine import read_soon
 from app.db.key_repository import KeyRepository
 from app.errors import AuthenticationError
 from app.security.api_keys import prefix_of
@@ -28,6 +30,15 @@ class Authenticator:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ):
         self._keys, self._oidc, self._now = keys, oidc, now
+
+    async def caller(self, authorization: str | None) -> Principal:
+        """As ``principal``, from the event loop."""
+        if self._keys is None:
+            return self.principal(authorization)
+        if self._oidc is None:
+            return await read_soon(self._keys.engine, self.principal, authorization)
+        # The issuer's keys may have to be fetched.
+        return await asyncio.to_thread(self.principal, authorization)
 
     def principal(self, authorization: str | None) -> Principal:
         """The caller that shows this header.

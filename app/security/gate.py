@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -29,10 +29,10 @@ class Gate:
     def __init__(self, authenticator: Authenticator, callers: RateLimiter | None, strangers: RateLimiter | None):
         self._authenticator, self._callers, self._strangers = authenticator, callers, strangers
 
-    def admit(self, request: Request) -> Principal:
+    async def admit(self, request: Request) -> Principal:
         """The caller of a request; raises AuthenticationError, RateLimitedError, StoreError or IssuerUnavailableError."""
         try:
-            principal = self._authenticator.principal(request.headers.get("authorization"))
+            principal = await self._authenticator.caller(request.headers.get("authorization"))
         except AuthenticationError:
             if self._strangers is not None:
                 self._strangers.take(request.client.host if request.client else "")
@@ -42,14 +42,14 @@ class Gate:
         return principal
 
 
-def needs(scope: Scope) -> Callable[..., Principal]:
+def needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:
     """A dependency that gives the caller if it holds a scope; raises ForbiddenError and what ``Gate.admit`` raises."""
 
-    def caller(
+    async def caller(
         request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None
     ) -> Principal:
         gate: Gate = request.app.state.gate
-        principal = gate.admit(request)
+        principal = await gate.admit(request)
         request.state.principal = principal
         principal.demand(scope)
         return principal

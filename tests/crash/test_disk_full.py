@@ -16,7 +16,7 @@ from app.db.migrate import upgrade
 from app.errors import StoreError
 from app.jobs.engine import QueueClient, migrate_queue
 from app.jobs.job import JobStatus
-from app.plans.service import PlanService
+from app.plans.service import Call, PlanService
 from app.security.principal import LOCAL
 from app.settings import Settings
 from tests.app.requests_given import training
@@ -63,7 +63,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     service = PlanService(engine, queue, settings)
 
     def submit(seed: int) -> None:
-        service.submit(LOCAL, training(search={"seed": seed}), urgency=3)
+        service.submit(Call(LOCAL, training(search={"seed": seed}), urgency=3))
 
     def finished() -> int:
         with reading(engine) as connection:

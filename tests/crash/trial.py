@@ -21,7 +21,7 @@ from app.errors import StoreError
 from app.jobs.engine import QueueClient, migrate_queue
 from app.jobs.job import ACTIVE, JobStatus
 from app.plans.documents import compact_json, plan_document
-from app.plans.service import PlanService
+from app.plans.service import Call, PlanService
 from app.plans.store import keyed_request
 from app.requests.resolve import NoFiles, resolve_request
 from app.security.principal import LOCAL
@@ -135,7 +135,7 @@ def _submit_all(engine: Engine, url: str, count: int, outcome: Outcome) -> None:
     for seed in range(count):
         while True:
             try:
-                service.submit(LOCAL, training(search={"seed": seed}), urgency=seed % 8, idempotency_key=f"job-{seed}")
+                service.submit(Call(LOCAL, training(search={"seed": seed}), urgency=seed % 8, idempotency_key=f"job-{seed}"))
                 break
             except StoreError:
                 time.sleep(0.2)
