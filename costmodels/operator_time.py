@@ -8,10 +8,21 @@ from dataclasses import dataclass
 from costmodels.attention_generations import attention_slowdown
 from costmodels.cluster import Device
 from costmodels.compute import attention_backward_s, attention_forward_s
+from costmodels.dense_kernels import convolution_products_s, product_s
 from costmodels.implementation import FlashAttention, LossKernels, ScanKernels, TrainedWeights, VectorKernels
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.low_precision import MatmulRecipe
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops, matmul_groups, matmul_shape
+from costmodels.operators import (
+    BATCH,
+    SEQ,
+    Operator,
+    OperatorKind,
+    forward_flops,
+    key_tokens,
+    matmul_groups,
+    matmul_shape,
+    query_tokens,
+)
 from costmodels.step_by_step_scan import step_by_step_traffic
 from costmodels.sustained import sustained_matmul_s, sustained_memory_s
 from costmodels.units import DType
@@ -57,11 +68,17 @@ def operator_time(
         return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
     if operator.kind is OperatorKind.ATTENTION:
         return _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp, attention=attention)
+    if operator.kind is OperatorKind.PRODUCT:
+        return OperatorTime(*product_s(operator, sizes, device=device, dtype=dtype))
     steps = step_by_step_traffic(operator, sizes, dtype) if scan is ScanKernels.STEP_BY_STEP else None
     if operator.kind is OperatorKind.SCAN and operator.chunk is not None and steps is None:
         return _chunked_scan_time(operator, sizes, device=device, dtype=dtype)
     traffic = steps or vector_traffic(operator, sizes, dtype=dtype, kernels=kernels, curve=vector_kernel(operator), loss=loss)
-    return OperatorTime(_kernels_s(traffic.forward, device), _kernels_s(traffic.backward, device))
+    moved = OperatorTime(_kernels_s(traffic.forward, device), _kernels_s(traffic.backward, device))
+    if operator.kind is OperatorKind.CONVOLUTION:
+        forward_s, backward_s = convolution_products_s(operator, sizes, device=device, dtype=dtype)
+        return OperatorTime(max(moved.forward_s, forward_s), max(moved.backward_s, backward_s))
+    return moved
 
 
 def _kernels_s(kernels: tuple[KernelTraffic, ...], device: Device) -> float:
@@ -156,19 +173,19 @@ def _attention_time(
     """
     query, key, _ = operator.inputs
     head_dim = sizes[query.dims[-1]]
-    tokens = sizes[BATCH] * sizes[SEQ]
+    queries, keys = sizes[query_tokens(operator)], sizes[key_tokens(operator)]
     forward, backward = (
         cp
         * float(
             pass_s(
                 device,
                 dtype,
-                flops=forward_flops(operator, sizes, sizes[SEQ] * cp) / cp,
-                q_tokens=sizes[SEQ],
-                kv_tokens=sizes[SEQ],
+                flops=forward_flops(operator, sizes, keys * cp) / cp,
+                q_tokens=queries,
+                kv_tokens=keys,
                 batch=sizes[BATCH],
-                heads=query.elements(sizes) // (tokens * head_dim),
-                kv_heads=key.elements(sizes) // (tokens * sizes[key.dims[-1]]),
+                heads=query.elements(sizes) // (sizes[BATCH] * queries * head_dim),
+                kv_heads=key.elements(sizes) // (sizes[BATCH] * keys * sizes[key.dims[-1]]),
                 head_dim=head_dim,
             )
         )

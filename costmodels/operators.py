@@ -30,6 +30,8 @@ class OperatorKind(StrEnum):
     EMBEDDING = "embedding"
     LOSS = "loss"
     CONVOLUTION = "convolution"
+    PRODUCT = "product"
+    """Of two activations, over the dims that both have and the output lacks."""
     SCAN = "scan"
 
 
@@ -118,6 +120,8 @@ class Operator:
             raise ModelError(f"attention {self.name!r} with a chunked mask needs 'window', the tokens of a chunk")
         if self.kind is OperatorKind.ATTENTION and len(self.inputs) != 3:
             raise ModelError(f"attention {self.name!r} takes query, key and value", given=len(self.inputs))
+        if self.kind is OperatorKind.PRODUCT and (len(self.inputs) != 2 or self.weights):
+            raise ModelError(f"product {self.name!r} takes two activations and no weights", given=len(self.inputs))
         if self.kind is OperatorKind.SCAN and len(self.inputs) != 4:
             raise ModelError(f"scan {self.name!r} takes x, B, C and time step", given=len(self.inputs))
         if self.chunk is not None and self.kind is not OperatorKind.SCAN:
@@ -180,13 +184,35 @@ def matmul_groups(operator: Operator, sizes: Mapping[str, int]) -> int:
     return math.prod(sizes[dim] for dim in operator.routed_dims)
 
 
+def product_shape(operator: Operator, sizes: Mapping[str, int]) -> tuple[int, int, int, int]:
+    """(m, n, k, batch) of the batched GEMM that a PRODUCT runs: rows of the first input, columns of the second, what both
+    have and the output lacks, and what all three have."""
+    first, second = (frozenset(tensor.dims) for tensor in operator.inputs)
+    written = frozenset(operator.outputs[0].dims)
+    parts = (written & first - second, written & second - first, first & second - written, first & second & written)
+    m, n, k, batch = (math.prod(sizes[dim] for dim in sorted(dims)) for dims in parts)
+    return m, n, k, batch
+
+
+def query_tokens(operator: Operator) -> str:
+    """The dim of an ATTENTION's queries that counts tokens: ``seq``, or of another sequence the dim after the batch."""
+    query = operator.inputs[0].dims
+    return SEQ if SEQ in query else query[1]
+
+
+def key_tokens(operator: Operator) -> str:
+    """The dim of an ATTENTION's keys that counts tokens."""
+    key = operator.inputs[1].dims
+    return SEQ if SEQ in key else key[1]
+
+
 def attention_pairs(operator: Operator, sizes: Mapping[str, int], kv_tokens: int | None = None) -> float:
     """Query-key pairs a head computes for one sequence: causal kernels skip the masked half (DESIGN section 4).
 
-    ``kv_tokens`` is the number of keys when it is not the local ``seq`` (context parallelism, decode).
+    ``kv_tokens`` is the number of keys when it is not the local size of their dim (context parallelism, decode).
     """
-    q_tokens = sizes[SEQ]
-    keys = q_tokens if kv_tokens is None else kv_tokens
+    q_tokens = sizes[query_tokens(operator)]
+    keys = sizes[key_tokens(operator)] if kv_tokens is None else kv_tokens
     if operator.mask is AttentionMask.FULL:
         return float(q_tokens) * (keys if operator.window is None else min(keys, operator.window))
     if operator.mask is AttentionMask.CHUNKED and operator.window is not None:
@@ -207,12 +233,14 @@ def forward_flops(operator: Operator, sizes: Mapping[str, int], kv_tokens: int |
         return 2.0 * m * n * k
     if operator.kind is OperatorKind.ATTENTION:
         query, _, value = operator.inputs
-        heads_and_dim = query.elements(sizes) / (sizes[BATCH] * sizes[SEQ])
+        heads_and_dim = query.elements(sizes) / (sizes[BATCH] * sizes[query_tokens(operator)])
         value_dim = sizes[value.dims[-1]]
         query_dim = sizes[query.dims[-1]]
         pairs = attention_pairs(operator, sizes, kv_tokens) * sizes[BATCH]
         # Scores (2 d_qk) and their product with the values (2 d_v) for every pair and head.
         return pairs * heads_and_dim * 2.0 * (1.0 + value_dim / query_dim)
+    if operator.kind is OperatorKind.PRODUCT:
+        return 2.0 * math.prod(product_shape(operator, sizes))
     if operator.kind is OperatorKind.CONVOLUTION:
         return _convolution_flops(operator, sizes)
     if operator.kind is OperatorKind.SCAN:

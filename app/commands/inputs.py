@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from app.importers.compressed import read_bounded
 from app.importers.documents import MAX_DOCUMENT_BYTES, NonFinite, parse_document
 from app.requests.calibrations import StoredCalibrations
 from app.requests.resolve import NO_STORE, resolve_request
@@ -97,8 +98,4 @@ def _read(path: Path, what: str) -> bytes:
 
 def _bounded(file: BinaryIO, what: str) -> bytes:
     """What a file holds, read no further than a document may be long."""
-    text = file.read(MAX_DOCUMENT_BYTES + 1)
-    if len(text) > MAX_DOCUMENT_BYTES:
-        size = f"more than {MAX_DOCUMENT_BYTES} bytes"
-        raise InvalidInputError(f"the {what} is too large", given=size, allowed=f"at most {MAX_DOCUMENT_BYTES} bytes")
-    return text
+    return read_bounded(file, limit=MAX_DOCUMENT_BYTES, what=what)

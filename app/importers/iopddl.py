@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from app.importers.compressed import read_bounded
 from costmodels.errors import InvalidInputError
 from solver.sharding_problem.problem import ShardingProblem, problem_from_lists
 
@@ -69,20 +68,13 @@ class _Document(_Strict):
 def _read_text(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            is_compressed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            text = gzip.GzipFile(fileobj=file).read(MAX_JSON_BYTES + 1) if is_compressed else file.read(MAX_JSON_BYTES + 1)
+            return read_bounded(file, limit=MAX_JSON_BYTES, what=f"file {path.name}")
     except OSError as error:
         raise InvalidInputError(
             f"{path.name} can't be read: {error.strerror or error}",
             given=str(path),
             allowed="a .json or .json.gz file",
         ) from error
-    except (EOFError, zlib.error) as error:
-        raise InvalidInputError(f"{path.name} is a damaged gzip file: {error}") from error
-    if len(text) > MAX_JSON_BYTES:
-        raise InvalidInputError(f"{path.name} is too large", allowed=f"{MAX_JSON_BYTES} bytes of JSON")
-    return text
 
 
 def _first_error(error: ValidationError) -> str:

@@ -26,7 +26,7 @@ from costmodels.cluster import Cluster, NodeGroup, NodeType
 from costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from costmodels.hardware import node_type
 from solver.graph import ModelGraph
-from solver.request import REQUEST_SCHEMA, PlanRequest
+from solver.request import REQUEST_SCHEMA, PlanRequest, ServingWorkload, TrainingWorkload
 
 NO_STORE = NoStoredCalibrations()
 
@@ -109,7 +109,7 @@ def resolve_request(
     check_values(document)
     source = read_record(RequestDocument, document, what="request")
     with _faults_at("model"):
-        model = _model(source.model, files, registry)
+        model, traced_seq_len = _model(source.model, files, registry)
     with _faults_at("cluster"):
         cluster = _cluster(source.cluster, registry)
         check_cluster(cluster)
@@ -119,6 +119,7 @@ def resolve_request(
     cluster = with_calibrations(cluster, calibrations)
     with _faults_at("workload"):
         workload = serving_workload(source.workload, files) if isinstance(source.workload, ServingSource) else source.workload
+        _check_trace(workload, traced_seq_len)
     with _faults_at("slo"):
         request = PlanRequest(
             model=model,
@@ -150,7 +151,7 @@ def read_model(document: object, *, files: Files, name: str) -> ModelGraph:
     """The model of a document like a request's ``model``, under another name; raises DocumentError."""
     check_values(document)
     source = read_record(ModelSource, document, what="model")
-    return replace(_model(source, files, NO_REGISTRY), name=name)
+    return replace(_model(source, files, NO_REGISTRY)[0], name=name)
 
 
 def read_cluster(document: object) -> Cluster:
@@ -161,13 +162,17 @@ def read_cluster(document: object) -> Cluster:
     return cluster
 
 
-def _model(source: ModelSource, files: Files, registry: Registry) -> ModelGraph:
-    kind = source.source()
+def _model(source: ModelSource, files: Files, registry: Registry) -> tuple[ModelGraph, int | None]:
+    """The model, and the only sequence length that it has if it is a trace."""
+    kind, seq_len = source.source(), None
     with _faults_at(kind):
         if kind == REGISTERED:
-            return registry.model(str(source.name))
-        graph = _READERS[kind](source, files)
-    return graph if source.name is None else replace(graph, name=source.name)
+            return registry.model(str(source.name)), None
+        if kind == "graph":
+            graph, seq_len = _graph(source, files)
+        else:
+            graph = _READERS[kind](source, files)
+    return (graph if source.name is None else replace(graph, name=source.name)), seq_len
 
 
 def _catalogue_model(source: ModelSource, files: Files) -> ModelGraph:
@@ -194,15 +199,32 @@ def _read_config(document: object, *, name: str) -> ModelGraph:
     return read_huggingface_config(document, name=name)
 
 
-def _graph(source: ModelSource, files: Files) -> ModelGraph:
+def _graph(source: ModelSource, files: Files) -> tuple[ModelGraph, int | None]:
+    """A model graph inline or in a file, or the file of a traced graph."""
     if isinstance(source.graph, ModelGraph):
-        return source.graph
+        return source.graph, None
     document = files.read(str(source.graph))
     check_values(document)
-    return read_record(ModelGraph, document, what="model graph")
+    from app.importers.traced.model import is_traced_graph, read_traced_graph
+
+    if is_traced_graph(document):
+        traced = read_traced_graph(document)
+        return traced.graph, traced.seq_len
+    return read_record(ModelGraph, document, what="model graph"), None
 
 
-_READERS = {"catalog": _catalogue_model, "config": _inline_config, "huggingface": _config_file, "graph": _graph}
+def _check_trace(workload: TrainingWorkload | ServingWorkload, seq_len: int | None) -> None:
+    """A trace has the sizes it was made with: its batch follows the workload, its sequence doesn't."""
+    if seq_len is not None and isinstance(workload, TrainingWorkload) and workload.seq_len != seq_len:
+        raise WorkloadError(
+            "the model was traced with another sequence length",
+            given=workload.seq_len,
+            allowed=str(seq_len),
+            remedy="trace the model with the sequence length that you train with",
+        )
+
+
+_READERS = {"catalog": _catalogue_model, "config": _inline_config, "huggingface": _config_file}
 
 
 def _cluster(source: ClusterSource, registry: Registry) -> Cluster:

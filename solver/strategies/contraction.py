@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
+from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, query_tokens
 
 GATHERED_KEYS = "seq(gathered keys)"
 """Attention with queries split over the sequence and every key and value on each rank."""
@@ -82,17 +82,17 @@ def dim_context(operators: Iterable[Operator]) -> DimContext:
         if operator.kind is OperatorKind.ATTENTION:
             query, key, value = operator.inputs
             whole |= {tensor.dims[-1] for tensor in (query, key, value)}
-            followers |= _pairs(query, key)
+            followers |= _pairs(query, key, tokens=query_tokens(operator))
         elif operator.kind is OperatorKind.SCAN and len(operator.inputs[0].dims) == len(operator.inputs[1].dims) > 3:
             followers |= _pairs(operator.inputs[0], operator.inputs[1])
             by_group |= set(_pairs(operator.inputs[0], operator.inputs[1]).values())
     return DimContext(followers, frozenset(by_group), frozenset(whole), _routed(operators))
 
 
-def _pairs(leading: Tensor, following: Tensor) -> dict[str, str]:
+def _pairs(leading: Tensor, following: Tensor, *, tokens: str = SEQ) -> dict[str, str]:
     """Dims of one tensor and, at the same places of another, the dims that they follow; the last dims are a head's own."""
     pairs = zip(leading.dims[:-1], following.dims[:-1], strict=False)
-    return {follower: leader for leader, follower in pairs if leader != follower and leader not in (BATCH, SEQ)}
+    return {follower: leader for leader, follower in pairs if leader != follower and leader not in (BATCH, tokens)}
 
 
 def _routed(operators: tuple[Operator, ...]) -> dict[str, str]:
@@ -147,6 +147,8 @@ class _Rules:
                 return self._matmul(dim)
             case OperatorKind.ATTENTION:
                 return self._attention(dim)
+            case OperatorKind.PRODUCT:
+                return self._product(dim)
             case OperatorKind.NORM | OperatorKind.LOSS:
                 return self._by_row(dim)
             case OperatorKind.ELEMENTWISE:
@@ -192,16 +194,21 @@ class _Rules:
             return [self.along(dim)]
         return []
 
+    def _product(self, dim: str) -> list[SplitRule]:
+        """A dim of the output, or one that both inputs have and the output lacks, which leaves partial sums."""
+        summed = all(dim in tensor.dims for tensor in self.operator.inputs)
+        return [self.along(dim)] if self._in_every_output(dim) or summed else []
+
     def _attention(self, dim: str) -> list[SplitRule]:
         query, key, _ = self.operator.inputs
         if dim not in query.dims:
             return []
-        if dim != SEQ:
+        if dim != query_tokens(self.operator):
             return [self.along(dim)]
         parts = 1 if self.operator.mask == "full" else 2
         ring = self.along(dim, exchange=Exchange.RING, parts=parts)
         gathered = replace(ring, name=GATHERED_KEYS, inputs=(ring.inputs[0], None, None), exchange=Exchange.NONE)
-        return [ring, gathered] if SEQ in key.dims else [gathered]
+        return [ring, gathered] if dim in key.dims else [gathered]
 
     def _by_row(self, dim: str) -> list[SplitRule]:
         """A norm reduces over its weight's dims, or the last one; a loss over the classes. Splitting these leaves sums of

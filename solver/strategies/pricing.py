@@ -13,7 +13,7 @@ from costmodels.compute import attention_backward_s, attention_forward_s, memory
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import Optimizer, optimizer_traffic_bytes, state_bytes_per_parameter
 from costmodels.operator_time import OperatorTime, operator_time
-from costmodels.operators import BATCH, SEQ, OperatorKind, forward_flops
+from costmodels.operators import BATCH, OperatorKind, forward_flops, key_tokens, query_tokens
 from costmodels.units import DType
 from solver.strategies.device_mesh import DeviceMesh
 from solver.strategies.layout import TensorShape
@@ -230,18 +230,19 @@ class _Pricer:
         operator, sizes = self.placed.operator, self.placed.sizes
         query, key, _ = operator.inputs
         head_dim = local[query.dims[-1]]
-        tokens = local[BATCH] * local[SEQ]
+        queries, keys = local[query_tokens(operator)], sizes[key_tokens(operator)]
+        keys_here = key.elements(local) // local[key.dims[-1]]
         forward, backward = (
             float(
                 pass_s(
                     self.mesh.device,
                     self.step.dtype,
-                    flops=forward_flops(operator, local, sizes[SEQ]),
-                    q_tokens=local[SEQ],
-                    kv_tokens=sizes[SEQ],
+                    flops=forward_flops(operator, local, keys),
+                    q_tokens=queries,
+                    kv_tokens=keys,
                     batch=local[BATCH],
-                    heads=query.elements(local) // (tokens * head_dim),
-                    kv_heads=key.elements(local) // (tokens * local[key.dims[-1]]),
+                    heads=query.elements(local) // (local[BATCH] * queries * head_dim),
+                    kv_heads=keys_here // (local[BATCH] * local[key_tokens(operator)]),
                     head_dim=head_dim,
                 )
             )

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
+from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, query_tokens
 from solver.strategies.contraction import DimContext, Exchange, SplitRule, split_rules
 from solver.strategies.layout import Layout
 
@@ -217,7 +217,8 @@ class PlacedOperator:
         """Whether queries are split over the sequence and keys are not."""
         if self.operator.kind is not OperatorKind.ATTENTION:
             return False
-        return any(self.rules[r].dim == SEQ and self.rules[r].inputs[1] is None for r in self.used_rules(assignment))
+        tokens = query_tokens(self.operator)
+        return any(self.rules[r].dim == tokens and self.rules[r].inputs[1] is None for r in self.used_rules(assignment))
 
 
 def _divide_rows(local: dict[str, int], rows: Tensor, parts: int) -> None:

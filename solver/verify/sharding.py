@@ -85,7 +85,7 @@ def _forbidden_dims(operator: Operator) -> set[str]:
                 forbidden |= operator.dims - set(tensor.dims) - follows
         case OperatorKind.SCAN | OperatorKind.CONVOLUTION:
             forbidden |= operator.dims - {SSM_HEADS}
-        case OperatorKind.MATMUL | OperatorKind.EMBEDDING | OperatorKind.LOSS:
+        case OperatorKind.MATMUL | OperatorKind.PRODUCT | OperatorKind.EMBEDDING | OperatorKind.LOSS:
             pass
     return forbidden
 
