@@ -1,42 +1,29 @@
-"""Full searches of large models: CPU time and gap, growth with layers and devices, and published plans beside ours.
+"""Full searches of large models: CPU time and gap, and growth with layers and devices.
 
 Run from the root of the repository: python benchmarks/full_search.py [--growth-plot docs/full-search-growth.svg]
 
-CPU seconds are of one core, in one process, after a small search that compiles the kernels. DeepSeek-V3 reads its
-configuration from ../shared/data and is left out where that is missing.
+CPU seconds are of one core, in one process, after a small search that compiles the kernels.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.catalog import model
-from app.importers.huggingface import read_huggingface_config
-from app.validation.prediction import launchers_spans
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
-from costmodels.low_precision import MatmulRecipe
-from costmodels.operators import SEQ
-from costmodels.pipeline import Schedule
-from solver.block_problem import Criterion
+from costmodels.low_precision import MatmulRecipe, SavedFormat
+from costmodels.memory import Optimizer
 from solver.control import ignore_progress, never_stop
 from solver.graph import BlockRun, ModelGraph
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
-from solver.sharding import REPLICATED, sharded
+from solver.request import PlanRequest, TrainingWorkload
 from solver.training import plan_training
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, evaluate_decision
-from solver.training.pipelining import PLAIN, Pipelining
-from solver.training.search import stage_tables
-from solver.training.space import Candidate, Mesh
 
-DEEPSEEK = Path("../shared/data/hf_configs/deepseek-ai--DeepSeek-V3.json")
 GROWTH_LAYERS = (40, 80, 160)
 GROWTH_NODES = (32, 64, 128, 256)
 
@@ -50,20 +37,10 @@ class Case:
     target_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A plan that was run in production, as its report states it."""
-
-    name: str
-    request: PlanRequest
-    candidate: Candidate
-
-
 def cases() -> Iterator[Case]:
     """The searches of the issue's list."""
     yield Case("Llama-3.1-405B, 16,384 H100", request(model("llama-3.1-405b"), [("dgx-h100", 2048)], 2048, 8192), 30.0)
-    if DEEPSEEK.exists():
-        yield Case("DeepSeek-V3, 2,048 H800", deepseek_request(), 60.0)
+    yield Case("DeepSeek-V3, 2,048 H800", deepseek_request(), 60.0)
     yield Case("GPT-3 175B, 1,024 A100", request(model("gpt3-175b"), [("dgx-a100", 128)], 1536, 2048), 15.0)
     mixed = [("dgx-a100", 8), ("dgx-h100", 8)]
     yield Case("Llama-3.1-70B, 64 A100 + 64 H100", request(model("llama-3.1-70b"), mixed, 256, 8192), 30.0)
@@ -77,9 +54,17 @@ def request(graph: ModelGraph, nodes: list[tuple[str, int]], batch: int, seq_len
 
 
 def deepseek_request() -> PlanRequest:
-    """DeepSeek-V3 report, section 4.2: sequences of 4,096 tokens, 15,360 of them a step, fp8 products."""
-    graph = read_huggingface_config(json.loads(DEEPSEEK.read_text(encoding="utf-8")), name="deepseek-v3")
-    return request(graph, [("hgx-h800", 256)], 15360, 4096, matmul=MatmulRecipe.FP8_BLOCKWISE)
+    """DeepSeek-V3 report, section 4.2: sequences of 4,096 tokens, 15,360 of them a step; section 3.3: fp8 products, saved
+    activations in fp8, moments in bf16."""
+    return request(
+        model("deepseek-v3"),
+        [("hgx-h800", 256)],
+        15360,
+        4096,
+        matmul=MatmulRecipe.FP8_BLOCKWISE,
+        saved_activations=SavedFormat.FP8,
+        optimizer=Optimizer.ADAMW_BF16,
+    )
 
 
 def timed(asked: PlanRequest) -> tuple[Plan, float]:
@@ -168,77 +153,17 @@ def _panel(left: int, name: str, points: list[tuple[int, float]]) -> str:
     return f'{axis}<polyline points="{line}" fill="none" stroke="#1f6f8b" stroke-width="2"/>\n{marks}{label}\n'
 
 
-def published() -> Iterator[Published]:
-    """Plans of production runs."""
-    llama, none, selective = model("llama-3.1-405b"), (Recompute.NONE,), (Recompute.SELECTIVE,)
-    sequence = sharded(SEQ)
-
-    def of(
-        asked: PlanRequest, mesh: Mesh, recompute: tuple[Recompute, ...], choice: Pipelining = PLAIN, zero_stage: int = 1
-    ) -> Candidate:
-        assert isinstance(asked.workload, TrainingWorkload)
-        count = asked.workload.global_batch // mesh.dp
-        return Candidate(mesh, 1, count, zero_stage, sequence if mesh.tp > 1 else REPLICATED, recompute, choice)
-
-    # Llama 3 report, section 3.3.2 and Table 4 (16M tokens a step): FSDP shards optimizer states and gradients, weights are
-    # not gathered again; embedding and head are chunks of their own, so 8 chunks a rank.
-    for nodes, seq_len, mesh in (
-        (1024, 8192, Mesh(dp=64, tp=8, pp=16, cp=1)),
-        (2048, 8192, Mesh(dp=128, tp=8, pp=16, cp=1)),
-        (2048, 131072, Mesh(dp=8, tp=8, pp=16, cp=16)),
-    ):
-        asked = request(llama, [("dgx-h100", nodes)], 2**24 // seq_len, seq_len)
-        asked = replace(asked, search=Search(launcher=Launcher.TORCHTITAN))
-        interleaved = Pipelining(Schedule.INTERLEAVED, 8)
-        yield Published(f"Llama-3 405B, {8 * nodes} H100, {seq_len} tokens", asked, of(asked, mesh, none, interleaved, 2))
-    if DEEPSEEK.exists():
-        # DeepSeek-V3 report, section 3.2: 16 pp with DualPipe, 64 ep, ZeRO-1 dp, no tp; all schedules take part here.
-        asked = replace(deepseek_request(), search=Search(space=Space.FREE, tp=(1,), cp=(1,), zero_stages=(1,)))
-        mesh = Mesh(dp=128, tp=1, pp=16, cp=1, ep=64)
-        yield Published("DeepSeek-V3, 2048 H800", asked, of(asked, mesh, selective, Pipelining(Schedule.DUALPIPE)))
-    # Korthikanti et al. 2022, Tables 3 and 5: selective recompute and sequence parallelism.
-    gpt3 = request(model("gpt3-175b"), [("dgx-a100", 8)], 64, 2048)
-    interleaved = Pipelining(Schedule.INTERLEAVED, 3)
-    yield Published("GPT-3 175B, 64 A100", gpt3, of(gpt3, Mesh(dp=1, tp=8, pp=8, cp=1), selective, interleaved))
-
-
-def print_published() -> None:
-    """The published plan as predicted, and ours for the same request."""
-    print("\n| run | published plan, predicted s | fits | our plan s | ours | gap |\n|---|---|---|---|---|---|")
-    for run in published():
-        costs = TrainingCosts(run.request)
-        kinds = costs.stage_kinds(run.candidate)
-        setting = costs.settings(run.candidate, kinds[0])[0]
-        sharding = min(
-            costs.shardings(run.candidate, kinds),
-            key=lambda s: sum(
-                float(costs.block_cost(name, setting, choice)[Criterion.TIME_S])
-                for name, choice in zip(costs.block_names, s, strict=True)
-            ),
-        )
-        tables = stage_tables(run.candidate, sharding, kinds, costs)
-        spans = launchers_spans(len(run.request.model.layers), run.candidate)
-        given = evaluate_decision(Decision(run.candidate, sharding, spans), tables)
-        ours, _ = timed(run.request)
-        own = "-" if ours.predicted is None else f"{ours.predicted.step_time_s:.3f}"
-        gap = "-" if ours.certificate.gap is None else f"{ours.certificate.gap:.2%}"
-        fits = f"{'yes' if given.fits else 'no'} ({given.peak_bytes / 2**30:.0f} GiB)"
-        print(f"| {run.name} | {given.step_time_s:.3f} | {fits} | {own} | {summary(ours)} | {gap} |", flush=True)
-
-
 def main() -> None:
     """Everything, as Markdown tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--growth-plot", type=Path, default=None)
-    parser.add_argument("--only", choices=["searches", "growth", "published"], default=None)
+    parser.add_argument("--only", choices=["searches", "growth"], default=None)
     options = parser.parse_args()
     timed(request(model("llama-3.1-8b"), [("dgx-h100", 2)], 64, 8192))
     if options.only in (None, "searches"):
         print_searches()
     if options.only in (None, "growth"):
         print_growth(options.growth_plot)
-    if options.only in (None, "published"):
-        print_published()
 
 
 if __name__ == "__main__":

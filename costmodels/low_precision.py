@@ -45,3 +45,18 @@ class MatmulRecipe(StrEnum):
     def element_bytes(self, working: DType) -> float:
         """Bytes of an element of an operand, its scales left out (at most 1/16 of it)."""
         return working.size_bytes if self.dtype is None else self.dtype.size_bytes
+
+
+class SavedFormat(StrEnum):
+    """Number format of what layers keep for the backward pass."""
+
+    WORKING = "working"
+    """As the operators read it: inputs of products in the recipe's format, all else in the working one."""
+    FP8 = "fp8"
+    """Inputs of products and of activation functions in fp8, attention's output in 12 bits (DeepSeek-V3 report, section
+    3.3.3)."""
+
+
+ATTENTION_OUTPUT_BYTES = 1.5
+"""Of an element of attention's output under `SavedFormat.FP8`: E5M6, since attention's own backward pass reads it as well
+(DeepSeek-V3 report, section 3.3.3, low-precision activation)."""

@@ -17,11 +17,19 @@ class Optimizer(StrEnum):
     SGD_MOMENTUM = "sgd_momentum"
     MUON = "muon"
     ADAMW_8BIT = "adamw_8bit"
+    ADAMW_BF16 = "adamw_bf16"
 
 
 # fp32 values a parameter: Adam's two moments; one momentum for SGD and Muon (multi-GPU lecture, "optimizer bytes"). Moments of
 # one byte each take half a value together; their scales, one for 2048 of them, are left out (Dettmers et al. 2022, section 2).
-_MOMENTS = {Optimizer.ADAMW: 2.0, Optimizer.SGD_MOMENTUM: 1.0, Optimizer.MUON: 1.0, Optimizer.ADAMW_8BIT: 0.5}
+# Moments in bf16 take one (DeepSeek-V3 report, section 3.3.3: moments in bf16, master weights and gradients in fp32).
+_MOMENTS = {
+    Optimizer.ADAMW: 2.0,
+    Optimizer.SGD_MOMENTUM: 1.0,
+    Optimizer.MUON: 1.0,
+    Optimizer.ADAMW_8BIT: 0.5,
+    Optimizer.ADAMW_BF16: 1.0,
+}
 
 MAX_ZERO_STAGE = 3
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.implementation import LossKernels, VectorKernels
-from costmodels.low_precision import MatmulRecipe
+from costmodels.low_precision import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
 from costmodels.operators import Operator, OperatorKind
 from costmodels.units import DType
 from costmodels.vector_traffic import VectorShape, vector_shape
@@ -21,13 +21,15 @@ _SINGLE = DType.FP32.size_bytes
 
 @dataclass(frozen=True, slots=True)
 class SavingRules:
-    """What decides the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how, loss."""
+    """What decides the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how, loss,
+    and the format asked for."""
 
     dtype: DType
     kernels: VectorKernels = VectorKernels.FUSED
     low_precision: frozenset[str] = frozenset()
     recipe: MatmulRecipe = MatmulRecipe.WORKING
     loss: LossKernels = LossKernels.BY_HAND
+    saved: SavedFormat = SavedFormat.WORKING
 
     @property
     def eager_norms(self) -> bool:
@@ -39,6 +41,12 @@ class SavingRules:
         """Whether gated activations are run step by step."""
         return self.kernels in (VectorKernels.EAGER, VectorKernels.FUSED_NORMS)
 
+    @property
+    def low_bytes(self) -> float:
+        """Bytes of an element that is kept in a low format."""
+        needed = self.recipe.element_bytes(self.dtype)
+        return needed if self.saved is SavedFormat.WORKING else min(needed, DType.FP8.size_bytes)
+
 
 def saved_element_bytes(
     operators: Sequence[Operator], rules: SavingRules, *, kept: frozenset[str], rerun: frozenset[str] = frozenset()
@@ -46,15 +54,16 @@ def saved_element_bytes(
     """Bytes kept for an element of each tensor of ``kept``; operators of ``rerun`` find their inputs as they were written."""
     as_written: set[str] = set()
     copies: dict[str, float] = dict.fromkeys(kept, 0.0)
+    cast = _cast_for_saving(operators, rules)
     in_low_precision: set[str] = set()
     for operator in operators:
         for index, name in enumerate(dict.fromkeys(operator.saved)):
             if name not in kept:
                 continue
-            if operator.name in rerun:
-                as_written.add(name)
-            elif operator.name in rules.low_precision:
+            if operator.name in rules.low_precision or (operator.name, name) in cast:
                 in_low_precision.add(name)
+            elif operator.name in rerun:
+                as_written.add(name)
             else:
                 native, more = _kept_by_kernel(operator, rules, is_first=index == 0)
                 copies[name] += more
@@ -67,11 +76,25 @@ def saved_element_bytes(
     if rules.kernels is VectorKernels.COMPILED:
         dropped = _made_again_by_compiler(operators, kept)
         as_written, in_low_precision = as_written - dropped, in_low_precision - dropped
+    if rules.saved is SavedFormat.FP8:
+        attended = {t.name for op in operators if op.kind is OperatorKind.ATTENTION for t in op.outputs} & as_written
+        as_written, in_low_precision = as_written - attended, in_low_precision - attended
+        for name in attended:
+            copies[name] += ATTENTION_OUTPUT_BYTES
     for name in as_written:
         copies[name] = copies.get(name, 0.0) + rules.dtype.size_bytes
     for name in in_low_precision:
-        copies[name] += rules.recipe.element_bytes(rules.dtype)
+        copies[name] += rules.low_bytes
     return copies
+
+
+def _cast_for_saving(operators: Sequence[Operator], rules: SavingRules) -> set[tuple[str, str]]:
+    """(activation function, input) pairs of which a copy in a low format is kept: inputs that a cast product wrote."""
+    if rules.saved is SavedFormat.WORKING:
+        return set()
+    written = {tensor.name for op in operators if op.name in rules.low_precision for tensor in op.outputs}
+    functions = (VectorShape.GATED_ACTIVATION, VectorShape.PLAIN_ACTIVATION)
+    return {(op.name, name) for op in operators if vector_shape(op) in functions for name in op.saved if name in written}
 
 
 def _kept_by_kernel(operator: Operator, rules: SavingRules, *, is_first: bool) -> tuple[bool, float]:

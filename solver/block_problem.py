@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -12,7 +13,7 @@ from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
 from costmodels.expert_parallel import expert_dims, expert_region
 from costmodels.implementation import HAND_FUSED, Implementation, Logits, ScanKernels
-from costmodels.low_precision import MatmulRecipe
+from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
 from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
@@ -23,8 +24,7 @@ from costmodels.units import DType
 from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge
 from solver.kept_bytes import kept_bytes
-from solver.recompute import KeptTensors, kept_tensors
-from solver.request import Space
+from solver.request import Recompute, Space
 from solver.sharding import REPLICATED, Spec, SpecKind, Strategy, conversion, strategies
 
 FloatArray = npt.NDArray[np.float64]
@@ -37,27 +37,45 @@ class Criterion(IntEnum):
     """Forward and backward pass of a micro-batch with exposed communication, nothing recomputed."""
     FORWARD_S = 1
     """Its forward part, which full recomputation runs again."""
-    SELECTIVE_S = 2
-    """What selective recomputation runs again."""
-    SYNC_S = 3
+    SYNC_S = 2
     """Once a step: all-reduce over tp of gradients of weights that every rank holds but uses on its share of tokens."""
-    PARAMETERS = 4
+    PARAMETERS = 3
     """Parameters a rank stores, those of experts spread over the ep axis left out."""
-    SAVED_BYTES = 5
+    SAVED_BYTES = 4
     """Activations kept for backward, nothing recomputed."""
-    SELECTIVE_BYTES = 6
-    """Activations kept under selective recomputation."""
-    TRANSIENT_BYTES = 7
+    TRANSIENT_BYTES = 5
     """Buffers that live only while the block runs."""
-    EXPERT_PARAMETERS = 8
+    EXPERT_PARAMETERS = 6
     """Parameters a rank stores of experts spread over the ep axis, which fewer ranks share."""
+    SELECTIVE_S = 7
+    """What selective recomputation runs again."""
+    SELECTIVE_BYTES = 8
+    """Activations kept under selective recomputation."""
+    FINE_GRAINED_S = 9
+    """What fine-grained recomputation runs again."""
+    FINE_GRAINED_BYTES = 10
+    """Activations kept under fine-grained recomputation."""
     # What follows is part of TIME_S and only reported.
-    TP_COMM_S = 9
+    TP_COMM_S = 11
     """Part of TIME_S that is tensor-parallel communication."""
-    CP_COMM_S = 10
+    CP_COMM_S = 12
     """Part of TIME_S that is context-parallel communication not hidden under attention."""
-    EP_COMM_S = 11
+    EP_COMM_S = 13
     """Part of TIME_S that is the exchange of tokens between ranks that hold different experts."""
+
+
+OF_MODE = {
+    Recompute.SELECTIVE: (Criterion.SELECTIVE_S, Criterion.SELECTIVE_BYTES),
+    Recompute.FINE_GRAINED: (Criterion.FINE_GRAINED_S, Criterion.FINE_GRAINED_BYTES),
+}
+"""What each partial recompute mode runs again and keeps."""
+
+
+def n_objectives(modes: Collection[Recompute]) -> int:
+    """How many criteria, from the first, decide which sharding beats which when stages may run these recompute modes."""
+    if Recompute.FINE_GRAINED in modes:
+        return Criterion.TP_COMM_S
+    return Criterion.FINE_GRAINED_S if Recompute.SELECTIVE in modes else Criterion.SELECTIVE_S
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,8 @@ class BlockSetting:
 
     seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
     stream between blocks; ``padded`` dims need not divide by tp; ``implementation`` is the framework's. Without an
-    ``ep_topology`` each rank holds all experts; ``recipe`` is that of the products that `low_precision_products` names.
+    ``ep_topology`` each rank holds all experts; ``recipe`` is that of the products that `low_precision_products` names,
+    ``saved`` the format of what is kept.
     """
 
     device: Device
@@ -82,6 +101,7 @@ class BlockSetting:
     implementation: Implementation = HAND_FUSED
     ep_topology: GroupTopology | None = None
     recipe: MatmulRecipe = MatmulRecipe.WORKING
+    saved: SavedFormat = SavedFormat.WORKING
 
     @property
     def tp(self) -> int:
@@ -129,7 +149,7 @@ def build_block_problem(graph: ModelGraph, block: Block, setting: BlockSetting) 
         )
         if table.any():
             edges.append(ReshardEdge(u, v, table))
-    return BlockProblem(IntraOpProblem(node_costs, tuple(edges), n_objectives=Criterion.TP_COMM_S), choices)
+    return BlockProblem(IntraOpProblem(node_costs, tuple(edges), n_objectives=n_objectives(OF_MODE)), choices)
 
 
 def _strategies(operator: Operator, sizes: dict[str, int], setting: BlockSetting) -> tuple[Strategy, ...]:
@@ -152,10 +172,9 @@ class _Costing:
         self.sizes = sizes
         self.is_first = graph.layers[0] == block.name
         self.is_last = graph.layers[-1] == block.name
-        self.kept: KeptTensors = kept_tensors(block, setting.implementation.selective)
         self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
         self.region = expert_region(block.operators)
-        self.kept_bytes = kept_bytes(block, setting.dtype, setting.implementation, setting.recipe)
+        self.kept_bytes = kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved)
 
     def node(self, operator: Operator, strategy: Strategy) -> FloatArray:
         """Cost vector of one operator under a strategy; conversions at the block's own boundary included."""
@@ -178,7 +197,8 @@ class _Costing:
         )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s
         cost[Criterion.FORWARD_S] = time.forward_s
-        cost[Criterion.SELECTIVE_S] = self.kept.rerun_share(operator, local) * time.forward_s
+        for mode, (rerun_s, _) in OF_MODE.items():
+            cost[rerun_s] = self.kept_bytes.tensors[mode].rerun_share(operator, local) * time.forward_s
         spread = setting.ep > 1 and expert_dims(operator)
         cost[Criterion.EXPERT_PARAMETERS if spread else Criterion.PARAMETERS] = parameters(operator, local)
         cost[Criterion.SYNC_S] = self._gradient_sync_s(operator, strategy, local)
@@ -201,7 +221,11 @@ class _Costing:
         read = next(t for t in target.inputs if t.name == tensor.name)
         forward = self._convert_s(a.output_spec(source, tensor), b.spec(read), tensor)
         backward = self._convert_s(b.input_gradient_spec(target, read), a.output_gradient_spec(tensor), tensor)
-        return self._communication(forward, backward)
+        cost = self._communication(forward, backward)
+        if target.kind is OperatorKind.MATMUL and target.name in self.kept_bytes.tensors[Recompute.FINE_GRAINED].reruns:
+            # An up-projection that runs again gathers its latent again.
+            cost[Criterion.FINE_GRAINED_S] += forward
+        return cost
 
     def _communication(self, forward_s: float, backward_s: float) -> FloatArray:
         cost = np.zeros(len(Criterion))
@@ -218,8 +242,10 @@ class _Costing:
 
     def _add_saved(self, cost: FloatArray, tensor: Tensor, local: dict[str, int]) -> None:
         elements = tensor.elements(local)
-        cost[Criterion.SAVED_BYTES] += elements * self.kept_bytes.none.get(tensor.name, 0.0)
-        cost[Criterion.SELECTIVE_BYTES] += elements * self.kept_bytes.selective.get(tensor.name, 0.0)
+        by_mode = self.kept_bytes.by_mode
+        cost[Criterion.SAVED_BYTES] += elements * by_mode[Recompute.NONE].get(tensor.name, 0.0)
+        for mode, (_, held) in OF_MODE.items():
+            cost[held] += elements * by_mode[mode].get(tensor.name, 0.0)
 
     def _add_boundary(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
         """Resharding between the residual stream's layout and the operators at the block's ends."""
@@ -273,7 +299,8 @@ class _Costing:
         cost[Criterion.TIME_S] += forward + backward
         cost[Criterion.FORWARD_S] += forward
         cost[Criterion.CP_COMM_S] += forward + backward
-        cost[Criterion.SELECTIVE_S] += self.kept.rerun_share(operator, local) * forward
+        for mode, (rerun_s, _) in OF_MODE.items():
+            cost[rerun_s] += self.kept_bytes.tensors[mode].rerun_share(operator, local) * forward
 
 
 def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> float:

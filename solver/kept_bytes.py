@@ -7,36 +7,49 @@ from dataclasses import dataclass
 
 from costmodels.expert_parallel import expert_region
 from costmodels.implementation import Implementation
-from costmodels.low_precision import MatmulRecipe
+from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.operators import OperatorKind
 from costmodels.saved_activations import SavingRules, saved_element_bytes
 from costmodels.units import DType
 from solver.graph import Block
-from solver.recompute import kept_tensors, recomputable
+from solver.recompute import KeptTensors, kept_tensors, recomputable
+from solver.request import Recompute
 
 
 @dataclass(frozen=True)
 class KeptBytes:
-    """Bytes kept for an element of each tensor, by name: nothing recomputed, and under selective recomputation.
+    """Bytes kept for an element of each tensor, by recompute mode and name.
 
-    input_none, input_selective   the same for the block's own input; 0 where it is token ids
+    tensors   what each mode keeps and runs again
+    inputs    bytes kept for an element of the block's own input; 0 where it is token ids
     """
 
     rules: SavingRules
-    none: Mapping[str, float]
-    selective: Mapping[str, float]
-    input_none: float
-    input_selective: float
+    tensors: Mapping[Recompute, KeptTensors]
+    by_mode: Mapping[Recompute, Mapping[str, float]]
+    inputs: Mapping[Recompute, float]
 
 
-def kept_bytes(block: Block, dtype: DType, implementation: Implementation, recipe: MatmulRecipe) -> KeptBytes:
-    """What a block keeps, with activations in ``dtype`` and products by ``recipe``."""
-    products = low_precision_products(block) if recipe.dtype else frozenset()
-    rules = SavingRules(dtype, implementation.kernels, products, recipe, implementation.loss)
-    kept = kept_tensors(block, implementation.selective)
-    none = saved_element_bytes(block.operators, rules, kept=kept.none)
-    selective = saved_element_bytes(block.operators, rules, kept=kept.selective, rerun=kept.selective_reruns)
-    return KeptBytes(rules, none, selective, _of_input(block, none), _of_input(block, selective))
+PARTIAL_MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE)
+"""Recompute modes that keep some of what a block writes."""
+
+
+def kept_bytes(
+    block: Block,
+    dtype: DType,
+    implementation: Implementation,
+    recipe: MatmulRecipe,
+    saved: SavedFormat = SavedFormat.WORKING,
+) -> KeptBytes:
+    """What a block keeps, with activations in ``dtype``, products by ``recipe`` and saved tensors in the format ``saved``."""
+    products = low_precision_products(block) if recipe.dtype or saved is SavedFormat.FP8 else frozenset()
+    rules = SavingRules(dtype, implementation.kernels, products, recipe, implementation.loss, saved)
+    tensors = {mode: kept_tensors(block, mode, implementation.selective) for mode in PARTIAL_MODES}
+    by_mode = {
+        mode: saved_element_bytes(block.operators, rules, kept=each.tensors, rerun=each.reruns)
+        for mode, each in tensors.items()
+    }
+    return KeptBytes(rules, tensors, by_mode, {mode: _of_input(block, each) for mode, each in by_mode.items()})
 
 
 def low_precision_products(block: Block) -> frozenset[str]:

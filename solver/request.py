@@ -18,7 +18,7 @@ from costmodels.cluster import Cluster
 from costmodels.engine_profile import ServingEngine
 from costmodels.errors import WorkloadError
 from costmodels.expert_routing import BALANCED, ExpertRouting
-from costmodels.low_precision import MatmulRecipe
+from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
 from costmodels.pipeline import Schedule
 from costmodels.serving_precision import Quantised
@@ -30,9 +30,11 @@ REQUEST_SCHEMA = "meshwright.request/1"
 
 
 class Recompute(StrEnum):
-    """Activation recomputation of a stage: nothing, attention cores and norms only, or whole layers."""
+    """Activation recomputation of a stage: nothing; norms, activation functions of routed experts and up-projections of
+    latent attention; attention cores and norms; or whole layers."""
 
     NONE = "none"
+    FINE_GRAINED = "fine-grained"
     SELECTIVE = "selective"
     FULL = "full"
 
@@ -88,7 +90,8 @@ class System(StrEnum):
 class TrainingWorkload:
     """Training: ``global_batch`` sequences of ``seq_len`` tokens a step.
 
-    ``precision`` is the working format of weights and activations, ``matmul`` that of the layers' matrix products.
+    ``precision`` is the working format of weights and activations, ``matmul`` that of the layers' matrix products,
+    ``saved_activations`` that of what layers keep for the backward pass.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -100,12 +103,15 @@ class TrainingWorkload:
     optimizer: Optimizer = Optimizer.ADAMW
     gradient_dtype: DType = DType.FP32
     matmul: MatmulRecipe = MatmulRecipe.WORKING
+    saved_activations: SavedFormat = SavedFormat.WORKING
 
     def __post_init__(self) -> None:
         _require_one_of("precision", self.precision, (DType.BF16, DType.FP16, DType.FP32))
         _require_one_of("gradient_dtype", self.gradient_dtype, (DType.BF16, DType.FP16, DType.FP32))
         if self.matmul is not MatmulRecipe.WORKING:
             _require_one_of("precision beside a matmul recipe", self.precision, (DType.BF16, DType.FP16))
+        if self.saved_activations is not SavedFormat.WORKING:
+            _require_one_of("precision beside saved_activations", self.precision, (DType.BF16, DType.FP16))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from app.exporters.command import Words, command_text, devices_per_node, flag
 from app.exporters.export import Export
 from app.exporters.launchable import recompute_differs, recompute_mode
 from costmodels.errors import ExportError
-from costmodels.low_precision import MatmulRecipe
+from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
 from costmodels.operators import OperatorKind
 from costmodels.units import DType
@@ -107,6 +107,8 @@ def _inexpressible(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
     lost = []
     if isinstance(request.workload, TrainingWorkload) and request.workload.matmul is not MatmulRecipe.WORKING:
         lost.append(f"{request.workload.matmul.value} products: build the model of Transformer Engine's layers in the script")
+    if isinstance(request.workload, TrainingWorkload) and request.workload.saved_activations is SavedFormat.FP8:
+        lost.append("saved activations in fp8: build the model of layers that cast what they save in the script")
     if mode is Recompute.SELECTIVE:
         lost.append("selective recompute: DeepSpeed recomputes what the script wraps; wrap attention and norms in it")
     elif mode is Recompute.FULL and axes.pp == 1:

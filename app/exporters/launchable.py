@@ -9,7 +9,7 @@ from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space
 from solver.verify import Rule, check
 
-_MODES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+_MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE, Recompute.FULL)
 
 _ABOUT_FIGURES = frozenset(
     {
@@ -58,7 +58,11 @@ def with_one_recompute_mode(plan: Plan) -> Plan:
     """The plan with the most saving of its stages' recompute modes on all of them."""
     if not plan.stages:
         return plan
-    mode = max((stage.recompute for stage in plan.stages), key=_MODES.index)
+    modes = {stage.recompute for stage in plan.stages}
+    mode = max(modes, key=_MODES.index)
+    if {Recompute.FINE_GRAINED, Recompute.SELECTIVE} <= modes:
+        # Neither of the two drops all that the other does.
+        mode = Recompute.FULL
     return replace(plan, stages=tuple(replace(stage, recompute=mode) for stage in plan.stages))
 
 

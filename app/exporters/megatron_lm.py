@@ -11,7 +11,7 @@ from app.exporters.launchable import recompute_differs, recompute_mode
 from app.exporters.mixture import LatentShape, MixtureShape
 from app.exporters.parts import chunks_a_rank, model_parts
 from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
-from costmodels.low_precision import MatmulRecipe
+from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
 from costmodels.units import DType
 from solver.plan import Plan
@@ -40,7 +40,7 @@ def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
         *_vocabulary_words(shape.vocab, plan.axes.tp),
         *_parallelism_words(plan, request),
         *_batch_words(plan, workload),
-        *_recompute_words(plan),
+        *_recompute_words(plan, shape),
         *_state_words(plan),
         *_optimizer_words(workload),
     ]
@@ -159,10 +159,13 @@ def _batch_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
     return [(*flag("micro-batch-size", plan.microbatch.size), *flag("global-batch-size", workload.global_batch))]
 
 
-def _recompute_words(plan: Plan) -> list[Words]:
+def _recompute_words(plan: Plan, shape: DecoderShape) -> list[Words]:
     match recompute_mode(plan):
         case Recompute.NONE:
             return []
+        case Recompute.FINE_GRAINED:
+            modules = ["layernorm", *(["moe_act"] if shape.mixture else []), *(["mla_up_proj"] if shape.latent else [])]
+            return [(*flag("recompute-granularity", "selective"), *flag("recompute-modules", *modules))]
         case Recompute.SELECTIVE:
             return [(*flag("recompute-granularity", "selective"), *flag("recompute-modules", "core_attn", "layernorm"))]
         case Recompute.FULL:
@@ -196,6 +199,12 @@ def _optimizer_words(workload: TrainingWorkload) -> list[Words]:
             *flag("use-precision-aware-optimizer"),
             *flag("exp-avg-dtype", "fp8"),
             *flag("exp-avg-sq-dtype", "fp8"),
+        ),
+        Optimizer.ADAMW_BF16: (
+            *flag("optimizer", "adam"),
+            *flag("use-precision-aware-optimizer"),
+            *flag("exp-avg-dtype", "bf16"),
+            *flag("exp-avg-sq-dtype", "bf16"),
         ),
     }
     words = [optimizer[workload.optimizer], (*flag("lr", "1e-4"), *flag("train-iters", 100))]
@@ -234,8 +243,16 @@ def _inexpressible(shape: DecoderShape, plan: Plan, workload: TrainingWorkload) 
         workload.gradient_dtype is DType.BF16 and workload.precision is not DType.BF16
     ):
         lost.append(f"{workload.gradient_dtype.value} gradients beside {workload.precision.value} weights: kept in fp32")
-    if workload.optimizer is Optimizer.ADAMW_8BIT and plan.stages[0].zero_stage == 0:
-        lost.append("moments of 8 bits without a distributed optimizer: --use-precision-aware-optimizer needs one; use ZeRO-1")
+    if workload.optimizer in (Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16) and plan.stages[0].zero_stage == 0:
+        bits = 8 if workload.optimizer is Optimizer.ADAMW_8BIT else 16
+        lost.append(
+            f"moments of {bits} bits without a distributed optimizer: --use-precision-aware-optimizer needs one; use ZeRO-1"
+        )
+    if workload.saved_activations is SavedFormat.FP8:
+        lost.append(
+            "saved activations in fp8: Transformer Engine keeps inputs of fp8 products so, but attention's output and the "
+            "inputs of activation functions in 16 bits, which takes more memory than planned"
+        )
     if workload.matmul is MatmulRecipe.FP8_ROWWISE:
         lost.append("fp8 products with a scale for each row: Megatron-LM has no such recipe; launched without fp8")
     return tuple(lost)

@@ -13,7 +13,7 @@ from app.exporters.launchable import recompute_differs, recompute_mode
 from app.exporters.parts import model_parts
 from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
 from costmodels.errors import ExportError
-from costmodels.low_precision import MatmulRecipe
+from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
 from costmodels.operators import OperatorKind
 from costmodels.pipeline import Schedule
@@ -224,6 +224,8 @@ def _inexpressible(plan: Plan, workload: TrainingWorkload) -> tuple[str, ...]:
         lost.append(f"{workload.gradient_dtype.value} gradients: torchtitan reduces and keeps them in fp32")
     if workload.matmul is not MatmulRecipe.WORKING:
         lost.append(f"{workload.matmul.value} products: add the float8 or MX converter to the configuration (model.converters)")
+    if workload.saved_activations is SavedFormat.FP8:
+        lost.append("saved activations in fp8: torchtitan keeps them in 16 bits, which takes more memory than planned")
     return tuple(lost)
 
 

@@ -21,10 +21,19 @@ from costmodels.memory import (
     state_bytes_per_parameter,
 )
 from costmodels.pipeline import PassShares, Schedule, n_copies
-from solver.block_problem import BlockProblem, BlockSetting, Criterion, boundary_bytes, build_block_problem, working_bytes
+from solver.block_problem import (
+    OF_MODE,
+    BlockProblem,
+    BlockSetting,
+    Criterion,
+    boundary_bytes,
+    build_block_problem,
+    n_objectives,
+    working_bytes,
+)
 from solver.graph import ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
-from solver.kept_bytes import kept_bytes
+from solver.kept_bytes import PARTIAL_MODES, kept_bytes
 from solver.mesh import stage_topology
 from solver.recompute import recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
@@ -32,7 +41,7 @@ from solver.sharding import REPLICATED
 from solver.training.host import HostTime, host_time, step_host_s
 from solver.training.implementation import launcher_implementation
 from solver.training.pipelining import PLAIN, pass_shares, waiting
-from solver.training.space import Candidate, padded_dims
+from solver.training.space import Candidate, padded_dims, recompute_modes
 from solver.training.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
 from solver.training.tied import agreements, node_index, restricted, tied_uses, unrestricted
@@ -58,7 +67,7 @@ class TrainingCosts:
         self._fastest: dict[BlockSetting, FloatArray | None] = {}
         self._kinds: dict[StageKind, StageKind] = {}
         self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
-        self._memory: dict[BlockSetting, tuple[FloatArray, FloatArray]] = {}
+        self._memory: dict[BlockSetting, tuple[dict[Recompute, FloatArray], FloatArray]] = {}
 
     @cached_property
     def block_names(self) -> tuple[str, ...]:
@@ -105,6 +114,7 @@ class TrainingCosts:
                 implementation=self.implementation,
                 ep_topology=kind.topology.ep if kind.topology.ep.n > 1 else None,
                 recipe=self.workload.matmul,
+                saved=self.workload.saved_activations,
             )
             for device in kind.devices
         )
@@ -132,7 +142,11 @@ class TrainingCosts:
         if any(problem is None for problems in built.values() for problem in problems):
             return
         known = {block: [problem for problem in problems if problem is not None] for block, problems in built.items()}
-        wholes = {block: joined([problem.problem for problem in problems]) for block, problems in known.items()}
+        deciding = n_objectives(recompute_modes(self.request.search))
+        wholes = {
+            block: joined([replace(problem.problem, n_objectives=deciding) for problem in problems])
+            for block, problems in known.items()
+        }
         for left in agreements(tied_uses(self.model), {block: problems[0].strategies for block, problems in known.items()}):
             choices = []
             for block, whole in wholes.items():
@@ -290,8 +304,7 @@ class TrainingCosts:
         held_inputs, working = self._block_memory(setting)
         elements = entry / setting.dtype.size_bytes
         layers = np.array([recomputable(self.model.block(name)) for name in self.block_names])
-        saved = costs[:, Criterion.SAVED_BYTES] + elements * held_inputs[0]
-        selective = costs[:, Criterion.SELECTIVE_BYTES] + elements * held_inputs[1]
+        saved = costs[:, Criterion.SAVED_BYTES] + elements * held_inputs[Recompute.NONE]
         transient = costs[:, Criterion.TRANSIENT_BYTES] + sync.gathered_bytes + working
         base = costs[:, Criterion.TIME_S] + sync.exposed_microbatch_s
         time_s, held, live = [], [], []
@@ -299,8 +312,10 @@ class TrainingCosts:
             match mode:
                 case Recompute.NONE:
                     rerun_s, stays = np.zeros_like(base), saved
-                case Recompute.SELECTIVE:
-                    rerun_s, stays = np.where(layers, costs[:, Criterion.SELECTIVE_S], 0.0), np.where(layers, selective, saved)
+                case Recompute.FINE_GRAINED | Recompute.SELECTIVE:
+                    again_s, partly = (costs[:, criterion] for criterion in OF_MODE[mode])
+                    rerun_s = np.where(layers, again_s, 0.0)
+                    stays = np.where(layers, partly + elements * held_inputs[mode], saved)
                 case Recompute.FULL:
                     rerun_s, stays = np.where(layers, costs[:, Criterion.FORWARD_S], 0.0), np.where(layers, entry, saved)
             time_s.append(base + rerun_s)
@@ -308,13 +323,13 @@ class TrainingCosts:
             live.append(transient + np.maximum(saved - stays, 0.0))
         return np.array(time_s), np.array(held), np.array(live)
 
-    def _block_memory(self, setting: BlockSetting) -> tuple[FloatArray, FloatArray]:
-        """By distinct block: bytes kept for an element of its own input (two rows: nothing recomputed, selective), and bytes of
+    def _block_memory(self, setting: BlockSetting) -> tuple[dict[Recompute, FloatArray], FloatArray]:
+        """By distinct block: bytes kept for an element of its own input under each partial recompute mode, and bytes of
         gradients at work."""
         if setting not in self._memory:
             blocks = [self.model.block(name) for name in self.block_names]
-            kept = [kept_bytes(block, setting.dtype, setting.implementation, setting.recipe) for block in blocks]
-            inputs = np.array([[each.input_none for each in kept], [each.input_selective for each in kept]])
+            kept = [kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved) for block in blocks]
+            inputs = {mode: np.array([each.inputs[mode] for each in kept]) for mode in PARTIAL_MODES}
             working = np.array([working_bytes(self.model, block, setting) for block in blocks])
             self._memory[setting] = (inputs, working)
         return self._memory[setting]

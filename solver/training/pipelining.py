@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from costmodels.operators import BATCH, SEQ, OperatorKind, forward_flops
 from costmodels.pipeline import PassShares, Schedule, fills, n_copies, n_positions, waiting_ratio
 from solver.graph import ModelGraph
+from solver.recompute import latent_up_projections
 from solver.request import Recompute, Search
 
 SPLITS_BACKWARD = frozenset(Schedule) - {Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}
@@ -94,14 +95,22 @@ def pass_shares(model: ModelGraph, *, seq_len: int, recompute: Recompute) -> Pas
     (multi-GPU lecture, "T_b = T_a + T_w").
     """
     sizes = {**model.dims, BATCH: 1, SEQ: seq_len}
-    forward = weight = attention = 0.0
+    forward = weight = attention = latent = 0.0
     for run in model.chain:
+        up_projections = latent_up_projections(model.block(run.block))
         for operator in model.block(run.block).operators:
             flops = run.repeat * forward_flops(operator, sizes)
             forward += flops
-            weight += flops if operator.kind is OperatorKind.MATMUL else 0.0
             attention += flops if operator.kind is OperatorKind.ATTENTION else 0.0
-    again = {Recompute.NONE: 0.0, Recompute.SELECTIVE: attention, Recompute.FULL: forward}[recompute]
+            if operator.kind is OperatorKind.MATMUL:
+                weight += flops
+                latent += flops if operator.name in up_projections else 0.0
+    again = {
+        Recompute.NONE: 0.0,
+        Recompute.FINE_GRAINED: latent,
+        Recompute.SELECTIVE: attention,
+        Recompute.FULL: forward,
+    }[recompute]
     total = 3.0 * forward + again
     return PassShares(forward / total, (2.0 * forward - weight + again) / total, weight / total)
 

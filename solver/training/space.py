@@ -49,6 +49,7 @@ class LauncherRules:
     expert_parallel          whether experts may be spread over the ranks of dp x cp
     experts_ask_for_sp       whether experts beside tp need sequence parallelism
     max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
+    fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
     """
 
     max_zero_with_pipeline: int
@@ -60,6 +61,7 @@ class LauncherRules:
     expert_parallel: bool = False
     experts_ask_for_sp: bool = False
     max_zero_with_muon: int = MAX_ZERO_STAGE
+    fine_grained: bool = False
 
     def expresses(self, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
         """Whether the launcher has flags for this mesh and residual layout."""
@@ -87,6 +89,7 @@ _LAUNCHERS = {
         expert_parallel=True,
         experts_ask_for_sp=True,
         max_zero_with_muon=0,
+        fine_grained=True,
     ),
     # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
     # without attention; its long-context axis is Ulysses.
@@ -239,8 +242,22 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
 
 def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
     """Launchers have one recompute setting for all stages; in the free space each stage chooses its own."""
-    modes = tuple(mode for mode in Recompute if not search.recompute or mode in search.recompute)
+    modes = recompute_modes(search)
+    if not modes:
+        raise WorkloadError(
+            "the launcher has none of these recompute modes",
+            given=", ".join(search.recompute),
+            allowed=", ".join(mode.value for mode in recompute_modes(replace(search, recompute=()))),
+        )
     return (modes,) if search.space is Space.FREE else tuple((mode,) for mode in modes)
+
+
+def recompute_modes(search: Search) -> tuple[Recompute, ...]:
+    """Recompute modes that the search allows and its launcher has."""
+    rules = _LAUNCHERS.get(search.launcher)
+    refused = search.space is Space.LAUNCHABLE and (rules is None or not rules.fine_grained)
+    modes = tuple(mode for mode in Recompute if not (refused and mode is Recompute.FINE_GRAINED))
+    return tuple(mode for mode in modes if not search.recompute or mode in search.recompute)
 
 
 def launcher_schedules(launcher: Launcher) -> frozenset[Schedule]:

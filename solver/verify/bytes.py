@@ -15,9 +15,9 @@ from solver.verify.experts import picked_dims
 from solver.verify.forms import form_bytes
 from solver.verify.sharding import LEADERS, REPLICATE, strategies_by_operator
 
-_MOMENTS = {"adamw": 2.0, "sgd_momentum": 1.0, "muon": 1.0, "adamw_8bit": 2 / 4}
+_MOMENTS = {"adamw": 2.0, "sgd_momentum": 1.0, "muon": 1.0, "adamw_8bit": 2 / 4, "adamw_bf16": 2 / 2}
 """fp32 values an optimizer keeps for a parameter beside the master copy (multi-GPU lecture, "optimizer bytes"); two moments
-of one byte are two quarters of a value."""
+of one byte are two quarters of a value, two of two bytes two halves."""
 
 _REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
 """What selective recomputation runs again: attention (Korthikanti et al. 2022, section 5) and norms, as launchers offer."""
@@ -135,6 +135,12 @@ def kept_bytes(block: Block, share: Share, request: PlanRequest, mode: Recompute
         dropped = kept & _rebuildable(block)
         again = _run_for_rebuilding(block, dropped, kept)
         kept = (kept - dropped) | _read_for_rebuilding(block, dropped, kept)
+    elif mode is Recompute.FINE_GRAINED:
+        light = run_again_fine_grained(block)
+        dropped = {t.name for op in block.operators if op.name in light for t in op.outputs}
+        again = _run_for_rebuilding(block, kept & dropped, kept) & light
+        read = {t.name for op in block.operators if op.name in again for t in op.inputs} - dropped
+        kept = (kept - dropped) | read
     each = form_bytes(block, request, kept, again)
     total = 0.0
     written: set[str] = set()
@@ -207,6 +213,34 @@ def _read_for_rebuilding(block: Block, dropped: set[str], saved: set[str]) -> se
             if name in writer and name not in saved - dropped:
                 waiting.append(name)
     return seen - set(writer)
+
+
+def run_again_fine_grained(block: Block) -> set[str]:
+    """Operators that fine-grained recomputation may run again: norms, what lies between products of experts, and on the way
+    into attention the products of normed latents with the rotation behind them (DeepSeek-V3 report, section 3.2.3)."""
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    light = {operator.name for operator in block.operators if operator.kind is OperatorKind.NORM}
+    for operator in block.operators:
+        before = [writer.get(tensor.name) for tensor in operator.inputs]
+        after = [reader for reader in block.operators if _names(reader.inputs) & _names(operator.outputs)]
+        between = all(op is not None and picked_dims(op) for op in before) and any(picked_dims(op) for op in after)
+        if operator.kind is OperatorKind.ELEMENTWISE and between:
+            light.add(operator.name)
+        if operator.kind is not OperatorKind.ATTENTION:
+            continue
+        for source in (op for op in before if op is not None):
+            behind = [writer.get(t.name) for t in source.inputs] if source.kind is OperatorKind.ELEMENTWISE else [source]
+            products = {op.name for op in behind if op is not None and _of_normed_latent(op, writer)}
+            light |= products | ({source.name} if products else set())
+    return light
+
+
+def _of_normed_latent(operator: Operator, writer: dict[str, Operator]) -> bool:
+    normed = writer.get(operator.inputs[0].name)
+    if operator.kind is not OperatorKind.MATMUL or normed is None or normed.kind is not OperatorKind.NORM:
+        return False
+    down = writer.get(normed.inputs[0].name)
+    return down is not None and down.kind is OperatorKind.MATMUL
 
 
 def _names(tensors: Iterable[Tensor]) -> set[str]:

@@ -15,6 +15,8 @@ _LAYER_NORM_FLOPS = 5.0
 """FLOPs an element from which on a norm subtracts a mean: PyTorch has one kernel for those, none for root-mean-square norms."""
 
 _FP32 = DType.FP32.size_bytes
+_E5M6 = 12 / 8
+"""Bytes of DeepSeek-V3's format of attention outputs (its report, section 3.3.3): 5 bits of exponent, 6 of mantissa, a sign."""
 
 
 def form_bytes(block: Block, request: PlanRequest, kept: set[str], again: set[str]) -> dict[str, float]:
@@ -22,16 +24,18 @@ def form_bytes(block: Block, request: PlanRequest, kept: set[str], again: set[st
     workload, search = request.workload, request.search
     assert isinstance(workload, TrainingWorkload)
     plain, by_steps = workload.precision.size_bytes, search.space is Space.LAUNCHABLE and search.launcher in _STEP_BY_STEP
-    cast = _cast_products(block) if workload.matmul.dtype is not None else set()
+    squeezed = workload.saved_activations == "fp8"
+    cast = _cast_products(block) if workload.matmul.dtype is not None or squeezed else set()
+    of_cast = {tensor.name for operator in block.operators if operator.name in cast for tensor in operator.outputs}
     whole: set[str] = kept - {name for operator in block.operators for name in operator.saved}
     lowered: set[str] = set()
     extra: dict[str, float] = {}
     for operator in block.operators:
         for name in kept & set(operator.saved):
-            if operator.name in again:
-                whole.add(name)
-            elif operator.name in cast:
+            if operator.name in cast or (squeezed and name in of_cast and _is_function(operator)):
                 lowered.add(name)
+            elif operator.name in again:
+                whole.add(name)
             elif operator.kind is OperatorKind.LOSS:
                 # The softmax, in fp32; the logits it came from are not read again.
                 extra[name] = extra.get(name, 0.0) + _FP32
@@ -50,6 +54,12 @@ def form_bytes(block: Block, request: PlanRequest, kept: set[str], again: set[st
                 # Parts of one projection's output share its storage.
                 whole |= together
     low = workload.matmul.element_bytes(workload.precision)
+    if squeezed:
+        # One byte where the recipe asks for no less; attention's output once, in 12 bits, for its two readers.
+        low = min(low, 1.0)
+        attended = {t.name for op in block.operators if op.kind is OperatorKind.ATTENTION for t in op.outputs} & whole
+        whole, lowered = whole - attended, lowered - attended
+        extra |= {name: extra.get(name, 0.0) + _E5M6 for name in attended}
     return {
         name: extra.get(name, 0.0) + (plain if name in whole else 0.0) + (low if name in lowered else 0.0)
         for name in whole | lowered | set(extra)
@@ -75,6 +85,11 @@ def _is_root_mean_square(operator: Operator) -> bool:
         and len(operator.inputs) == 1
         and operator.flops_per_element < _LAYER_NORM_FLOPS
     )
+
+
+def _is_function(operator: Operator) -> bool:
+    """Whether this is an activation function, of one input or with a gate."""
+    return operator.kind is OperatorKind.ELEMENTWISE and operator.flops_per_element > 1 and len(operator.inputs) <= 2
 
 
 def _is_gated(operator: Operator) -> bool:

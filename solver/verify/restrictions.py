@@ -25,6 +25,7 @@ class _LauncherLimits:
     expert_parallel       whether experts may be spread over data-parallel ranks
     experts_ask_for_sp    whether experts beside tp need sequence parallelism
     schedules             pipeline schedules it has
+    fine_grained          whether it recomputes norms, expert activations and latent up-projections by themselves
     """
 
     zero_with_pipeline: int
@@ -36,6 +37,7 @@ class _LauncherLimits:
     zero_with_muon: int = 3
     expert_parallel: bool = False
     experts_ask_for_sp: bool = False
+    fine_grained: bool = False
 
 
 _TRAINERS = {
@@ -50,6 +52,7 @@ _TRAINERS = {
         zero_with_muon=0,
         expert_parallel=True,
         experts_ask_for_sp=True,
+        fine_grained=True,
     ),
     # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms, and leaves ranks beyond the key/value
     # heads without attention; its long-context axis is Ulysses.
@@ -188,6 +191,11 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             axes.pp > 1 and plan.schedule not in limits.schedules,
             "schedule",
             f"{plan.schedule}; it has {', '.join(limits.schedules)}",
+        ),
+        (
+            not limits.fine_grained and any(stage.recompute is Recompute.FINE_GRAINED for stage in plan.stages),
+            "stages",
+            "fine-grained recompute; it can't recompute norms alone",
         ),
         (len({stage.recompute for stage in plan.stages}) > 1, "stages", "it has one recompute mode for all stages"),
         (len({stage.zero_stage for stage in plan.stages}) > 1, "stages", "it has one ZeRO stage for all stages"),

@@ -5,7 +5,7 @@ All of it is read from the event program of the schedule, slot by slot; no close
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -16,6 +16,7 @@ from costmodels.pipeline.program import Kind, Program, Schedule
 from costmodels.pipeline.timeline import Durations, simulate
 from solver.plan import Plan, Stage
 from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.verify.bytes import run_again_fine_grained
 from solver.verify.violation import Rule, Violation
 
 BACKWARD_OVER_FORWARD = 2
@@ -141,11 +142,21 @@ def _pass_shares(request: PlanRequest, recompute: Recompute) -> tuple[float, flo
     assert isinstance(request.workload, TrainingWorkload)
     sizes = {**request.model.dims, BATCH: 1, SEQ: request.workload.seq_len}
     by_kind: dict[OperatorKind, float] = defaultdict(float)
-    for name in request.model.layers:
-        for operator in request.model.block(name).operators:
-            by_kind[operator.kind] += forward_flops(operator, sizes)
+    light = 0.0
+    for name, count in Counter(request.model.layers).items():
+        block = request.model.block(name)
+        run_again = run_again_fine_grained(block)
+        for operator in block.operators:
+            flops = count * forward_flops(operator, sizes)
+            by_kind[operator.kind] += flops
+            light += flops if operator.name in run_again and operator.kind is OperatorKind.MATMUL else 0.0
     forward = sum(by_kind.values())
-    again = {Recompute.NONE: 0.0, Recompute.SELECTIVE: by_kind[OperatorKind.ATTENTION], Recompute.FULL: forward}[recompute]
+    again = {
+        Recompute.NONE: 0.0,
+        Recompute.FINE_GRAINED: light,
+        Recompute.SELECTIVE: by_kind[OperatorKind.ATTENTION],
+        Recompute.FULL: forward,
+    }[recompute]
     weights = by_kind[OperatorKind.MATMUL]
     total = (1 + BACKWARD_OVER_FORWARD) * forward + again
     return forward / total, (BACKWARD_OVER_FORWARD * forward - weights + again) / total, weights / total

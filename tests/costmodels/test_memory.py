@@ -16,7 +16,13 @@ def total(optimizer: Optimizer, *, zero_stage: int = 0, shards: int = 1, gradien
 
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
-    [(Optimizer.ADAMW, 16.0), (Optimizer.SGD_MOMENTUM, 12.0), (Optimizer.MUON, 12.0), (Optimizer.ADAMW_8BIT, 10.0)],
+    [
+        (Optimizer.ADAMW, 16.0),
+        (Optimizer.SGD_MOMENTUM, 12.0),
+        (Optimizer.MUON, 12.0),
+        (Optimizer.ADAMW_8BIT, 10.0),
+        (Optimizer.ADAMW_BF16, 12.0),
+    ],
 )
 def test_bytes_of_mixed_precision(optimizer: Optimizer, expected: float) -> None:
     assert total(optimizer) == expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.importers.huggingface import read_huggingface_config
 from costmodels.implementation import LossKernels, VectorKernels
-from costmodels.low_precision import MatmulRecipe
+from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.operators import Operator
 from costmodels.saved_activations import SavingRules, loss_transient_element_bytes, saved_element_bytes
 from costmodels.units import DType
@@ -85,6 +85,17 @@ def test_low_precision_products_keep_a_small_copy_of_what_only_they_read() -> No
     # Attention reads its output in 16 bits, the projection after it in 8.
     assert fp8["context"] == 3.0
     assert fp8["x"] == fp8["gate"] == 2.0
+
+
+def test_saved_in_fp8_attention_keeps_one_copy_and_activation_functions_a_byte() -> None:
+    products = frozenset(operator.name for operator in LAYER if operator.weights and operator.name.endswith("proj"))
+    rules = SavingRules(DType.BF16, VectorKernels.FUSED, products, MatmulRecipe.WORKING, saved=SavedFormat.FP8)
+    saved = kept(LAYER, rules)
+    assert saved["context"] == 1.5
+    assert saved["gate"] == saved["up"] == saved["attn_normed"] == saved["act_out"] == 1.0
+    assert saved["x"] == saved["q_rot"] == saved["v"] == 2.0
+    again = saved_element_bytes(LAYER, rules, kept=frozenset({"gate", "up"}), rerun=frozenset({"act"}))
+    assert again["gate"] == again["up"] == 1.0, "an activation function that runs again reads what is kept of its input"
 
 
 def test_what_runs_again_finds_its_input_as_it_was_written() -> None:

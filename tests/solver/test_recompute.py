@@ -8,24 +8,39 @@ from app.catalog import model
 from costmodels.implementation import SelectiveRecompute
 from costmodels.operators import BATCH, SEQ
 from solver.recompute import kept_tensors, recomputable
+from solver.request import Recompute
 
 
 def test_selective_drops_attention_and_norms_of_a_llama_layer() -> None:
-    kept = kept_tensors(model("llama-3.1-8b").block("layer"))
-    assert kept.none - kept.selective == {"attn_normed", "mlp_normed", "context"}
-    assert kept.selective_reruns == {"attn_norm", "mlp_norm", "attention"}
+    layer = model("llama-3.1-8b").block("layer")
+    kept = kept_tensors(layer, Recompute.SELECTIVE)
+    assert kept_tensors(layer, Recompute.NONE).tensors - kept.tensors == {"attn_normed", "mlp_normed", "context"}
+    assert kept.reruns == {"attn_norm", "mlp_norm", "attention"}
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt2-xl", "gemma-2-9b", "phi-3-mini"])
-def test_what_is_dropped_can_be_rebuilt_from_what_is_kept(name: str) -> None:
+@pytest.mark.parametrize("mode", [Recompute.SELECTIVE, Recompute.FINE_GRAINED])
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt2-xl", "gemma-2-9b", "phi-3-mini", "qwen3-30b-a3b", "deepseek-v3"])
+def test_what_is_dropped_can_be_rebuilt_from_what_is_kept(name: str, mode: Recompute) -> None:
     for block in model(name).blocks:
-        kept = kept_tensors(block)
-        have = set(kept.selective) | {"x", "ids"}
+        kept = kept_tensors(block, mode)
+        have = set(kept.tensors) | {"x", "ids"}
         for operator in block.operators:  # in order of execution
-            if operator.name in kept.selective_reruns:
+            if operator.name in kept.reruns:
                 assert all(tensor.name in have for tensor in operator.inputs), operator.name
                 have |= {tensor.name for tensor in operator.outputs}
-        assert kept.none <= have | {"x"}
+        assert kept_tensors(block, Recompute.NONE).tensors <= have | {"x"}
+
+
+def test_fine_grained_drops_norms_expert_activations_and_what_latents_expand_to() -> None:
+    graph = model("deepseek-v3")
+    layer = next(block for block in graph.blocks if any("experts" in op.name for op in block.operators))
+    kept = kept_tensors(layer, Recompute.FINE_GRAINED)
+    dropped = kept_tensors(layer, Recompute.NONE).tensors - kept.tensors
+    assert {"attn_normed", "mlp_normed", "kv_latent_normed", "k_rot", "v", "experts_act_out"} <= dropped
+    assert "context" in kept.tensors, "attention itself does not run again"
+    assert "k_rope" in kept.tensors, "the rotation that runs again reads it"
+    assert {"kv_b_proj", "rope", "experts_act"} <= kept.reruns
+    assert not {"attention", "q_a_proj", "kv_a_proj", "experts_gate_up_proj"} & kept.reruns
 
 
 def test_embedding_and_head_are_not_recomputed() -> None:
@@ -36,21 +51,21 @@ def test_embedding_and_head_are_not_recomputed() -> None:
 def test_selective_saves_two_norms_and_one_attention_output() -> None:
     graph = model("llama-3.1-8b")
     block = graph.block("layer")
-    kept = kept_tensors(block)
+    kept = kept_tensors(block, Recompute.SELECTIVE)
     sizes = {**graph.dims, BATCH: 1, SEQ: 1}
     bytes_of = {t.name: 2 * t.elements(sizes) for op in block.operators for t in op.outputs}
-    dropped = sum(bytes_of[name] for name in kept.none - kept.selective)
+    dropped = sum(bytes_of[name] for name in kept_tensors(block, Recompute.NONE).tensors - kept.tensors)
     assert dropped == 3 * 2 * graph.dims["hidden"]
 
 
 def test_every_second_product_reruns_vectors_and_half_of_the_products() -> None:
     graph = model("llama-3.1-8b")
     block = graph.block("layer")
-    kept = kept_tensors(block, SelectiveRecompute.EVERY_SECOND_PRODUCT)
+    kept = kept_tensors(block, Recompute.SELECTIVE, SelectiveRecompute.EVERY_SECOND_PRODUCT)
     sizes = {**graph.dims, BATCH: 1, SEQ: 128}
     # q, k, v, o, gate, up, down: k, o and up run again.
-    assert {"q", "v", "gate", "mlp_out", "context"} <= kept.selective
-    assert not {"k", "attn_out", "up", "attn_normed"} & kept.selective
+    assert {"q", "v", "gate", "mlp_out", "context"} <= kept.tensors
+    assert not {"k", "attn_out", "up", "attn_normed"} & kept.tensors
     shares = {operator.name: kept.rerun_share(operator, sizes) for operator in block.operators}
     assert shares["attention"] == shares["down_proj"] == 0
     assert shares["attn_norm"] == shares["rope"] == shares["act"] == shares["o_proj"] == 1

@@ -9,7 +9,7 @@ from app.exporters import export
 from app.exporters.megatron_lm import pipeline_layout, vocabulary_multiple
 from app.importers.huggingface import read_huggingface_config
 from costmodels.errors import ExportError
-from costmodels.low_precision import MatmulRecipe
+from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
 from costmodels.units import DType
 from solver.control import ignore_progress, never_stop
@@ -244,6 +244,18 @@ def test_low_precision_products(recipe: MatmulRecipe, expected: dict[str, tuple[
 def test_a_recipe_that_megatron_lacks_is_said() -> None:
     result = export(*training(dp=8, matmul=MatmulRecipe.FP8_ROWWISE), "megatron-lm")
     assert any("for each row" in line for line in result.inexpressible)
+
+
+def test_fine_grained_recompute_names_the_modules_that_the_model_has() -> None:
+    given = flags(export(*training(dp=8, recompute=(Recompute.FINE_GRAINED,)), "megatron-lm"))
+    assert (given["--recompute-granularity"], given["--recompute-modules"]) == (("selective",), ("layernorm",))
+
+
+def test_moments_of_sixteen_bits_and_activations_in_fp8() -> None:
+    given = flags(export(*training(dp=8, zero_stage=1, optimizer=Optimizer.ADAMW_BF16), "megatron-lm"))
+    assert (given["--exp-avg-dtype"], given["--exp-avg-sq-dtype"]) == (("bf16",), ("bf16",))
+    squeezed = export(*training(dp=8, saved_activations=SavedFormat.FP8), "megatron-lm")
+    assert any("saved activations in fp8" in line for line in squeezed.inexpressible)
 
 
 def test_moments_of_eight_bits() -> None:

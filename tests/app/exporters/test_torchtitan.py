@@ -69,11 +69,16 @@ def test_sequence_parallelism_is_on_unless_refused() -> None:
     assert off not in given(*training(tp=2, dp=2, sequence_parallel=True))
 
 
-@pytest.mark.parametrize(("mode", "name"), [(mode, mode.value) for mode in Recompute])
+@pytest.mark.parametrize(("mode", "name"), [(m, m.value) for m in Recompute if m is not Recompute.FINE_GRAINED])
 def test_checkpointing_is_the_last_word(mode: Recompute, name: str) -> None:
     plan = training(recompute=(mode,))
     assert arguments(export(*plan, "torchtitan"))[-1] == f"activation-checkpoint:{name}"
     assert ("selective recompute" in said(*plan)) == (mode is Recompute.SELECTIVE)
+
+
+def test_fine_grained_recompute_is_refused() -> None:
+    with pytest.raises(ExportError, match="torchtitan: fine-grained recompute; it can't recompute norms alone"):
+        export(*training(recompute=(Recompute.FINE_GRAINED,)), "torchtitan")
 
 
 @pytest.mark.parametrize(

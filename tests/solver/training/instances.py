@@ -27,16 +27,23 @@ def random_request(seed: int) -> PlanRequest:
         "training", global_batch=int(rng.choice([2, 4, 6, 8, 16])), seq_len=int(rng.choice([255, 256])), precision=DType.BF16
     )
     free = space is Space.FREE
+    launcher = Launcher(str(rng.choice(["megatron-lm", "torchtitan", "deepspeed"])))
     search = Search(
         space=space,
-        launcher=Launcher(str(rng.choice(["megatron-lm", "torchtitan", "deepspeed"]))),
-        recompute=_some(rng, list(Recompute), at_least=1 if free else 0),
+        launcher=launcher,
+        recompute=_some(rng, modes_of(space, launcher), at_least=1 if free else 0),
         zero_stages=_some(rng, [0, 1, 2, 3], at_least=1 if free else 0),
         microbatch=(1,) if free else (1, 2) if rng.random() < 0.7 else (),
         schedules=_some_schedules(rng, free=free),
         pp=(2, 4) if rng.random() < 0.5 else (),
     )
     return PlanRequest(model, random_cluster(rng, model, free=space is Space.FREE), workload, search=search)
+
+
+def modes_of(space: Space, launcher: Launcher) -> list[Recompute]:
+    """Recompute modes there are: of launchers, Megatron-LM alone recomputes norms and latents by themselves."""
+    every = space is Space.FREE or launcher is Launcher.MEGATRON_LM
+    return [mode for mode in Recompute if every or mode is not Recompute.FINE_GRAINED]
 
 
 def _some_schedules(rng: np.random.Generator, *, free: bool) -> tuple[Schedule, ...]:

@@ -20,7 +20,7 @@ from solver.training.planner import plan_training, predict_training
 from solver.training.search import stage_tables
 from solver.training.space import Candidate, Mesh
 from solver.verify import check
-from tests.solver.training.instances import random_request
+from tests.solver.training.instances import modes_of, random_request
 
 CHUNK = 25
 N_REQUESTS = 75
@@ -64,7 +64,7 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
     workload, search, n = request.workload, request.search, request.cluster.n_devices
     assert isinstance(workload, TrainingWorkload)
     free = search.space is Space.FREE
-    modes = [mode for mode in Recompute if not search.recompute or mode in search.recompute]
+    modes = [m for m in modes_of(search.space, search.launcher) if not search.recompute or m in search.recompute]
     has_attention = any(op.mask for block in request.model.blocks for op in block.operators)
     for dp, tp, pp, cp in itertools.product(range(1, n + 1), repeat=4):
         if dp * tp * pp * cp != n or pp > len(request.model.layers) or (search.pp and pp not in search.pp):
@@ -170,8 +170,8 @@ def every_even_split(n_layers: int, parts: int, mode: Recompute) -> Iterator[tup
 
 
 def test_what_a_rank_holds_is_its_own() -> None:
-    """With few micro-batches a rank of V-Min holds less than the closed form, which bounds the fullest rank (seed 1207)."""
-    request = random_request(1207)
+    """With few micro-batches a rank of V-Min holds less than the closed form, which bounds the fullest rank (seed 1427)."""
+    request = random_request(1427)
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert plan.schedule == Schedule.V_MIN
     assert check(plan, request) == ()

@@ -312,8 +312,14 @@ def test_only_megatron_copies_key_value_heads(launcher: Launcher) -> None:
 
 
 def recompute_plan(mode: Recompute) -> Plan:
-    """The plan under another recompute mode. Selective drops n and ctx, 128 bytes each; full keeps x: 128 bytes."""
-    kept = {Recompute.NONE: 1280.0, Recompute.SELECTIVE: 1024.0, Recompute.FULL: 128.0}[mode]
+    """The plan under another recompute mode. Selective drops n and ctx, 128 bytes each, fine-grained n alone; full keeps x:
+    128 bytes."""
+    kept = {
+        Recompute.NONE: 1280.0,
+        Recompute.FINE_GRAINED: 1152.0,
+        Recompute.SELECTIVE: 1024.0,
+        Recompute.FULL: 128.0,
+    }[mode]
     plan = every_stage(training_plan(), "recompute", mode)
     plan = changed(plan, "stages.0.memory.activations_bytes", 2 * 2 * kept)
     plan = changed(plan, "stages.1.memory.activations_bytes", 2 * kept + 1152)
