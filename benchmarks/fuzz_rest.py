@@ -19,7 +19,6 @@ import random
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +26,6 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.importers.documents import parse_document
 from app.main import create_app
 from app.plans.examples import REQUEST_EXAMPLES
 from app.settings import Auth, Settings
@@ -60,7 +58,8 @@ class Tally:
     slowest_s: float = 0.0
     slowest_body: int = 0
     growth: list[float] = field(default_factory=list)
-    statuses: Counter[str] = field(default_factory=Counter)
+    statuses: dict[str, int] = field(default_factory=dict)
+    endpoint_cpu_s: dict[str, float] = field(default_factory=dict)
     bad: list[str] = field(default_factory=list)
 
 
@@ -200,7 +199,7 @@ async def fuzz(app: FastAPI, tally: Tally, *, n_bodies: int, within_s: float) ->
     for number, method, path, body in bodies(first, seeds()):
         if number == n_bodies or time.perf_counter() - began_s > within_s:
             break
-        one_s = time.perf_counter()
+        one_s, one_cpu_s = time.perf_counter(), time.process_time()
         try:
             status, answer = await call(app, method, path, body)
         except TimeoutError:
@@ -208,7 +207,9 @@ async def fuzz(app: FastAPI, tally: Tally, *, n_bodies: int, within_s: float) ->
         took_s = time.perf_counter() - one_s
         if took_s > tally.slowest_s:
             tally.slowest_s, tally.slowest_body = took_s, number
-        tally.statuses[f"{method} {path.partition('?')[0]} {status}"] += 1
+        endpoint = f"{method} {path.partition('?')[0]}"
+        tally.statuses[f"{endpoint} {status}"] = tally.statuses.get(f"{endpoint} {status}", 0) + 1
+        tally.endpoint_cpu_s[endpoint] = tally.endpoint_cpu_s.get(endpoint, 0.0) + time.process_time() - one_cpu_s
         if status >= 500 or status == 0:
             tally.bad.append(f"body {number}, {method} {path}: {status} {answer[:300]!r}")
         tally.sent = number + 1
@@ -261,14 +262,16 @@ def main() -> int:
     given = parser.parse_args()
     tally = Tally()
     if given.tally is not None and given.tally.exists():
-        kept: Any = parse_document(given.tally.read_bytes(), what="tally")
-        tally = Tally(**kept | {"statuses": Counter(kept["statuses"])})
+        tally = Tally(**json.loads(given.tally.read_text()))
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(run(given, tally, Path(folder)))
     if given.tally is not None:
         given.tally.write_text(json.dumps(asdict(tally)))
     for name, count in sorted(tally.statuses.items()):
         print(f"{name:44} {count:8,}")
+    for endpoint, cpu_s in sorted(tally.endpoint_cpu_s.items()):
+        n = sum(count for name, count in tally.statuses.items() if name.startswith(f"{endpoint} "))
+        print(f"{endpoint:40} {1e3 * cpu_s / n:8.1f} ms of processor a body")
     print(
         f"{tally.sent:,} bodies in {tally.seconds:.0f} s ({tally.cpu_seconds:.0f} s of processor); slowest answer "
         f"{tally.slowest_s:.2f} s (body {tally.slowest_body}); growth of resident memory by piece: {tally.growth}"

@@ -11,6 +11,7 @@ from app.commands.exits import print_json, say
 from app.commands.planning import Output
 from app.errors import EXIT_GOOD, EXIT_NO
 from app.settings import Settings
+from costmodels.units import GIB
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -70,21 +71,27 @@ def run_replan(command: ReplanCommand, settings: Settings) -> int:
     while batch.status == RUNNING:
         time.sleep(LOOK_EVERY_S)
         batch = service.get(LOCAL, batch.id)
-        left = batches.counts(batch.id).get(Outcome.WAITING, 0)
+        left = batches.totals(batch.id).counts.get(Outcome.WAITING, 0)
         if left not in (waiting, 0):
             say(f"{left} plans wait for a worker")
         waiting = left
-    counts = batches.counts(batch.id)
+    totals = batches.totals(batch.id)
+    counts = totals.counts
     items = [replan_item(item) for item in batches.items(batch.id, None, after=None, limit=SHOWN_ITEMS)]
     if command.output is Output.JSON:
-        whole = replan_document(batch, counts).model_dump(mode="json")
+        whole = replan_document(batch, totals).model_dump(mode="json")
         print_json({"batch": whole, "items": [item.model_dump(mode="json") for item in items]})
     else:
         print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "nothing was stale")
         for item in items:
-            print(f"{item.outcome:10} {item.model or '-'}: {item.reason}")
+            print(f"{item.outcome:10} {item.model or '-'}: {item.reason}{_switch(item.switch_bytes)}")
     bad = {Outcome.WORSE, Outcome.INFEASIBLE, Outcome.FAILED, Outcome.CANCELLED}
     return EXIT_NO if bad & counts.keys() else EXIT_GOOD
+
+
+def _switch(moved_bytes: int | None) -> str:
+    """What a line says of the bytes that move."""
+    return "" if moved_bytes is None else f"; to switch, {moved_bytes / GIB:.1f} GiB move"
 
 
 def _version(command: ReplanCommand, engine: Engine) -> int | None:

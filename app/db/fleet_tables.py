@@ -128,6 +128,8 @@ replan_items = Table(
     Column("old_value", Float(53), nullable=True),
     Column("new_value", Float(53), nullable=True),
     Column("switch_bytes", BigInteger, nullable=True),
+    Column("switch_storage_bytes", BigInteger, nullable=True),
+    Column("switch_s", Float(53), nullable=True),
     Index("ix_replan_items_tenant_replan_outcome", "tenant", "replan", "outcome"),
     Index("ix_replan_items_tenant_digest", "tenant", "digest"),
     sqlite_autoincrement=True,
@@ -137,4 +139,6 @@ replan_items = Table(
 digest      of the plan that will answer it
 outcome     waiting, then better, worse, unchanged, infeasible, failed or cancelled
 *_value     the objective's figure of the old and the new plan, in the objective's unit
+switch_*    bytes that devices receive when a training run goes from the old plan to the new one, how many of them no device
+            holds any more, and the least time of it; null where there is nothing to switch
 """

@@ -59,7 +59,7 @@ class QueueState:
     workers: int
 
 
-OnFinished = Callable[[Connection, BegunJob, JobEnd], None]
+OnFinished = Callable[[Connection], None]
 
 
 class JobDesk:
@@ -123,7 +123,7 @@ class JobDesk:
                     problem=end.problem,
                 )
             )
-            then(connection, job, end)
+            then(connection)
             return closed.rowcount > 0
 
     def silent(self, *, for_s: float, limit: int) -> tuple[SilentJob, ...]:

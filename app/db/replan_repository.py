@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ from app.db.engine import reading
 from app.db.fleet_tables import questions, replan_items, replans
 from app.db.question_repository import Question
 from app.db.scope import owned
-from app.replans.outcome import Compared, Outcome
+from app.replans.outcome import Compared, Outcome, SwitchCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,16 @@ class ReplanItem:
     old_value: float | None
     new_value: float | None
     switch_bytes: int | None
+    switch_storage_bytes: int | None
+    switch_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """How many items of a batch have each outcome, and the bytes that move if every new plan is switched to."""
+
+    counts: Mapping[Outcome, int]
+    switch_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +130,14 @@ class ReplanRepository:
         with reading(self._engine) as connection:
             return tuple(Replan(**in_utc(row)) for row in connection.execute(query).mappings())
 
-    def counts(self, replan_id: str) -> dict[Outcome, int]:
-        """How many items of a batch have each outcome."""
-        query = owned(select(replan_items.c.outcome, func.count().label("n")), replan_items, self._tenant)
+    def totals(self, replan_id: str) -> Totals:
+        """What a batch's items come to."""
+        moved = func.sum(replan_items.c.switch_bytes).label("moved")
+        query = owned(select(replan_items.c.outcome, func.count().label("n"), moved), replan_items, self._tenant)
         query = query.where(replan_items.c.replan == replan_id).group_by(replan_items.c.outcome)
         with reading(self._engine) as connection:
-            return {Outcome(row.outcome): row.n for row in connection.execute(query)}
+            rows = connection.execute(query).all()
+        return Totals({Outcome(row.outcome): row.n for row in rows}, sum(int(row.moved or 0) for row in rows))
 
     def items(self, replan_id: str, outcome: Outcome | None, *, after: int | None, limit: int) -> tuple[ReplanItem, ...]:
         """A batch's items in order, at most ``limit`` of those after row ``after``."""
@@ -157,8 +169,8 @@ class ReplanRepository:
         changed = owned(update(replan_items), replan_items, self._tenant).where(replan_items.c.id == item)
         connection.execute(changed.values(digest=digest, job=job))
 
-    def settle(self, connection: Connection, item: int, compared: Compared, switch_bytes: int | None = None) -> None:
-        """Note what became of an item."""
+    def settle(self, connection: Connection, item: int, compared: Compared, switch: SwitchCost | None = None) -> None:
+        """Note what became of an item, and what it costs to switch to its new plan."""
         changed = owned(update(replan_items), replan_items, self._tenant).where(replan_items.c.id == item)
         connection.execute(
             changed.values(
@@ -166,7 +178,9 @@ class ReplanRepository:
                 reason=compared.reason,
                 old_value=compared.old_value,
                 new_value=compared.new_value,
-                switch_bytes=switch_bytes,
+                switch_bytes=None if switch is None else switch.moved_bytes,
+                switch_storage_bytes=None if switch is None else switch.storage_bytes,
+                switch_s=None if switch is None else switch.least_s,
             )
         )
 

@@ -29,6 +29,8 @@ MAX_ATTEMPTS = 10
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 5.0
 
 Result = TypeVar("Result")
+PrepareEnd = Callable[[BegunJob, JobEnd], OnFinished]
+"""Works out what follows from the end of a job, before the transaction that ends it."""
 StartBatch = Callable[[BegunJob, Callable[[], None]], None]
 """Finds out what a re-plan batch has to plan, calling back while it does."""
 
@@ -44,7 +46,7 @@ class WorkerStoppedError(Exception):
 class JobRunner:
     """Runs jobs for one worker; may be called by several threads at once."""
 
-    def __init__(self, desk: JobDesk, solver: Solver, *, worker: str, then: OnFinished, start_batch: StartBatch):
+    def __init__(self, desk: JobDesk, solver: Solver, *, worker: str, then: PrepareEnd, start_batch: StartBatch):
         self._desk, self._solver, self._worker = desk, solver, worker
         self._then, self._start_batch = then, start_batch
         self._stopped = threading.Event()
@@ -57,7 +59,8 @@ class JobRunner:
         token = request_id.set(job.id)
         try:
             end = self._end_of(job)
-            kept = self._insist(lambda: self._desk.finish(job, end, then=self._then))
+            then = self._insist(lambda: self._then(job, end))
+            kept = self._insist(lambda: self._desk.finish(job, end, then=then))
             log.info("job ended", extra={"digest": job.digest, "status": end.status.value, "kept": kept})
         except JobLostError:
             log.info("job was cancelled or taken over", extra={"digest": job.digest})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import Connection, Engine
 
-from app.db.engine import writing
+from app.db.engine import reading, writing
 from app.db.job_desk import JobEnd
 from app.db.plan_repository import PlanRepository
 from app.db.question_repository import QuestionRepository, plan_arrived
@@ -18,6 +20,7 @@ from app.jobs.queue import JobQueue
 from app.jobs.submission import plan_job, submit
 from app.replans.outcome import Compared, Outcome, compare_values, plan_value
 from app.replans.service import BATCH_PREFIX
+from app.replans.switching import SwitchCosts
 from costmodels.errors import InvalidInputError
 
 ITEMS_A_TRANSACTION = 50
@@ -37,9 +40,10 @@ class BatchStarter:
         while waiting := batch.unplanned(replan_id, limit=ITEMS_A_TRANSACTION):
             on_chunk()
             resolved = [(item, self._resolved(job.tenant, item)) for item in waiting]
+            switches = self._switches(job.tenant, resolved)
             with writing(self._engine) as connection:
                 for item, question in resolved:
-                    self._begin(connection, job.tenant, replan_id, item, question)
+                    self._begin(connection, _Begun(job.tenant, replan_id, item, switches), question)
         with writing(self._engine) as connection:
             batch.close_if_done(connection, replan_id)
 
@@ -49,14 +53,20 @@ class BatchStarter:
         except InvalidInputError as error:
             return error
 
-    def _begin(
-        self,
-        connection: Connection,
-        tenant: str,
-        replan_id: str,
-        item: WaitingItem,
-        question: ResolvedQuestion | InvalidInputError,
-    ) -> None:
+    def _switches(
+        self, tenant: str, resolved: Sequence[tuple[WaitingItem, ResolvedQuestion | InvalidInputError]]
+    ) -> SwitchCosts:
+        """The switches to new plans that are stored already."""
+        plans, switches = PlanRepository(self._engine, tenant), SwitchCosts()
+        for item, question in resolved:
+            if item.old_plan is not None and not isinstance(question, InvalidInputError):
+                old, new = plans.find(item.old_plan), plans.find(question.key.digest)
+                if old is not None and new is not None:
+                    switches.between(old, new)
+        return switches
+
+    def _begin(self, connection: Connection, begun: _Begun, question: ResolvedQuestion | InvalidInputError) -> None:
+        tenant, replan_id, item = begun.tenant, begun.replan_id, begun.item
         batch = ReplanRepository(self._engine, tenant)
         if isinstance(question, InvalidInputError):
             batch.assign(connection, item.id, digest="", job=None)
@@ -71,7 +81,17 @@ class BatchStarter:
             batch.assign(connection, item.id, digest=digest, job=active.id)
         else:
             batch.assign(connection, item.id, digest=digest, job=None)
-            settle_plan(self._engine, connection, tenant, digest)
+            settle_plan(self._engine, connection, tenant, digest, begun.switches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """An item that is given its plan, and the switches that are known."""
+
+    tenant: str
+    replan_id: str
+    item: WaitingItem
+    switches: SwitchCosts
 
 
 class Settler:
@@ -80,13 +100,31 @@ class Settler:
     def __init__(self, engine: Engine):
         self._engine = engine
 
-    def __call__(self, connection: Connection, job: BegunJob, end: JobEnd) -> None:
+    def __call__(self, job: BegunJob, end: JobEnd) -> Callable[[Connection], None]:
+        """What is to be done in the transaction, once what takes time has been worked out. Raises StoreError."""
+        return partial(self._settle, job, end, self._switches(job, end))
+
+    def _switches(self, job: BegunJob, end: JobEnd) -> SwitchCosts:
+        """The switches from the plans of items that wait for this one."""
+        switches, plans = SwitchCosts(), PlanRepository(self._engine, job.tenant)
+        if job.kind is JobKind.BATCH or end.status is not JobStatus.SUCCEEDED or end.answer is not None:
+            return switches
+        with reading(self._engine) as connection:
+            waiting = ReplanRepository(self._engine, job.tenant).awaiting(connection, job.digest)
+            new = (end.plan or plans.find_with(connection, job.digest)) if waiting else None
+            olds = [plans.find_with(connection, old) for old in {old for *_, old in waiting if old}]
+        for old in olds:
+            if old is not None and new is not None:
+                switches.between(old, new)
+        return switches
+
+    def _settle(self, job: BegunJob, end: JobEnd, switches: SwitchCosts, connection: Connection) -> None:
         """Point the questions that waited for the plan to it, and settle the items of batches that did."""
         if job.kind is JobKind.BATCH:
             return
         if end.status is JobStatus.SUCCEEDED and end.answer is None:
             plan_arrived(connection, job.tenant, job.digest)
-            settle_plan(self._engine, connection, job.tenant, job.digest)
+            settle_plan(self._engine, connection, job.tenant, job.digest, switches)
         else:
             undecided = "the search ended at its time limit before it could decide"
             reason = undecided if end.problem is None else str(json.loads(end.problem)["detail"])
@@ -99,7 +137,7 @@ class Settler:
             batches.close_if_done(connection, replan_id)
 
 
-def settle_plan(engine: Engine, connection: Connection, tenant: str, digest: str) -> None:
+def settle_plan(engine: Engine, connection: Connection, tenant: str, digest: str, switches: SwitchCosts) -> None:
     """Settle every item that waits for a stored plan, and point its question to the plan."""
     batches, plans = ReplanRepository(engine, tenant), PlanRepository(engine, tenant)
     waiting = batches.awaiting(connection, digest)
@@ -109,7 +147,8 @@ def settle_plan(engine: Engine, connection: Connection, tenant: str, digest: str
     new = plan_value(stored.plan)
     for item, replan_id, question, old_plan in waiting:
         old = plans.find_with(connection, old_plan) if old_plan else None
-        batches.settle(connection, item, compare_values(plan_value(old.plan) if old else None, new))
+        compared = compare_values(plan_value(old.plan) if old else None, new)
+        batches.settle(connection, item, compared, switches.between(old, stored) if old else None)
         QuestionRepository(engine, tenant).point_to(connection, question, digest, replan=replan_id)
     for replan_id in {replan_id for _, replan_id, _, _ in waiting}:
         batches.close_if_done(connection, replan_id)

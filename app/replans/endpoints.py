@@ -113,4 +113,4 @@ def cancel_replan(request: Request, caller: ClusterWriter, replan_id: str) -> Re
 
 
 def _document(request: Request, caller: Principal, batch: Replan) -> ReplanDocument:
-    return replan_document(batch, ReplanRepository(request.app.state.engine, caller.tenant).counts(batch.id))
+    return replan_document(batch, ReplanRepository(request.app.state.engine, caller.tenant).totals(batch.id))

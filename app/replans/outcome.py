@@ -42,6 +42,20 @@ class Compared:
     new_value: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchCost:
+    """What going from the old plan to the new one moves.
+
+    moved_bytes     bytes that devices receive
+    storage_bytes   those of them that no device holds any more: they come from a checkpoint
+    least_s         the least time that the links take
+    """
+
+    moved_bytes: int
+    storage_bytes: int
+    least_s: float
+
+
 def plan_value(plan_text: str) -> PlanValue:
     """What the plan in a JSON text is compared by."""
     plan = json.loads(plan_text)

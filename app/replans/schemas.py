@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.db.replan_repository import Replan, ReplanItem
+from app.db.replan_repository import Replan, ReplanItem, Totals
 from app.plans.schemas import ANSWER
 from app.replans.outcome import Outcome
 from costmodels.units import Name
@@ -52,6 +51,7 @@ class ReplanDocument(BaseModel):
     finished_at: datetime | None
     plans: int
     outcomes: OutcomeCounts
+    switch_bytes: int = Field(description="Bytes that move when every run goes over to its new plan, as far as is known.")
     webhook: str | None
     webhook_status: str | None
     items: str = Field(description="Where its report is, plan by plan.")
@@ -80,6 +80,9 @@ class ReplanItemDocument(BaseModel):
     new_plan: str | None
     old_value: float | None = Field(description="The old plan's objective; smaller is better.")
     new_value: float | None
+    switch_bytes: int | None = Field(description="Bytes that devices receive to go from old to new; null where nothing can.")
+    switch_storage_bytes: int | None = Field(description="Those of them that no device holds any more.")
+    switch_s: float | None = Field(description="The least time that the links take for it.")
     job: str | None = Field(description="The job that makes or made the new plan.")
 
 
@@ -92,8 +95,9 @@ class ReplanReport(BaseModel):
     next_cursor: str | None = Field(description="Give it as 'cursor' to get the next page; null on the last one.")
 
 
-def replan_document(batch: Replan, counts: Mapping[Outcome, int]) -> ReplanDocument:
-    """A batch with its counts."""
+def replan_document(batch: Replan, totals: Totals) -> ReplanDocument:
+    """A batch with what its items come to."""
+    counts = totals.counts
     return ReplanDocument(
         id=batch.id,
         status=batch.status,
@@ -104,6 +108,7 @@ def replan_document(batch: Replan, counts: Mapping[Outcome, int]) -> ReplanDocum
         finished_at=batch.finished_at,
         plans=sum(counts.values()),
         outcomes=OutcomeCounts(**{outcome.value: counts.get(outcome, 0) for outcome in Outcome}),
+        switch_bytes=totals.switch_bytes,
         webhook=batch.webhook,
         webhook_status=batch.webhook_status,
         items=f"/v1/replans/{batch.id}/items",
@@ -122,5 +127,8 @@ def replan_item(item: ReplanItem) -> ReplanItemDocument:
         new_plan=item.digest or None,
         old_value=item.old_value,
         new_value=item.new_value,
+        switch_bytes=item.switch_bytes,
+        switch_storage_bytes=item.switch_storage_bytes,
+        switch_s=item.switch_s,
         job=None if item.job is None else f"/v1/jobs/{item.job}",
     )

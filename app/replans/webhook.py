@@ -109,7 +109,7 @@ class WebhookSender:
         batches = ReplanRepository(self._engine, call.tenant)
         batch = batches.find(call.replan_id)
         assert batch is not None and batch.webhook is not None, "a batch that was due a moment ago"
-        body = replan_document(batch, batches.counts(call.replan_id)).model_dump_json().encode()
+        body = replan_document(batch, batches.totals(call.replan_id)).model_dump_json().encode()
         said = ""
         for attempt in range(TRIES):
             if attempt:

@@ -19,13 +19,16 @@ import pytest
 
 from app.calibrations.store import CalibrationStore
 from app.db.engine import open_engine
+from app.plans.documents import read_plan_document
 from app.replans.webhook import WebhookSender, webhook_settings
 from app.settings import Settings
+from app.solving import solve_here
 from solver.plan import Plan
 from solver.request import PlanRequest
+from solver.switching import switch_bytes
 from tests.app.calibrations.test_service import fitted
 from tests.app.fakes import FakeSolver, feasible_plan, infeasible_plan
-from tests.app.requests_given import training
+from tests.app.requests_given import tiny_graph, training
 from tests.app.service import running_service
 
 Json = dict[str, Any]
@@ -44,6 +47,13 @@ class BySize(FakeSolver):
         plan = feasible_plan(request)
         objective = 16.0 if seed == 7 else 16.0 / nodes
         return replace(plan, certificate=replace(plan.certificate, objective=objective))
+
+
+class SearchingSolver(FakeSolver):
+    """The real solver, in this process."""
+
+    def __call__(self, request: PlanRequest, *beat: Any) -> Plan:
+        return solve_here(request)
 
 
 def put(client: httpx.Client, nodes: int, **params: str) -> Json:
@@ -87,6 +97,7 @@ def test_a_changed_cluster_is_planned_again_plan_by_plan(sized: httpx.Client) ->
     items = {item["outcome"]: item for item in sized.get(batch["items"]).json()["items"]}
     assert (items["worse"]["old_value"], items["worse"]["new_value"]) == (8.0, 16.0)
     assert "+100.00%" in items["worse"]["reason"]
+    assert (items["infeasible"]["switch_bytes"], items["failed"]["switch_bytes"]) == (None, None)
     assert items["infeasible"]["reason"] == "weights and optimizer state alone do not fit"
     assert "secret" not in items["failed"]["reason"]
     only = sized.get(batch["items"], params={"outcome": "worse"}).json()["items"]
@@ -137,6 +148,24 @@ def test_a_new_calibration_starts_a_batch_of_what_follows_it(sized: httpx.Client
     assert (again.status_code, again.json()["replan"]) == (200, None)
     asked_for = sized.post("/v1/replans", json={"calibration": "h100_sxm"})
     assert finished(sized, asked_for.headers["location"])["plans"] == 0
+
+
+def test_the_report_says_what_moves_to_switch(settings: Settings) -> None:
+    with running_service(settings, SearchingSolver()) as client:
+        put(client, 2)
+        asked = client.post("/v1/plans", json=training(cluster={"name": "prod"}, model={"graph": tiny_graph()}))
+        assert asked.is_success, asked.text
+        batch = finished(client, put(client, 1, replan="start")["replan"])
+        (trained,) = client.get(batch["items"]).json()["items"]
+        old, new = (read_plan_document(client.get(f"/v1/plans/{trained[name]}").json()) for name in ("old_plan", "new_plan"))
+        switch = switch_bytes(old, new)
+        assert trained["switch_bytes"] == round(switch.moved_bytes) > 0
+        assert trained["switch_storage_bytes"] == round(switch.storage_bytes)
+        assert trained["switch_s"] == switch.time_s
+        assert batch["switch_bytes"] == trained["switch_bytes"]
+        # The way back leads to a plan that is stored.
+        back = finished(client, put(client, 2, replan="start")["replan"])
+        assert back["switch_bytes"] == round(switch_bytes(new, old).moved_bytes) > 0
 
 
 def test_plans_that_are_stored_are_not_made_again(settings: Settings) -> None:
