@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from costmodels.queueing.load import Load
 from costmodels.queueing.simulation import BatchLimits, Scheduling
@@ -50,7 +50,7 @@ class AnalyticFigures:
 
 
 @dataclass(frozen=True, eq=False)
-class _Rates:
+class Rates:
     """At n = 1, 2, ... decoding sequences: time between tokens without prompts, time that a mean prompt holds the slowest
     stage, and how much it delays a decoding sequence."""
 
@@ -60,9 +60,10 @@ class _Rates:
     delay_s: FloatArray
 
 
-def predict(times: StepTimes, load: Load, limits: BatchLimits) -> AnalyticFigures:
-    """Expected figures of a replica; see the module's docstring for the model."""
-    rates = _rates(times, load, limits)
+def predict(times: StepTimes, load: Load, limits: BatchLimits, rates: Rates | None = None) -> AnalyticFigures:
+    """Expected figures of a replica; see the module's docstring for the model. ``rates`` are those of another load of the same
+    requests, where they are known."""
+    rates = batch_rates(times, load, limits) if rates is None else rates
     tokens = max(load.output.mean - 1.0, 1e-9)
     # A request keeps a full engine busy for its share of decode rounds and the delay of its prompt.
     per_request_s = tokens * rates.round_s / rates.sequences + rates.delay_s
@@ -95,7 +96,7 @@ def predict_closed(times: StepTimes, load: Load, limits: BatchLimits, *, clients
     A request shares the engine with the others: in one residence it gets its tokens, and the prompt of each other comes by
     once. Clients beyond the engine's places wait for one.
     """
-    rates = _rates(times, load, limits)
+    rates = batch_rates(times, load, limits)
     running = min(clients, len(rates.sequences))
     tokens = max(load.output.mean - 1.0, 1e-9)
     at = running - 1
@@ -116,7 +117,8 @@ def predict_closed(times: StepTimes, load: Load, limits: BatchLimits, *, clients
     )
 
 
-def _rates(times: StepTimes, load: Load, limits: BatchLimits) -> _Rates:
+def batch_rates(times: StepTimes, load: Load, limits: BatchLimits) -> Rates:
+    """How fast batches of every size decode and prompts pass; the rate of arrivals is not used."""
     kv_tokens = mean_kv_tokens(load)
     reserved = load.prompt.mean + load.output.mean
     most = max(1, min(limits.sequences, int(limits.kv_tokens / reserved)))
@@ -130,7 +132,7 @@ def _rates(times: StepTimes, load: Load, limits: BatchLimits) -> _Rates:
     # A prompt's step keeps its own slot for its whole way, the other slots for the stage they wait for.
     delay_s = prefill_s * (2.0 - 1.0 / times.stages) - rounds / times.stages * round_s
     sequences = np.arange(1, most + 1, dtype=np.float64)
-    return _Rates(
+    return Rates(
         sequences=sequences,
         round_s=np.interp(sequences, nodes, round_s),
         prefill_s=np.interp(sequences, nodes, prefill_s),
@@ -184,7 +186,7 @@ def _occupancy(work: FloatArray, sequences: FloatArray) -> FloatArray:
     return np.asarray(p / p.sum())
 
 
-def _tpot_p95(load: Load, rates: _Rates, *, mean_batch: float) -> float:
+def _tpot_p95(load: Load, rates: Rates, *, mean_batch: float) -> float:
     """Normal approximation over what a request meets while it decodes: others in its batch, and prompts between rounds.
 
     The rounds of a request are work that arriving prompts interrupt: such a completion time has variance
@@ -208,7 +210,7 @@ def _tpot_p95(load: Load, rates: _Rates, *, mean_batch: float) -> float:
     return _mixture_quantile(mean_s, spread) / tokens
 
 
-def _sensitivity(load: Load, rates: _Rates, batch: float) -> tuple[float, float, float]:
+def _sensitivity(load: Load, rates: Rates, batch: float) -> tuple[float, float, float]:
     """Share of time that prompts leave to rounds, delay a prompt causes, and how a round grows with the batch."""
     delay_s = float(np.interp(batch, rates.sequences, rates.delay_s))
     step = max(1.0, 0.1 * batch)
@@ -231,9 +233,10 @@ def _batch_variance(load: Load, mean_batch: float, by_prompts: float, by_batch: 
 
 def _mixture_quantile(mean_s: float, spread: FloatArray) -> float:
     """95th percentile of a mixture of normals of one mean, by bisection."""
-    low, high = mean_s, mean_s + 6.0 * float(spread.max())
-    if not high > low:
-        return mean_s
+    widest = float(spread.max())
+    if widest == float(spread.min()):
+        return mean_s + float(ndtri(0.95)) * widest
+    low, high = mean_s, mean_s + 6.0 * widest
     for _ in range(50):
         middle = (low + high) / 2.0
         below = float(np.mean(ndtr((middle - mean_s) / np.maximum(spread, 1e-15))))
@@ -241,7 +244,7 @@ def _mixture_quantile(mean_s: float, spread: FloatArray) -> float:
     return high
 
 
-def _ttft_p95(times: StepTimes, load: Load, limits: BatchLimits, rates: _Rates, occupancy: FloatArray, at_mean: float) -> float:
+def _ttft_p95(times: StepTimes, load: Load, limits: BatchLimits, rates: Rates, occupancy: FloatArray, at_mean: float) -> float:
     """Wait for earlier prompts, for the step under way, and the prompt's own steps; then the wait for a place."""
     quantiles = (np.arange(_LENGTH_NODES) + 0.5) / _LENGTH_NODES
     batch = np.array([max(1.0, at_mean / times.stages)])
@@ -257,7 +260,7 @@ def _ttft_p95(times: StepTimes, load: Load, limits: BatchLimits, rates: _Rates, 
     return wait.quantile(0.95) + _place_wait_p95(load, rates, occupancy)
 
 
-def _place_wait_p95(load: Load, rates: _Rates, occupancy: FloatArray) -> float:
+def _place_wait_p95(load: Load, rates: Rates, occupancy: FloatArray) -> float:
     """95th percentile of the wait for a place in a full batch: places come free at the rate of a full engine."""
     places = len(rates.sequences)
     ahead = int(np.searchsorted(np.cumsum(occupancy), 0.95))

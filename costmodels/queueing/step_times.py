@@ -64,6 +64,14 @@ class StepTimes:
             kinds.append(kind)
         return np.array(first, dtype=np.int64), np.array(kinds, dtype=np.int64)
 
+    @cached_property
+    def bends(self) -> IntArray:
+        """Numbers of tokens between which ``tokens_s`` is linear on every stage."""
+        first, _ = self.kinds
+        table = self.tokens_s[first]
+        bent = np.abs(table[:, 2:] - 2.0 * table[:, 1:-1] + table[:, :-2]) > 1e-12 * table[:, -1:]
+        return np.asarray(np.flatnonzero(bent.any(axis=0)) + 1, dtype=np.int64)
+
     @property
     def stages(self) -> int:
         """Pipeline stages."""
@@ -93,13 +101,13 @@ class StepTimes:
         n = np.clip(np.rint(sequences).astype(np.int64), 0, self.max_sequences)
         tokens = np.clip(np.rint(sequences + prompt_tokens).astype(np.int64), 0, self.max_tokens)
         linear = self.tokens_s[:, tokens] + self.logits_s[:, np.minimum(n + 1, self.max_sequences)]
-        prefill = self.prefill_launch_s[:, None] + self._prefill_attention_s(prompt_tokens, prefix_tokens)
+        prefill = self.prefill_launch_s[:, None] + self.prefill_attention_s(prompt_tokens, prefix_tokens)
         return np.asarray(linear + self._decode_attention_s(n, kv_tokens) + prefill)
 
-    def _prefill_attention_s(self, query_tokens: FloatArray, prefix_tokens: FloatArray) -> FloatArray:
+    def prefill_attention_s(self, query_tokens: FloatArray, prefix_tokens: FloatArray) -> FloatArray:
         """[stage, i] attention time of chunks, launch not included."""
-        i, fraction_i = _cell(self.query_grid, query_tokens)
-        j, fraction_j = _cell(self.prefix_grid, prefix_tokens)
+        i, fraction_i = cell(self.query_grid, query_tokens)
+        j, fraction_j = cell(self.prefix_grid, prefix_tokens)
         table = self.prefill_s_per_pair
         low = table[:, i, j] * (1 - fraction_j) + table[:, i, j + 1] * fraction_j
         high = table[:, i + 1, j] * (1 - fraction_j) + table[:, i + 1, j + 1] * fraction_j
@@ -107,11 +115,11 @@ class StepTimes:
         return np.asarray((low * (1 - fraction_i) + high * fraction_i) * pairs)
 
     def _decode_attention_s(self, n: npt.NDArray[np.int64], kv_tokens: float) -> FloatArray:
-        j, fraction = _cell(self.kv_grid, np.array(kv_tokens))
+        j, fraction = cell(self.kv_grid, np.array(kv_tokens))
         return np.asarray(self.decode_s[:, n, j] * (1 - fraction) + self.decode_s[:, n, j + 1] * fraction)
 
 
-def _cell(grid: FloatArray, values: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
+def cell(grid: FloatArray, values: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
     """Cells of an ascending grid that values fall in, and where in them; values outside take the nearest end."""
     j = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, len(grid) - 2)
     fraction = (values - grid[j]) / (grid[j + 1] - grid[j])

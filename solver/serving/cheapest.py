@@ -8,7 +8,9 @@ the certificate: a replica that misses its targets at a rate misses them at ever
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import suppress
+from heapq import heapify, heappop, heappush
 
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured, SearchStoppedError
@@ -34,15 +36,16 @@ def cheapest(question: Question) -> SearchResult:
     Among batch limits of the winning engine the best is the one with most room to the tighter target.
     """
     result = SearchResult()
-    ordered = sorted(question.engines, key=lambda engine: (_expected_cost(question, engine), engine.key))
-    for done, engine in enumerate(ordered):
+    remaining = {engine.key: engine for engine in question.engines}
+    for done, engine in enumerate(_by_expected_cost(question, result)):
         try:
             _try_to_beat(question, engine, result)
         except SearchStoppedError:
-            rest = [question.cost(engine, least_replicas(question, engine)) for engine in ordered[done:]]
+            rest = [question.cost(engine, least_replicas(question, engine)) for engine in remaining.values()]
             result.bound = min([result.bound, *rest])
             result.stopped = True
             break
+        del remaining[engine.key]
         best_cost = None if result.best is None else question.cost(result.best.engine, result.best.replicas)
         question.tell(result, done + 1, best_cost, engine.layout.name)
     if result.best is not None:
@@ -98,6 +101,29 @@ def _first_that_keeps(question: Question, candidates: list[Candidate], replicas:
         if measured.keeps:
             return Found(measured)
     return None
+
+
+def _by_expected_cost(question: Question, result: SearchResult) -> Iterator[Engine]:
+    """Engines by what the analytic model thinks that they cost.
+
+    Asked only where it matters: not before the bound of an engine's cost has its turn, nor once the best plan costs no more.
+    """
+    ahead = [(_floor(question, engine), 0, engine.key, engine) for engine in question.engines]
+    heapify(ahead)
+    while ahead:
+        cost, known, key, engine = heappop(ahead)
+        beaten = result.best is not None and cost >= question.cost(result.best.engine, result.best.replicas)
+        if known or beaten or cost == math.inf:
+            yield engine
+        else:
+            heappush(ahead, (_expected_cost(question, engine), 1, key, engine))
+
+
+def _floor(question: Question, engine: Engine) -> float:
+    """Cost of the fewest replicas that the arrivals do not outrun; infinite for an engine that does not fit."""
+    if not question.evaluator.candidates(engine):
+        return math.inf
+    return question.cost(engine, least_replicas(question, engine))
 
 
 def _expected_cost(question: Question, engine: Engine) -> float:

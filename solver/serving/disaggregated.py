@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from itertools import product
 
 from solver.control import Stop
@@ -101,13 +102,13 @@ class PairSearch:
 
     def _floor(self, of: Phase) -> float:
         """Cost below which no engine of a phase keeps up with the load, by a bound that holds for every schedule."""
-        return min((self._question.cost(e, of.workers_at_least(e)) for e in of.engines if of.usable(e)), default=math.inf)
+        return min((self._least_cost(of, e) for e in of.engines), default=math.inf)
 
     def _incumbent(self, below: float, result: PairResult) -> MeasuredPair | None:
         """The pair of the engines that the analytic model thinks cheapest, with one worker more where that is not enough."""
         chosen = []
         for of in (self.prefill, self.decode):
-            engine = min(of.engines, key=lambda e: (self._expected_cost(of, e), e.key))
+            engine = self._expected_cheapest(of)
             least = of.least_workers(engine, engine.layout.most_replicas)
             if least is None:
                 return None
@@ -123,6 +124,20 @@ class PairSearch:
                 if found is not None:
                     return found
         return None
+
+    def _expected_cheapest(self, of: Phase) -> Engine:
+        """The engine that the analytic model thinks cheapest; asked only of those whose bound leaves them a chance."""
+        ahead = [(self._least_cost(of, e), 0, e.key, e) for e in of.engines]
+        heapify(ahead)
+        while True:
+            cost, known, key, engine = heappop(ahead)
+            if known or cost == math.inf:
+                return engine
+            heappush(ahead, (self._expected_cost(of, engine), 1, key, engine))
+
+    def _least_cost(self, of: Phase, engine: Engine) -> float:
+        """Cost below which an engine does not keep up with the load."""
+        return self._question.cost(engine, of.workers_at_least(engine)) if of.usable(engine) else math.inf
 
     def _expected_cost(self, of: Phase, engine: Engine) -> float:
         workers = of.expected_workers(engine)

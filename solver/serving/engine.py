@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from costmodels.cluster import Cluster, GroupTopology, group_topology
@@ -48,6 +48,7 @@ class Engine:
     capacity_bytes: float
     overhead_bytes: float
     memory_share: float
+    _kv_tokens: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @cached_property
     def times(self) -> StepTimes:
@@ -75,14 +76,26 @@ class Engine:
 
     def kv_tokens(self, *, step_tokens: int, sequences: int) -> int:
         """Tokens that the cache of an attention group holds: those of its fullest stage."""
-        return min(
-            stage.cache.tokens_that_fit(
-                self.usable_bytes() - self.fixed_bytes(stage, step_tokens=step_tokens, sequences=sequences),
-                sequences=sequences,
-                step_tokens=step_tokens,
+        key = (step_tokens, sequences)
+        if key not in self._kv_tokens:
+            self._kv_tokens[key] = min(
+                stage.cache.tokens_that_fit(
+                    self.usable_bytes() - self.fixed_bytes(stage, step_tokens=step_tokens, sequences=sequences),
+                    sequences=sequences,
+                    step_tokens=step_tokens,
+                )
+                for stage in self._distinct_needs
             )
-            for stage in self.needs
-        )
+        return self._kv_tokens[key]
+
+    @cached_property
+    def _distinct_needs(self) -> tuple[StageNeeds, ...]:
+        """The needs of each kind of stage once."""
+        kinds: dict[tuple[object, ...], StageNeeds] = {}
+        for needs in self.needs:
+            cache = (needs.cache.per_token, needs.cache.per_sequence, *sorted(needs.cache.windowed.items()))
+            kinds[(needs.weights_bytes, needs.token_bytes, needs.logits_bytes, *cache)] = needs
+        return tuple(kinds.values())
 
     def stage_memory(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> StageMemory:
         """Memory of a stage's device by kind, the cache as large as the replica can use."""

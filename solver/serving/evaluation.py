@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from costmodels.queueing.analytic import AnalyticFigures, predict, predict_closed
-from costmodels.queueing.load import RequestStream, TokenCount, cached_tokens
+from costmodels.queueing.alone import first_token_s, token_s
+from costmodels.queueing.analytic import AnalyticFigures, Rates, batch_rates, predict, predict_closed
+from costmodels.queueing.capacity import demand_of, least_work_s
 from costmodels.queueing.simulation import (
     NO_TARGETS,
     Admission,
@@ -42,6 +43,7 @@ MAX_UTILISATION = 0.97
 P95 = 0.95
 
 
+EngineKey = tuple[str | int, ...]
 CandidateKey = tuple[str | int, ...]
 
 
@@ -117,7 +119,9 @@ class Evaluator:
     stop: Stop = never_stop
     simulations: int = 0
     _measured: dict[tuple[CandidateKey, tuple[float, int]], Measured] = field(default_factory=dict)
-    _rate_bound: dict[CandidateKey, float] = field(default_factory=dict)
+    _candidates: dict[EngineKey, list[Candidate]] = field(default_factory=dict)
+    _rate_bounds: dict[EngineKey, dict[tuple[int, int], float]] = field(default_factory=dict)
+    _batch_rates: dict[CandidateKey, Rates] = field(default_factory=dict)
     _capacity: dict[CandidateKey, float] = field(default_factory=dict)
     _alone: dict[tuple[CandidateKey, int], Alone] = field(default_factory=dict)
 
@@ -126,6 +130,7 @@ class Evaluator:
         self.prompt, self.output = self.traffic.prompt, self.traffic.output
         self.targets = Targets(_target_s(self.slo.p95_ttft_ms), _target_s(self.slo.p95_tpot_ms))
         self.longest_request = self.traffic.longest_request
+        self._demand = demand_of(self.traffic.whole)
 
     def expected(self, candidate: Candidate, share: Share) -> AnalyticFigures:
         """What the analytic model thinks of a candidate under a load."""
@@ -133,50 +138,60 @@ class Evaluator:
         load, times = self.traffic.load_of(share), candidate.engine.times
         if self.traffic.is_closed:
             return predict_closed(times, load, candidate.limits, clients=self.traffic.clients(share))
-        return predict(times, load, candidate.limits)
+        if candidate.key not in self._batch_rates:
+            self._batch_rates[candidate.key] = batch_rates(times, load, candidate.limits)
+        return predict(times, load, candidate.limits, self._batch_rates[candidate.key])
 
     def candidates(self, engine: Engine) -> list[Candidate]:
         """Batch limits whose cache holds the longest request and every sequence of which may get a token, most first."""
-        found = []
-        for step_tokens in STEP_TOKENS:
-            for sequences in reversed(SEQUENCES):
-                fits = engine.kv_tokens(step_tokens=step_tokens, sequences=sequences) >= self.longest_request
-                per_slot = -(-sequences // engine.times.stages)
-                if fits and per_slot <= step_tokens:
-                    found.append(Candidate(engine, step_tokens, sequences))
-        return found
+        if engine.key not in self._candidates:
+            self._candidates[engine.key] = [
+                Candidate(engine, step_tokens, sequences)
+                for step_tokens in STEP_TOKENS
+                for sequences in reversed(SEQUENCES)
+                if engine.kv_tokens(step_tokens=step_tokens, sequences=sequences) >= self.longest_request
+                and -(-sequences // engine.layout.pp) <= step_tokens
+            ]
+        return self._candidates[engine.key]
 
     def alone(self, engine: Engine, step_tokens: int) -> Alone:
-        """Times of the request at the 95th percentile with nobody else in the engine, from the simulator itself.
+        """Times of the request at the 95th percentile with nobody else in the engine.
 
         Time to first token is that of the prompt's 95th percentile. Time per token is that of a request with this prompt:
         with its own output when lengths are fixed, of its second token otherwise (later ones take longer).
         """
+        prompt = int(self.prompt.quantile(P95))
+        # Steps that hold the whole prompt are alike.
+        step_tokens = min(step_tokens, max(STEP_TOKENS[0], prompt))
         key = (engine.key, step_tokens)
         if key not in self._alone:
-            prompt = int(self.prompt.quantile(P95))
             fixed = self.prompt.is_fixed and self.output.is_fixed
             output = max(2, int(self.output.quantile(P95))) if fixed else 2
-            cached = cached_tokens(np.array([prompt]), self.workload.prefix_hit_ratio)
-            stream = RequestStream(np.zeros(1), np.array([prompt]), np.array([output]), cached)
-            everything = Window(warm_up=0.0, cool_down=0.0)
-            result = simulate(engine.alone_times, stream, BatchLimits(1, step_tokens, prompt + output), window=everything)
-            tpot_s = float(result.tpot_s[0]) if self.output.quantile(P95) > 1 else 0.0
-            self._alone[key] = Alone(float(result.ttft_s[0]), tpot_s)
+            times, cached = engine.alone_times, int(prompt * self.workload.prefix_hit_ratio)
+            ttft_s = first_token_s(times, prompt_tokens=prompt, cached_tokens=cached, step_tokens=step_tokens)
+            several = self.output.quantile(P95) > 1
+            tpot_s = token_s(times, prompt_tokens=prompt, output_tokens=output) if several else 0.0
+            self._alone[key] = Alone(ttft_s, tpot_s)
         return self._alone[key]
 
     def rate_bound(self, candidate: Candidate) -> float:
-        """Requests per second that no schedule of the engine can exceed, all its attention groups together.
+        """Requests per second that no schedule of the engine can exceed, all its attention groups together."""
+        key = candidate.engine.key
+        if key not in self._rate_bounds:
+            self._rate_bounds[key] = self._bounds_of(candidate.engine)
+        return self._rate_bounds[key][candidate.step_tokens, candidate.sequences]
 
-        On each stage a request needs (output - 1) / sequences steps of at least one token, or its tokens at the best rate
-        of any step, whichever is more; besides, its attention at the best rate of any batch.
-        """
-        if candidate.key not in self._rate_bound:
-            stages = range(candidate.engine.times.stages)
-            hits = self.workload.prefix_hit_ratio
-            least = max(_least_work_s(candidate, stage, (self.prompt, hits), self.output) for stage in stages)
-            self._rate_bound[candidate.key] = candidate.engine.layout.schedulers / least
-        return self._rate_bound[candidate.key]
+    def _bounds_of(self, engine: Engine) -> dict[tuple[int, int], float]:
+        """Bounds of all candidates of an engine, by their limits of tokens in a step and of sequences."""
+        least_s = least_work_s(engine.times, self._demand, STEP_TOKENS)
+        found = {}
+        for candidate in self.candidates(engine):
+            # No batch holds more sequences than its slot, or than the cache has room for.
+            in_a_slot = -(-candidate.sequences // engine.layout.pp)
+            in_the_cache = int(candidate.limits.kv_tokens / self._demand.least_kv_tokens)
+            work_s = least_s[STEP_TOKENS.index(candidate.step_tokens), max(1, min(in_a_slot, in_the_cache)) - 1]
+            found[candidate.step_tokens, candidate.sequences] = engine.layout.schedulers / float(work_s)
+        return found
 
     def can_keep_up(self, candidate: Candidate, share: Share) -> bool:
         """Whether no bound says that the load outruns the engine; clients of a closed loop never do."""
@@ -270,21 +285,3 @@ def _answers_per_s(result: SimulationResult) -> float:
 
 def _target_s(milliseconds: float | None) -> float:
     return math.inf if milliseconds is None else milliseconds / 1e3
-
-
-def _least_work_s(candidate: Candidate, stage: int, prompt_and_cached: tuple[TokenCount, float], output: TokenCount) -> float:
-    """Least time that a mean request keeps one stage busy under the candidate's limits."""
-    times = candidate.engine.times
-    step_s = times.tokens_s[stage, 1 : candidate.step_tokens + 1]
-    per_slot = -(-candidate.sequences // times.stages)
-    later_tokens = max(0.0, output.mean - 1.0)
-    cheapest_token_s = float(np.min(step_s / np.arange(1, len(step_s) + 1)))
-    by_steps = later_tokens / per_slot * float(np.min(step_s))
-    prompt, cached_share = prompt_and_cached
-    cached = min(prompt.mean * cached_share, prompt.mean - 1.0)
-    by_tokens = (prompt.mean - cached + later_tokens) * cheapest_token_s
-    sequences = np.arange(1, per_slot + 1)
-    decode_s = times.decode_s[stage, 1 : per_slot + 1, 0] / sequences
-    pairs = (prompt.mean * (prompt.mean + 1.0) - cached * (cached + 1.0)) / 2.0
-    attention = later_tokens * float(np.min(decode_s)) + pairs * float(np.min(times.prefill_s_per_pair[stage]))
-    return max(by_steps, by_tokens) + attention

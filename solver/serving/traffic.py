@@ -42,8 +42,8 @@ class Share:
 class Traffic:
     """Requests of a workload under a seed.
 
-    ``load`` is what is asked for: requests per second or, in a closed loop, clients. ``requests`` are those of a whole
-    simulation; a trace has its own.
+    ``load`` is what is asked for: requests per second or, in a closed loop, clients. ``requests`` are those of a simulation,
+    ``whole`` is that stream at one request per second; a trace has its own.
     """
 
     workload: ServingWorkload
@@ -61,7 +61,7 @@ class Traffic:
             self.prompt = token_count(self.workload.prompt_tokens)
             self.output = token_count(self.workload.output_tokens)
         self.load = float(arrivals.concurrency) if isinstance(arrivals, ClosedArrivals) else arrivals.requests_per_s
-        unit = self._unit_stream(1)
+        unit = self.whole = self._unit_stream(1)
         self.longest_request = int((unit.prompt_tokens + unit.output_tokens).max())
         self.longest_prompt = int(unit.prompt_tokens.max())
 
