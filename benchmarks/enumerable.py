@@ -1,6 +1,7 @@
 """Compares the search with exhaustive enumeration on thousands of random small requests.
 
 Run from the root of the repository: python -m benchmarks.enumerable [first seed] [number of seeds]
+With `objectives` as a third word, requests ask for the fewest devices, the least cost and the least energy instead.
 """
 
 from __future__ import annotations
@@ -8,12 +9,15 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 
 from solver.control import ignore_progress, never_stop
+from solver.request import Objective
 from solver.training.planner import plan_training
 from solver.verify import check
 from tests.solver.training.instances import random_request
 from tests.solver.training.test_exhaustive import every_fitting_step_time
+from tests.solver.training.test_objectives import least_of_each, request_with, with_slo
 
 TOLERANCE = 1e-9
 
@@ -44,5 +48,26 @@ def main(first: int = 0, count: int = 1000) -> int:
     return 1 if wrong else 0
 
 
+def compare_objectives(first: int, count: int) -> int:
+    """Prints how many requests have the least of each objective; 1 if one does not."""
+    started_s = time.process_time()
+    wrong, feasible = [], 0
+    for seed in range(first, first + count):
+        request = with_slo(request_with(seed, Objective.THROUGHPUT), seed)
+        least = least_of_each(request)
+        feasible += least[Objective.DEVICES] is not None
+        for objective, expected in least.items():
+            asked = replace(request, objective=objective)
+            plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
+            found = plan.certificate.objective
+            same = found == expected if expected is None or found is None else abs(found - expected) <= TOLERANCE * expected
+            if not same or check(plan, asked):
+                wrong.append((seed, objective.value))
+    print(f"{count} requests, {feasible} of them feasible: {count - len({seed for seed, _ in wrong})} agree by every objective")
+    print(f"{time.process_time() - started_s:.0f} CPU s", *(["wrong:", wrong] if wrong else []))
+    return 1 if wrong else 0
+
+
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    given = [int(word) for word in sys.argv[1:3]]
+    sys.exit(compare_objectives(*given) if sys.argv[3:] == ["objectives"] else main(*given))

@@ -220,7 +220,8 @@ class RunnerUp:
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """A plan that no other beats in every respect."""
+    """A plan that no other beats in every respect. Of a training plan, ``memory_headroom_bytes`` is what its fullest device has
+    left; figures that are not known are None."""
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -228,6 +229,9 @@ class FrontierPoint:
     devices: int
     tokens_per_s: float
     peak_memory_bytes: float
+    memory_headroom_bytes: float | None = None
+    cost_per_million_tokens: float | None = None
+    energy_per_step_j: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

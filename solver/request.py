@@ -46,6 +46,15 @@ class Objective(StrEnum):
     STEP_TIME = "step_time"
     DEVICES = "devices"
     COST = "cost"
+    ENERGY = "energy"
+
+
+class FrontierScope(StrEnum):
+    """Which plans the frontier of a training plan is of: those that the search for the best one costed, or those of a sweep
+    over numbers of devices and memory that is left free."""
+
+    VISITED = "visited"
+    SWEPT = "swept"
 
 
 class Space(StrEnum):
@@ -303,6 +312,7 @@ class Search:
     recompute, zero_stages       allowed memory choices
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     system                       only what this published planner searches
+    frontier                     which training plans the frontier is of; a sweep takes many searches
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
     """
@@ -326,6 +336,7 @@ class Search:
     schedules: tuple[Schedule, ...] = ()
     virtual_stages: tuple[PositiveInt, ...] = ()
     system: System | None = None
+    frontier: FrontierScope = FrontierScope.VISITED
     max_candidates: PositiveInt | None = None
     time_limit_s: PositiveFloat = 60.0
     seed: NonNegativeInt = 0

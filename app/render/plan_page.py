@@ -11,6 +11,7 @@ from rich.text import Text
 
 from app.render.bars import Part, bar, parts_table
 from app.render.figures import amount, axes, band, counted, percent, seconds, significant
+from app.render.frontier_table import frontier_parts
 from app.render.stages import memory_bars, stage_table
 from solver.plan import Plan, Predicted, Reason, Status, TimeBreakdown
 from solver.request import (
@@ -76,7 +77,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     ]
     if plan.breakdown is not None:
         parts.append(_time(plan.breakdown))
-    parts += [_comparison(plan), _calibration(plan)]
+    parts += [_comparison(plan), *frontier_parts(plan), _calibration(plan)]
     return parts
 
 
@@ -117,6 +118,7 @@ _BETTER = {
     Objective.STEP_TIME: "is faster",
     Objective.DEVICES: "needs fewer devices",
     Objective.COST: "costs less",
+    Objective.ENERGY: "takes less energy",
 }
 
 

@@ -158,7 +158,7 @@ def require_servable(request: PlanRequest) -> None:
         device, precision = request.cluster.groups[0].node.device, serving_precision(request.workload)
         device.peak(precision.weights.computed_in(device))
         device.peak(precision.activations)
-    if request.objective is Objective.STEP_TIME:
+    if request.objective in (Objective.STEP_TIME, Objective.ENERGY):
         raise WorkloadError(
             "the objective does not go with a serving workload",
             given=request.objective.value,

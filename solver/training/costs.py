@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
@@ -68,6 +69,13 @@ class TrainingCosts:
         self._kinds: dict[StageKind, StageKind] = {}
         self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
         self._memory: dict[BlockSetting, tuple[dict[Recompute, FloatArray], FloatArray]] = {}
+
+    def with_memory_reserve(self, reserve: float) -> TrainingCosts:
+        """The same costs with another share of every device's memory kept free."""
+        other = copy(self)
+        other.request = replace(self.request, cluster=replace(self.request.cluster, memory_reserve=reserve))
+        other._unscheduled = (None, {})
+        return other
 
     @cached_property
     def block_names(self) -> tuple[str, ...]:
@@ -166,16 +174,28 @@ class TrainingCosts:
 
     def fastest_layers_s(self, setting: BlockSetting) -> FloatArray | None:
         """Least time of a micro-batch through each layer, nothing recomputed; None where a block can't be sharded."""
+        fastest = self._least_s(setting)
+        return None if fastest is None else fastest[0]
+
+    def least_compute_s(self, setting: BlockSetting) -> FloatArray | None:
+        """Least time that each layer computes of it, communication left out; None where a block can't be sharded."""
+        fastest = self._least_s(setting)
+        return None if fastest is None else fastest[1]
+
+    def _least_s(self, setting: BlockSetting) -> FloatArray | None:
+        """Rows: time, and time without communication, each the least over shardings; columns the layers."""
         if setting not in self._fastest:
             fastest = []
             for block in self.block_names:
                 built = self.problem(block, setting)
                 if built is None:
                     break
-                device_s = min(point.cost[Criterion.TIME_S] for point in frontier(built.problem))
-                fastest.append(max(device_s, self._host_time(block, setting).total_s))
+                costs = np.array([point.cost for point in frontier(built.problem)])
+                compute_s = costs[:, Criterion.TIME_S] - costs[:, _COMMUNICATION].sum(axis=1)
+                device_s = float(costs[:, Criterion.TIME_S].min())
+                fastest.append((max(device_s, self._host_time(block, setting).total_s), float(compute_s.min())))
             whole = len(fastest) == len(self.block_names)
-            self._fastest[setting] = np.array(fastest)[self.layer_block] if whole else None
+            self._fastest[setting] = np.array(fastest).T[:, self.layer_block] if whole else None
         return self._fastest[setting]
 
     def _host_time(self, block: str, setting: BlockSetting) -> HostTime:

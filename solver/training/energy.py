@@ -1,4 +1,4 @@
-"""Energy of a training step: every device of every pipeline rank, by what keeps the rank busy."""
+"""Energy and price of a training step: every device of every pipeline rank, by what keeps the rank busy."""
 
 from __future__ import annotations
 
@@ -34,3 +34,14 @@ def devices_of(cluster: Cluster, *, first: int, count: int) -> list[tuple[Device
             found.append((group.node.device, number))
         start += group.n_devices
     return found
+
+
+def price_per_hour(cluster: Cluster) -> float | None:
+    """USD an hour of all the cluster's devices; None where one has no price."""
+    total = 0.0
+    for group in cluster.groups:
+        price = group.node.device.price_per_hour
+        if price is None:
+            return None
+        total += group.n_devices * price
+    return total

@@ -9,7 +9,7 @@ from costmodels.errors import PlanFileError, WorkloadError
 from costmodels.operators import SEQ
 from solver.control import OnProgress, Stop
 from solver.plan import Certificate, Plan, Reason, SearchStats, Status, unfinished_search
-from solver.request import Objective, PlanRequest, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, evaluate_decision
@@ -17,16 +17,17 @@ from solver.training.given import given_pipelining, given_spans
 from solver.training.partition import Shortfall
 from solver.training.report import decided_plan, feasible_plan, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search, stage_tables
-from solver.training.sizes import search_sizes
+from solver.training.sizes import UNITS, search_sizes
 from solver.training.space import Candidate, Mesh, experts_fit, families
 from solver.training.stage_table import Sharding
+from solver.training.sweep import swept_plans
 
 
 def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     """The best plan of the request's space that fits memory and meets the SLO, or the reason why none does.
 
     With all devices in use and a fixed global batch, the objectives throughput and step_time both ask for the shortest
-    step; devices and cost choose a part of the cluster. Raises WorkloadError for a model that can't be staged.
+    step; devices, cost and energy choose a part of the cluster. Raises WorkloadError for a model that can't be staged.
     """
     if not request.model.is_chain:
         raise WorkloadError(
@@ -34,10 +35,11 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
             given=f"{len(request.model.edges)} edges",
             remedy="give the model as a chain; branches may live inside a block",
         )
-    if request.objective in (Objective.DEVICES, Objective.COST):
+    if request.objective in UNITS:
         sized = search_sizes(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
         if sized is not None:
-            return feasible_plan(sized.request, sized.costs, sized.result, sized.certificate)
+            swept = swept_plans(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
+            return feasible_plan(sized.request, sized.costs, sized.result, swept=swept, sized=sized)
     costs = TrainingCosts(request)
 
     def describe(now: SearchResult) -> Plan | None:
@@ -45,11 +47,12 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
         return feasible_plan(request, costs, now) if keeps else None
 
     result = search(request, costs, stop=stop, progress=progress, describe=describe)
-    proven = result.complete or (result.bound_s is not None and result.bound_s > _slo_limit_s(request))
+    proven = result.complete or (result.bound is not None and result.bound > _slo_limit_s(request))
     if result.best is not None:
         reason = _slo_reason(request, result.best.cost.step_time_s)
         if reason is None:
-            return feasible_plan(request, costs, result)
+            swept = swept_plans(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
+            return feasible_plan(request, costs, result, swept=swept)
         if not proven:
             reason = _unfinished_reason(result)
     elif not proven:

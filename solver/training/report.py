@@ -28,14 +28,17 @@ from solver.plan import (
     Status,
 )
 from solver.request import PlanRequest, Space, TrainingWorkload
-from solver.training.alternatives import frontier, runners_up, summary
+from solver.training.alternatives import MAX_RUNNERS_UP, runners_up
 from solver.training.bands import calibrations_used, step_time_bands
 from solver.training.breakdown import time_breakdown
 from solver.training.costs import TrainingCosts
 from solver.training.energy import step_energy_j
 from solver.training.evaluate import Decision, DecisionCost, StageSpan
+from solver.training.frontier import Costed, cost_per_million_tokens, frontier
+from solver.training.naming import summary
 from solver.training.partition import Shortfall
-from solver.training.search import SearchResult, stage_tables
+from solver.training.search import SearchResult, Solved, stage_tables
+from solver.training.sizes import SizedResult
 from solver.training.space import Candidate, launcher_schedules
 from solver.training.stage_table import StageTable
 
@@ -48,30 +51,46 @@ NOTES = (
 
 
 def feasible_plan(
-    request: PlanRequest, costs: TrainingCosts, result: SearchResult, certificate: Certificate | None = None
+    request: PlanRequest,
+    costs: TrainingCosts,
+    result: SearchResult,
+    *,
+    swept: Sequence[Costed] = (),
+    sized: SizedResult | None = None,
 ) -> Plan:
-    """The plan of a search that found one; ``certificate`` replaces that of the step time."""
-    assert result.best is not None and result.bound_s is not None
+    """The plan of a search that found one, in a part of the cluster that was chosen where ``sized`` says so.
+
+    ``swept`` are further plans for the frontier.
+    """
+    assert result.best is not None and result.bound is not None
     best = result.best
-    objective = best.cost.step_time_s
-    gap = max(0.0, (objective - result.bound_s) / objective)
-    step_certificate = Certificate(
-        status=Status.OPTIMAL if result.complete else Status.FEASIBLE,
-        objective=objective,
-        bound=min(result.bound_s, objective),
-        gap=gap,
-        unit="s",
-        space=space_text(request),
-    )
+    others = [Costed(request, costs, solved) for solved in result.alternatives]
+    rivals = runners_up(costs, best, result)
+    certificate = _step_certificate(request, best, result)
+    if sized is not None:
+        others, certificate = [*others, *sized.others], sized.certificate
+        rivals = (*sized.runners_up, *(sized.revalued(rival) for rival in rivals))
     return decided_plan(
         request,
         costs,
         best.decision,
         best.cost,
-        certificate=certificate or step_certificate,
+        certificate=certificate,
         stats=SearchStats(result.n_candidates, result.n_solved, 0.0),
-        runners_up=runners_up(costs, best, result),
-        frontier=frontier(request, best, result),
+        runners_up=rivals[:MAX_RUNNERS_UP],
+        frontier=frontier(Costed(request, costs, best), [*others, *swept]),
+    )
+
+
+def _step_certificate(request: PlanRequest, best: Solved, result: SearchResult) -> Certificate:
+    assert result.bound is not None
+    return Certificate(
+        status=Status.OPTIMAL if result.complete else Status.FEASIBLE,
+        objective=best.value,
+        bound=min(result.bound, best.value),
+        gap=max(0.0, (best.value - result.bound) / best.value),
+        unit="s",
+        space=space_text(request),
     )
 
 
@@ -124,7 +143,7 @@ def decided_plan(
             peak_memory_bytes=peak_bytes,
             step_time_s=cost.step_time_s,
             mfu=mfu,
-            cost_per_million_tokens=_cost_per_million_tokens(request, tokens_per_s),
+            cost_per_million_tokens=cost_per_million_tokens(request, tokens_per_s),
             energy_per_step_j=step_energy_j(request.cluster, decision, cost, tables),
             bands=step_time_bands(request, step_time_s=cost.step_time_s, tokens_per_s=tokens_per_s, mfu=mfu),
         ),
@@ -263,11 +282,3 @@ def _mfu(request: PlanRequest, step_time_s: float) -> float:
     )
     peak = sum(group.n_devices * group.node.device.peak(workload.precision) for group in cluster.groups)
     return 3.0 * forward / (step_time_s * peak)
-
-
-def _cost_per_million_tokens(request: PlanRequest, tokens_per_s: float) -> float | None:
-    prices = [group.node.device.price_per_hour for group in request.cluster.groups]
-    if any(price is None for price in prices):
-        return None
-    per_hour = sum(g.n_devices * (g.node.device.price_per_hour or 0.0) for g in request.cluster.groups)
-    return per_hour / 3600.0 / tokens_per_s * 1e6

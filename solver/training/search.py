@@ -18,7 +18,8 @@ from functools import partial
 from solver.control import OnProgress, Progress, Stop
 from solver.plan import Plan
 from solver.request import PlanRequest
-from solver.training.bounds import Member, family_bound_s, least_shortfall_bytes, member_bound_s
+from solver.training.aims import Aim, LeastStepTime
+from solver.training.bounds import Member, least_shortfall_bytes
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
@@ -40,26 +41,27 @@ MAX_EXTRA_MEMBERS = 200
 
 @dataclass(frozen=True)
 class Solved:
-    """A decision with its cost."""
+    """A decision with its cost, and what it is worth by the search's aim; smaller is better."""
 
     decision: Decision
     cost: DecisionCost
+    value: float
 
     @property
     def sort_key(self) -> tuple[object, ...]:
-        """Canonical order among equal step times."""
+        """Canonical order among equals."""
         return (self.decision.candidate.sort_key, self.decision.sharding)
 
 
 @dataclass
 class SearchResult:
-    """What the search found.
+    """What the search found; ``bound`` is in the unit of its aim.
 
     ``refused`` holds, for each mesh, the member that looked faster than the best plan and came closest to fitting.
     """
 
     best: Solved | None = None
-    bound_s: float | None = None
+    bound: float | None = None
     alternatives: list[Solved] = field(default_factory=list)
     refused: dict[Mesh, tuple[Candidate, Shortfall]] = field(default_factory=dict)
     n_candidates: int = 0
@@ -78,21 +80,22 @@ def search(
     *,
     stop: Stop,
     progress: OnProgress,
-    limit_s: float = math.inf,
+    aim: Aim | None = None,
+    limit: float = math.inf,
     describe: Describe | None = None,
 ) -> SearchResult:
-    """The fastest plan of the request's space, with a proven lower bound on the step time of every plan in it.
+    """The plan of the request's space that is best by ``aim`` (the fastest), with a proven lower bound on every plan in it.
 
-    Plans slower than ``limit_s`` are of no interest to the caller: a search that finds none faster ends early, with
-    ``bound_s`` at least the limit.
+    Plans worth more than ``limit`` are of no interest to the caller: a search that finds none ends early, with ``bound`` at
+    least the limit.
     """
-    state = _Search(request, costs)
+    state = _Search(request, costs, aim or LeastStepTime(costs))
     told: Solved | None = None
-    while state.heap and not state.is_over(limit_s) and not stop():
-        bound_s, node = state.pop()
+    while state.heap and not state.is_over(limit) and not stop():
+        bound, node = state.pop()
         if state.n_popped % PROGRESS_EVERY == 0 or state.result.best is not told:
             told = state.result.best
-            progress(state.progress(bound_s, describe))
+            progress(state.progress(bound, describe))
         match node:
             case _Unpriced(family):
                 state.price_family(family)
@@ -113,8 +116,9 @@ class _Unpriced:
 class _Search:
     """The heap of open nodes, and what was found so far."""
 
-    def __init__(self, request: PlanRequest, costs: TrainingCosts):
+    def __init__(self, request: PlanRequest, costs: TrainingCosts, aim: Aim):
         self.costs = costs
+        self.aim = aim
         self.result = SearchResult()
         self.max_solved = request.search.max_candidates
         self.n_popped = 0
@@ -126,32 +130,32 @@ class _Search:
             self.result.n_candidates += family.n_candidates
             self._push(0.0, _Unpriced(family))
 
-    def is_over(self, limit_s: float) -> bool:
+    def is_over(self, limit: float) -> bool:
         """Whether nothing left can matter: the best is proven and has rivals to show, or all is beyond the limit."""
-        bound_s, best = self.heap[0][0], self.result.best
+        bound, best = self.heap[0][0], self.result.best
         if best is None:
-            return bound_s > limit_s or self._out_of_work()
-        if bound_s >= best.cost.step_time_s * (1 - RELATIVE_TIE):
+            return bound > limit or self._out_of_work()
+        if bound >= best.value * (1 - RELATIVE_TIE):
             self.result.complete = True
         rivals = len(self.solved_meshes) > MIN_ALTERNATIVES or self.n_extra >= MAX_EXTRA_MEMBERS
         return (self.result.complete and rivals) or self._out_of_work()
 
     def pop(self) -> tuple[float, _Node]:
         """The open node with the lowest bound."""
-        bound_s, _, node = heapq.heappop(self.heap)
+        bound, _, node = heapq.heappop(self.heap)
         self.n_popped += 1
-        return bound_s, node
+        return bound, node
 
     def price_family(self, family: Family) -> None:
         """Put a family back under its bound, or drop it if its blocks can't be sharded its way."""
-        bound_s = family_bound_s(family, self.costs)
-        if bound_s is not None:
-            self._push(bound_s, family)
+        bound = self.aim.family_bound(family)
+        if bound is not None:
+            self._push(bound, family)
 
     def expand_family(self, family: Family) -> None:
         """Put a family's members in its place."""
         for member in expand(family, self.costs):
-            self._push(member_bound_s(member), member)
+            self._push(self.aim.member_bound(member), member)
 
     def try_member(self, member: Member) -> None:
         """Solve a member exactly, unless its memory can't fit whatever the stages."""
@@ -165,38 +169,48 @@ class _Search:
             return
         self.n_extra += result.complete
         result.n_solved += 1
-        solved = _solve(member)
+        solved = self._solve(member)
         if isinstance(solved, Shortfall):
             if not result.complete:
                 _refuse(result, member.candidate, solved)
             return
+        if math.isinf(solved.value):
+            return
         self.solved_meshes.add(member.candidate.mesh)
         _take(result, solved)
 
-    def progress(self, bound_s: float, describe: Describe | None) -> Progress:
+    def progress(self, bound: float, describe: Describe | None) -> Progress:
         """Where the search stands."""
         best, note = self.result.best, f"{self.result.n_solved} partitions solved"
         total = self.n_popped + len(self.heap)
         if best is None:
-            return Progress(self.n_popped, total, None, bound_s, note)
-        best_s = best.cost.step_time_s
-        now = replace(self.result, bound_s=min(bound_s, best_s))
+            return Progress(self.n_popped, total, None, bound, note)
+        now = replace(self.result, bound=min(bound, best.value))
         incumbent = None if describe is None else partial(describe, now)
-        return Progress(self.n_popped, total, best_s, bound_s, note, incumbent)
+        return Progress(self.n_popped, total, best.value, bound, note, incumbent)
 
     def finish(self) -> SearchResult:
         """The result with its proven bound: the best itself when complete, else the lowest bound that is left."""
         result = self.result
         result.complete = result.complete or not self.heap
-        left_s = self.heap[0][0] if self.heap else math.inf
+        left = self.heap[0][0] if self.heap else math.inf
         if result.best is not None:
-            result.bound_s = result.best.cost.step_time_s if result.complete else min(left_s, result.best.cost.step_time_s)
+            result.bound = result.best.value if result.complete else min(left, result.best.value)
         elif self.heap:
-            result.bound_s = left_s
+            result.bound = left
         return result
 
-    def _push(self, bound_s: float, node: _Node) -> None:
-        heapq.heappush(self.heap, (bound_s, next(self._order), node))
+    def _solve(self, member: Member) -> Solved | Shortfall:
+        found = partition_stages(member.candidate, member.tables)
+        if isinstance(found, Shortfall):
+            return found
+        decision = Decision(member.candidate, member.sharding, found)
+        cost = evaluate_decision(decision, member.tables)
+        return Solved(decision, cost, self.aim.value(decision, cost, member.tables))
+
+    def _push(self, bound: float, node: _Node) -> None:
+        if not math.isinf(bound):
+            heapq.heappush(self.heap, (bound, next(self._order), node))
 
     def _out_of_work(self) -> bool:
         return self.max_solved is not None and self.result.n_solved >= self.max_solved
@@ -224,12 +238,9 @@ def stage_tables(
     return tuple(made[id(kind)] for kind in kinds)
 
 
-def _solve(member: Member) -> Solved | Shortfall:
-    found = partition_stages(member.candidate, member.tables)
-    if isinstance(found, Shortfall):
-        return found
-    decision = Decision(member.candidate, member.sharding, found)
-    return Solved(decision, evaluate_decision(decision, member.tables))
+def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:
+    """Cost table of each pipeline rank of a decision."""
+    return stage_tables(decision.candidate, decision.sharding, costs.stage_kinds(decision.candidate), costs)
 
 
 def _refuse(result: SearchResult, candidate: Candidate, shortfall: Shortfall) -> None:
@@ -244,8 +255,8 @@ def _take(result: SearchResult, solved: Solved) -> None:
     if best is None:
         result.best = solved
         return
-    difference = solved.cost.step_time_s - best.cost.step_time_s
-    tie = abs(difference) <= RELATIVE_TIE * best.cost.step_time_s
+    difference = solved.value - best.value
+    tie = abs(difference) <= RELATIVE_TIE * best.value
     if (difference < 0 and not tie) or (tie and solved.sort_key < best.sort_key):
         result.best = solved
         result.alternatives.append(best)

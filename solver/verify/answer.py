@@ -20,6 +20,7 @@ def answer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     if plan.feasible:
         yield from _missing_parts(plan)
         yield from _feasible_certificate(plan)
+        yield from _objective_violations(plan, request)
     else:
         yield from _infeasible_answer(plan)
 
@@ -54,6 +55,24 @@ def _feasible_certificate(plan: Plan) -> Iterator[Violation]:
         given = f"{certificate.objective}, the plan has {plan.devices} devices"
         yield Violation(Rule.CERTIFICATE, f"{where}.objective", given)
     yield from _bound_and_gap(certificate, certificate.objective)
+
+
+def _objective_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Energy and money of a step are those that the plan predicts."""
+    certificate, predicted = plan.certificate, plan.predicted
+    if certificate.objective is None or predicted is None or plan.kind != "training":
+        return
+    expected: float | None = None
+    if certificate.unit == "J per step":
+        expected = predicted.energy_per_step_j
+    elif certificate.unit == "USD per step" and predicted.step_time_s is not None:
+        price = request.cluster.groups[0].node.device.price_per_hour
+        expected = None if price is None else plan.devices * price * predicted.step_time_s / 3600.0
+    else:
+        return
+    if expected is None or not agrees(certificate.objective, expected):
+        given = f"{certificate.objective} {certificate.unit}, the plan's own figures make {expected}"
+        yield Violation(Rule.CERTIFICATE, "plan.certificate.objective", given)
 
 
 def _bound_and_gap(certificate: Certificate, objective: float) -> Iterator[Violation]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from solver.plan import Plan
 from solver.request import PlanRequest, ServingWorkload
 from solver.verify.answer import answer_violations
+from solver.verify.frontier import frontier_violations
 from solver.verify.layout import layout_violations
 from solver.verify.memory import memory_violations
 from solver.verify.numbers import number_violations
@@ -23,7 +24,7 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
     """Every rule that the plan breaks, empty when it is accepted.
 
     Groups are checked in order: numbers; what the answer claims; layers, stages and devices; sharding; restrictions of
-    the search and rules of the launcher; memory and time. A group whose predecessor is broken is not looked at, since
+    the search and rules of the launcher; memory, time and frontier. A group whose predecessor is broken is not looked at, since
     its figures would have no meaning.
     """
     broken = tuple(number_violations(plan)) or tuple(answer_violations(plan, request))
@@ -40,6 +41,6 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
 _TRAINING: tuple[tuple[_Rules, ...], ...] = (
     (layout_violations,),
     (sharding_violations,),
-    (restriction_violations, memory_violations, time_violations),
+    (restriction_violations, memory_violations, time_violations, frontier_violations),
 )
 _SERVING: tuple[tuple[_Rules, ...], ...] = ((serving_violations,),)

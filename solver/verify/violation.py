@@ -47,6 +47,7 @@ class Rule(StrEnum):
     COST = "cost"
     ENERGY = "energy"
     BANDS = "bands"
+    FRONTIER = "frontier"
     UTILISATION = "utilisation"
     SLO = "slo"
 

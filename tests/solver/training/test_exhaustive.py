@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
@@ -14,11 +15,12 @@ from solver.plan import Status
 from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, StageSpan, evaluate_decision
+from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from solver.training.pipelining import Pipelining
 from solver.training.planner import plan_training, predict_training
 from solver.training.search import stage_tables
 from solver.training.space import Candidate, Mesh
+from solver.training.stage_table import StageTable
 from solver.verify import check
 from tests.solver.training.instances import modes_of, random_request
 
@@ -47,17 +49,32 @@ def test_equals_enumeration(chunk: int) -> None:
             assert plan.reason.need > plan.reason.have
 
 
+@dataclass(frozen=True)
+class Priced:
+    """A plan of the space with its cost and the tables that this follows from."""
+
+    decision: Decision
+    cost: DecisionCost
+    tables: tuple[StageTable, ...]
+
+
 def every_fitting_step_time(request: PlanRequest) -> Iterator[float]:
-    """Step time of every plan of the space that fits, straight from its definition; no pruning of any kind."""
+    """Step time of every plan of the space that fits."""
+    return (priced.cost.step_time_s for priced in every_fitting_plan(request))
+
+
+def every_fitting_plan(request: PlanRequest) -> Iterator[Priced]:
+    """Every plan of the space that fits, straight from its definition; no pruning of any kind."""
     costs = TrainingCosts(request)
     for candidate in every_candidate(request):
         kinds = costs.stage_kinds(candidate)
         for sharding in every_sharding(costs, candidate):
             tables = stage_tables(candidate, sharding, kinds, costs)
             for spans in every_split(len(request.model.layers), candidate):
-                cost = evaluate_decision(Decision(candidate, sharding, spans), tables)
+                decision = Decision(candidate, sharding, spans)
+                cost = evaluate_decision(decision, tables)
                 if cost.fits:
-                    yield cost.step_time_s
+                    yield Priced(decision, cost, tables)
 
 
 def every_candidate(request: PlanRequest) -> Iterator[Candidate]:

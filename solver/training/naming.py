@@ -1,0 +1,23 @@
+"""How candidates are named in one line."""
+
+from __future__ import annotations
+
+from costmodels.pipeline import Schedule
+from solver.training.pipelining import PLAIN
+from solver.training.space import Candidate
+
+
+def summary(candidate: Candidate) -> str:
+    """One line that names a candidate."""
+    mesh = candidate.mesh
+    parts = [f"dp {mesh.dp}", f"tp {mesh.tp}", f"pp {mesh.pp}", f"cp {mesh.cp}", f"micro-batch {candidate.microbatch}"]
+    if mesh.ep > 1:
+        parts.append(f"ep {mesh.ep}")
+    parts.append(f"ZeRO-{candidate.zero_stage}")
+    if candidate.boundary.dim is not None:
+        parts.append("sequence parallel")
+    parts.append("recompute " + "/".join(mode.value for mode in candidate.recompute))
+    if candidate.pipelining != PLAIN:
+        chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.schedule is Schedule.INTERLEAVED else ""
+        parts.append(candidate.pipelining.schedule.value + chunks)
+    return ", ".join(parts)
