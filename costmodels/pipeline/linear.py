@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodels.pipeline.order import Chunk, RankOrder
 from costmodels.pipeline.program import Action, Kind, Slot
 
@@ -49,17 +52,21 @@ def zero_bubble_order(rank: int, n_microbatches: int, *, warmup: int, most_held:
 
 def interleaved_order(rank: int, n_ranks: int, n_microbatches: int, n_chunks: int) -> list[Slot]:
     """1F1B over chunks: micro-batches go in groups of ``n_ranks`` through one chunk after the other (Megatron-LM, SC'21)."""
-    passes = [
-        (group * n_ranks + member, chunk)
-        for group in range(n_microbatches // n_ranks)
-        for chunk in range(n_chunks)
-        for member in range(n_ranks)
-    ]
+    chunks, warmup = interleaved_chunks(rank, n_ranks, n_microbatches, n_chunks)
+    passes = [(i // (n_ranks * n_chunks) * n_ranks + i % n_ranks, chunk) for i, chunk in enumerate(chunks.tolist())]
     forwards = [Action(Kind.FORWARD, microbatch, chunk * n_ranks + rank) for microbatch, chunk in passes]
     backwards = [Action(Kind.BACKWARD, microbatch, (n_chunks - 1 - chunk) * n_ranks + rank) for microbatch, chunk in passes]
-    # the last rank has a backward to run as soon as it has brought the first micro-batch to the last chunk
-    warmup = min((n_chunks - 1) * n_ranks + 2 * (n_ranks - 1 - rank) + 1, len(passes))
     actions = forwards[:warmup]
     for backward, forward in zip(backwards, forwards[warmup:], strict=False):
         actions += [backward, forward]
     return [(action,) for action in actions + backwards[len(passes) - warmup :]]
+
+
+def interleaved_chunks(rank: int, n_ranks: int, n_microbatches: int, n_chunks: int) -> tuple[NDArray[np.int64], int]:
+    """The chunk of each forward of a rank in order, and how many forwards it runs before its first backward.
+
+    Backwards run through the chunks in the same order from the last to the first.
+    """
+    chunks = np.tile(np.repeat(np.arange(n_chunks), n_ranks), n_microbatches // n_ranks)
+    # the last rank has a backward to run as soon as it has brought the first micro-batch to the last chunk
+    return chunks, min((n_chunks - 1) * n_ranks + 2 * (n_ranks - 1 - rank) + 1, len(chunks))

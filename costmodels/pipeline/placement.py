@@ -7,7 +7,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.pipeline.build import build, chunks_per_rank
+from costmodels.pipeline.build import build, chunks_per_rank, require_valid
+from costmodels.pipeline.linear import interleaved_chunks
 from costmodels.pipeline.program import Kind, Program, Schedule
 
 IntArray = npt.NDArray[np.int64]
@@ -40,7 +41,6 @@ def positions_of_ranks(schedule: Schedule, n_ranks: int, n_chunks: int = 1) -> t
             return tuple(tuple(chunk * p + rank for chunk in range(chunks)) for rank in range(p))
 
 
-@lru_cache(maxsize=1024)
 def held_passes(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int = 1) -> tuple[IntArray, ...]:
     """For each rank ``[moment, part]``: forward passes of each of its parts whose activations it holds.
 
@@ -50,6 +50,14 @@ def held_passes(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks:
     """
     if schedule is not Schedule.GPIPE:
         n_microbatches = min(n_microbatches, _STEADY_ROUNDS * n_ranks)
+    return _held_passes(schedule, n_ranks, n_microbatches, n_chunks)
+
+
+@lru_cache(maxsize=4096)
+def _held_passes(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int) -> tuple[IntArray, ...]:
+    if schedule is Schedule.INTERLEAVED:
+        require_valid(schedule, n_ranks, n_microbatches, n_chunks)
+        return tuple(_most_held_of_chunks(rank, n_ranks, n_microbatches, n_chunks) for rank in range(n_ranks))
     program = build(schedule, n_ranks, n_microbatches, n_chunks=max(2, n_chunks))
     positions = positions_of_ranks(schedule, n_ranks, n_chunks)
     return tuple(_most_held(program, rank, of_rank) for rank, of_rank in enumerate(positions))
@@ -66,6 +74,18 @@ def _most_held(program: Program, rank: int, positions: tuple[int, ...]) -> IntAr
             elif action.kind in (Kind.BACKWARD, Kind.WEIGHT):
                 freed[moment, column[action.position]] += 1
     held = np.unique(np.cumsum(taken, axis=0) - np.cumsum(freed, axis=0) + freed, axis=0)
+    return held[~_dominated(held)]
+
+
+def _most_held_of_chunks(rank: int, n_ranks: int, n_microbatches: int, n_chunks: int) -> IntArray:
+    """As `_most_held` for interleaved 1F1B: chunk by chunk of its order, without a program of its actions.
+
+    Held is most just before a backward: after the first forwards, and then after each forward.
+    """
+    chunks, warmup = interleaved_chunks(rank, n_ranks, n_microbatches, n_chunks)
+    forwards = np.cumsum(chunks[:, None] == np.arange(n_chunks), axis=0)
+    backwards = np.concatenate([np.zeros((1, n_chunks), np.int64), forwards[:, ::-1]])
+    held = np.unique(forwards[warmup - 1 :] - backwards[: len(forwards) - warmup + 1], axis=0)
     return held[~_dominated(held)]
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from costmodels.pipeline import Schedule
 from solver.control import OnProgress, Progress, Stop
 from solver.plan import Plan
 from solver.request import PlanRequest
@@ -23,6 +24,7 @@ from solver.training.bounds import Member, least_shortfall_bytes
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
+from solver.training.pipelining import PLAIN
 from solver.training.space import Candidate, Family, Mesh, families
 from solver.training.stage_table import Sharding, StageKind, StageTable
 
@@ -101,6 +103,8 @@ def search(
                 state.price_family(family)
             case Family():
                 state.expand_family(node)
+            case ChunkChoices():
+                state.expand_choices(node)
             case Member():
                 state.try_member(node)
     return state.finish()
@@ -153,8 +157,13 @@ class _Search:
             self._push(bound, family)
 
     def expand_family(self, family: Family) -> None:
-        """Put a family's members in its place."""
-        for member in expand(family, self.costs):
+        """Put a family's members in its place, those that differ in chunks together."""
+        for node in expand(family, self.costs):
+            self._push(self.aim.member_bound(node if isinstance(node, Member) else node.relaxed(self.costs)), node)
+
+    def expand_choices(self, choices: ChunkChoices) -> None:
+        """Put members with each number of chunks in the place of all."""
+        for member in choices.members(self.costs):
             self._push(self.aim.member_bound(member), member)
 
     def try_member(self, member: Member) -> None:
@@ -216,17 +225,45 @@ class _Search:
         return self.max_solved is not None and self.result.n_solved >= self.max_solved
 
 
-_Node = _Unpriced | Family | Member
+@dataclass(frozen=True)
+class ChunkChoices:
+    """Members under interleaved 1F1B that differ in the number of chunks alone, fewest first."""
+
+    candidates: tuple[Candidate, ...]
+    sharding: Sharding
+    kinds: tuple[StageKind, ...]
+
+    def relaxed(self, costs: TrainingCosts) -> Member:
+        """A member that is bounded no higher than any of these: it waits as with the most chunks, sends as with the fewest, and
+        may have any borders."""
+        fewest, most = (
+            stage_tables(candidate, self.sharding, self.kinds, costs) for candidate in (self.candidates[0], self.candidates[-1])
+        )
+        made = {id(waits): replace(waits, boundary_s=sends.boundary_s) for sends, waits in zip(fewest, most, strict=True)}
+        plain = replace(self.candidates[0], pipelining=PLAIN)
+        return Member(plain, self.sharding, tuple(made[id(waits)] for waits in most))
+
+    def members(self, costs: TrainingCosts) -> Iterator[Member]:
+        """Each of them."""
+        for candidate in self.candidates:
+            yield Member(candidate, self.sharding, stage_tables(candidate, self.sharding, self.kinds, costs))
 
 
-def expand(family: Family, costs: TrainingCosts) -> Iterator[Member]:
+_Node = _Unpriced | Family | ChunkChoices | Member
+
+
+def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoices]:
     """Members of a family: its candidates, each with every combination of Pareto-optimal shardings of its distinct blocks."""
     kinds = costs.stage_kinds(next(family.candidates()))
     for _, alike in itertools.groupby(family.candidates(), key=lambda c: (c.zero_stage, c.recompute)):
         candidates = tuple(alike)
+        in_chunks = tuple(c for c in candidates if c.pipelining.schedule is Schedule.INTERLEAVED)
+        alone = tuple(c for c in candidates if c not in in_chunks)
         for sharding in costs.shardings(candidates[0], kinds):
-            for candidate in candidates:
+            for candidate in alone:
                 yield Member(candidate, sharding, stage_tables(candidate, sharding, kinds, costs))
+            if in_chunks:
+                yield ChunkChoices(in_chunks, sharding, kinds)
 
 
 def stage_tables(
@@ -270,8 +307,9 @@ def closest_to_fitting(request: PlanRequest, costs: TrainingCosts, *, stop: Stop
     for family in families(request):
         if stop():
             return None
-        for member in expand(family, costs):
-            waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
+        for node in expand(family, costs):
+            for member in (node,) if isinstance(node, Member) else node.members(costs):
+                waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
     heapq.heapify(waiting)
     best: tuple[Candidate, Shortfall] | None = None
     while waiting and not stop():
