@@ -95,20 +95,21 @@ def least_shortfall_bytes(member: Member) -> float:
     mean = float(layers.sum()) / candidate.mesh.pp - max(table.capacity_bytes for table in tables)
     if candidate.pipelining.schedule is not Schedule.INTERLEAVED:
         return mean
-    return max(mean, _first_rank_bytes(candidate, member.tables[0]) - max(0.0, member.tables[0].capacity_bytes))
+    return max(mean, float(first_rank_lacks_bytes((candidate,), member.tables[0])[0]))
 
 
-def _first_rank_bytes(candidate: Candidate, table: StageTable) -> float:
-    """Least that the first rank of interleaved 1F1B needs for its parts behind the first.
+def first_rank_lacks_bytes(candidates: Sequence[Candidate], table: StageTable) -> FloatArray:
+    """Lower bound on what the first rank of interleaved 1F1B lacks for its parts behind the first, for each of candidates that
+    differ in the number of chunks alone.
 
     Its first backward waits until a micro-batch has passed all parts, by when pp micro-batches are in each part of the rank.
     """
-    parts = candidate.pipelining.n_parts(candidate.mesh.pp)
-    each = _least_even_layers(table.time_s.shape[1], parts)
-    behind = candidate.pipelining.chunks - 1
-    passes = behind * candidate.mesh.pp
-    static = behind * each * float(table.static_bytes[1:-1].min())
-    return static + passes * each * float(table.activation_bytes[0, 1:-1].min())
+    pp = candidates[0].mesh.pp
+    n_layers = table.time_s.shape[1]
+    each = np.array([_least_even_layers(n_layers, candidate.pipelining.n_parts(pp)) for candidate in candidates])
+    behind = np.array([candidate.pipelining.chunks - 1 for candidate in candidates])
+    of_layer = float(table.static_bytes[1:-1].min()) + pp * float(table.activation_bytes[0, 1:-1].min())
+    return np.asarray(behind * each * of_layer - max(0.0, table.capacity_bytes), np.float64)
 
 
 def _least_even_layers(n_layers: int, parts: int) -> int:

@@ -20,7 +20,7 @@ from solver.control import OnProgress, Progress, Stop
 from solver.plan import Plan
 from solver.request import PlanRequest
 from solver.training.aims import Aim, LeastStepTime
-from solver.training.bounds import Member, least_shortfall_bytes
+from solver.training.bounds import Member, first_rank_lacks_bytes, least_shortfall_bytes
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
@@ -162,9 +162,15 @@ class _Search:
             self._push(self.aim.member_bound(node if isinstance(node, Member) else node.relaxed(self.costs)), node)
 
     def expand_choices(self, choices: ChunkChoices) -> None:
-        """Put members with each number of chunks in the place of all."""
-        for member in choices.members(self.costs):
+        """Put members with each number of chunks in the place of all, those left out whose memory can't fit."""
+        may_fit = choices.that_may_fit(self.costs)
+        self.result.n_members += len(choices.candidates) - len(may_fit.candidates)
+        for member in may_fit.members(self.costs):
             self._push(self.aim.member_bound(member), member)
+        mesh = choices.candidates[0].mesh
+        if not may_fit.candidates and not self.result.complete and mesh not in self.result.refused:
+            member = next(choices.members(self.costs))
+            _refuse(self.result, member.candidate, smallest_shortfall(member.candidate, member.tables))
 
     def try_member(self, member: Member) -> None:
         """Solve a member exactly, unless its memory can't fit whatever the stages."""
@@ -242,6 +248,15 @@ class ChunkChoices:
         made = {id(waits): replace(waits, boundary_s=sends.boundary_s) for sends, waits in zip(fewest, most, strict=True)}
         plain = replace(self.candidates[0], pipelining=PLAIN)
         return Member(plain, self.sharding, tuple(made[id(waits)] for waits in most))
+
+    def that_may_fit(self, costs: TrainingCosts) -> ChunkChoices:
+        """Those whose memory is not proven to be too much (`least_shortfall_bytes`)."""
+        relaxed = self.relaxed(costs)
+        if least_shortfall_bytes(relaxed) > 0:
+            return replace(self, candidates=())
+        lacks = first_rank_lacks_bytes(self.candidates, relaxed.tables[0])
+        left = (candidate for candidate, lack in zip(self.candidates, lacks, strict=True) if lack <= 0)
+        return replace(self, candidates=tuple(left))
 
     def members(self, costs: TrainingCosts) -> Iterator[Member]:
         """Each of them."""
