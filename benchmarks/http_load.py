@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -61,6 +62,15 @@ def post(path: str, document: dict[str, Any]) -> bytes:
     body = json.dumps(document).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
+
+
+@asynccontextmanager
+async def connected(host: str, port: int, number: int) -> AsyncIterator[list[Connection]]:
+    """That many connections to a service, which closes those on which nothing is asked for a while."""
+    connections = [await Connection.open(host, port) for _ in range(number)]
+    yield connections
+    for connection in connections:
+        await connection.close()
 
 
 async def closed_load(connections: list[Connection], make: Callable[[], bytes], *, seconds: float) -> list[Answer]:

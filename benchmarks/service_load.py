@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import subprocess
@@ -25,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.http_load import Answer, Connection, closed_load, get, open_load, post
+from benchmarks.http_load import Answer, Connection, closed_load, connected, get, open_load, post
 
 HOST, PORT = "127.0.0.1", 8766
 URL = f"http://{HOST}:{PORT}"
@@ -101,22 +100,25 @@ async def measure(location: str, pid: int, given: argparse.Namespace) -> None:
     def new() -> bytes:
         return post("/v1/plans", REQUEST | {"search": {"seed": next(seed)}})
 
-    connections = [await Connection.open(HOST, PORT) for _ in range(CONNECTIONS)]
     kinds = (
         Kind("stored plan, by digest", lambda: by_digest, 200, 400),
         Kind("stored plan, by request", lambda: by_request, 200, 400),
         Kind("new request", new, 202, 150),
     )
     for kind in kinds:
-        await load(pid, kind, connections, given.seconds)
+        async with connected(HOST, PORT, CONNECTIONS) as connections:
+            await load(pid, kind, connections, given.seconds)
     limits = httpx.Limits(max_connections=given.watchers + 1)
     async with httpx.AsyncClient(base_url=URL, timeout=60, limits=limits) as client:
-        await follow(client, f"/v1/jobs/{json.loads((await connections[0].ask(new())).body)['id']}", given.watchers)
+        job = (await client.post("/v1/plans", json=REQUEST | {"search": {"seed": next(seed)}})).headers["location"]
+        await follow(client, job, given.watchers)
     before = resident_mib(pid)
     began_s = time.perf_counter()
     while time.perf_counter() < began_s + given.flat_s:
         for kind in kinds:
-            await open_load(connections, kind.make, rate_per_s=FLAT_PER_S, seconds=min(FLAT_TURN_S, given.flat_s / len(kinds)))
+            async with connected(HOST, PORT, CONNECTIONS) as connections:
+                turn_s = min(FLAT_TURN_S, given.flat_s / len(kinds))
+                await open_load(connections, kind.make, rate_per_s=FLAT_PER_S, seconds=turn_s)
         print(f"after {time.perf_counter() - began_s:.0f} s of mixed load: {resident_mib(pid):.0f} MiB", flush=True)
     print(f"memory: {before:.0f} MiB before, {resident_mib(pid):.0f} MiB after")
 
