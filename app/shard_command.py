@@ -12,27 +12,45 @@ from costmodels.errors import InvalidInputError
 from solver.sharding_problem.solve import Status, solve
 from solver.sharding_problem.work import WorkLimit, WorkStop
 
-_RESERVE_S, _RESERVE_SHARE = 1.0, 0.04
-"""Time kept back for the interpreter's start and exit, and for the last step to notice the deadline."""
+_RESERVE_CPU_S, _RESERVE_SHARE = 1.0, 0.04
+"""Kept back for the interpreter's start and exit and for the last step to notice the deadline: processor time, and a share
+of the limit."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """Stops when the clock passes ``end_s``; both in seconds of ``time.monotonic``."""
+    """Stops before the clock passes ``end_s``, in seconds of ``time.monotonic``; ``start_cpu_s`` of ``time.process_time``.
+
+    What is kept back is processor time: where others share the core, it takes as much longer as all before it took.
+    """
 
     start_s: float
+    start_cpu_s: float
     end_s: float
 
     def __call__(self) -> bool:
-        """Whether the deadline is past."""
-        return time.monotonic() >= self.end_s
+        """Whether to stop now."""
+        return self.seconds_left() <= 0
 
     def spend(self, work: float) -> None:
         """A deadline looks at its clock, not at the work."""
 
     def used(self) -> float:
         """Share of the time gone."""
-        return (time.monotonic() - self.start_s) / max(self.end_s - self.start_s, 1e-9)
+        gone_s = time.monotonic() - self.start_s
+        return gone_s / max(gone_s + self.seconds_left(), 1e-9)
+
+    def seconds_left(self) -> float:
+        """Seconds until it stops; below 0 once it should have."""
+        now_s = time.monotonic()
+        limit_s = self.end_s - self.start_s
+        reserve_s = _RESERVE_CPU_S * self._slowdown(now_s) + _RESERVE_SHARE * limit_s
+        return self.end_s - min(reserve_s, 0.5 * limit_s) - now_s
+
+    def _slowdown(self, now_s: float) -> float:
+        """Seconds that passed for each second that this process ran, since the start."""
+        gone_s, ran_s = now_s - self.start_s, time.process_time() - self.start_cpu_s
+        return max(1.0, gone_s / max(ran_s, _RESERVE_CPU_S))
 
 
 def run_shard(path: str | Path, *, time_limit_s: float | None, work_limit: float | None, seed: int) -> dict[str, Any]:
@@ -69,5 +87,4 @@ def stop_rule(started_s: float, time_limit_s: float | None, work_limit: float | 
         return WorkLimit(float("inf") if work_limit is None else work_limit)
     if not time_limit_s > 0:
         raise InvalidInputError("a time limit must be positive", given=time_limit_s, allowed="seconds above 0")
-    reserve_s = _RESERVE_S + _RESERVE_SHARE * time_limit_s
-    return Deadline(started_s, started_s + max(time_limit_s - reserve_s, 0.5 * time_limit_s))
+    return Deadline(started_s, time.process_time(), started_s + time_limit_s)

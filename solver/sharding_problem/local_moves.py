@@ -15,7 +15,7 @@ def descend(core: Core, choice: IntArray, *, max_passes: int = 50) -> IntArray:
     """Improve a choice that fits by single-node changes until none helps; the result fits."""
     improved = choice.copy()
     load = core.load_of(choice)
-    _descend(*(*_arrays(core), improved, load, max_passes))
+    _descend(*(*core_arrays(core), improved, load, max_passes))
     return improved
 
 
@@ -23,11 +23,12 @@ def repair(core: Core, choice: IntArray, *, max_moves: int) -> IntArray | None:
     """Make a choice fit by single-node changes, cheapest per byte freed at the fullest time; None if that gets stuck."""
     repaired = choice.copy()
     load = core.load_of(choice)
-    _repair(*(*_arrays(core), repaired, load, max_moves))
+    _repair(*(*core_arrays(core), repaired, load, max_moves))
     return repaired if core.fits(repaired) else None
 
 
-def _arrays(core: Core) -> tuple[Any, ...]:
+def core_arrays(core: Core) -> tuple[Any, ...]:
+    """What the compiled moves read, in the order of their arguments."""
     item_starts = np.searchsorted(core.item_nodes, np.arange(core.node_count + 1))
     return (
         core.offsets, core.cost, core.link_offsets, core.links, core.link_ends, core.edge_offsets, core.tables,
@@ -51,7 +52,8 @@ def _costs_at(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _shift(i, old, new, item_starts, item_spans, item_offsets, usage, load):  # type: ignore[no-untyped-def]
+def shift(i, old, new, item_starts, item_spans, item_offsets, usage, load):  # type: ignore[no-untyped-def]
+    """Change the load where a node goes from an old strategy to a new one."""
     for item in range(item_starts[i], item_starts[i + 1]):
         change = usage[item_offsets[item] + new] - usage[item_offsets[item] + old]
         if change != 0.0:
@@ -62,13 +64,13 @@ def _shift(i, old, new, item_starts, item_spans, item_offsets, usage, load):  # 
 @numba.njit(cache=True)
 def _overflow(i, old, new, item_starts, item_spans, item_offsets, usage, load, capacity):  # type: ignore[no-untyped-def]
     """Largest excess over capacity at times where the move from old to new adds memory, after the move; -inf if none."""
-    _shift(i, old, new, item_starts, item_spans, item_offsets, usage, load)
+    shift(i, old, new, item_starts, item_spans, item_offsets, usage, load)
     worst = -np.inf
     for item in range(item_starts[i], item_starts[i + 1]):
         if usage[item_offsets[item] + new] > usage[item_offsets[item] + old]:
             for t in range(item_spans[item, 0], item_spans[item, 1]):
                 worst = max(worst, load[t] - capacity[t])
-    _shift(i, new, old, item_starts, item_spans, item_offsets, usage, load)
+    shift(i, new, old, item_starts, item_spans, item_offsets, usage, load)
     return worst
 
 
@@ -93,7 +95,7 @@ def _descend(  # type: ignore[no-untyped-def]
                 if new == old:
                     break
                 if _overflow(i, old, new, item_starts, item_spans, item_offsets, usage, load, capacity) <= 0.0:
-                    _shift(i, old, new, item_starts, item_spans, item_offsets, usage, load)
+                    shift(i, old, new, item_starts, item_spans, item_offsets, usage, load)
                     choice[i] = new
                     moved = True
                     break
@@ -143,5 +145,5 @@ def _repair(  # type: ignore[no-untyped-def]
                     best_rate, best_node, best_new = rate, i, s
         if best_node < 0:
             return
-        _shift(best_node, choice[best_node], best_new, item_starts, item_spans, item_offsets, usage, load)
+        shift(best_node, choice[best_node], best_new, item_starts, item_spans, item_offsets, usage, load)
         choice[best_node] = best_new

@@ -1,4 +1,4 @@
-"""Large-neighbourhood search: exact subproblems over parts of a core, guided by certified slacks.
+"""Large-neighbourhood search: exact moves over small trees and exact subproblems over parts of a core, by certified slacks.
 
 The slacks of the current choice add up to its distance from the bound, so parts where they are zero can't improve and
 windows start where they are large. Within a window strategies with large slack are left out, as many as it takes for
@@ -12,14 +12,14 @@ from enum import StrEnum
 
 import numpy as np
 
-from solver.sharding_problem.core import Core, core_of
-from solver.sharding_problem.exact import solve_exactly
+from solver.sharding_problem.core import Core
+from solver.sharding_problem.exact import ExactStatus, solve_exactly
 from solver.sharding_problem.problem import IntArray
-from solver.sharding_problem.reductions import reduce_graph
 from solver.sharding_problem.relaxation import Certificate
-from solver.sharding_problem.subproblem import restricted, strategies_kept
+from solver.sharding_problem.subproblem import reduced_part
+from solver.sharding_problem.tree_moves import TreeMoves
 from solver.sharding_problem.work import Until, WorkStop
-from solver.sharding_problem.working_graph import FloatArray, ProvenInfeasible
+from solver.sharding_problem.working_graph import FloatArray
 
 _FIRST_ENTRIES, _FEWEST_ENTRIES, _MOST_ENTRIES = 60_000.0, 8_000.0, 1e6
 """Table entries that a window may hold before its reductions; how many remain after them varies much, so this adapts."""
@@ -27,8 +27,8 @@ _FIRST_ENTRIES, _FEWEST_ENTRIES, _MOST_ENTRIES = 60_000.0, 8_000.0, 1e6
 _SHRINK, _GROW, _EASY = 0.7, 1.4, 0.2
 """Windows shrink after one that was given up and grow after one that took less than this share of its work."""
 
-_WINDOW_WORK = 1.5e8
-"""Work after which a window is given up: about 1 s."""
+_WINDOW_WORK = float(__import__("os").environ.get("WW", "3e8"))
+"""Work after which a window is given up: about 2 s."""
 
 _MOST_REDUCED_ENTRIES = 25_000
 """Windows that are larger after their reductions are not tried: HiGHS rarely closes them within their work."""
@@ -48,22 +48,27 @@ class _Kind(StrEnum):
     STRETCH = "stretch"
     MOMENT = "moment"
     WHOLE = "whole"
+    TREES = "trees"
 
 
 _PARTS = (_Kind.NEIGHBORS, _Kind.STRETCH, _Kind.MOMENT)
 _WINDOWS: list[tuple[_Kind, int]] = [(kind, count) for kind in _PARTS for count in (60, 150, 400, 1000)]
-_WINDOWS.append((_Kind.WHOLE, 0))
-"""Ways to pick a window, and about how many nodes each takes."""
+_WINDOWS += [(_Kind.WHOLE, 0), (_Kind.TREES, 0)]
+"""Ways to pick a window, and about how many nodes each takes; the last are many small trees, one after the other."""
+
+_TREES_AT_ONCE, _TREES_PER_ASK = 4000, 500
+"""Trees tried in one turn, about 0.5 s, and between two looks at the stopping rule."""
 
 
 @dataclass
 class Search:
-    """State of a search: the best choice so far and how large its windows are."""
+    """State of a search: the best choice so far, how large its windows are, and the bound that whole windows prove."""
 
     core: Core
     choice: IntArray
     cost: float
     rng: np.random.Generator
+    bound: float = 0.0
     windows: int = 0
     entries: dict[int, float] = field(default_factory=dict)
     fatigue: FloatArray = field(init=False)
@@ -74,23 +79,27 @@ class Search:
         self.fatigue = np.zeros(self.core.node_count)
         self.gains = np.zeros(len(_WINDOWS))
         self.works = np.ones(len(_WINDOWS))
+        self.trees = TreeMoves(self.core)
 
     def run(self, stop: WorkStop, certificate: Certificate) -> None:
         """Improve ``choice`` window by window until stopped or until every slack is zero."""
-        while not stop() and self.cost > certificate.bound:
+        while not stop() and self.cost > max(certificate.bound, self.bound):
             pick = self._pick_window()
-            free = self._window(*_WINDOWS[pick], certificate)
             cost, budget = self.cost, Until(stop)
-            self._solve_window(free, certificate, budget)
-            self.fatigue[free] = 0.0 if self.cost < cost else self.fatigue[free] + 1.0
+            if _WINDOWS[pick][0] is _Kind.TREES:
+                self._move_trees(certificate, budget)
+            else:
+                free = self._window(*_WINDOWS[pick], certificate)
+                self._solve_window(free, certificate, budget)
+                self.fatigue[free] = 0.0 if self.cost < cost else self.fatigue[free] + 1.0
             self.gains[pick] = _MEMORY * self.gains[pick] + (cost - self.cost)
             self.works[pick] = _MEMORY * self.works[pick] + budget.spent
             self.windows += 1
 
     def _pick_window(self) -> int:
-        """The whole core first, then mostly what gained most for its work."""
-        if self.windows == 0:
-            return len(_WINDOWS) - 1
+        """Trees first, the whole core next, then mostly what gained most for its work."""
+        if self.windows < 2:
+            return len(_WINDOWS) - 1 - self.windows
         rates = self.gains / self.works
         if rates.sum() <= 0 or self.rng.random() < _CURIOSITY:
             return int(self.rng.integers(len(_WINDOWS)))
@@ -144,33 +153,38 @@ class Search:
         size = len(free).bit_length()
         target = self.entries.setdefault(size, _FIRST_ENTRIES * (_WHOLE if is_whole else 1))
         slack = self._affordable_slack(free, certificate, target)
-        graph = restricted(self.core, self.choice, free=free, certificate=certificate, slack=slack)
         stop.spend(_BUILD_WORK_PER_NODE * len(free) + _BUILD_WORK_PER_ENTRY * target)
-        try:
-            reduce_graph(graph, stop)
-        except ProvenInfeasible as error:
-            raise AssertionError("a window always holds the current choice") from error
-        part = core_of(graph)
-        inner = np.zeros(len(free), dtype=np.int64)
+        part = reduced_part(self.core, self.choice, free=free, certificate=certificate, slack=slack, stop=stop)
+        inner = np.zeros(0, dtype=np.int64)
         factor = _WHOLE if is_whole else 1
         budget = Until(stop, work_limit=_WINDOW_WORK * factor)
-        if len(part.tables) > _MOST_REDUCED_ENTRIES * factor:
+        if len(part.core.tables) > _MOST_REDUCED_ENTRIES * factor:
             self.entries[size] = max(_FEWEST_ENTRIES, target * _SHRINK)
             return
-        if part.node_count:
-            answer = solve_exactly(part, budget, reference=self.cost)
+        is_solved = True
+        if part.core.node_count:
+            answer = solve_exactly(part.core, budget, reference=self.cost)
+            is_solved = answer.status is ExactStatus.OPTIMAL
             if budget.spent >= budget.work_limit:
                 self.entries[size] = max(_FEWEST_ENTRIES, target * _SHRINK)
             if answer.choice is None:
                 return
-            inner[part.nodes] = answer.choice
-        if budget.spent < _EASY * budget.work_limit and slack < self.cost - certificate.bound:
+            inner = answer.choice
+        gap = self.cost - certificate.bound
+        if budget.spent < _EASY * budget.work_limit and slack < gap:
             self.entries[size] = min(_MOST_ENTRIES, target * _GROW)
-        kept = strategies_kept(self.core, self.choice, free=free, certificate=certificate, slack=slack)
-        chosen = graph.lift(inner)
-        candidate = self.choice.copy()
-        candidate[free] = [states[s] for states, s in zip(kept, chosen.tolist(), strict=True)]
-        self.offer(candidate)
+        self.offer(part.whole(inner))
+        if is_whole and is_solved and slack >= gap:
+            # What was left out costs more than the choice before did.
+            self.bound = max(self.bound, self.cost)
+
+    def _move_trees(self, certificate: Certificate, stop: WorkStop) -> None:
+        for _ in range(_TREES_AT_ONCE // _TREES_PER_ASK):
+            choice, work = self.trees.improve(self.choice, certificate.memory, self.rng, moves=_TREES_PER_ASK)
+            stop.spend(work)
+            self.offer(choice)
+            if stop():
+                return
 
     def offer(self, candidate: IntArray) -> bool:
         """Take the candidate if it fits and costs no more; True if it costs less."""

@@ -19,20 +19,24 @@ from solver.sharding_problem.exact import ExactStatus, solve_exactly
 from solver.sharding_problem.local_moves import descend, repair
 from solver.sharding_problem.problem import IntArray, ShardingProblem
 from solver.sharding_problem.reductions import reduce_problem
-from solver.sharding_problem.relaxation import Relaxation
+from solver.sharding_problem.relaxation import Certificate, Relaxation
 from solver.sharding_problem.search import Search
+from solver.sharding_problem.subproblem import reduced_part
 from solver.sharding_problem.work import Until, WorkStop
 from solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
 
 _EXACT_ENTRIES = 80_000
 """Table entries of a core up to which the exact program is tried first: some 10^5 columns, seconds in HiGHS."""
 
+_NARROWING_SWEEPS, _NARROWING_REPAIR = 100, 10
+"""Sweeps before an exact try, and how often a decoded choice is repaired in them: milliseconds at that size."""
+
 _EXACT_SHARE, _BOUND_SHARE = 0.5, 0.3
 _TURN_SEARCH, _TURN_BOUND = 0.1, 0.02
 """Shares of the budget: for the first exact try, for the first bounds, and for each later turn of the two."""
 
-_SWEEPS_PER_REPAIR = 30
-"""Decoded choices rarely fit; every so many sweeps one is repaired and improved by single moves."""
+_SWEEPS_PER_REPAIR = 5
+"""Decoded choices rarely fit; every so many sweeps one is repaired and improved by single moves, half a sweep's time."""
 
 _SWEEPS_PER_MARK, _STALLED = 60, 0.03
 """Bounds give way to the search when so many sweeps close less than this share of the gap."""
@@ -117,7 +121,7 @@ class _Run:
             self._eliminate()
         if len(self.core.tables) <= _EXACT_ENTRIES and not self._is_done():
             self._solve_exactly(Until(self.stop, share=_EXACT_SHARE))
-        if not self._is_done():
+        if not self.is_infeasible and self.bound <= self.cost - 1:
             self._bound_and_search()
 
     def _eliminate(self) -> None:
@@ -127,15 +131,54 @@ class _Run:
             self.bound = self.cost
 
     def _solve_exactly(self, stop: WorkStop) -> None:
-        answer = solve_exactly(self.core, stop, start=self.choice)
-        self.bound = max(self.bound, answer.bound)
-        if answer.status is ExactStatus.INFEASIBLE:
-            self.is_infeasible = True
-        elif answer.choice is not None:
-            self._take(answer.choice)
+        """The exact program, over the strategies that a few priced sweeps can't exclude."""
+        certificate = self._narrow(stop)
+        if self._is_done():
+            return
+        if certificate is None or self.choice is None:
+            answer = solve_exactly(self.core, stop)
+            self.bound = max(self.bound, answer.bound)
+            if answer.status is ExactStatus.INFEASIBLE:
+                self.is_infeasible = True
+            elif answer.choice is not None:
+                self._take(answer.choice)
+            return
+        # Every choice that is left out costs more than this one.
+        choice, cost, slack = self.choice, self.cost, self.cost - certificate.bound
+        every = np.arange(self.core.node_count)
+        part = reduced_part(self.core, choice, free=every, certificate=certificate, slack=slack, stop=stop)
+        if part.core.node_count:
+            found = solve_exactly(part.core, stop, reference=cost)
+            inner, bound = found.choice, found.bound
+        else:
+            inner, bound = np.zeros(0, dtype=np.int64), part.core.constant
+        if inner is not None:
+            whole = part.whole(inner)
+            if self.core.fits(whole):
+                self._take(whole)
+        self.bound = max(self.bound, min(bound + self.core.constant, cost))
+
+    def _narrow(self, stop: WorkStop) -> Certificate | None:
+        """Bounds and choices of a few priced sweeps, with slacks where a choice was found."""
+        relaxation = Relaxation(self.core)
+        for sweep in range(_NARROWING_SWEEPS):
+            choice = relaxation.improve(self.cost if self.choice is not None else None)
+            stop.spend(relaxation.work)
+            self.sweeps += 1
+            self.bound = max(self.bound, relaxation.bound)
+            if self.core.fits(choice) or sweep % _NARROWING_REPAIR == 0:
+                self._repair(choice)
+            if self._is_done():
+                return None
+        if self.choice is None:
+            return None
+        certificate = relaxation.certificate()
+        self.bound = max(self.bound, relaxation.bound, certificate.bound)
+        return certificate
 
     def _bound_and_search(self) -> None:
         relaxation = Relaxation(self.core)
+        self._look_for_a_first_choice(relaxation)
         self._improve_bound(relaxation, Until(self.stop, share=self._share_after(_BOUND_SHARE)))
         search: Search | None = None
         while not self._is_done():
@@ -147,34 +190,43 @@ class _Run:
                 search.run(Until(self.stop, share=self._share_after(_TURN_SEARCH)), certificate)
                 self.windows = search.windows
                 self._take(search.choice)
+                self.bound = max(self.bound, search.bound)
             self._improve_bound(relaxation, Until(self.stop, share=self._share_after(_TURN_BOUND)))
             if search is not None and self.choice is not None:
                 search.offer(self.choice)
+
+    def _look_for_a_first_choice(self, relaxation: Relaxation) -> None:
+        """One decoded choice, repaired, whatever is left of the budget: a poor answer is better than none."""
+        if self.choice is None and not self.is_infeasible:
+            self._repair(relaxation.improve(None))
+            self.stop.spend(relaxation.work)
+            self.bound = max(self.bound, relaxation.bound)
 
     def _share_after(self, share: float) -> float:
         return min(1.0, self.stop.used() + share)
 
     def _improve_bound(self, relaxation: Relaxation, stop: WorkStop) -> None:
-        marks = [self.bound]
+        gap = self.cost - self.bound
         while not self._is_done():
             choice = relaxation.improve(self.cost if self.choice is not None else None)
             self.stop.spend(relaxation.work)
             self.bound = max(self.bound, relaxation.bound)
             self.sweeps += 1
-            if self.core.fits(choice):
-                self._take(choice)
-            elif self.sweeps % _SWEEPS_PER_REPAIR == 0:
+            if self.core.fits(choice) or self.sweeps % _SWEEPS_PER_REPAIR == 0:
                 self._repair(choice)
             if self.sweeps % _SWEEPS_PER_MARK == 0:
-                marks.append(self.bound)
-                is_stalled = marks[-1] - marks[-2] < _STALLED * (self.cost - self.bound)
-                if stop() or (self.choice is not None and is_stalled):
+                left = self.cost - self.bound
+                if stop() or left > (1 - _STALLED) * gap:
                     return
+                gap = left
 
     def _repair(self, choice: IntArray) -> None:
-        repaired = repair(self.core, choice, max_moves=2 * self.core.node_count)
-        if repaired is not None:
-            self._take(repaired)
+        if not self.core.fits(choice):
+            repaired = repair(self.core, choice, max_moves=2 * self.core.node_count)
+            if repaired is None:
+                return
+            choice = repaired
+        self._take(choice)
 
     def _take(self, choice: IntArray) -> None:
         cost = self.core.cost_of(choice)

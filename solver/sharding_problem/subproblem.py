@@ -2,12 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from solver.sharding_problem.core import Core
+from solver.control import Stop
+from solver.sharding_problem.core import Core, core_of
 from solver.sharding_problem.problem import IntArray
+from solver.sharding_problem.reductions import reduce_graph
 from solver.sharding_problem.relaxation import Certificate
-from solver.sharding_problem.working_graph import BoolArray, FloatArray, Span, WorkingGraph
+from solver.sharding_problem.working_graph import BoolArray, FloatArray, ProvenInfeasible, Span, WorkingGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A reduced subproblem and the way back: ``core`` is what is left to decide, the rest follows."""
+
+    core: Core
+    graph: WorkingGraph
+    free: IntArray
+    kept: list[IntArray]
+    choice: IntArray
+
+    def whole(self, inner: IntArray) -> IntArray:
+        """The choice of the whole core that a choice of the part's core stands for."""
+        decided = np.zeros(len(self.free), dtype=np.int64)
+        decided[self.core.nodes] = inner
+        whole = self.choice.copy()
+        whole[self.free] = [states[s] for states, s in zip(self.kept, self.graph.lift(decided).tolist(), strict=True)]
+        return whole
+
+
+def reduced_part(core: Core, choice: IntArray, *, free: IntArray, certificate: Certificate, slack: float, stop: Stop) -> Part:
+    """The subproblem of the ``free`` nodes around a choice that fits, strategies beyond ``slack`` left out, reduced."""
+    graph = restricted(core, choice, free=free, certificate=certificate, slack=slack)
+    try:
+        reduce_graph(graph, stop)
+    except ProvenInfeasible as error:
+        raise AssertionError("a part always holds the current choice") from error
+    kept = strategies_kept(core, choice, free=free, certificate=certificate, slack=slack)
+    return Part(core_of(graph), graph, free, kept, choice)
 
 
 def restricted(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.importers.iopddl import read_sharding_problem
-from app.shard_command import run_shard
+from app.shard_command import Deadline, run_shard
 from costmodels.errors import InvalidInputError
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "sharding"
@@ -96,6 +96,22 @@ def test_missing_file_and_bad_limits(tmp_path: Path) -> None:
         run_shard(path, time_limit_s=0.0, work_limit=None, seed=0)
     with pytest.raises(InvalidInputError, match="work limit must be positive"):
         run_shard(path, time_limit_s=None, work_limit=-1.0, seed=0)
+
+
+def test_a_deadline_keeps_more_back_on_a_shared_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = {"wall": 100.0, "cpu": 5.0}
+    monkeypatch.setattr("app.shard_command.time.monotonic", lambda: clock["wall"])
+    monkeypatch.setattr("app.shard_command.time.process_time", lambda: clock["cpu"])
+    stop = Deadline(start_s=100.0, start_cpu_s=5.0, end_s=200.0)
+    clock |= {"wall": 140.0, "cpu": 45.0}
+    alone_s = stop.seconds_left()
+    # 10 s of processor time in 40 s: what is kept back for the last steps takes four times as long.
+    clock["cpu"] = 15.0
+    assert alone_s == pytest.approx(60.0 - 1.0 - 4.0)
+    assert stop.seconds_left() == pytest.approx(60.0 - 4.0 - 4.0)
+    assert 0.4 < stop.used() < 0.5 and not stop()
+    clock["wall"] = 193.0
+    assert stop() and stop.used() >= 1.0
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the contest data at {DATA}")

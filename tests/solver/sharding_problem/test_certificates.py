@@ -75,6 +75,14 @@ def test_same_work_limit_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first.work.windows > 0
 
 
+def test_a_budget_that_is_gone_at_once_still_gives_an_answer_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve_module, "_EXACT_ENTRIES", -1)
+    problem = _chain_of_blocks(40)
+    answer = solve(problem, stop=WorkLimit(1.0))
+    assert answer.solution is not None and problem.fits(answer.solution)
+    assert answer.bound is not None and answer.cost is not None and answer.bound <= answer.cost
+
+
 def test_search_reaches_the_optimum_of_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _chain_of_blocks(40)
     exact = solve(problem, stop=NoLimit())
