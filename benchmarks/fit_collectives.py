@@ -8,8 +8,6 @@ the shipped constants are fitted to all. Writes costmodels/hardware/calibrations
 
 from __future__ import annotations
 
-import argparse
-import csv
 import hashlib
 import json
 from pathlib import Path
@@ -17,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from fit_tables import ROOT, fit_arguments, registered_tables
 
 from costmodels.collective_calibration import Collective, GroupCurve
 from costmodels.collective_fitting import Series, fit_group, held_out_errors, written
 from costmodels.hardware import node_type
 
-ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "costmodels" / "hardware" / "calibrations" / "collectives"
 
 # Calibration key -> (node type whose fabric was measured, NCCL version of the table, vidur topology of its send/recv).
@@ -46,12 +44,7 @@ LINK_SHARE = 0.82
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=ROOT / ".." / "shared" / "data" / "calibration")
-    parser.add_argument("--check", action="store_true", help="print errors, write nothing")
-    arguments = parser.parse_args()
-    if not arguments.data.is_dir():
-        parser.exit(2, f"no measured tables at {arguments.data}: pass --data\n")
+    arguments = fit_arguments(__doc__)
     for key in DEVICES:
         document = calibration_document(key, arguments.data)
         if not arguments.check:
@@ -110,12 +103,7 @@ def series_of(key: str, data: Path) -> dict[tuple[Collective, int], tuple[Any, A
 def provenance(key: str, data: Path) -> dict[str, str]:
     """Files behind a device's curves: name in the origin's package -> hash and licence."""
     wanted = {f"{k}/comm/nccl/{DEVICES[k][1]}/nccl_perf.parquet" for k in (key, LARGER_GROUPS_FROM.get(key, key))}
-    with open(data / "SOURCES.csv", encoding="utf-8", newline="") as register:
-        files = {
-            row["file_in_wheel"]: f"sha256 {row['sha256_16']}, {row['rows']} rows, aiconfigurator-core 0.12.0, Apache-2.0"
-            for row in csv.DictReader(register)
-            if row["file_in_wheel"] in wanted
-        }
+    files = registered_tables(data, wanted.__contains__)
     if DEVICES[key][2] is not None:
         table = hashlib.sha256((data / "vidur_network.parquet").read_bytes()).hexdigest()[:16]
         files["vidur_network.parquet"] = f"sha256 {table}, microsoft/vidur data/profiling/network (send/recv), MIT"

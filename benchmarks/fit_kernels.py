@@ -8,8 +8,6 @@ which no row was seen. Writes costmodels/hardware/calibrations/kernels/*.json; w
 
 from __future__ import annotations
 
-import argparse
-import csv
 import hashlib
 import json
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from fit_tables import ROOT, fit_arguments, is_table_of, random_split, registered_tables, scored
 
 from costmodels.attention_curve import decodes_s, prefills_s
 from costmodels.gemm_curve import Silicon, gemms_s
@@ -26,7 +25,6 @@ from costmodels.kernel_calibration_file import read_fitted, write_fitted
 from costmodels.kernel_fitting import fit_decode, fit_gemm, fit_memory, fit_prefill
 from costmodels.units import DType
 
-ROOT = Path(__file__).resolve().parents[1]
 OUTPUT = ROOT / "costmodels" / "hardware" / "calibrations" / "kernels"
 
 # Calibration key -> (device of the catalogue, SMs of its data sheet).
@@ -41,7 +39,6 @@ DEVICES = {
 BASES = {"gb200": "b200_sxm"}
 DTYPES = {"bfloat16": DType.BF16, "fp8": DType.FP8, "nvfp4": DType.FP4}
 MEMORY_SOURCE = {"a100_sxm": "a100", "h100_sxm": "h100"}
-HELD_OUT_SHARE = 0.2
 MEMORY_CLOCK_S = 2.5e-6
 
 # The unit of host work (solver/training/host.py), and where it is from.
@@ -57,13 +54,7 @@ HOSTS = {"a100_sxm": AMPERE_HOST}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=sorted(DEVICES), action="append")
-    parser.add_argument("--data", type=Path, default=ROOT / ".." / "shared" / "data" / "calibration")
-    parser.add_argument("--check", action="store_true", help="print errors, write nothing")
-    arguments = parser.parse_args()
-    if not arguments.data.is_dir():
-        parser.exit(2, f"no measured tables at {arguments.data}: pass --data\n")
+    arguments = fit_arguments(__doc__, devices=DEVICES)
     for key in arguments.device or DEVICES:
         document = calibration_document(key, arguments.data)
         if not arguments.check:
@@ -189,27 +180,9 @@ def fitted_attention(label: str, rows: pd.DataFrame, fit: Any, predict: Any, sil
     return entry
 
 
-def random_split(rows: int) -> Any:
-    train = np.ones(rows, bool)
-    train[np.random.default_rng(1).permutation(rows)[: int(rows * HELD_OUT_SHARE)]] = False
-    return train
-
-
-def scored(label: str, ratio: Any, held_out: Any) -> dict[str, Any]:
-    error = np.abs(ratio - 1.0)
-    median, p95 = float(np.median(error[held_out])), float(np.quantile(error[held_out], 0.95))
-    print(f"{label:58s} held out {held_out.sum():6d} rows: median {median:6.1%}  p95 {p95:6.1%}", flush=True)
-    return {"median": round(median, 4), "p95": round(p95, 4), "basis": f"{int(held_out.sum())} held-out rows of {len(ratio)}"}
-
-
 def provenance(key: str, data: Path) -> dict[str, str]:
     """Files behind the tables of a device, from their register: name in the origin's package -> hash and licence."""
-    with open(data / "SOURCES.csv", encoding="utf-8", newline="") as register:
-        files = {
-            row["file_in_wheel"]: f"sha256 {row['sha256_16']}, {row['rows']} rows, aiconfigurator-core 0.12.0, Apache-2.0"
-            for row in csv.DictReader(register)
-            if row["file_in_wheel"].startswith(f"{key}/") and row["file_in_wheel"].split("/")[1] in {"gemm", "attention"}
-        }
+    files = registered_tables(data, is_table_of(key, "gemm", "attention"))
     table = hashlib.sha256((data / "vidur_mlp.parquet").read_bytes()).hexdigest()[:16]
     return files | {
         "vidur_mlp.parquet": f"sha256 {table}, microsoft/vidur data/profiling/compute, MIT",

@@ -8,15 +8,14 @@ all; MLA decode to four fifths of its rows. Writes costmodels/hardware/calibrati
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from fit_kernels import DEVICES, ROOT, random_split, scored
+from fit_kernels import DEVICES
+from fit_tables import ROOT, fit_arguments, is_table_of, random_split, registered_tables, scored
 
 from costmodels.attention_curve import decodes_s
 from costmodels.expert_curve import ExpertCurve, ExpertWork, experts_s
@@ -60,12 +59,7 @@ NOT_MEASURED = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=ROOT / ".." / "shared" / "data" / "calibration")
-    parser.add_argument("--check", action="store_true", help="print errors, write nothing")
-    arguments = parser.parse_args()
-    if not arguments.data.is_dir():
-        parser.exit(2, f"no measured tables at {arguments.data}: pass --data\n")
+    arguments = fit_arguments(__doc__)
     moe, mla = (pd.read_parquet(arguments.data / f"{name}.parquet") for name in ("moe", "mla"))
     documents = [measured(key, arguments.data, moe[moe.system == key], mla[mla.system == key]) for key in sorted(DEVICES)]
     documents = [document for document in documents if document["experts"]] + [derived(key) for key in NOT_MEASURED]
@@ -78,7 +72,7 @@ def measured(key: str, data: Path, moe: pd.DataFrame, mla: pd.DataFrame) -> dict
     name, cores = DEVICES[key]
     board = device(name)
     document: dict[str, Any] = {"schema": "meshwright.serving-calibration/1", "key": key, "cores": cores}
-    document["provenance"] = provenance(key, data)
+    document["provenance"] = registered_tables(data, is_table_of(key, "moe", "mla"))
     document["experts"] = {}
     for table, weights in FORMATS.items():
         rows = moe[(moe.moe_dtype == table) & (moe.distribution == "balanced")]
@@ -157,15 +151,6 @@ def fitted_latent(label: str, rows: pd.DataFrame, silicon: Silicon, cores: int) 
     stored = read_fitted(entry, type(curve)).curve
     entry["error"] = scored(label, decodes_s(shapes, stored, silicon) / seconds, ~train)
     return entry
-
-
-def provenance(key: str, data: Path) -> dict[str, str]:
-    with open(data / "SOURCES.csv", encoding="utf-8", newline="") as register:
-        return {
-            row["file_in_wheel"]: f"sha256 {row['sha256_16']}, {row['rows']} rows, aiconfigurator-core 0.12.0, Apache-2.0"
-            for row in csv.DictReader(register)
-            if row["file_in_wheel"].startswith(f"{key}/") and row["file_in_wheel"].split("/")[1] in {"moe", "mla"}
-        }
 
 
 if __name__ == "__main__":
