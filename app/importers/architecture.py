@@ -81,6 +81,21 @@ class PatchEmbedding:
     position_dim: str
 
 
+@dataclass(frozen=True, slots=True)
+class AudioEmbedding:
+    """Two convolutions over frames of ``frame_dim`` numbers, the second with a stride of two, and learned positions.
+
+    A token stands for ``stride_dim`` frames; ``width_dim`` is the width between the convolutions, ``kernel_dim`` their length.
+    """
+
+    frame_dim: str
+    stride_dim: str
+    width_dim: str
+    kernel_dim: str
+    position_dim: str
+    function: str
+
+
 class Tie(StrEnum):
     """Whether the vocabulary head shares the weight of the token embedding."""
 
@@ -127,10 +142,15 @@ class Architecture:
 
 @dataclass(frozen=True)
 class EncoderDecoder:
-    """Two stacks: layers of the decoder read the normed output of the encoder too."""
+    """Two stacks: layers of the decoder read the normed output of the encoder too.
+
+    source, target   embeddings of the encoder and of the decoder; without the second, the decoder shares the first's table
+    """
 
     dims: Mapping[str, int]
     encoder: tuple[Layer, ...]
     decoder: tuple[Layer, ...]
     norm: NormKind
     head: Head
+    source: Embedding | AudioEmbedding = Embedding()
+    target: Embedding | None = None

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from app.importers.architecture import Architecture, Branch, Embedding, EncoderDecoder, Joining, Layer, NormPlace
+from app.importers.architecture import Architecture, Branch, EncoderDecoder, Joining, Layer, NormPlace
 from app.importers.bodies.cross_attention import ENCODED
-from app.importers.ends import embedding_block, head_block, shared_embedding_block
+from app.importers.ends import TOKEN_TABLE, embedding_block, head_block, shared_embedding_block
 from app.importers.parts import HIDDEN, activation, norm, residual_add
 from costmodels.operators import Operator, Tensor
 from solver.graph import RESIDUAL, Block, BlockRun, ModelGraph
@@ -42,18 +42,22 @@ def _two_stacks(name: str, architecture: EncoderDecoder) -> ModelGraph:
     )
     end = 1 + len(encoder.runs)
     first, last = end + 2, end + 1 + len(decoder.runs)
+    if architecture.target is None:
+        second, table = shared_embedding_block("decoder_embedding"), TOKEN_TABLE
+    else:
+        second, table = embedding_block(architecture.target, name="decoder_embedding"), "decoder_embedding/embed/weight"
     inside = [(i, i + 1) for i in range(len(chain) - 1) if i != end]
     from_encoder = [(end, i) for i in range(first, last + 1)]
     return ModelGraph(
         name=name,
         dims=dict(architecture.dims),
         blocks=(
-            embedding_block(Embedding()),
+            embedding_block(architecture.source),
             *encoder.blocks,
             Block("encoder_end", (encoder_end,), output=ENCODED),
-            shared_embedding_block("decoder_embedding"),
+            second,
             *decoder.blocks,
-            head_block(architecture.head),
+            head_block(architecture.head, table=table),
         ),
         chain=chain,
         edges=tuple(sorted(inside + from_encoder)),

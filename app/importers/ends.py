@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from app.importers.architecture import ClassHead, Embedding, Head, PatchEmbedding, Tie, Transform
+from app.importers.architecture import AudioEmbedding, ClassHead, Embedding, Head, PatchEmbedding, Tie, Transform
 from app.importers.bodies.mlp import activation_operator
 from app.importers.parts import HIDDEN, VOCAB, Bias, activation, norm, projection
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
 from solver.graph import RESIDUAL, Block
 
 TOKEN_TABLE = "embedding/embed/weight"
-"""The weight that tied heads share."""
+"""The weight that tied heads share, unless the decoder has a table of its own."""
 
 # Softmax: maximum, subtraction, exponential, sum, division (survey section 5.1).
 _SOFTMAX_FLOPS = 5.0
 
 
-def embedding_block(embedding: Embedding | PatchEmbedding) -> Block:
-    """Block ``embedding``: lookup of tokens, or projection of patches, and what is added to them."""
+def embedding_block(embedding: Embedding | PatchEmbedding | AudioEmbedding, *, name: str = "embedding") -> Block:
+    """First block of a stack: lookup of tokens, projection of patches or convolution of frames, and what is added to them."""
+    if isinstance(embedding, AudioEmbedding):
+        return _audio_block(embedding, name)
     if isinstance(embedding, PatchEmbedding):
         return _patch_block(embedding)
     tables = [Weight("weight", (VOCAB, embedding.width))]
@@ -31,7 +33,7 @@ def embedding_block(embedding: Embedding | PatchEmbedding) -> Block:
         steps.append(projection("project_in", source=source, outputs=(widened,), suffixes=("_in",), bias=Bias.NONE))
     if embedding.norm is not None:
         steps.append(norm("embed_norm", embedding.norm, source=steps[-1].outputs[0], target="embed_normed"))
-    return Block("embedding", tuple(steps), output=steps[-1].outputs[0].name)
+    return Block(name, tuple(steps), output=steps[-1].outputs[0].name)
 
 
 def shared_embedding_block(name: str) -> Block:
@@ -40,8 +42,8 @@ def shared_embedding_block(name: str) -> Block:
     return Block(name, (_lookup((table,), target=activation("embedded", HIDDEN)),), output="embedded")
 
 
-def head_block(head: Head | ClassHead) -> Block:
-    """Block ``head``: final norm, vocabulary head or classifier, and the loss."""
+def head_block(head: Head | ClassHead, *, table: str = TOKEN_TABLE) -> Block:
+    """Block ``head``: final norm, vocabulary head or classifier, and the loss; a tied head shares ``table``."""
     if isinstance(head, ClassHead):
         return _class_block(head)
     stream = activation(RESIDUAL, HIDDEN)
@@ -57,7 +59,7 @@ def head_block(head: Head | ClassHead) -> Block:
     if head.transform is not None:
         steps += _transform(head.transform, stream)
         stream, width = steps[-1].outputs[0], head.transform.dim
-    steps += [_lm_head(head, stream, width), _loss(activation("logits", VOCAB))]
+    steps += [_lm_head(head, stream, width, table), _loss(activation("logits", VOCAB))]
     return Block("head", tuple(steps), output="loss")
 
 
@@ -80,6 +82,34 @@ def _patch_block(embedding: PatchEmbedding) -> Block:
     return Block("embedding", (project, add), output="embedded")
 
 
+def _audio_block(embedding: AudioEmbedding, name: str) -> Block:
+    """Convolutions with activation functions; ``seq`` counts what the second leaves."""
+    kernel, width = embedding.kernel_dim, embedding.width_dim
+    frames = activation("frames", embedding.stride_dim, embedding.frame_dim)
+    wide, narrow = activation("conv1_out", embedding.stride_dim, width), activation("conv2_out", HIDDEN)
+    wide_act, narrow_act = Tensor("conv1_act_out", wide.dims), Tensor("conv2_act_out", narrow.dims)
+    add = Operator(
+        "embed",
+        OperatorKind.EMBEDDING,
+        inputs=(narrow_act,),
+        outputs=(activation("embedded", HIDDEN),),
+        weights=(Weight("positions", (embedding.position_dim, HIDDEN)),),
+    )
+    steps = (
+        _convolution("conv1", frames, wide, (embedding.frame_dim, kernel, width)),
+        activation_operator("conv1_act", embedding.function, inputs=(wide,), target=wide_act),
+        _convolution("conv2", wide_act, narrow, (width, kernel, HIDDEN)),
+        activation_operator("conv2_act", embedding.function, inputs=(narrow,), target=narrow_act),
+        add,
+    )
+    return Block(name, steps, output="embedded")
+
+
+def _convolution(name: str, source: Tensor, target: Tensor, kernel: tuple[str, ...]) -> Operator:
+    weights = (Weight("kernel", kernel), Weight("bias", kernel[-1:]))
+    return Operator(name, OperatorKind.CONVOLUTION, (source,), (target,), weights, saved=(source.name,))
+
+
 def _class_block(head: ClassHead) -> Block:
     stream = activation(RESIDUAL, HIDDEN)
     final_norm = norm("final_norm", head.norm, source=stream, target="final_normed")
@@ -98,8 +128,8 @@ def _transform(transform: Transform, source: Tensor) -> list[Operator]:
     ]
 
 
-def _lm_head(head: Head, source: Tensor, width: str) -> Operator:
-    tied_to = TOKEN_TABLE if head.tie is Tie.TIED else None
+def _lm_head(head: Head, source: Tensor, width: str, table: str) -> Operator:
+    tied_to = table if head.tie is Tie.TIED else None
     bias = (Weight("bias", (VOCAB,)),) if head.bias is Bias.ADDED else ()
     return Operator(
         "lm_head",

@@ -37,6 +37,8 @@ class Bias(StrEnum):
 
     NONE = "none"
     ADDED = "added"
+    EXCEPT_KEYS = "except_keys"
+    """To queries and values alone: one on keys would add the same to all scores of a query (Whisper)."""
 
 
 # FLOPs per element, counted on the formulas: x * rsqrt(mean(x^2)) * w is a square, a sum and two products.
@@ -117,7 +119,7 @@ def projection(name: str, *, source: Tensor, outputs: Sequence[Tensor], suffixes
     for tensor, suffix in zip(outputs, suffixes, strict=True):
         features = tuple(dim for dim in tensor.dims if dim not in source.dims)
         weights.append(Weight(f"w{suffix}", (*contracted, *features)))
-        if bias is Bias.ADDED:
+        if bias is Bias.ADDED or (bias is Bias.EXCEPT_KEYS and suffix != "k"):
             weights.append(Weight(f"b{suffix}", features))
     return Operator(
         name, OperatorKind.MATMUL, inputs=(source,), outputs=tuple(outputs), weights=tuple(weights), saved=(source.name,)

@@ -1,9 +1,10 @@
-"""Models with encoders: BERT (masked language model), ViT (image classifier), T5 (encoder and decoder)."""
+"""Models with encoders: BERT (masked language model), ViT (image classifier), T5 and Whisper (encoder and decoder)."""
 
 from __future__ import annotations
 
 from app.importers.architecture import (
     Architecture,
+    AudioEmbedding,
     Branch,
     ClassHead,
     Embedding,
@@ -67,6 +68,30 @@ _T5_ALIASES = {
     "num_hidden_layers": ("num_layers",),
     "num_attention_heads": ("num_heads",),
 }
+_WHISPER_DEFAULTS = {
+    "vocab_size": 51865,
+    "num_mel_bins": 80,
+    "hidden_size": 384,
+    "num_hidden_layers": 4,
+    "decoder_layers": 4,
+    "num_attention_heads": 6,
+    "decoder_attention_heads": 6,
+    "encoder_ffn_dim": 1536,
+    "decoder_ffn_dim": 1536,
+    "activation_function": "gelu",
+    "max_source_positions": 1500,
+    "max_target_positions": 448,
+    "tie_word_embeddings": True,
+}
+_WHISPER_ALIASES = {
+    "hidden_size": ("d_model",),
+    "num_hidden_layers": ("encoder_layers",),
+    "num_attention_heads": ("encoder_attention_heads",),
+}
+# Both convolutions of Whisper: three frames long, the second over every other frame (Radford et al. 2022, section 2.2).
+_WHISPER_KERNEL, _WHISPER_STRIDE = 3, 2
+_MEL, _FRAMES, _CONV_HIDDEN, _CONV_LENGTH = "mel", "frames_per_token", "conv_hidden", "conv_length"
+_SOURCE_POSITIONS = "source_positions"
 _TOKEN_TYPES = "token_types"
 _MLM_HIDDEN = "mlm_hidden"
 _PATCH = "patch"
@@ -132,6 +157,41 @@ def _read_t5(fields: ConfigFields) -> EncoderDecoder:
     return EncoderDecoder(dims, encoder, decoder, NormKind.RMS, Head(Tie.TIED, NormKind.RMS))
 
 
+def _read_whisper(fields: ConfigFields) -> EncoderDecoder:
+    """Convolutions and an encoder of audio, a decoder of text with tables of its own."""
+    for ours, other in (("num_attention_heads", "decoder_attention_heads"), ("encoder_ffn_dim", "decoder_ffn_dim")):
+        if fields.size(ours) != fields.size(other):
+            raise ModelError(
+                f"{fields.family}: encoder and decoder layers of different widths are not supported",
+                given={ours: fields.size(ours), other: fields.size(other)},
+            )
+    function = fields.text("activation_function")
+    mlp = Branch("mlp", Mlp(Gate.PLAIN, function, Bias.ADDED), NormKind.LAYER)
+    attentions = {
+        mask: Branch("attn", Attention(Position.ELSEWHERE, Bias.EXCEPT_KEYS, Bias.ADDED, mask=mask), NormKind.LAYER)
+        for mask in (AttentionMask.FULL, AttentionMask.CAUSAL)
+    }
+    cross = Branch("cross", CrossAttention(Bias.EXCEPT_KEYS), NormKind.LAYER)
+    dims = decoder_dims(fields, ffn=fields.size("encoder_ffn_dim"))
+    dims |= {
+        POSITIONS: fields.size("max_target_positions"),
+        _SOURCE_POSITIONS: fields.size("max_source_positions"),
+        _MEL: fields.size("num_mel_bins"),
+        _FRAMES: _WHISPER_STRIDE,
+        _CONV_HIDDEN: dims[HIDDEN],
+        _CONV_LENGTH: _WHISPER_KERNEL,
+    }
+    return EncoderDecoder(
+        dims,
+        (Layer((attentions[AttentionMask.FULL], mlp)),) * fields.layers(),
+        (Layer((attentions[AttentionMask.CAUSAL], cross, mlp)),) * fields.layers("decoder_layers"),
+        NormKind.LAYER,
+        Head(tie(fields), NormKind.LAYER),
+        source=AudioEmbedding(_MEL, _FRAMES, _CONV_HIDDEN, _CONV_LENGTH, _SOURCE_POSITIONS, function),
+        target=Embedding(position_dim=POSITIONS),
+    )
+
+
 def _t5_attentions(n_layers: int, mask: AttentionMask) -> list[Branch]:
     table = (Weight(RELATIVE_POSITIONS, (_BUCKETS, HEADS)),)
     first = Attention(Position.ELSEWHERE, mask=mask, kernel_weights=table)
@@ -151,4 +211,5 @@ ENCODER_FAMILIES = (
     Family("bert", ("BertForMaskedLM", "BertLMHeadModel"), _read_bert, _BERT_DEFAULTS),
     Family("vit", ("ViTForImageClassification",), _read_vit, _VIT_DEFAULTS),
     Family("t5", ("T5ForConditionalGeneration",), _read_t5, _T5_DEFAULTS, _T5_ALIASES),
+    Family("whisper", ("WhisperForConditionalGeneration",), _read_whisper, _WHISPER_DEFAULTS, _WHISPER_ALIASES),
 )

@@ -72,11 +72,28 @@ def test_t5_cross_attention_reads_the_encoder() -> None:
     assert layer.operator("attention").mask is AttentionMask.CAUSAL
 
 
+def test_whisper_halves_frames_and_ties_its_head_to_the_decoder() -> None:
+    model = graph({"model_type": "whisper"})
+    sizes = {**model.dims, BATCH: 2, SEQ: 100}
+    audio = model.block("embedding")
+    assert forward_flops(audio.operator("conv1"), sizes) == 2 * 2 * (2 * 100) * 80 * 3 * 384
+    assert forward_flops(audio.operator("conv2"), sizes) == 2 * 2 * 100 * 384 * 3 * 384
+    assert model.block("head").operator("lm_head").weights[0].tied_to == "decoder_embedding/embed/weight"
+
+
+def test_whisper_adds_no_bias_to_keys() -> None:
+    decoder = graph({"model_type": "whisper"}).block("decoder")
+    biases = {w.name for op in ("qkv_proj", "cross_q_proj", "cross_kv_proj") for w in decoder.operator(op).weights}
+    assert {"bq", "bv"} <= biases
+    assert "bk" not in biases
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "untied masked-language head": ({"model_type": "bert", "tie_word_embeddings": False}, "masked-language head"),
     "patch larger than the image": ({"model_type": "vit", "patch_size": 300}, "larger than the image"),
     "labels of a list": ({"model_type": "vit", "id2label": ["cat"]}, "'id2label' has the wrong type"),
     "unknown activation": ({"model_type": "t5", "feed_forward_proj": "gated-mystery"}, "given: 'mystery'"),
+    "unequal stacks": ({"model_type": "whisper", "decoder_ffn_dim": 100}, "different widths"),
     "endless decoder": ({"model_type": "t5", "num_decoder_layers": 10**8}, "'num_decoder_layers' is out of range"),
 }
 
