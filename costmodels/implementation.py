@@ -81,6 +81,15 @@ class HostPath(StrEnum):
     """Megatron Core with its hooks for gradients and communication, Transformer Engine or not."""
 
 
+class TensorOverlap(StrEnum):
+    """What tensor-parallel communication runs under computation."""
+
+    NONE = "none"
+    WEIGHT_GRADIENT = "weight-gradient"
+    """The sum of a product's input gradients over tp, while its weight gradient is computed (Megatron-LM's
+    LinearWithGradAccumulationAndAsyncCommunication, for all-reduce and reduce-scatter alike)."""
+
+
 class TrainedWeights(StrEnum):
     """Which weights a step changes."""
 
@@ -102,6 +111,7 @@ class Implementation:
     scan: ScanKernels = ScanKernels.FUSED
     stated_loss: LossKernels | None = None
     logits: Logits = Logits.SPLIT
+    tensor_overlap: TensorOverlap = TensorOverlap.NONE
 
     @property
     def loss(self) -> LossKernels:

@@ -102,6 +102,13 @@ def _matmul_time(
     return OperatorTime(forward, input_gradient + weight_gradient)
 
 
+def weight_gradient_s(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> float:
+    """Seconds of a product's weight gradient alone."""
+    m, n, k = matmul_shape(operator, sizes)
+    groups = min(matmul_groups(operator, sizes), max(1, m))
+    return sustained_matmul_s(device, dtype, k, n, -(-m // groups), batch=groups)
+
+
 def _adapter_time(operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType) -> OperatorTime:
     """A low-rank adapter, its rank far below the sizes of the product: one thin product reads the input, one writes an output
     that is added to the product's. Backward, three read the output's gradient or the input, one writes an input gradient,

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
 from costmodels.expert_parallel import expert_dims, expert_region
-from costmodels.implementation import HAND_FUSED, Implementation, Logits, ScanKernels
+from costmodels.implementation import HAND_FUSED, Implementation, Logits, ScanKernels, TensorOverlap, TrainedWeights
 from costmodels.low_precision import MatmulRecipe, SavedFormat
-from costmodels.operator_time import operator_time
+from costmodels.operator_time import operator_time, weight_gradient_s
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
 from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from costmodels.saved_activations import loss_transient_element_bytes
@@ -69,6 +69,8 @@ OF_MODE = {
     Recompute.FINE_GRAINED: (Criterion.FINE_GRAINED_S, Criterion.FINE_GRAINED_BYTES),
 }
 """What each partial recompute mode runs again and keeps."""
+
+_KEPT_BYTES = [Criterion.SAVED_BYTES, *(kept for _, kept in OF_MODE.values())]
 
 
 def n_objectives(modes: Collection[Recompute]) -> int:
@@ -209,7 +211,8 @@ class _Costing:
         for tensor in operator.outputs:
             self._add_saved(cost, tensor, local)
         if setting.implementation.scan is ScanKernels.STEP_BY_STEP:
-            cost[[Criterion.SAVED_BYTES, Criterion.SELECTIVE_BYTES]] += step_by_step_kept_bytes(operator, local, setting.dtype)
+            # No partial mode runs a scan again.
+            cost[_KEPT_BYTES] += step_by_step_kept_bytes(operator, local, setting.dtype)
         self._add_boundary(cost, operator, strategy)
         self._add_expert_parallel(cost, operator, strategy)
         if operator.kind is OperatorKind.ATTENTION and setting.cp > 1:
@@ -221,11 +224,27 @@ class _Costing:
         read = next(t for t in target.inputs if t.name == tensor.name)
         forward = self._convert_s(a.output_spec(source, tensor), b.spec(read), tensor)
         backward = self._convert_s(b.input_gradient_spec(target, read), a.output_gradient_spec(tensor), tensor)
-        cost = self._communication(forward, backward)
+        cost = self._communication(forward, self._beside_weight_gradient(backward, target, b))
         if target.kind is OperatorKind.MATMUL and target.name in self.kept_bytes.tensors[Recompute.FINE_GRAINED].reruns:
             # An up-projection that runs again gathers its latent again.
             cost[Criterion.FINE_GRAINED_S] += forward
         return cost
+
+    def _beside_weight_gradient(self, communication_s: float, operator: Operator, strategy: Strategy) -> float:
+        """What summing an operator's input gradients over tp adds, where frameworks compute its weight gradient meanwhile."""
+        setting = self.setting
+        implementation = setting.implementation
+        if (
+            communication_s == 0.0
+            or operator.kind is not OperatorKind.MATMUL
+            or implementation.tensor_overlap is TensorOverlap.NONE
+            or implementation.trained is TrainedWeights.ADAPTERS
+        ):
+            return communication_s
+        local = self.region.local_sizes(operator, strategy.local_sizes(self.sizes, setting.tp), ep=setting.ep)
+        compute_s = weight_gradient_s(operator, local, device=setting.device, dtype=setting.dtype)
+        stream = Stream.INTER_NODE if setting.tp_topology.spans_nodes else Stream.INTRA_NODE
+        return float(exposed_s(np.array(communication_s), np.array(compute_s), stream, MEASURED_INTERFERENCE))
 
     def _communication(self, forward_s: float, backward_s: float) -> FloatArray:
         cost = np.zeros(len(Criterion))

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from costmodels.implementation import FlashAttention, HostPath, Logits, ScanKernels, TrainedWeights, VectorKernels
+from costmodels.implementation import (
+    FlashAttention,
+    HostPath,
+    Logits,
+    ScanKernels,
+    TensorOverlap,
+    TrainedWeights,
+    VectorKernels,
+)
 from costmodels.low_precision import MatmulRecipe
 from costmodels.memory import CONTEXT_BYTES
 from costmodels.units import GIB, DType
@@ -92,6 +100,7 @@ class Convention:
     trained: TrainedWeights = TrainedWeights.ALL
     scan: ScanKernels = ScanKernels.FUSED
     logits: Logits = Logits.SPLIT
+    tensor_overlap: TensorOverlap = TensorOverlap.NONE
     mamba_vocab: int | None = None
     unstated_recompute: UnstatedRecompute = UnstatedRecompute.NEVER
     unstated_sequence: UnstatedSequence = UnstatedSequence.REPLICATED
@@ -102,7 +111,11 @@ class Convention:
     state_buffers: StateBuffers = StateBuffers.NONE
 
 
-DEFAULT = Convention("nothing is known of the source: Megatron-LM's defaults", host=HostPath.MEGATRON_CORE)
+DEFAULT = Convention(
+    "nothing is known of the source: Megatron-LM's defaults",
+    host=HostPath.MEGATRON_CORE,
+    tensor_overlap=TensorOverlap.WEIGHT_GRADIENT,
+)
 
 GPT2_VOCAB = 50257
 """Vocabulary of GPT-2's tokenizer, which Megatron-LM's example scripts train with."""
@@ -118,6 +131,7 @@ _VTRAIN = replace(
     _MEGATRON_FP16,
     basis=f"{_MEGATRON_FP16.basis}; the rows' notes: gradients are not overlapped",
     reduction=GradientReduction.AFTER_BACKWARD,
+    tensor_overlap=TensorOverlap.WEIGHT_GRADIENT,
 )
 
 CONVENTIONS: Mapping[str, Convention] = {
@@ -132,6 +146,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         unstated_sequence=UnstatedSequence.PARALLEL,
         zero_stage=1,
         memory_rank=MemoryRank.MEAN,
+        tensor_overlap=TensorOverlap.WEIGHT_GRADIENT,
     ),
     "vtrain_single": _VTRAIN,
     "vtrain_multi": _VTRAIN,
@@ -156,17 +171,20 @@ CONVENTIONS: Mapping[str, Convention] = {
         zero_stage=1,
         fp8_recipe=MatmulRecipe.FP8_CURRENT,
         host=HostPath.MEGATRON_CORE,
+        tensor_overlap=TensorOverlap.WEIGHT_GRADIENT,
     ),
     "mbridge_sftlora": Convention(
         "Megatron-Bridge recipes: distributed optimizer, current scaling",
         zero_stage=1,
         fp8_recipe=MatmulRecipe.FP8_CURRENT,
         host=HostPath.MEGATRON_CORE,
+        tensor_overlap=TensorOverlap.WEIGHT_GRADIENT,
     ),
     "nemo2407": Convention(
         "NeMo 24.07 recipes: distributed optimizer with overlap; Transformer Engine of 2024 has delayed scaling only",
         zero_stage=1,
         host=HostPath.MEGATRON_CORE,
+        tensor_overlap=TensorOverlap.WEIGHT_GRADIENT,
     ),
     "automodel_lora": Convention(
         "its notes: Transformer Engine's kernels; it trains adapters, and checkpointing is in configurations, not in the table",
@@ -196,7 +214,9 @@ CONVENTIONS: Mapping[str, Convention] = {
         gradient_dtype=DType.BF16,
         kernels=VectorKernels.FUSED_NORMS,
     ),
-    "korthikanti_tab5": Convention("Megatron-LM of 2022: no fused attention, dropout", dropout=Dropout.MASKED),
+    "korthikanti_tab5": Convention(
+        "Megatron-LM of 2022: no fused attention, dropout", dropout=Dropout.MASKED, tensor_overlap=TensorOverlap.WEIGHT_GRADIENT
+    ),
     "korthikanti_fig1_mem": Convention(
         "the paper's own count: tensors of the first stage in GiB, without fused attention",
         attention=Attention.UNFUSED,
@@ -227,6 +247,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         memory_count=MemoryCount.ALLOCATED,
         memory_unit_bytes=GB,
         host=HostPath.MEGATRON_CORE,
+        tensor_overlap=TensorOverlap.WEIGHT_GRADIENT,
     ),
     "megatron_readme": _MEGATRON_FP16,
 }

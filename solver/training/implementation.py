@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodels.implementation import HAND_FUSED, FlashAttention, HostPath, Implementation, VectorKernels
+from costmodels.implementation import HAND_FUSED, FlashAttention, HostPath, Implementation, TensorOverlap, VectorKernels
 from solver.request import Launcher, Search, Space
 
 LAUNCHER_IMPLEMENTATION: Mapping[Launcher, Implementation] = {
     # Transformer Engine's layers, Megatron-LM's default (--transformer-impl transformer_engine), which choose among
     # FlashAttention and cuDNN's kernels by device.
-    Launcher.MEGATRON_LM: Implementation(VectorKernels.FUSED, FlashAttention.NATIVE, host=HostPath.MEGATRON_CORE),
+    Launcher.MEGATRON_LM: Implementation(
+        VectorKernels.FUSED,
+        FlashAttention.NATIVE,
+        host=HostPath.MEGATRON_CORE,
+        tensor_overlap=TensorOverlap.WEIGHT_GRADIENT,
+    ),
     # DeepSpeed trains the script's own model, and the exported one is Hugging Face's: eager, with PyTorch's
     # scaled_dot_product_attention.
     Launcher.DEEPSPEED: Implementation(VectorKernels.EAGER, FlashAttention.FLASH_2),
