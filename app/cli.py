@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from app.calibrate_cli import calibrate
-from app.commands.exits import debug, exits
+from app.commands.exits import USAGE_ERROR, debug, exits, explain_usage
 from app.options import AsJson, group_of
 from app.settings import Settings, read_settings
 from app.version import VERSION
@@ -54,7 +54,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    cli()
+    try:
+        code = cli(standalone_mode=False)
+    except USAGE_ERROR as error:
+        code = explain_usage(error)
+    sys.exit(code)
 
 
 @cli.callback()
@@ -127,11 +131,13 @@ def export(
     plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
     launcher: Annotated[LauncherName, typer.Option("--to", help="Launcher to write for.")],
     folder: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write the files into a folder.")] = None,
+    as_json: AsJson = False,
 ) -> int:
     """Print the arguments or files that launch a plan."""
     from app.commands.exporting import run_export
+    from app.commands.planning import Output
 
-    return run_export(plan_source, launcher.value, folder, _settings())
+    return run_export(plan_source, launcher.value, folder, Output.JSON if as_json else Output.PAGE, _settings())
 
 
 @cli.command()

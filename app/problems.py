@@ -27,7 +27,7 @@ from app.errors import (
     StoreError,
     VersionChangedError,
 )
-from costmodels.errors import InvalidInputError
+from costmodels.errors import InfeasibleError, InvalidInputError
 
 TYPE_PREFIX = "urn:meshwright:problem:"
 
@@ -60,6 +60,7 @@ VERSION_CHANGED = ProblemKind("version-changed", 412, "The resource is at anothe
 TOO_LARGE = ProblemKind("body-too-large", 413, "The body is too large")
 MEDIA_TYPE = ProblemKind("unsupported-media-type", 415, "The body's content type is not read here")
 INVALID = ProblemKind("invalid-request", 422, "The request can't be used")
+INFEASIBLE = ProblemKind("infeasible", 422, "The answer is no: nothing fits")
 RATE_LIMITED = ProblemKind("rate-limited", 429, "The caller asks too often")
 KEY_REUSED = ProblemKind("idempotency-key-reused", 422, "The idempotency key belongs to another call")
 QUEUE_FULL = ProblemKind("queue-full", 429, "Too many of your jobs are waiting")
@@ -86,6 +87,7 @@ KINDS = (
     TOO_LARGE,
     MEDIA_TYPE,
     INVALID,
+    INFEASIBLE,
     RATE_LIMITED,
     KEY_REUSED,
     QUEUE_FULL,
@@ -116,6 +118,7 @@ _KIND_OF: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (KeyReusedError, KEY_REUSED),
     (QueueFullError, QUEUE_FULL),
     (InvalidInputError, INVALID),
+    (InfeasibleError, INFEASIBLE),
     (SolveTimeoutError, TIMEOUT),
     (SolveMemoryError, OUT_OF_MEMORY),
     (StoreError, STORE),

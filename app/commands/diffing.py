@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from app.commands.exits import print_json, say
+from app.commands.exits import print_json
 from app.commands.inputs import STDIN
 from app.commands.planning import PAGE_WIDTH, Output
 from app.commands.stored_plans import given_plan_document
-from app.errors import EXIT_GOOD, EXIT_NO
+from app.errors import EXIT_GOOD
 from app.plans.documents import read_plan_document
 from app.settings import Settings
-from costmodels.errors import InvalidInputError
+from costmodels.errors import InfeasibleError, InvalidInputError
 from solver.plan import AnsweredRequest
 from solver.switching import Switch, Traffic, switch_bytes
 
@@ -22,14 +22,13 @@ DIFF_SCHEMA = "meshwright.diff/1"
 
 
 def run_diff(old_plan: str, new_plan: str, lost: tuple[str, ...], output: Output, settings: Settings) -> int:
-    """Print what moves to go from one plan to another; exit code 1 when one of them is infeasible."""
+    """Print what moves to go from one plan to another; raises InfeasibleError when one of them is infeasible."""
     if old_plan == new_plan == STDIN:
         raise InvalidInputError("both plans can't come from stdin", given="-")
     old, new = (read_plan_document(given_plan_document(plan, settings)) for plan in (old_plan, new_plan))
     for name, answered in (("old", old), ("new", new)):
         if not answered.plan.feasible:
-            say(f"the {name} plan is infeasible: there is nothing to move")
-            return EXIT_NO
+            raise InfeasibleError(f"the {name} plan is infeasible: there is nothing to move")
     switch = switch_bytes(old, new, device_of_old_rank=_devices_left(lost, old, new))
     if output is Output.JSON:
         print_json(diff_document(switch, old, new))

@@ -11,7 +11,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, cast
 
 import typer
 
@@ -29,6 +29,11 @@ from app.version import VERSION
 from costmodels.errors import InfeasibleError, InvalidInputError, MeshwrightError
 
 Options = ParamSpec("Options")
+
+USAGE_ERROR = cast(
+    "type[typer.BadParameter]", next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+)
+"""What Typer raises for a command line that it can't read. It exports only this subclass, whose home its versions differ in."""
 
 debug: ContextVar[bool] = ContextVar("debug", default=False)
 """Whether ``--debug`` was given: defects then end in a traceback."""
@@ -58,6 +63,17 @@ def exits(command: Callable[Options, int]) -> Callable[Options, None]:
         raise typer.Exit(code)
 
     return run
+
+
+def explain_usage(error: typer.BadParameter) -> int:
+    """Tell how a command line is wrong, with ``--json`` as a problem document too; the exit code for it."""
+    if "--json" in sys.argv[1:]:
+        from app.problems import problem_of
+
+        wrong = InvalidInputError(f"the command line can't be read: {error.format_message()}", remedy="see --help")
+        print_json(problem_of(wrong))
+    error.show()
+    return EXIT_BAD_INPUT
 
 
 def say(message: str) -> None:

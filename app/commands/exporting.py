@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from app.commands.exits import say
+from app.commands.exits import print_json, say
+from app.commands.planning import Output
 from app.commands.stored_plans import given_plan_document
-from app.errors import EXIT_GOOD, EXIT_NO
+from app.errors import EXIT_GOOD
 from app.exporters import export
 from app.exporters.export import Export
 from app.plans.documents import read_plan_document
 from app.settings import Settings
-from costmodels.errors import PlanFileError
+from costmodels.errors import InfeasibleError, PlanFileError
 from solver.request import Launcher
 
+EXPORT_SCHEMA = "meshwright.export/1"
 SCRIPT_NAME = "launch.sh"
 END_OF_FILE = "END_OF_FILE"
 
 
-def run_export(plan: str, launcher: str, folder: Path | None, settings: Settings) -> int:
-    """Print the script that launches a plan, or write it and its files into a folder; 1 for an infeasible plan."""
+def run_export(plan: str, launcher: str, folder: Path | None, output: Output, settings: Settings) -> int:
+    """Print what launches a plan, a script or a document, and write its files if a folder is given.
+
+    Raises InfeasibleError for an infeasible plan.
+    """
     answered = read_plan_document(given_plan_document(plan, settings))
     if not answered.plan.feasible:
-        say("this plan is infeasible: there is nothing to launch")
-        return EXIT_NO
+        raise InfeasibleError("this plan is infeasible: there is nothing to launch")
     result = export(answered.plan, answered.request, Launcher(launcher))
-    if folder is None:
-        print(script(result))
+    written = [] if folder is None else _write(result, folder)
+    if output is Output.JSON:
+        print_json(export_document(result, written))
     else:
-        for path in _write(result, folder):
-            print(path)
+        print("\n".join(map(str, written)) if written else script(result))
     for lost in result.inexpressible:
         say(f"{launcher} can't express: {lost}")
     return EXIT_GOOD
+
+
+def export_document(result: Export, written: Sequence[Path]) -> dict[str, Any]:
+    """An export as a JSON document, and the paths of the files that were written."""
+    return {
+        "schema": EXPORT_SCHEMA,
+        "launcher": result.launcher,
+        "version": result.version,
+        "command": result.command,
+        "files": dict(sorted(result.files.items())),
+        "assumptions": list(result.assumptions),
+        "inexpressible": list(result.inexpressible),
+        "written": [str(path) for path in written],
+    }
 
 
 def script(result: Export) -> str:

@@ -19,10 +19,13 @@ import yaml
 
 from app.cli import LauncherName
 from app.db.migrate import HEAD_REVISION
+from app.plans.documents import plan_document
+from app.requests.resolve import request_document
 from solver.control import OnProgress, Progress
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest
 from tests.app.command_line import SHARDING_PROBLEM, Cli
+from tests.app.exporters.plans import training as exportable
 from tests.app.fakes import fake_predict, feasible_plan, infeasible_plan, undecided_plan
 from tests.app.requests_given import tiny_graph, training
 
@@ -289,6 +292,39 @@ def test_usage_errors_are_exit_2(cli: Cli) -> None:
     assert cli("plan") == 2
     assert cli("plan", "x", "--nonesuch") == 2
     assert cli("nonesuch") == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("plan", "--json"), "REQUEST"),
+        (("plan", "x", "--nonesuch", "--json"), "--nonesuch"),
+        (("export", "x", "--to", "abacus", "--json"), "abacus"),
+        (("nonesuch", "--json"), "nonesuch"),
+    ],
+)
+def test_usage_errors_are_problem_documents_where_json_is_asked_for(cli: Cli, wrong: tuple[str, ...], said: str) -> None:
+    assert cli(*wrong) == 2
+    assert (cli.json()["type"], cli.json()["status"]) == ("urn:meshwright:problem:invalid-request", 422)
+    assert said in cli.json()["detail"]
+    assert "Usage" in cli.err
+
+
+def test_exports_as_a_document(cli: Cli) -> None:
+    made, request = exportable(dp=4, tp=2)
+    plan = cli.write("plan.json", plan_document(made) | {"request": request_document(request)})
+    folder = cli.folder / "launch"
+    assert cli("export", plan, "--to", "torchtitan", "--json", "-o", str(folder)) == 0
+    document = cli.json()
+    assert (document["schema"], document["launcher"]) == ("meshwright.export/1", "torchtitan")
+    assert document["command"] in (folder / "launch.sh").read_text()
+    assert {name: (folder / name).read_text() for name in document["files"]} == document["files"]
+    assert document["written"] == [str(folder / name) for name in [*document["files"], "launch.sh"]]
+    assert cli("export", plan, "--to", "torchtitan", "--json") == 0
+    assert cli.json() == document | {"written": []}
+    infeasible = plan_document(infeasible_plan(request)) | {"request": request_document(request)}
+    assert cli("export", cli.write("none.json", infeasible), "--to", "torchtitan", "--json") == 1
+    assert cli.json()["type"] == "urn:meshwright:problem:infeasible"
 
 
 def run(*args: str, **options: Any) -> subprocess.Popen[bytes]:

@@ -61,7 +61,8 @@ def test_devices_that_are_gone(cli: Cli, plans: tuple[str, str]) -> None:
 
 def test_an_infeasible_plan_is_a_no_and_other_plans_bad_input(cli: Cli, plans: tuple[str, str]) -> None:
     nothing = planned(cli, "nothing.json", training(cluster=ONE_NODE, slo={"max_step_time_s": 1e-3}, search=NARROW))
-    assert cli("diff", plans[0], nothing) == 1
+    assert cli("diff", plans[0], nothing, "--json") == 1
+    assert cli.json()["type"] == "urn:meshwright:problem:infeasible"
     other_optimizer = training()["workload"] | {"optimizer": "adamw_8bit"}
     smaller = training(cluster=ONE_NODE, workload=other_optimizer, search=NARROW)
     assert cli("diff", plans[0], planned(cli, "smaller.json", smaller)) == 2
