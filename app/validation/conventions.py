@@ -202,8 +202,10 @@ CONVENTIONS: Mapping[str, Convention] = {
     ),
     "bigscience_1b3_v100": replace(
         _MEGATRON_FP16,
-        basis=f"{_MEGATRON_FP16.basis}; its slurm script: DeepSpeed's ZeRO-1; its page: 1113 MiB for a bare process",
+        basis=f"{_MEGATRON_FP16.basis}; its slurm script: DeepSpeed's ZeRO-1; its page: 1113 MiB for a bare process, and 13 GB "
+        "for plans that do not fit 16 GB, so not of the fullest stage",
         zero_stage=1,
+        memory_rank=MemoryRank.FIRST_STAGE,
         context_bytes=1113 * 2**20,
         state_buffers=StateBuffers.DEEPSPEED_ZERO,
     ),
