@@ -56,12 +56,13 @@ def saved_element_bytes(
     copies: dict[str, float] = dict.fromkeys(kept, 0.0)
     cast = _cast_for_saving(operators, rules)
     in_low_precision: set[str] = set()
+    cast_again: set[str] = set()
     for operator in operators:
         for index, name in enumerate(dict.fromkeys(operator.saved)):
             if name not in kept:
                 continue
             if operator.name in rules.low_precision or (operator.name, name) in cast:
-                in_low_precision.add(name)
+                (cast_again if operator.name in rerun else in_low_precision).add(name)
             elif operator.name in rerun:
                 as_written.add(name)
             else:
@@ -73,6 +74,8 @@ def saved_element_bytes(
     as_written |= kept - readers
     if rules.kernels is VectorKernels.FUSED:
         as_written |= _in_one_storage(operators, as_written)
+    # What runs again casts its input again, where that is kept for others.
+    in_low_precision |= cast_again - as_written
     if rules.kernels is VectorKernels.COMPILED:
         dropped = _made_again_by_compiler(operators, kept)
         as_written, in_low_precision = as_written - dropped, in_low_precision - dropped

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.importers.huggingface import read_huggingface_config
 from costmodels.implementation import LossKernels, VectorKernels
 from costmodels.low_precision import MatmulRecipe, SavedFormat
@@ -103,3 +105,21 @@ def test_what_runs_again_finds_its_input_as_it_was_written() -> None:
         LAYER, rules(VectorKernels.EAGER), kept=frozenset({"x", "gate"}), rerun=frozenset({"attn_norm"})
     )
     assert again == {"x": 2.0, "gate": 4.0}
+
+
+def test_a_product_that_runs_again_casts_again_what_others_keep() -> None:
+    products = frozenset({"gate_up_proj"})
+    fp8 = SavingRules(DType.BF16, VectorKernels.FUSED, products, MatmulRecipe.FP8_CURRENT)
+    kept_names = frozenset({"mlp_normed", "attn_sum"})
+    shared = tuple(
+        replace(op, saved=(*op.saved, "attn_sum")) if op.name == "gate_up_proj" else op for op in _with_stream(LAYER)
+    )
+    again = saved_element_bytes(shared, fp8, kept=kept_names, rerun=products)
+    assert again["attn_sum"] == 2.0, "the norm keeps it in 16 bits"
+    assert again["mlp_normed"] == 1.0, "nobody else keeps it"
+
+
+def _with_stream(operators: tuple[Operator, ...]) -> tuple[Operator, ...]:
+    """The layer with the stream an input of its first feed-forward product, so that it may be saved there."""
+    stream = next(tensor for op in operators for tensor in op.outputs if tensor.name == "attn_sum")
+    return tuple(replace(op, inputs=(*op.inputs, stream)) if op.name == "gate_up_proj" else op for op in operators)
