@@ -31,6 +31,8 @@ class NormPlace(StrEnum):
     ON_SUM = "on_sum"
     SHARED = "shared"
     """The branch reads the normed input of the branch before it."""
+    INSIDE = "inside"
+    """The body norms what it reads itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,28 @@ def assemble(name: str, architecture: Architecture | EncoderDecoder) -> ModelGra
     if isinstance(architecture, EncoderDecoder):
         return _two_stacks(name, architecture)
     stack = _fold("layer", architecture.layers, architecture.dims)
+    embedding = embedding_block(architecture.embedding)
+    chain = (BlockRun("embedding"), *stack.runs, BlockRun("head"))
     return ModelGraph(
         name=name,
         dims=dict(architecture.dims),
-        blocks=(embedding_block(architecture.embedding), *stack.blocks, head_block(architecture.head)),
-        chain=(BlockRun("embedding"), *stack.runs, BlockRun("head")),
+        blocks=(embedding, *stack.blocks, head_block(architecture.head)),
+        chain=chain,
+        edges=_edges_of_readers(embedding, stack, chain),
     )
+
+
+def _edges_of_readers(embedding: Block, stack: _Stack, chain: tuple[BlockRun, ...]) -> tuple[tuple[int, int], ...]:
+    """Edges where layers read the embedding besides the stream; none where they are a chain."""
+    readers = {block.name for block in stack.blocks if _reads(block, embedding.output)}
+    if not readers:
+        return ()
+    line = {(i, i + 1) for i in range(len(chain) - 1)}
+    return tuple(sorted(line | {(0, i) for i, run in enumerate(chain) if run.block in readers}))
+
+
+def _reads(block: Block, tensor: str) -> bool:
+    return any(read.name == tensor for operator in block.operators for read in operator.inputs)
 
 
 def _two_stacks(name: str, architecture: EncoderDecoder) -> ModelGraph:

@@ -1,4 +1,4 @@
-"""State-space models and their hybrids with attention: Mamba-2, Jamba, Falcon-H1."""
+"""State-space models and their hybrids with attention: Mamba-2, Jamba, Falcon-H1, Zamba2."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from app.importers.bodies.mamba import (
     Mamba2,
     OutputNorm,
 )
+from app.importers.bodies.shared_transformer import ADAPTER_RANK, SHARED_HIDDEN, WIDE, SharedTransformer
 from app.importers.config_fields import ConfigFields
 from app.importers.families.family import Family, bias, decoder_dims, gated_mlp, rms_head
 from app.importers.families.moe import expert_dims
@@ -86,6 +87,41 @@ _FALCON_H1_DEFAULTS = {
     "attention_bias": False,
     "mlp_bias": False,
 }
+
+_ZAMBA2_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 2560,
+    "intermediate_size": None,
+    "num_hidden_layers": 54,
+    "layers_block_type": None,
+    "num_attention_heads": 32,
+    "num_key_value_heads": None,
+    "hidden_act": "gelu",
+    "tie_word_embeddings": True,
+    "mamba_d_state": 64,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_ngroups": 1,
+    "n_mamba_heads": 8,
+    "chunk_size": 256,
+    "add_bias_linear": False,
+    "num_mem_blocks": 1,
+    "use_shared_attention_adapter": False,
+    "adapter_rank": 128,
+    "use_mem_rope": False,
+}
+# Kinds of Zamba2's layers (older names too), and those of its class default.
+_HYBRID = "hybrid"
+_ZAMBA2_KINDS = {"linear_attention": "mamba", "mamba": "mamba", _HYBRID: _HYBRID}
+_ZAMBA2_DEFAULT_KINDS = (
+    "mamba",
+    *(("mamba",) * 5 + (_HYBRID,)) * 7,
+    *("mamba",) * 4,
+    _HYBRID,
+    *("mamba",) * 3,
+    _HYBRID,
+    *("mamba",) * 2,
+)
 
 # Where "auto" stands for the rank of the time step: a sixteenth of the hidden size, rounded up.
 _DT_RANK_DIVISOR = 16
@@ -179,6 +215,78 @@ def _read_falcon_h1(fields: ConfigFields) -> Architecture:
     return Architecture(dims, (layer,) * fields.layers(), rms_head(fields))
 
 
+def _read_zamba2(fields: ConfigFields) -> Architecture:
+    """Mamba-2 layers; before some of them, ``num_mem_blocks`` transformer blocks in turn, each shared by its uses."""
+    hidden, heads = fields.size("hidden_size"), fields.size("n_mamba_heads")
+    width = fields.size("mamba_expand") * hidden
+    _check_width(fields, width, heads, max(1, width // heads))
+    query_heads = fields.size("num_attention_heads")
+    if 2 * hidden % query_heads:
+        raise ModelError(
+            f"{fields.family}: twice hidden_size must be a multiple of num_attention_heads",
+            given={"hidden_size": hidden, "num_attention_heads": query_heads},
+        )
+    if not fields.flag("tie_word_embeddings"):
+        raise ModelError(
+            f"{fields.family}: untied tables are not supported: transformers then unties the shared blocks too", allowed="true"
+        )
+    kinds = _zamba2_kinds(fields)
+    dims = decoder_dims(
+        fields,
+        ffn=fields.optional_size("intermediate_size") or 4 * hidden,
+        head_dim=2 * hidden // query_heads,
+        kv_heads=fields.optional_size("num_key_value_heads"),
+    )
+    dims |= {
+        SSM_HEADS: heads,
+        SSM_HEAD_DIM: width // heads,
+        SSM_GROUPS: fields.size("mamba_ngroups"),
+        SSM_STATE: fields.size("mamba_d_state"),
+        CONV_KERNEL: fields.size("mamba_d_conv"),
+    }
+    if _HYBRID in kinds:
+        dims |= {WIDE: 2 * hidden, SHARED_HIDDEN: hidden, ADAPTER_RANK: fields.size("adapter_rank")}
+    return Architecture(dims, _zamba2_layers(fields, kinds), rms_head(fields))
+
+
+def _zamba2_kinds(fields: ConfigFields) -> tuple[str, ...]:
+    n_layers = fields.layers()
+    listed = fields.optional_words("layers_block_type", length=n_layers, allowed=tuple(_ZAMBA2_KINDS))
+    if listed is not None:
+        return tuple(_ZAMBA2_KINDS[word] for word in listed)
+    if n_layers != len(_ZAMBA2_DEFAULT_KINDS):
+        raise ModelError(
+            f"{fields.family}: 'layers_block_type' must say which layers are hybrid",
+            given=n_layers,
+            allowed=f"{len(_ZAMBA2_DEFAULT_KINDS)} layers where it is left out",
+        )
+    return _ZAMBA2_DEFAULT_KINDS
+
+
+def _zamba2_layers(fields: ConfigFields, kinds: tuple[str, ...]) -> tuple[Layer, ...]:
+    linear_bias = bias(fields.flag("add_bias_linear"))
+    mixer = Mamba2(fields.size("chunk_size"), in_bias=linear_bias, out_bias=linear_bias)
+    plain = Layer((Branch("mamba", mixer, NormKind.RMS),))
+    n_blocks, layers, uses = fields.size("num_mem_blocks"), list[Layer](), 0
+    for kind in kinds:
+        if kind != _HYBRID:
+            layers.append(plain)
+            continue
+        number = uses % n_blocks
+        body = SharedTransformer(
+            mixer,
+            fields.text("hidden_act"),
+            number,
+            Position.ROTARY if fields.flag("use_mem_rope") else Position.ELSEWHERE,
+            linear_bias,
+            bias(fields.flag("use_shared_attention_adapter")),
+            owner=None if uses < n_blocks else f"layer_hybrid{number}",
+        )
+        layers.append(Layer((Branch("mamba", body, NormKind.RMS, NormPlace.INSIDE),)))
+        uses += 1
+    return tuple(layers)
+
+
 def _check_width(fields: ConfigFields, width: int, heads: int, head_dim: int) -> None:
     if heads * head_dim != width:
         raise ModelError(
@@ -191,5 +299,6 @@ def _check_width(fields: ConfigFields, width: int, heads: int, head_dim: int) ->
 HYBRID_FAMILIES = (
     Family("mamba2", ("Mamba2ForCausalLM",), _read_mamba2, _MAMBA2_DEFAULTS),
     Family("jamba", ("JambaForCausalLM",), _read_jamba, _JAMBA_DEFAULTS, {"num_experts": ("num_local_experts",)}),
+    Family("zamba2", ("Zamba2ForCausalLM",), _read_zamba2, _ZAMBA2_DEFAULTS),
     Family("falcon_h1", ("FalconH1ForCausalLM",), _read_falcon_h1, _FALCON_H1_DEFAULTS),
 )

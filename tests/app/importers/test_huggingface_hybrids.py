@@ -82,6 +82,17 @@ def test_files_with_an_infinite_time_step_are_read(tmp_path: Path) -> None:
     assert graph(document) == graph({"model_type": "mamba2"})
 
 
+def test_zamba2_layers_share_transformer_blocks_in_turn() -> None:
+    kinds = ["mamba", "hybrid", "hybrid", "mamba", "hybrid", "hybrid"]
+    model = graph({"model_type": "zamba2", "num_hidden_layers": 6, "layers_block_type": kinds, "num_mem_blocks": 2})
+    runs = [run.block for run in model.chain]
+    assert runs[1:-1] == ["layer_mamba", "layer_hybrid0", "layer_hybrid1", "layer_mamba", "layer_reuse0", "layer_reuse1"]
+    tied = {(block, operator) for block, operator, _ in model.tied_weights()}
+    assert ("layer_reuse1", "qkv_proj") in tied
+    assert not any("adapter" in operator or operator == "shared_proj" for _, operator in tied)
+    assert [edge for edge in model.edges if edge[0] == 0] == [(0, 1), (0, 2), (0, 3), (0, 5), (0, 6)]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "heads that do not fill the mixer": ({"model_type": "mamba2", "num_heads": 100}, "add up to its width"),
     "unknown letter": ({"model_type": "nemotron_h", "hybrid_override_pattern": "MX"}, "given: ['X']"),
@@ -91,6 +102,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model_type": "nemotron_h", "hybrid_override_pattern": "E", "moe_latent_size": 64},
         "'moe_latent_size'",
     ),
+    "untied tables": ({"model_type": "zamba2", "tie_word_embeddings": False}, "unties the shared blocks too"),
+    "layers left open": ({"model_type": "zamba2", "num_hidden_layers": 10}, "'layers_block_type' must say"),
+    "heads of a fraction": ({"model_type": "zamba2", "num_attention_heads": 33}, "multiple of num_attention_heads"),
     "rank of text": ({"model_type": "jamba", "mamba_dt_rank": "low"}, "'mamba_dt_rank' has the wrong type"),
 }
 
