@@ -83,7 +83,10 @@ def member_bound_s(member: Member) -> float:
         waiting=tables[0].waiting,
         boundary_s=boundary_s,
     )
-    return max(mean, pipeline_s + float(extra_s[0]))
+    # The first stage holds the first layer; of a model that branches, one of those that read no other.
+    dag = tables[0].dag
+    firsts = [0] if dag is None else [layer for layer, reads in enumerate(dag.reads) if not reads]
+    return max(mean, pipeline_s + float(extra_s[firsts].min()))
 
 
 def least_shortfall_bytes(member: Member) -> float:

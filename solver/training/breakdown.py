@@ -33,13 +33,13 @@ def rank_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[Stag
         for part in (parts.compute_s, parts.tp_comm_s, parts.cp_comm_s, parts.dp_comm_s, parts.ep_comm_s)
     )
     optimizer = float(parts.optimizer_s[layers].sum()) + parts.step_host_s
-    rerun = stage.time_s - table.boundary_s - compute - tp - cp - dp - ep
+    rerun = stage.time_s - stage.sends_s - compute - tp - cp - dp - ep
     return TimeBreakdown(
         compute_s=m * compute,
         recompute_s=m * (rerun if spans[0].recompute is not Recompute.NONE else 0.0),
         tp_comm_s=m * tp,
         cp_comm_s=m * cp,
-        pp_comm_s=m * table.boundary_s,
+        pp_comm_s=m * stage.sends_s,
         dp_comm_s=m * dp + stage.extra_s - optimizer,
         bubble_s=max(0.0, cost.step_time_s - m * stage.time_s - stage.extra_s),
         optimizer_s=optimizer,

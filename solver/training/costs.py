@@ -35,6 +35,7 @@ from solver.block_problem import (
 from solver.graph import ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
 from solver.kept_bytes import PARTIAL_MODES, kept_bytes
+from solver.layer_dag import LayerDag, layer_dag
 from solver.mesh import stage_topology
 from solver.recompute import recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
@@ -81,6 +82,11 @@ class TrainingCosts:
     def block_names(self) -> tuple[str, ...]:
         """Distinct blocks in order of first use."""
         return tuple(dict.fromkeys(self.model.layers))
+
+    @cached_property
+    def _dag(self) -> LayerDag | None:
+        """Which layer reads which, of a model that branches."""
+        return None if self.model.is_chain else layer_dag(self.model)
 
     @cached_property
     def layer_block(self) -> npt.NDArray[np.int64]:
@@ -292,6 +298,8 @@ class TrainingCosts:
                 step_host_s=host_s,
                 overhead_bytes=overhead,
             ),
+            dag=self._dag,
+            side_bytes=0.0 if self._dag is None else boundary_bytes(self.model, setting),
         )
 
     def _state_bytes(

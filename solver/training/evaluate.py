@@ -18,16 +18,25 @@ from solver.training.stage_table import Sharding, StageTable
 
 @dataclass(frozen=True, slots=True)
 class StageSpan:
-    """Layers first .. last of a part of the model, and its recompute mode."""
+    """Layers first .. last of a part of the model, and its recompute mode.
+
+    ``members`` are the part's layers, ascending, where it may leave out some of them: a stage of a model that branches.
+    """
 
     first: int
     last: int
     recompute: Recompute
+    members: tuple[int, ...] = ()
 
     @property
-    def layers(self) -> slice:
-        """The layers as a slice."""
-        return slice(self.first, self.last + 1)
+    def layers(self) -> slice | list[int]:
+        """The layers as an index of arrays."""
+        return list(self.members) if self.members else slice(self.first, self.last + 1)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The layers, ascending."""
+        return self.members or range(self.first, self.last + 1)
 
 
 @dataclass(frozen=True)
@@ -53,9 +62,13 @@ class Decision:
 
 @dataclass(frozen=True)
 class StageCost:
-    """One pipeline rank of a decision. Times in seconds, memory in bytes on its fullest device."""
+    """One pipeline rank of a decision. Times in seconds, memory in bytes on its fullest device.
+
+    ``sends_s`` of the time is passing activations and gradients on.
+    """
 
     time_s: float
+    sends_s: float
     extra_s: float
     in_flight: float
     static_bytes: float
@@ -117,14 +130,22 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
     candidate = decision.candidate
     held = held_by_part(candidate)
     stages = []
+    done: list[int] = []
     for rank, table in enumerate(tables):
         spans = decision.spans_of_rank(rank)
         modes = [candidate.recompute.index(span.recompute) for span in spans]
         kept = [float(table.activation_bytes[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True)]
+        sends_s = table.boundary_s
+        if table.dag is not None:
+            mine = spans[0].numbers
+            done += mine
+            sends_s *= max(1, table.dag.sent_after(done))
+            kept[0] += table.side_bytes * table.dag.held_sides(mine)
         passes_s = sum(float(table.time_s[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True))
         stages.append(
             StageCost(
-                time_s=passes_s / decision.n_copies + table.boundary_s,
+                time_s=passes_s / decision.n_copies + sends_s,
+                sends_s=sends_s,
                 extra_s=sum(float(table.extra_s[span.layers].sum()) for span in spans) + (table.step_s if rank else 0.0),
                 in_flight=float(held[rank].sum(axis=1).max()) / candidate.pipelining.chunks,
                 static_bytes=sum(float(table.static_bytes[span.layers].sum()) for span in spans),

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from costmodels.errors import PlanFileError
 from costmodels.pipeline import Schedule, fills
+from solver.graph import ModelGraph
+from solver.layer_dag import layer_dag
 from solver.plan import Plan, Stage
 from solver.training.evaluate import StageSpan, positions
 from solver.training.pipelining import PLAIN, Pipelining
@@ -58,8 +60,35 @@ def given_spans(plan: Plan, layers: Sequence[str], candidate: Candidate) -> tupl
     return tuple(found[position] for position in range(len(found)))
 
 
-def _parts(stage: Stage, layers: Sequence[str]) -> Iterator[StageSpan]:
-    """The chunks of a rank, each a run of layers."""
+def given_branches(plan: Plan, model: ModelGraph, candidate: Candidate) -> tuple[StageSpan, ...]:
+    """The stages of a model that branches; raises PlanFileError unless they are its layers, each once and after all that it
+    reads."""
+    if not candidate.pipelining.any_borders or len(plan.stages) != candidate.mesh.pp:
+        raise PlanFileError(
+            "stages of a model that branches are pp, each one part of it",
+            given=f"{len(plan.stages)} stages, schedule {candidate.pipelining.schedule.value}",
+            allowed=f"{candidate.mesh.pp} stages under a schedule without virtual stages",
+        )
+    dag, spans = layer_dag(model), []
+    done: set[int] = set()
+    for stage in plan.stages:
+        members = sorted(_listed(stage, model.layers))
+        done |= set(members)
+        missing = sorted({source for layer in members for source in dag.reads[layer]} - done)
+        if not members or missing:
+            raise PlanFileError(
+                "a stage reads layers that come after it" if members else "a stage holds no layer",
+                given=f"layers {missing}" if members else None,
+                allowed="stages that hold each layer after all that it reads",
+            )
+        spans.append(StageSpan(members[0], members[-1], stage.recompute, tuple(members)))
+    if sorted(layer for span in spans for layer in span.numbers) != list(range(dag.n_layers)):
+        raise PlanFileError("the plan does not hold each layer of the model once", given=len(done), allowed=str(dag.n_layers))
+    return tuple(spans)
+
+
+def _listed(stage: Stage, layers: Sequence[str]) -> list[int]:
+    """Numbers of a rank's layers, in the order in which the plan has them."""
     listed: list[int] = []
     for blocks in stage.blocks:
         span = range(blocks.first, blocks.first + blocks.count)
@@ -71,6 +100,12 @@ def _parts(stage: Stage, layers: Sequence[str]) -> Iterator[StageSpan]:
                 allowed=f"layers of {len(layers)}",
             )
         listed += span
+    return listed
+
+
+def _parts(stage: Stage, layers: Sequence[str]) -> Iterator[StageSpan]:
+    """The chunks of a rank, each a run of layers."""
+    listed = _listed(stage, layers)
     start = 0
     for count in stage.chunk_layers or (len(listed),):
         chunk = listed[start : start + count]

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from solver.layer_dag import LayerDag
 from solver.stages import memory_shortage, partition_layers
+from solver.stages.downsets import DagFigures, dag_shortage, partition_dag
 from solver.training.chunks import EvenCuts, cost_even_cuts, fastest_that_fits, roomiest
 from solver.training.evaluate import StageSpan, in_flight
 from solver.training.space import Candidate
@@ -33,6 +35,8 @@ def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tu
     """The fastest stages that fit, or by how much the roomiest ones do not."""
     if not candidate.pipelining.any_borders:
         return _even_parts(candidate, tables)
+    if tables[0].dag is not None:
+        return _parts_of_branches(candidate, tables, tables[0].dag)
     found = partition_layers(
         time_s=np.array([table.time_s for table in tables]),
         static_bytes=tables[0].static_bytes,
@@ -61,10 +65,39 @@ def _even_parts(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[S
     return tuple(StageSpan(first, end - 1, mode) for first, end in itertools.pairwise(borders))
 
 
+def _parts_of_branches(
+    candidate: Candidate, tables: tuple[StageTable, ...], dag: LayerDag
+) -> tuple[StageSpan, ...] | Shortfall:
+    figures = _dag_figures(candidate, tables)
+    found = partition_dag(dag, figures, n_microbatches=candidate.n_microbatches, waiting=tables[0].waiting)
+    if found is None:
+        return Shortfall(*dag_shortage(dag, figures))
+    return tuple(
+        StageSpan(stage.layers[0], stage.layers[-1], candidate.recompute[stage.config], stage.layers) for stage in found.stages
+    )
+
+
+def _dag_figures(candidate: Candidate, tables: tuple[StageTable, ...]) -> DagFigures:
+    return DagFigures(
+        time_s=np.array([table.time_s for table in tables]),
+        static_bytes=tables[0].static_bytes,
+        activation_bytes=tables[0].activation_bytes,
+        transient_bytes=tables[0].transient_bytes,
+        extra_s=np.array([table.extra_s for table in tables]),
+        boundary_s=np.array([table.boundary_s for table in tables]),
+        step_s=np.array([table.step_s if position else 0.0 for position, table in enumerate(tables)]),
+        capacity_bytes=np.array([max(0.0, table.capacity_bytes) for table in tables]),
+        in_flight=np.array(in_flight(candidate), np.int64),
+        side_bytes=tables[0].side_bytes,
+    )
+
+
 def smallest_shortfall(candidate: Candidate, tables: tuple[StageTable, ...]) -> Shortfall:
     """The fullest stage of the split and recompute modes that lack least memory."""
     if not candidate.pipelining.any_borders:
         return _shortfall(cost_even_cuts(candidate, tables))
+    if tables[0].dag is not None:
+        return Shortfall(*dag_shortage(tables[0].dag, _dag_figures(candidate, tables)))
     shortage = memory_shortage(
         static_bytes=tables[0].static_bytes,
         activation_bytes=tables[0].activation_bytes,

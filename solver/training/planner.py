@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from costmodels.errors import PlanFileError, WorkloadError
+from costmodels.errors import PlanFileError
 from costmodels.operators import SEQ
 from solver.control import OnProgress, Stop
 from solver.plan import Certificate, Plan, Reason, SearchStats, Status, unfinished_search
@@ -13,7 +13,7 @@ from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, evaluate_decision
-from solver.training.given import given_pipelining, given_spans
+from solver.training.given import given_branches, given_pipelining, given_spans
 from solver.training.partition import Shortfall
 from solver.training.report import decided_plan, feasible_plan, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search, stage_tables
@@ -29,12 +29,6 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
     With all devices in use and a fixed global batch, the objectives throughput and step_time both ask for the shortest
     step; devices, cost and energy choose a part of the cluster. Raises WorkloadError for a model that can't be staged.
     """
-    if not request.model.is_chain:
-        raise WorkloadError(
-            "training plans need a model whose blocks follow one another in one line",
-            given=f"{len(request.model.edges)} edges",
-            remedy="give the model as a chain; branches may live inside a block",
-        )
     if request.objective in UNITS:
         sized = search_sizes(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
         if sized is not None:
@@ -199,7 +193,9 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
     boundary = sharded(SEQ) if plan.sequence_parallel else REPLICATED
     zero_stage = plan.stages[0].zero_stage
     candidate = Candidate(mesh, plan.microbatch.size, plan.microbatch.count, zero_stage, boundary, modes, pipelining)
-    return Decision(candidate, _sharding_of(costs, candidate, plan), given_spans(plan, costs.model.layers, candidate))
+    is_chain = costs.model.is_chain
+    spans = given_spans(plan, costs.model.layers, candidate) if is_chain else given_branches(plan, costs.model, candidate)
+    return Decision(candidate, _sharding_of(costs, candidate, plan), spans)
 
 
 def _sharding_of(costs: TrainingCosts, candidate: Candidate, plan: Plan) -> Sharding:

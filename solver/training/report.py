@@ -232,8 +232,8 @@ def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: fl
 
 def _layer_spans(layers: Sequence[str], span: StageSpan) -> tuple[LayerSpan, ...]:
     spans: list[LayerSpan] = []
-    for layer in range(span.first, span.last + 1):
-        if spans and spans[-1].block == layers[layer]:
+    for layer in span.numbers:
+        if spans and spans[-1].block == layers[layer] and spans[-1].first + spans[-1].count == layer:
             last = spans.pop()
             spans.append(LayerSpan(last.block, last.first, last.count + 1))
         else:

@@ -50,6 +50,7 @@ class LauncherRules:
     experts_ask_for_sp       whether experts beside tp need sequence parallelism
     max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
     fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
+    passes_branches          whether stages pass on more tensors than one, as stages of a model that branches must
     """
 
     max_zero_with_pipeline: int
@@ -62,11 +63,13 @@ class LauncherRules:
     experts_ask_for_sp: bool = False
     max_zero_with_muon: int = MAX_ZERO_STAGE
     fine_grained: bool = False
+    passes_branches: bool = False
 
     def expresses(self, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
         """Whether the launcher has flags for this mesh and residual layout."""
         return (
-            (mesh.cp == 1 or self.context_parallel)
+            (mesh.pp == 1 or self.passes_branches or model.is_chain)
+            and (mesh.cp == 1 or self.context_parallel)
             and (mesh.ep == 1 or self.expert_parallel)
             and (boundary.dim is None or self.sequence_parallel)
             and not (self.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and _numbers_of_experts(model))
@@ -92,7 +95,7 @@ _LAUNCHERS = {
         fine_grained=True,
     ),
     # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
-    # without attention; its long-context axis is Ulysses.
+    # without attention; its long-context axis is Ulysses. Layers of a PipelineModule may pass tuples of tensors on.
     Launcher.DEEPSPEED: LauncherRules(
         max_zero_with_pipeline=1,
         context_parallel=False,
@@ -100,6 +103,7 @@ _LAUNCHERS = {
         replicates_kv_heads=False,
         ties_across_stages=True,
         schedules=frozenset({Schedule.ONE_F_ONE_B}),
+        passes_branches=True,
     ),
     # torchtitan 0.3 splits key/value heads evenly (its PR 4016) and has no tied weights over stages. Its schedules are those
     # of torch.distributed.pipelining: GPipe, 1F1B, Interleaved1F1B, ZBVZeroBubble, DualPipeV.
@@ -110,6 +114,8 @@ _LAUNCHERS = {
         replicates_kv_heads=False,
         ties_across_stages=False,
         schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_V, Schedule.DUALPIPE_V}),
+        # A PipelineStage's outputs may be a tuple of tensors.
+        passes_branches=True,
     ),
 }
 
@@ -210,7 +216,9 @@ def families(request: PlanRequest) -> Iterator[Family]:
                 if (mesh.pp, count) not in known:
                     found = pipelinings(search, schedules, pp=mesh.pp, n_microbatches=count, n_layers=n_layers)
                     even = preset is not None and not preset.uneven_stages and mesh.pp > 1
-                    known[mesh.pp, count] = tuple(replace(choice, even=True) if even else choice for choice in found)
+                    made = (replace(choice, even=True) if even else choice for choice in found)
+                    # A model that branches is cut by downsets, one part a rank.
+                    known[mesh.pp, count] = tuple(c for c in made if c.any_borders or request.model.is_chain)
                 choices = known[mesh.pp, count]
                 if choices and _allowed(microbatch, search.microbatch):
                     yield Family(mesh, microbatch, count, boundary, zero_stages, modes, choices)

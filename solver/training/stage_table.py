@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodels.cluster import Device
+from solver.layer_dag import LayerDag
 from solver.mesh import StageTopology
 
 FloatArray = npt.NDArray[np.float64]
@@ -43,6 +44,8 @@ class StageTable:
                        the host's work between steps (those of the model's first stage are in its first layer's extra_s)
     capacity_bytes     bytes of tensors that fit: usable memory less the framework's overhead and what their allocator adds
     waiting            how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`)
+    dag                which layer reads which, of a model that branches; boundary_s is then of each tensor that goes on, and
+    side_bytes         is kept for each micro-batch in flight of each tensor that a stage reads beside its layers' entries
     """
 
     time_s: FloatArray
@@ -55,6 +58,8 @@ class StageTable:
     capacity_bytes: float
     parts: StageParts
     waiting: float = 1.0
+    dag: LayerDag | None = None
+    side_bytes: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,4 +94,6 @@ def max_table(tables: list[StageTable]) -> StageTable:
         capacity_bytes=min(t.capacity_bytes for t in tables),
         parts=slowest.parts,
         waiting=slowest.waiting,
+        dag=slowest.dag,
+        side_bytes=max(t.side_bytes for t in tables),
     )

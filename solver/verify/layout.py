@@ -8,6 +8,7 @@ from costmodels.cluster import Cluster, NodeGroup
 from costmodels.operators import OperatorKind
 from solver.plan import DeviceRange, Plan, Stage
 from solver.request import PlanRequest, TrainingWorkload
+from solver.verify.branches import branch_violations
 from solver.verify.experts import expert_axis_violations
 from solver.verify.schedule import schedule_violations
 from solver.verify.violation import Rule, Violation
@@ -17,7 +18,9 @@ MAX_ZERO_STAGE = 3
 
 def layout_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Rules of a training plan that need nothing but its shape."""
-    if any(stage.chunk_layers for stage in plan.stages):
+    if not request.model.is_chain:
+        yield from branch_violations(plan, request)
+    elif any(stage.chunk_layers for stage in plan.stages):
         yield from _name_violations(plan, request)
     else:
         yield from layer_violations(plan, request)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from solver.plan import LayerSpan, Plan, Stage
 from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
+from solver.verify.branches import side_bytes
 from solver.verify.bytes import (
     Share,
     StateBytes,
@@ -93,10 +94,16 @@ def _state_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Sha
 def _activation_violations(plan: Plan, request: PlanRequest, index: int, share: Share) -> Iterator[Violation]:
     stage, where = plan.stages[index], f"plan.stages[{index}]"
     memory = stage.memory
-    of_layers = [_layer_activations(request, stage, share, split) for split in _residual_splits(plan, request)]
-    held = [
-        held_at_most(plan, index, [sum(kept[layer] for layer in chunk) for chunk in chunks(stage)]) for kept, _ in of_layers
-    ]
+    splits = _residual_splits(plan, request)
+    of_layers = [_layer_activations(request, stage, share, split) for split in splits]
+    if request.model.is_chain:
+        parts = [[sum(kept[layer] for layer in chunk) for chunk in chunks(stage)] for kept, _ in of_layers]
+    else:
+        parts = [
+            [sum(kept.values()) + side_bytes(stage, request, share, split=split)]
+            for (kept, _), split in zip(of_layers, splits, strict=True)
+        ]
+    held = [held_at_most(plan, index, of_parts) for of_parts in parts]
     in_flight = held[0][0]
     if not agrees(stage.in_flight, in_flight):
         given = f"{stage.in_flight} micro-batches in flight, {plan.schedule} holds {in_flight}"

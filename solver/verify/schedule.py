@@ -57,7 +57,10 @@ def schedule_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]
     if len(recompute) > 1 and plan.schedule not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B):
         given = f"{len(recompute)} recompute modes; stages of {plan.schedule} share one"
         yield Violation(Rule.STAGES, "plan.stages", given)
-    yield from _order_violations(plan, request, program)
+    if request.model.is_chain:
+        yield from _order_violations(plan, request, program)
+    elif len(_parts_of(program, 0)) > 1:
+        yield Violation(Rule.STAGES, "plan.stages", f"{plan.schedule} cuts a model that branches into several parts a rank")
 
 
 def _order_violations(plan: Plan, request: PlanRequest, program: Program) -> Iterator[Violation]:

@@ -1,0 +1,175 @@
+"""Plans of models that branch: equal to every split tried, and the checker sees what such plans can get wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.commands.inputs import read_request
+from app.importers.huggingface import read_huggingface_config
+from costmodels.errors import PlanFileError
+from costmodels.units import DType
+from solver.control import ignore_progress, never_stop
+from solver.layer_dag import layer_dag
+from solver.plan import LayerSpan, Plan, Status
+from solver.request import Launcher, PlanRequest, Search, TrainingWorkload
+from solver.training.costs import TrainingCosts
+from solver.training.evaluate import Decision, StageSpan, evaluate_decision
+from solver.training.planner import plan_training, predict_training
+from solver.training.search import stage_tables
+from solver.training.space import Candidate
+from solver.verify import check
+from tests.solver.training.instances import random_cluster
+from tests.solver.training.test_exhaustive import every_candidate, every_sharding
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "encoder-decoder" / "t5-11b-64xv100.yaml"
+
+
+def small_request(seed: int) -> PlanRequest:
+    """An encoder-decoder of one or two layers each on a few devices with more or less room."""
+    rng = np.random.default_rng(seed)
+    config = {
+        "model_type": "t5",
+        "d_model": 256,
+        "d_kv": 32,
+        "d_ff": int(rng.choice([512, 1024])),
+        "num_layers": int(rng.integers(1, 3)),
+        "num_decoder_layers": int(rng.integers(1, 3)),
+        "num_heads": 8,
+        "vocab_size": int(rng.choice([512, 4096])),
+    }
+    model = read_huggingface_config(config, name="t5")
+    workload = TrainingWorkload("training", global_batch=int(rng.choice([4, 8])), seq_len=128, precision=DType.BF16)
+    pp = ((1, 2), (2,), (2, 4))[seed % 3]
+    search = Search(launcher=Launcher.DEEPSPEED, pp=pp, tp=(1,), microbatch=(1, 2), zero_stages=(0, 1))
+    return PlanRequest(model, random_cluster(rng, model, free=False), workload, search=search)
+
+
+def every_split(request: PlanRequest, candidate: Candidate) -> Iterator[tuple[StageSpan, ...]]:
+    """Every way to put layers on stages so that none comes before what it reads."""
+    dag, pp = layer_dag(request.model), candidate.mesh.pp
+    (mode,) = candidate.recompute
+    for stage_of in itertools.product(range(pp), repeat=dag.n_layers):
+        ordered = all(stage_of[s] <= stage_of[layer] for layer in range(dag.n_layers) for s in dag.reads[layer])
+        if ordered and len(set(stage_of)) == pp:
+            members = [tuple(layer for layer, s in enumerate(stage_of) if s == stage) for stage in range(pp)]
+            yield tuple(StageSpan(m[0], m[-1], mode, m) for m in members)
+
+
+def fitting_step_times(request: PlanRequest) -> Iterator[float]:
+    costs = TrainingCosts(request)
+    splits: dict[tuple[object, ...], list[tuple[StageSpan, ...]]] = {}
+    for candidate in every_candidate(request):
+        if candidate.mesh.tp > 1:
+            continue
+        kinds = costs.stage_kinds(candidate)
+        key = (candidate.mesh.pp, candidate.recompute)
+        if key not in splits:
+            splits[key] = list(every_split(request, candidate))
+        for sharding in every_sharding(costs, candidate):
+            tables = stage_tables(candidate, sharding, kinds, costs)
+            for spans in splits[key]:
+                cost = evaluate_decision(Decision(candidate, sharding, spans), tables)
+                if cost.fits:
+                    yield cost.step_time_s
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_equals_every_split_of_every_candidate(seed: int) -> None:
+    request = small_request(seed)
+    best_s = min(fitting_step_times(request), default=None)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert plan.feasible == (best_s is not None)
+    assert not check(plan, request), check(plan, request)
+    if best_s is not None:
+        assert plan.predicted is not None
+        assert plan.predicted.step_time_s == pytest.approx(best_s, rel=1e-9)
+        assert plan.certificate.status is Status.OPTIMAL
+        assert predict_training(request, plan).predicted == plan.predicted
+    else:
+        assert plan.reason is not None and plan.reason.need > plan.reason.have
+
+
+@pytest.fixture(scope="module")
+def t5() -> tuple[PlanRequest, Plan]:
+    request = read_request(str(EXAMPLE))
+    return request, plan_training(request, stop=never_stop, progress=ignore_progress)
+
+
+def test_t5_11b_is_cut_into_stages_of_both_stacks(t5: tuple[PlanRequest, Plan]) -> None:
+    request, plan = t5
+    assert plan.certificate.status is Status.OPTIMAL
+    assert plan.axes is not None and plan.axes.pp == 8
+    assert not check(plan, request)
+    blocks = [{span.block for span in stage.blocks} for stage in plan.stages]
+    assert "embedding" in blocks[0] and "head" in blocks[-1]
+    assert any("decoder_full" in names for names in blocks[:-1])
+
+
+def moved(plan: Plan, stage: int, blocks: tuple[LayerSpan, ...]) -> Plan:
+    stages = list(plan.stages)
+    stages[stage] = replace(stages[stage], blocks=blocks)
+    return replace(plan, stages=tuple(stages))
+
+
+def test_the_checker_refuses_layers_before_what_they_read(t5: tuple[PlanRequest, Plan]) -> None:
+    request, plan = t5
+    first, last = plan.stages[0].blocks, plan.stages[-1].blocks
+    swapped = moved(moved(plan, 0, last), len(plan.stages) - 1, first)
+    assert any("reads layer" in violation.message for violation in check(swapped, request))
+    with pytest.raises(PlanFileError, match="come after"):
+        predict_training(request, swapped)
+
+
+def test_the_checker_refuses_layers_left_out_or_twice(t5: tuple[PlanRequest, Plan]) -> None:
+    request, plan = t5
+    for blocks in (plan.stages[1].blocks[:-1], plan.stages[2].blocks):
+        assert check(moved(plan, 1, blocks), request)
+
+
+def test_the_checker_counts_what_the_encoder_wrote_on_every_stage_that_reads_it(t5: tuple[PlanRequest, Plan]) -> None:
+    request, plan = t5
+    assert plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
+    encoded = plan.microbatch.size * request.workload.seq_len * request.model.dims["hidden"] * 2
+    decoder = next(i for i, s in enumerate(plan.stages) if {span.block for span in s.blocks} == {"decoder_full"})
+    memory = plan.stages[decoder].memory
+    without = replace(memory, activations_bytes=memory.activations_bytes - plan.stages[decoder].in_flight * encoded)
+    stages = list(plan.stages)
+    stages[decoder] = replace(stages[decoder], memory=without)
+    assert any(v.rule == "activations" for v in check(replace(plan, stages=tuple(stages)), request))
+
+
+def test_sending_more_tensors_is_never_faster(t5: tuple[PlanRequest, Plan]) -> None:
+    """The same layers and figures, were nothing read besides the stream, take less time and memory."""
+    request, _ = t5
+    costs = TrainingCosts(request)
+    candidate = next(c for c in every_candidate_of_pipeline(request, costs))
+    kinds = costs.stage_kinds(candidate)
+    sharding = next(iter(costs.shardings(candidate, kinds)))
+    tables = stage_tables(candidate, sharding, kinds, costs)
+    ends = (26, 39, 52)
+    spans = tuple(
+        StageSpan(a, b - 1, candidate.recompute[0], tuple(range(a, b))) for a, b in zip((0, *ends[:-1]), ends, strict=True)
+    )
+    spans = (*spans[:-1], spans[-1])
+    decision = Decision(candidate, sharding, spans)
+    branching = evaluate_decision(decision, tables[: len(spans)])
+    plain = evaluate_decision(decision, tuple(replace(table, dag=None) for table in tables[: len(spans)]))
+    # After the encoder its output goes on; inside the decoder the stream goes on beside it.
+    sends = [stage.sends_s / other.sends_s for stage, other in zip(branching.stages, plain.stages, strict=True)]
+    assert sends == [1.0, 2.0, 1.0]
+    held = [b.activation_bytes - p.activation_bytes for b, p in zip(branching.stages, plain.stages, strict=True)]
+    assert held[0] == 0.0 and held[1] > 0.0 and held[2] > 0.0
+
+
+def every_candidate_of_pipeline(request: PlanRequest, costs: TrainingCosts) -> Iterator[Candidate]:
+    from solver.training.space import families
+
+    narrow = replace(request, search=replace(request.search, pp=(4,), tp=(2,)))
+    for family in families(narrow):
+        yield from family.candidates()
