@@ -1,5 +1,6 @@
 """Measure the sharding engine on the contest instances: ``python benchmarks/sharding.py --time-limit 60``.
 
+``--work-limit 4e9`` in place of a time limit gives the same answers on any machine, however busy: about 30 s of one core.
 Each solve is a process of its own, timed from its start to its end, on at most two cores. The answer is checked and
 priced here from the JSON file, by code that shares nothing with the solver. Prints one Markdown table row per solve.
 """
@@ -28,8 +29,9 @@ CORES = 2
 _CHILD = """
 import json, sys
 from app.shard_command import run_shard
-path, limit, seed = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
-print(json.dumps(run_shard(path, time_limit_s=limit, work_limit=None, seed=seed)))
+path, option, limit, seed = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
+limits = {"time_limit_s": None, "work_limit": None} | {option: limit}
+print(json.dumps(run_shard(path, **limits, seed=seed)))
 """
 
 
@@ -61,14 +63,14 @@ def best_known() -> dict[str, float]:
         return {row["instance"]: float(row["best_cost"]) for row in csv.DictReader(file)}
 
 
-def measure(document: Document, *, time_limit_s: float, seed: int) -> dict[str, Any]:
+def measure(document: Document, *, option: str, limit: float, seed: int) -> dict[str, Any]:
     """Solve in a child process; its answer with our own cost, and the seconds and CPU seconds of the whole process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "problem.json"
         path.write_text(json.dumps(document))
         before, started = os.times(), time.monotonic()
         child = subprocess.run(
-            [sys.executable, "-c", _CHILD, str(path), str(time_limit_s), str(seed)],
+            [sys.executable, "-c", _CHILD, str(path), option, str(limit), str(seed)],
             check=True, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1],
         )  # fmt: skip
         seconds, after = time.monotonic() - started, os.times()
@@ -77,9 +79,9 @@ def measure(document: Document, *, time_limit_s: float, seed: int) -> dict[str, 
     answer |= {"wall_s": seconds, "cpu_s": cpu}
     if answer["solution"] is not None:
         cost, peak = evaluate(document, answer["solution"])
-        limit = document["problem"]["usage_limit"]
-        if cost != answer["cost"] or (limit is not None and peak > limit):
-            raise ValueError(f"the solver says {answer['cost']}, the evaluator {cost}, peak {peak} of {limit}")
+        usage_limit = document["problem"]["usage_limit"]
+        if cost != answer["cost"] or (usage_limit is not None and peak > usage_limit):
+            raise ValueError(f"the solver says {answer['cost']}, the evaluator {cost}, peak {peak} of {usage_limit}")
     return answer
 
 
@@ -87,6 +89,7 @@ def main() -> None:
     """Run the chosen instances and variants and print the table and the geometric mean of the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds per solve, whole process")
+    parser.add_argument("--work-limit", type=float, help="units of work per solve, in place of the time limit")
     parser.add_argument("--instances", default="GBPAMSKN", help="letters of the instances")
     parser.add_argument("--variants", nargs="*", default=["original"], choices=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--seed", type=int, default=0)
@@ -95,6 +98,9 @@ def main() -> None:
         sys.exit(f"no instances at {DATA}: this benchmark needs the public contest data, which is not shipped")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    option, limit = "time_limit_s", options.time_limit
+    if options.work_limit is not None:
+        option, limit = "work_limit", options.work_limit
     known = best_known()
     print("| instance | variant | cost / best known | bound / best known | gap | status | wall s | CPU s | load |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
@@ -103,7 +109,7 @@ def main() -> None:
         document = json.loads(gzip.decompress((DATA / f"asplos-2025-iopddl-{letter}.json.gz").read_bytes()))
         for variant in options.variants:
             varied = VARIANTS[variant](document, random.Random(options.seed))
-            answer = measure(varied, time_limit_s=options.time_limit, seed=options.seed)
+            answer = measure(varied, option=option, limit=limit, seed=options.seed)
             print(_row(letter, variant, answer, known[letter]), flush=True)
             if answer["cost"] is not None:
                 ratios.append(answer["cost"] / known[letter])

@@ -62,7 +62,7 @@ def _of_classes(costs: GraphCosts, choices: Sequence[Choice]) -> Iterator[Sent]:
 
 
 def _of_edges(costs: GraphCosts, choices: Sequence[Choice]) -> Iterator[Sent]:
-    for edge in costs.class_edges():
+    for edge in costs.class_edges:
         ends = choices[edge.source].assignment, choices[edge.target].assignment
         where = (costs.graph.nodes[edge.edge.source].name, costs.graph.nodes[edge.edge.target].name)
         paths: tuple[tuple[Phase, tuple[Transfer, ...]], ...] = (

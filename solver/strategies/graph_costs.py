@@ -81,7 +81,8 @@ class GraphCosts:
         """Strategies of the nodes of a class."""
         return self.priced(self.folding.members[index][0])
 
-    def class_edges(self) -> list[ClassEdge]:
+    @cached_property
+    def class_edges(self) -> tuple[ClassEdge, ...]:
         """Edges between classes, in order of their first edge."""
         counts: Counter[tuple[int, int, int, int]] = Counter()
         first: dict[tuple[int, int, int, int], GraphEdge] = {}
@@ -89,7 +90,7 @@ class GraphCosts:
             key = (self.folding.class_of[edge.source], edge.output, self.folding.class_of[edge.target], edge.input)
             counts[key] += 1
             first.setdefault(key, edge)
-        return [ClassEdge(key[0], key[2], edge, counts[key]) for key, edge in first.items()]
+        return tuple(ClassEdge(key[0], key[2], edge, counts[key]) for key, edge in first.items())
 
     def class_cost_ns(self, index: int) -> IntArray:
         """Time a step of all nodes of a class under each assignment, resharding and the storage of weights aside."""

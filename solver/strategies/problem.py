@@ -1,7 +1,7 @@
 """From a graph's costs to the sharding engine's problem, and back from its solution to choices.
 
 Each class is a node whose strategies are its assignments. Under a memory limit further nodes follow it: one for the storage
-of its weights, and one for each further span of time in which it holds memory, which only repeats what the class decided
+of its weights, and one for each span of time but the first in which either holds memory, which only repeats what was decided
 (its table forbids every other pair). Of times that another one dominates in every class, only the other is kept.
 """
 
@@ -37,6 +37,10 @@ class BuiltProblem:
         return [Choice(solution[c], list(best_storages(self.costs, c))[solution[c]]) for c in classes]
 
 
+_NEVER = (0, 0)
+"""The interval of a node that holds nothing."""
+
+
 @dataclass
 class _Parts:
     """Nodes and edges of a problem in the making."""
@@ -47,15 +51,19 @@ class _Parts:
     edge_nodes: list[tuple[int, int]] = field(default_factory=list)
     edge_costs: list[IntArray] = field(default_factory=list)
 
-    def add_node(self, costs: IntArray, usages: IntArray | None = None, interval: tuple[int, int] = (0, 0)) -> int:
+    def add_node(self, costs: IntArray, usages: IntArray | None = None, interval: tuple[int, int] = _NEVER) -> int:
         self.node_costs.append(costs)
         self.node_usages.append(np.zeros(len(costs), dtype=np.int64) if usages is None else usages)
         self.intervals.append(interval)
         return len(self.node_costs) - 1
 
-    def add_follower(self, leader: int, usages: Bytes, interval: tuple[int, int]) -> None:
-        """A node that holds memory as its leader decides."""
-        amounts, group = np.unique(np.ceil(usages).astype(np.int64), return_inverse=True)
+    def hold(self, leader: int, usages: Bytes, interval: tuple[int, int]) -> None:
+        """Let a node hold memory: in its own interval if that is free, else in that of another node that follows it."""
+        whole = np.ceil(usages).astype(np.int64)
+        if self.intervals[leader] == _NEVER:
+            self.node_usages[leader], self.intervals[leader] = whole, interval
+            return
+        amounts, group = np.unique(whole, return_inverse=True)
         node = self.add_node(np.zeros(len(amounts), dtype=np.int64), amounts, interval)
         if len(amounts) > 1:
             self.tie(leader, node, group)
@@ -113,13 +121,13 @@ def within_memory(costs: GraphCosts, memory_bytes: int) -> BuiltProblem:
         parts.edge_costs.append(table)
         storage_nodes.append(node)
     for index, is_storage, usages, interval in _usages(costs):
-        parts.add_follower(storage_nodes[index] if is_storage else index, usages, interval)
+        parts.hold(storage_nodes[index] if is_storage else index, usages, interval)
     return BuiltProblem(parts.problem("graph within memory", memory_bytes), costs, tuple(storage_nodes))
 
 
 def _add_edges(parts: _Parts, costs: GraphCosts) -> None:
     """Tables of resharding; an edge from a class to itself joins equal strategies, so it is a cost of the class."""
-    for edge in costs.class_edges():
+    for edge in costs.class_edges:
         table = costs.edge_cost_ns(edge)
         if edge.source == edge.target:
             parts.node_costs[edge.source] = parts.node_costs[edge.source] + np.diagonal(table)
@@ -148,18 +156,15 @@ def _usages(costs: GraphCosts) -> Iterator[tuple[int, bool, Bytes, tuple[int, in
 
 def _undominated(counts: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """Columns that no other one reaches in every row, in order of time."""
-    # Most times are reached by the one before or after: an operator starts, or ends, and nothing else changes.
-    rises = (counts[:, :-1] <= counts[:, 1:]).all(axis=0)
-    falls = (counts[:, :-1] >= counts[:, 1:]).all(axis=0) & ~rises
-    counts = counts[:, ~(np.append(rises, False) | np.append(False, falls))]
-    distinct, first = np.unique(counts, axis=1, return_index=True)
-    by_size = np.argsort(-distinct.sum(axis=0, dtype=np.int64), kind="stable")
+    left = np.arange(counts.shape[1])
+    columns = np.ascontiguousarray(counts.T)
+    sizes = columns.sum(axis=1, dtype=np.int64)
     kept: list[int] = []
-    chosen = np.empty((len(counts), 0), dtype=np.int32)
-    for column in by_size.tolist():
-        if not (chosen >= distinct[:, column, None]).all(axis=0).any():
-            kept.append(int(first[column]))
-            chosen = np.concatenate((chosen, distinct[:, column, None]), axis=1)
+    while len(left):
+        # The largest of those left is reached by no other; what it reaches goes.
+        largest = int(sizes[left].argmax())
+        kept.append(int(left[largest]))
+        left = left[(columns[left] > columns[kept[-1]]).any(axis=1)]
     return counts[:, sorted(kept)]
 
 

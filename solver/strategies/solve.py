@@ -75,6 +75,6 @@ def step_ns(costs: GraphCosts, choices: Sequence[Choice]) -> int:
     total = 0
     for index, choice in enumerate(choices):
         total += int(costs.class_cost_ns(index)[choice.assignment]) + int(costs.storage_cost_ns(index)[choice.storage])
-    for edge in costs.class_edges():
+    for edge in costs.class_edges:
         total += int(costs.edge_cost_ns(edge)[choices[edge.source].assignment, choices[edge.target].assignment])
     return total
