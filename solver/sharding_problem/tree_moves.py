@@ -16,14 +16,14 @@ from solver.sharding_problem.problem import IntArray
 from solver.sharding_problem.working_graph import FloatArray
 
 _SIZES = (4, 16, 60, 250)
-"""Nodes of a tree, as powers of four and what keeps a move under a millisecond."""
+"""Most nodes of a tree, drawn at random: small ones are tried often, and one of the largest takes under a millisecond."""
 
 _PRICE_SPREAD = 2.0
 """Prices of a move are the bound's, times a factor from 0 to this: those of the bound fit an average of many choices."""
 
 
 class TreeMoves:
-    """Moves over one core; scratch arrays are kept between calls."""
+    """Moves over one core."""
 
     def __init__(self, core: Core):
         self.core = core
@@ -69,79 +69,34 @@ def _improve(  # type: ignore[no-untyped-def]
     old = np.empty(most, dtype=np.int64)
     touched = 0.0
     for move in range(len(roots)):
-        count = _grow(roots[move], sizes[move], link_offsets, links, link_ends, place, contacts, tree, parent, parent_link)
-        factor = factors[move]
+        count = _grow(roots[move], sizes[move], link_offsets, link_ends, place, contacts, tree, parent, parent_link)
         for p in range(count):
-            i = tree[p]
-            old[p] = choice[i]
-            k = offsets[i + 1] - offsets[i]
-            for s in range(k):
-                total[p, s] = cost[offsets[i] + s] + factor * memory_cost[offsets[i] + s]
-            for link in range(link_offsets[i], link_offsets[i + 1]):
-                j = link_ends[link]
-                if place[j] < 0:
-                    table = tables if j < i else transposed
-                    start = edge_offsets[links[link]] + choice[j] * k
-                    for s in range(k):
-                        total[p, s] += table[start + s]
-                    touched += k
-        for p in range(count - 1, 0, -1):
-            i, q = tree[p], parent[p]
-            j = tree[q]
-            k, k_parent = offsets[i + 1] - offsets[i], offsets[j + 1] - offsets[j]
-            # Rows of this table are the parent's strategies.
-            table = tables if j < i else transposed
-            start = edge_offsets[links[parent_link[p]]]
-            for r in range(k_parent):
-                least, at = np.inf, 0
-                for s in range(k):
-                    value = total[p, s] + table[start + r * k + s]
-                    if value < least:
-                        least, at = value, s
-                total[q, r] += least
-                best[p, r] = at
-            touched += k * k_parent
-        root = tree[0]
-        at = 0
-        for s in range(offsets[root + 1] - offsets[root]):
-            if total[0, s] < total[0, at]:
-                at = s
+            old[p] = choice[tree[p]]
+        touched += _gather(
+            count, tree, place, factors[move], offsets, cost, memory_cost, link_offsets, links, link_ends, edge_offsets,
+            tables, transposed, choice, total,
+        )  # fmt: skip
         before = _cost_of_tree(
             count, tree, place, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice
         )
-        choice[root] = at
-        for p in range(1, count):
-            choice[tree[p]] = best[p, choice[tree[parent[p]]]]
+        touched += _choose(
+            count, tree, parent, parent_link, offsets, links, edge_offsets, tables, transposed, total, best, choice
+        )
         after = _cost_of_tree(
             count, tree, place, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice
         )
-        is_kept = after < before
-        if is_kept:
-            for p in range(count):
-                if choice[tree[p]] != old[p]:
-                    shift(tree[p], old[p], choice[tree[p]], item_starts, item_spans, item_offsets, usage, load)
-            for p in range(count):
-                i = tree[p]
-                if is_kept and choice[i] != old[p]:
-                    is_kept = _fits(i, item_starts, item_spans, load, capacity)
-            if not is_kept:
-                for p in range(count):
-                    if choice[tree[p]] != old[p]:
-                        shift(tree[p], choice[tree[p]], old[p], item_starts, item_spans, item_offsets, usage, load)
-        if not is_kept:
+        if not (
+            after < before
+            and _move_load(count, tree, old, choice, item_starts, item_spans, item_offsets, usage, load, capacity)
+        ):
             for p in range(count):
                 choice[tree[p]] = old[p]
-        for p in range(count):
-            i = tree[p]
-            place[i] = -1
-            contacts[i] = 0
-            for link in range(link_offsets[i], link_offsets[i + 1]):
-                contacts[link_ends[link]] = 0
+        _clear(count, tree, link_offsets, link_ends, place, contacts)
     return touched
 
 
 @numba.njit(cache=True)
-def _grow(root, size, link_offsets, links, link_ends, place, contacts, tree, parent, parent_link):  # type: ignore[no-untyped-def]
+def _grow(root, size, link_offsets, link_ends, place, contacts, tree, parent, parent_link):  # type: ignore[no-untyped-def]
     """Nodes of a tree in order of growth: each next one touches the tree by one edge only."""
     tree[0] = root
     place[root] = 0
@@ -167,6 +122,92 @@ def _grow(root, size, link_offsets, links, link_ends, place, contacts, tree, par
                     contacts[link_ends[other]] += 1
         head += 1
     return count
+
+
+@numba.njit(cache=True)
+def _clear(count, tree, link_offsets, link_ends, place, contacts):  # type: ignore[no-untyped-def]
+    for p in range(count):
+        i = tree[p]
+        place[i] = -1
+        contacts[i] = 0
+        for link in range(link_offsets[i], link_offsets[i + 1]):
+            contacts[link_ends[link]] = 0
+
+
+@numba.njit(cache=True)
+def _gather(  # type: ignore[no-untyped-def]
+    count, tree, place, factor, offsets, cost, memory_cost, link_offsets, links, link_ends, edge_offsets, tables,
+    transposed, choice, total,
+):  # fmt: skip
+    """Cost of every strategy of the tree's nodes, memory and edges out of the tree included; returns entries touched."""
+    touched = 0
+    for p in range(count):
+        i = tree[p]
+        k = offsets[i + 1] - offsets[i]
+        for s in range(k):
+            total[p, s] = cost[offsets[i] + s] + factor * memory_cost[offsets[i] + s]
+        for link in range(link_offsets[i], link_offsets[i + 1]):
+            j = link_ends[link]
+            if place[j] < 0:
+                table = tables if j < i else transposed
+                start = edge_offsets[links[link]] + choice[j] * k
+                for s in range(k):
+                    total[p, s] += table[start + s]
+                touched += k
+    return touched
+
+
+@numba.njit(cache=True)
+def _choose(  # type: ignore[no-untyped-def]
+    count, tree, parent, parent_link, offsets, links, edge_offsets, tables, transposed, total, best, choice
+):  # fmt: skip
+    """Dynamic programming from the leaves up, then the best strategies from the root down; returns entries touched."""
+    touched = 0
+    for p in range(count - 1, 0, -1):
+        i, q = tree[p], parent[p]
+        j = tree[q]
+        k, k_parent = offsets[i + 1] - offsets[i], offsets[j + 1] - offsets[j]
+        # Rows of this table are the parent's strategies.
+        table = tables if j < i else transposed
+        start = edge_offsets[links[parent_link[p]]]
+        for r in range(k_parent):
+            least, at = np.inf, 0
+            for s in range(k):
+                value = total[p, s] + table[start + r * k + s]
+                if value < least:
+                    least, at = value, s
+            total[q, r] += least
+            best[p, r] = at
+        touched += k * k_parent
+    root = tree[0]
+    at = 0
+    for s in range(offsets[root + 1] - offsets[root]):
+        if total[0, s] < total[0, at]:
+            at = s
+    choice[root] = at
+    for p in range(1, count):
+        choice[tree[p]] = best[p, choice[tree[parent[p]]]]
+    return touched
+
+
+@numba.njit(cache=True)
+def _move_load(  # type: ignore[no-untyped-def]
+    count, tree, old, choice, item_starts, item_spans, item_offsets, usage, load, capacity
+):  # fmt: skip
+    """Change the load from the old strategies to the new ones if that fits; whether it did."""
+    for p in range(count):
+        i = tree[p]
+        if choice[i] != old[p]:
+            shift(i, old[p], choice[i], item_starts, item_spans, item_offsets, usage, load)
+    for p in range(count):
+        i = tree[p]
+        if choice[i] != old[p] and not _fits(i, item_starts, item_spans, load, capacity):
+            for q in range(count):
+                j = tree[q]
+                if choice[j] != old[q]:
+                    shift(j, choice[j], old[q], item_starts, item_spans, item_offsets, usage, load)
+            return False
+    return True
 
 
 @numba.njit(cache=True)
