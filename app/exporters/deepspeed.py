@@ -135,6 +135,15 @@ def _pipeline_losses(plan: Plan, request: PlanRequest) -> list[str]:
             f"stage borders: no partition_method gives {counts} layers; override PipelineModule._partition_layers with "
             f"parts {borders} (embedding and head count as layers)"
         )
+    if not request.model.is_chain:
+        order = [
+            layer for stage in plan.stages for span in stage.blocks for layer in range(span.first, span.first + span.count)
+        ]
+        listed = "in the model's order" if order == sorted(order) else f"in the order {order}"
+        lost.append(
+            f"branches: give PipelineModule the layers {listed}; each must take and return a tuple of all tensors "
+            "that later layers read"
+        )
     if axes.tp > 1:
         lost.append(
             "tp beside pp: AutoTP does not reach into PipelineModule; its layers must be tensor-parallel themselves, under "

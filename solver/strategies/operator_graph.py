@@ -11,6 +11,7 @@ from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ, Operator
 from solver.graph import RESIDUAL, Block, ModelGraph
 from solver.kept_bytes import low_precision_products
+from solver.layer_dag import LayerDag, chain_dag, layer_dag
 from solver.strategies.contraction import DimContext, dim_context
 
 
@@ -80,34 +81,32 @@ class OperatorGraph:
 
 
 def unfolded(model: ModelGraph, *, batch: int, seq_len: int, recipe: MatmulRecipe = MatmulRecipe.WORKING) -> OperatorGraph:
-    """Every layer of a model, or of a traced graph, one after the other; raises ModelError where it is no chain.
+    """Every layer of a model, or of a traced graph, in order of execution.
 
     ``recipe`` is how the products that `low_precision_products` names are cast.
     """
-    if not model.is_chain:
-        raise ModelError(
-            "sharding a graph needs blocks that follow one another in one line",
-            given=f"{len(model.edges)} edges between runs",
-            remedy="put branches into one block, as a traced graph does",
-        )
-    return _joined([model.block(name) for name in model.layers], {**model.dims, BATCH: batch, SEQ: seq_len}, recipe)
+    layers = [model.block(name) for name in model.layers]
+    return _joined(layers, {**model.dims, BATCH: batch, SEQ: seq_len}, recipe, layer_dag(model))
 
 
 def one_block(model: ModelGraph, block: str, *, batch: int, seq_len: int) -> OperatorGraph:
     """The graph of one block alone, its input given from outside."""
-    return _joined([model.block(block)], {**model.dims, BATCH: batch, SEQ: seq_len}, MatmulRecipe.WORKING)
+    return _joined([model.block(block)], {**model.dims, BATCH: batch, SEQ: seq_len}, MatmulRecipe.WORKING, chain_dag(1))
 
 
-def _joined(layers: Sequence[Block], sizes: Mapping[str, int], recipe: MatmulRecipe) -> OperatorGraph:
+def _joined(layers: Sequence[Block], sizes: Mapping[str, int], recipe: MatmulRecipe, dag: LayerDag) -> OperatorGraph:
     nodes: list[GraphNode] = []
     edges: list[GraphEdge] = []
     contexts: dict[str, DimContext] = {}
     cast = {block.name: low_precision_products(block) if recipe.dtype else frozenset() for block in layers}
-    before: dict[str, tuple[int, int]] = {}
+    left_by: list[tuple[int, int]] = []
     for layer, block in enumerate(layers):
         if block.name not in contexts:
             contexts[block.name] = dim_context(block.operators)
-        written = dict(before)
+        entry = dag.entries[layer]
+        written = {layers[side].output: left_by[side] for side in dag.sides[layer]}
+        if entry is not None:
+            written |= {layers[entry].output: left_by[entry], RESIDUAL: left_by[entry]}
         mine: dict[str, tuple[int, int]] = {}
         for operator in _in_order(block):
             here = len(nodes)
@@ -118,7 +117,7 @@ def _joined(layers: Sequence[Block], sizes: Mapping[str, int], recipe: MatmulRec
                 if source is not None:
                     edges.append(GraphEdge(*source, here, index))
             mine |= {tensor.name: (here, index) for index, tensor in enumerate(operator.outputs)}
-        before = {RESIDUAL: mine[block.output]}
+        left_by.append(mine[block.output])
     return OperatorGraph(tuple(nodes), tuple(edges), sizes)
 
 

@@ -12,10 +12,13 @@ from app.exporters.deepspeed import uniform_parts
 from costmodels.errors import ExportError
 from costmodels.memory import Optimizer
 from costmodels.units import DType
+from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
 from solver.request import PlanRequest, Recompute
+from solver.training.planner import plan_training
 from tests.app.exporters.plans import GLOBAL_BATCH, arguments, training
 from tests.app.exporters.real_tools import ask
+from tests.solver.training.test_branching import small_request
 
 
 def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:
@@ -124,3 +127,11 @@ def test_deepspeed_accepts_the_configuration_and_means_the_same() -> None:
     assert [answer["grad_accum_dtype"] for answer in answers[:-1]] == ["fp32", "fp32", "fp32", "bf16"]
     assert all(answer["bf16"] for answer in answers[:-1])
     assert "train_batch_size is not equal" in answers[-1]["error"]
+
+
+def test_stages_of_a_model_that_branches_pass_tuples_on() -> None:
+    request = small_request(1)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert plan.axes is not None and plan.axes.pp == 2
+    assert "branches: give PipelineModule the layers in the order [" in said(plan, request)
+    assert "branches" not in said(*training(dp=4, pp=2))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app import catalog
+from app.importers.huggingface import read_huggingface_config
 from costmodels.operators import BATCH, SEQ, Operator, Tensor, Weight
 from solver.sharding_problem.solve import Status
 from solver.sharding_problem.work import NoLimit, WorkLimit
@@ -224,3 +225,16 @@ def test_what_does_not_fit_is_proven_not_to() -> None:
     found = answer(costs, 1e6)
     assert found.status is Status.INFEASIBLE
     assert found.choices is None and found.gap is None
+
+
+def test_an_encoder_decoder_is_sharded_with_what_its_decoder_reads() -> None:
+    model = read_huggingface_config({"model_type": "t5", "num_layers": 2, "num_decoder_layers": 3}, name="t5")
+    graph = unfolded(model, batch=16, seq_len=256)
+    names = [f"{node.layer}/{node.operator.name}" for node in graph.nodes]
+    readers = {names[edge.target] for edge in graph.edges if names[edge.source] == "3/encoder_norm"}
+    assert readers == {f"{layer}/cross_kv_proj" for layer in (5, 6, 7)}
+    # The decoder's stream starts at its own embedding.
+    streams = [names[edge.source] for edge in graph.edges if names[edge.target] == "5/attn_norm"]
+    assert streams == ["4/embed"]
+    found = answer(GraphCosts(graph, mesh_of(2, 4), TrainingStep()))
+    assert found.status is Status.OPTIMAL

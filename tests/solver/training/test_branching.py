@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app import catalog
 from app.commands.inputs import read_request
 from app.importers.huggingface import read_huggingface_config
 from costmodels.errors import PlanFileError
+from costmodels.operators import Operator, OperatorKind, Tensor
 from costmodels.units import DType
 from solver.control import ignore_progress, never_stop
+from solver.graph import Block, BlockRun, ModelGraph
 from solver.layer_dag import layer_dag
 from solver.plan import LayerSpan, Plan, Status
 from solver.request import Launcher, PlanRequest, Search, TrainingWorkload
@@ -109,6 +112,52 @@ def test_t5_11b_is_cut_into_stages_of_both_stacks(t5: tuple[PlanRequest, Plan]) 
     blocks = [{span.block for span in stage.blocks} for stage in plan.stages]
     assert "embedding" in blocks[0] and "head" in blocks[-1]
     assert any("decoder_full" in names for names in blocks[:-1])
+
+
+def multimodal_request() -> PlanRequest:
+    """Text layers that read what a tower of image layers wrote, on four devices in a pipeline."""
+    request = small_request(1)
+    text = catalog.model("llama-3.1-8b")
+    image = replace(text.block("layer"), name="image_layer")
+    embed = replace(text.block("embedding"), name="image_embedding")
+    out = Tensor("seen", ("batch", "seq", "hidden"))
+    x = Tensor("x", out.dims)
+    project = Operator("project", OperatorKind.ELEMENTWISE, (x,), (out,), flops_per_element=1.0)
+    merged = Tensor("merged", out.dims)
+    merge = Operator("merge", OperatorKind.ELEMENTWISE, (x, out), (merged,), flops_per_element=1.0)
+    blocks = (*text.blocks, image, embed, Block("tower_end", (project,), "seen"), Block("merge", (merge,), "merged"))
+    chain = [
+        ("image_embedding", 1),
+        ("image_layer", 4),
+        ("tower_end", 1),
+        ("embedding", 1),
+        ("merge", 1),
+        ("layer", 4),
+        ("head", 1),
+    ]
+    model = ModelGraph(
+        "image-and-text",
+        {**text.dims, "hidden": 512, "heads": 8, "kv_heads": 8, "head_dim": 64, "ffn": 1024, "vocab": 4096},
+        blocks,
+        tuple(BlockRun(name, repeat) for name, repeat in chain),
+        edges=((0, 1), (1, 2), (2, 4), (3, 4), (4, 5), (5, 6)),
+    )
+    cluster = read_request(str(EXAMPLE)).cluster
+    nodes = (replace(cluster.groups[0], nodes=1),)
+    search = Search(launcher=Launcher.DEEPSPEED, pp=(4,), tp=(1,))
+    workload = TrainingWorkload("training", global_batch=32, seq_len=256, precision=DType.FP16)
+    return replace(request, workload=workload, model=model, cluster=replace(cluster, groups=nodes), search=search)
+
+
+def test_a_tower_of_images_and_a_stack_of_text_share_a_pipeline() -> None:
+    request = multimodal_request()
+    dag = layer_dag(request.model)
+    assert dag.entries == (None, 0, 1, 2, 3, 4, None, 6, 7, 8, 9, 10, 11)
+    assert dag.sides[7] == (5,) and sum(map(len, dag.sides)) == 1
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert plan.certificate.status is Status.OPTIMAL and len(plan.stages) == 4
+    assert not check(plan, request), check(plan, request)
+    assert predict_training(request, plan).predicted == plan.predicted
 
 
 def moved(plan: Plan, stage: int, blocks: tuple[LayerSpan, ...]) -> Plan:
