@@ -121,6 +121,7 @@ class Evaluator:
     _measured: dict[tuple[CandidateKey, tuple[float, int]], Measured] = field(default_factory=dict)
     _candidates: dict[EngineKey, list[Candidate]] = field(default_factory=dict)
     _rate_bounds: dict[EngineKey, dict[tuple[int, int], float]] = field(default_factory=dict)
+    _best_rate_bound: dict[EngineKey, float] = field(default_factory=dict)
     _batch_rates: dict[CandidateKey, Rates] = field(default_factory=dict)
     _capacity: dict[CandidateKey, float] = field(default_factory=dict)
     _alone: dict[tuple[CandidateKey, int], Alone] = field(default_factory=dict)
@@ -180,6 +181,12 @@ class Evaluator:
         if key not in self._rate_bounds:
             self._rate_bounds[key] = self._bounds_of(candidate.engine)
         return self._rate_bounds[key][candidate.step_tokens, candidate.sequences]
+
+    def best_rate_bound(self, engine: Engine) -> float:
+        """The largest of the bounds of an engine's candidates."""
+        if engine.key not in self._best_rate_bound:
+            self._best_rate_bound[engine.key] = max(self.rate_bound(candidate) for candidate in self.candidates(engine))
+        return self._best_rate_bound[engine.key]
 
     def _bounds_of(self, engine: Engine) -> dict[tuple[int, int], float]:
         """Bounds of all candidates of an engine, by their limits of tokens in a step and of sequences."""

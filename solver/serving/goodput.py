@@ -146,7 +146,7 @@ def _goodput_ceiling(question: Question, engine: Engine) -> float:
     counts = question.counts(engine, 1, engine.layout.most_replicas)
     if not candidates or not counts:
         return 1e-12
-    return counts[-1] * max(question.evaluator.rate_bound(candidate) for candidate in candidates)
+    return counts[-1] * question.evaluator.best_rate_bound(engine)
 
 
 def _expected_goodput(question: Question, engine: Engine) -> float:

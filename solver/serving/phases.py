@@ -38,6 +38,7 @@ class Phase:
     load: float
     refused: list[Refused] = field(default_factory=list)
     _usable: dict[object, list[Candidate]] = field(default_factory=dict)
+    _workers_at_least: dict[object, int] = field(default_factory=dict)
     _choices: dict[tuple[object, int, float], Measured | None] = field(default_factory=dict)
 
     def usable(self, engine: Engine) -> list[Candidate]:
@@ -74,8 +75,10 @@ class Phase:
 
     def workers_at_least(self, engine: Engine) -> int:
         """Workers below which the load outruns the phase, by a bound that holds for every schedule."""
-        bound = max(self.evaluator.rate_bound(candidate) for candidate in self.usable(engine))
-        return max(1, math.ceil(self.load / bound * (1.0 - 1e-12)))
+        if engine.key not in self._workers_at_least:
+            bound = max(self.evaluator.rate_bound(candidate) for candidate in self.usable(engine))
+            self._workers_at_least[engine.key] = max(1, math.ceil(self.load / bound * (1.0 - 1e-12)))
+        return self._workers_at_least[engine.key]
 
     def expected_workers(self, engine: Engine) -> int | None:
         """Workers that the analytic model thinks are enough; None where it thinks none are."""

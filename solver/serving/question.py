@@ -139,8 +139,7 @@ def least_replicas(question: Question, engine: Engine) -> int:
     candidates = question.evaluator.candidates(engine)
     if not candidates or question.evaluator.traffic.is_closed:
         return 1
-    bound = max(question.evaluator.rate_bound(candidate) for candidate in candidates)
-    return max(1, math.ceil(question.load / bound * (1.0 - 1e-12)))
+    return max(1, math.ceil(question.load / question.evaluator.best_rate_bound(engine) * (1.0 - 1e-12)))
 
 
 def measurements(evaluator: Evaluator, candidates: list[Candidate], share: Share) -> Iterator[Measured]:

@@ -13,11 +13,8 @@ from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Plan, Status
 from solver.request import LognormalLength, Objective, PlanRequest, Recompute, Search
 from solver.serving import evaluation, plan_serving, predict_serving
-from solver.serving.engine import EngineBuilder
-from solver.serving.evaluation import Evaluator
-from solver.serving.layouts import layouts
-from solver.serving.traffic import Share
 from solver.verify import check
+from tests.solver.serving.enumeration import best_objective
 from tests.solver.serving.requests import cluster, serving_request
 
 
@@ -40,21 +37,6 @@ def devices_needed(request: PlanRequest) -> float:
     return answer.devices if answer.feasible else math.inf
 
 
-def fewest_devices_by_enumeration(request: PlanRequest) -> int | None:
-    """Every layout, batch limit and number of replicas, simulated."""
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
-    builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
-    rate = request.workload.arrivals.requests_per_s
-    best = None
-    for layout in layouts(request):
-        for candidate in evaluator.candidates(builder.engine(layout)):
-            for replicas in range(1, layout.most_replicas + 1):
-                devices = replicas * layout.devices
-                if (best is None or devices < best) and evaluator.measure(candidate, Share(rate, replicas)).keeps:
-                    best = devices
-    return best
-
-
 @pytest.mark.parametrize(
     ("rate", "ttft_ms", "tpot_ms", "output"),
     [
@@ -70,7 +52,7 @@ def fewest_devices_by_enumeration(request: PlanRequest) -> int | None:
 def test_the_search_finds_what_enumeration_finds(rate: float, ttft_ms: float, tpot_ms: float, output: int) -> None:
     request = serving_request(rate=rate, ttft_ms=ttft_ms, tpot_ms=tpot_ms, output=output)
     answer = plan(request)
-    assert (answer.devices if answer.feasible else None) == fewest_devices_by_enumeration(request)
+    assert (answer.devices if answer.feasible else None) == best_objective(request, found=None)
 
 
 def test_a_plan_says_everything() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -14,12 +13,10 @@ from solver.control import ignore_progress, never_stop
 from solver.plan import DeviceRange, Plan, Status
 from solver.request import ClosedArrivals, Objective, PlanRequest, Search, ServingMode, ServingWorkload
 from solver.serving import evaluation, plan_serving, pools, simulating
-from solver.serving.engine import EngineBuilder
-from solver.serving.evaluation import Evaluator
 from solver.serving.layouts import layouts
-from solver.serving.phases import PhaseKind, phase
-from solver.serving.pools import PairSimulator, PoolPair, placed
+from solver.serving.pools import placed
 from solver.verify import Rule, check
+from tests.solver.serving.enumeration import best_objective
 from tests.solver.serving.requests import cluster, serving_request
 
 POOLS = Search(tp=(1, 2), pp=(1,), modes=(ServingMode.DISAGGREGATED,))
@@ -46,35 +43,13 @@ def plan(request: PlanRequest) -> Plan:
     return answer
 
 
-def cheapest_by_enumeration(request: PlanRequest) -> int | None:
-    """Every pair of layouts and of numbers of workers, simulated together with the roomiest batch limits of each phase."""
-    assert isinstance(request.workload, ServingWorkload)
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
-    builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
-    engines = [builder.engine(layout) for layout in layouts(request)]
-    load = evaluator.traffic.load
-    phases = [phase(kind, request, engines, load=load, stop=never_stop) for kind in PhaseKind]
-    simulator = PairSimulator(request.cluster, evaluator)
-    best = None
-    for p, d in itertools.product(engines, repeat=2):
-        for p_workers, d_workers in itertools.product(range(1, 9), repeat=2):
-            ranks = placed(p.layout, p_workers, d.layout, d_workers)
-            devices = p_workers * p.layout.devices + d_workers * d.layout.devices
-            if ranks is None or (best is not None and devices >= best):
-                continue
-            chosen = [of.choice(engine, n) for of, engine, n in zip(phases, (p, d), (p_workers, d_workers), strict=True)]
-            if None not in chosen and simulator.measure(PoolPair(*chosen, *ranks), load).keeps:  # type: ignore[arg-type]
-                best = devices
-    return best
-
-
 @pytest.mark.parametrize(
     ("rate", "ttft_ms", "tpot_ms"), [(3.0, 400.0, 12.0), (9.0, 400.0, 12.0), (9.0, 150.0, 8.0), (20.0, 600.0, 9.0)]
 )
 def test_the_search_finds_what_enumeration_finds(rate: float, ttft_ms: float, tpot_ms: float) -> None:
     request = asked(rate=rate, ttft_ms=ttft_ms, tpot_ms=tpot_ms, on=cluster(per_node=8))
     answer = plan(request)
-    assert (answer.devices if answer.feasible else None) == cheapest_by_enumeration(request)
+    assert (answer.devices if answer.feasible else None) == best_objective(request, found=None)
 
 
 def test_a_plan_says_everything() -> None:

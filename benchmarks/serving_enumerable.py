@@ -1,0 +1,126 @@
+"""Compares the serving search with exhaustive enumeration on random requests of up to 32 devices.
+
+Run from the root of the repository: python -m benchmarks.serving_enumerable [first seed] [number of seeds]
+Dense and mixture-of-experts models, one or two kinds of devices, workers that do both and pools, each objective. Every layout,
+batch limit and number of replicas is simulated, by shorter simulations than a plan's, and fewer batch limits: the search is
+what is tested. Degrees of each plan must divide the model as the engine wants it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+
+from app.catalog import model
+from costmodels.cluster import Cluster, NodeGroup
+from costmodels.hardware import node_type
+from costmodels.units import DType
+from solver.control import ignore_progress, never_stop
+from solver.plan import Plan
+from solver.request import FixedLength, Objective, PlanRequest, PoissonArrivals, Search, ServingMode, ServingWorkload, Slo
+from solver.serving import evaluation, plan_serving, pools, simulating
+from solver.verify import check
+from tests.solver.serving.enumeration import best_objective
+
+MODELS = ("llama-3.1-8b", "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-20b", "llama-3.1-70b")
+PRICES = {"dgx-h100": 2.5, "dgx-h200": 3.2, "dgx-b200": 5.0, "dgx-a100-80gb": 1.6}
+TOLERANCE = 1e-9
+
+
+def main(first: int = 0, count: int = 40) -> int:
+    """Prints how many requests agree, by kind; 1 if one does not."""
+    shorten_simulations()
+    kinds: Counter[str] = Counter()
+    wrong, began_s = [], time.process_time()
+    for seed in range(first, first + count):
+        request = random_request(seed)
+        plan = plan_serving(request, stop=never_stop, progress=ignore_progress)
+        found = plan.certificate.objective
+        best = best_objective(request, found=found)
+        agrees = found == best or (found is not None and best is not None and abs(found - best) <= TOLERANCE * best)
+        if not agrees or check(plan, request) or not _divides(plan, request):
+            wrong.append((seed, found, best))
+        kinds[_kind(plan, request)] += 1
+    print(f"{count - len(wrong)} of {count} agree with enumeration, {time.process_time() - began_s:.0f} CPU s")
+    for kind, number in sorted(kinds.items()):
+        print(f"  {number:5} {kind}")
+    for case in wrong:
+        print("wrong: seed {}, found {}, best {}".format(*case))
+    return 1 if wrong else 0
+
+
+def shorten_simulations() -> None:
+    """Short runs and few batch limits, for search and enumeration alike; runs of 1,000 are too short for finite intervals."""
+    for module in (evaluation, pools, simulating):
+        module.REQUESTS = 3000
+    for module in (evaluation, pools):
+        module.SCREENING_REQUESTS = 600
+    evaluation.STEP_TOKENS = (1024, 8192)
+    evaluation.SEQUENCES = (8, 32, 128)
+
+
+def random_request(seed: int) -> PlanRequest:
+    """A request of 4 to 32 devices; with pools up to 8 of a kind, as enumeration takes the square of their layouts."""
+    draw = random.Random(seed)
+    replicas, pools_of_two = ServingMode.AGGREGATED, ServingMode.DISAGGREGATED
+    modes = ((replicas,), (pools_of_two,), (replicas, pools_of_two))[seed % 3]
+    objective = (Objective.DEVICES, Objective.COST, Objective.THROUGHPUT)[seed // 3 % 3]
+    if objective is Objective.THROUGHPUT:
+        modes = (replicas,)
+    pooled = ServingMode.DISAGGREGATED in modes
+    prompt, output = draw.choice((200, 1000, 4000)), draw.choice((50, 200, 500))
+    return PlanRequest(
+        model=model(draw.choice(MODELS)),
+        cluster=Cluster(tuple(_groups(draw, pooled=pooled))),
+        workload=ServingWorkload(
+            kind="serving",
+            arrivals=PoissonArrivals(process="poisson", requests_per_s=draw.choice((0.5, 2.0, 8.0, 30.0)) * 1000 / prompt),
+            prompt_tokens=FixedLength(prompt),
+            output_tokens=FixedLength(output),
+            precision=DType.BF16,
+        ),
+        slo=Slo(p95_ttft_ms=draw.choice((200.0, 500.0, 2000.0)), p95_tpot_ms=draw.choice((8.0, 20.0, 50.0))),
+        objective=objective,
+        search=Search(modes=modes, pp=(1, 2, 4) if pooled else (), seed=seed),
+    )
+
+
+def _groups(draw: random.Random, *, pooled: bool) -> list[NodeGroup]:
+    names = draw.sample(sorted(PRICES), draw.choice((1, 1, 2)))
+    most = 8 if pooled else 32 // len(names)
+    found = []
+    for name in names:
+        node = node_type(name)
+        per_node = draw.choice((4, 8))
+        device = replace(node.device, price_per_hour=PRICES[name])
+        nodes = draw.choice([n for n in (1, 2, 4) if n * per_node <= most])
+        found.append(NodeGroup(name, replace(node, device=device, devices_per_node=per_node), nodes))
+    return found
+
+
+def _divides(plan: Plan, request: PlanRequest) -> bool:
+    """Whether heads, key/value heads (split or copied), experts and feed-forward columns divide by the plan's degrees."""
+    dims = request.model.dims
+    axes = [plan.axes, None if plan.prefill is None else plan.prefill.axes]
+    for degrees in axes:
+        if degrees is None:
+            continue
+        kv = dims.get("kv_heads", degrees.tp)
+        if dims["heads"] % degrees.tp or (kv % degrees.tp and degrees.tp % kv):
+            return False
+        if dims.get("experts", degrees.ep) % degrees.ep:
+            return False
+    return True
+
+
+def _kind(plan: Plan, request: PlanRequest) -> str:
+    answer = "no plan" if not plan.feasible else "pools" if plan.prefill is not None else "replicas"
+    groups = " on two kinds of devices" if len(request.cluster.groups) > 1 else ""
+    return f"{request.objective.value}: {answer}{groups}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:])))
