@@ -30,6 +30,7 @@ from solver.serving.calibrations import Phase, StepPoint, calibrations_used, ste
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured
 from solver.serving.layouts import SPACE, Layout
 from solver.serving.question import Cause, Found, Refused, SearchResult, replica_count
+from solver.serving.room import room_note
 
 UNITS = {Objective.DEVICES: "devices", Objective.COST: "USD/h", Objective.THROUGHPUT: "s/request"}
 
@@ -84,8 +85,13 @@ def feasible_plan(
             decode_step_s=float(step_s.sum()),
             mean_batch=found.measured.mean_batch,
         ),
-        notes=tuple(notes),
+        notes=(*notes, _room_note(found.measured, evaluator)),
     )
+
+
+def _room_note(measured: Measured, evaluator: Evaluator) -> str:
+    load = None if evaluator.traffic.is_closed else measured.utilisation
+    return room_note(evaluator.targets, ttft=measured.ttft, tpot=measured.tpot, load=load)
 
 
 def infeasible_plan(request: PlanRequest, reason: Reason, stats: SearchStats, notes: Sequence[str] = ()) -> Plan:

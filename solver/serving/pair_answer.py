@@ -22,6 +22,7 @@ from solver.serving.calibrations import calibrations_used
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured
 from solver.serving.layouts import SPACE
 from solver.serving.pools import MeasuredPair, PoolPair
+from solver.serving.room import room_note
 
 PAIR_PROOF = (
     f"prefill and decode pools, each of them: {SPACE}; batch limits of each phase are those with most room. A pair counts "
@@ -46,6 +47,7 @@ def pair_plan(
     prefill, decode = pair.prefill, pair.decode
     tokens_per_s = found.load * evaluator.output.mean
     step_s = decode_stage_s(decode, evaluator)
+    load = max(prefill.utilisation, decode.utilisation)
     prompt_s = _prompt_stage_s(prefill, evaluator)
     points = {"prompt": prompt_point(prefill, evaluator), "decode": decode_point(decode, evaluator)}
     return Plan(
@@ -84,7 +86,7 @@ def pair_plan(
             utilisation=prefill.utilisation,
             transfer_s=found.mean_transfer_s,
         ),
-        notes=tuple(notes),
+        notes=(*notes, room_note(evaluator.targets, ttft=found.ttft, tpot=found.tpot, load=load)),
     )
 
 

@@ -71,6 +71,14 @@ def test_a_plan_says_everything() -> None:
     assert answer.stages[0].memory.kv_cache_bytes > answer.stages[0].memory.weights_bytes
 
 
+def test_a_plan_says_which_constraint_binds() -> None:
+    slow = plan(serving_request(rate=9.0, ttft_ms=5000.0, tpot_ms=12.0))
+    assert slow.notes[-1].startswith("Binds most, by the share of what is allowed that it takes: P95 TPOT (")
+    late = plan(serving_request(rate=9.0, ttft_ms=120.0, tpot_ms=200.0))
+    assert "it takes: P95 TTFT (" in late.notes[-1]
+    assert late.notes[-1].index("P95 TTFT") < late.notes[-1].index("load")
+
+
 def test_same_request_same_plan() -> None:
     request = serving_request(rate=9.0)
     assert plan(request) == plan(request)
