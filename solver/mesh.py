@@ -47,7 +47,7 @@ class StageTopology:
     """What each axis of a stage's mesh sees.
 
     ``state`` is dp x cp: the group that shares gradients and ZeRO shards. Experts lie on ep of its ranks; ``expert_state``
-    is the group of dp x cp / ep ranks with the same experts.
+    is the group of dp x cp / ep ranks with the same experts. ``hybrid`` are ways to shard within a part of ``state``.
     """
 
     tp: GroupTopology
@@ -55,9 +55,24 @@ class StageTopology:
     state: GroupTopology
     ep: GroupTopology
     expert_state: GroupTopology
+    hybrid: tuple[HybridGroups, ...] = ()
+
+    def hybrid_of(self, ranks: int) -> HybridGroups:
+        """The groups of a number of ranks."""
+        return next(groups for groups in self.hybrid if groups.shards.n == ranks)
 
 
-def stage_topology(cluster: Cluster, *, first: int, dp: int, tp: int, cp: int, ep: int = 1) -> StageTopology:
+@dataclass(frozen=True, slots=True)
+class HybridGroups:
+    """Neighbours that shard among themselves, and the ranks of other such groups that hold the same shard."""
+
+    shards: GroupTopology
+    replicas: GroupTopology
+
+
+def stage_topology(
+    cluster: Cluster, *, first: int, dp: int, tp: int, cp: int, ep: int = 1, shard_ranks: Sequence[int] = ()
+) -> StageTopology:
     """Topologies of a stage that starts at rank ``first`` and holds dp x cp x tp ranks in Megatron's order.
 
     Experts are laid out by themselves, tp innermost, then ep, then the ranks that share experts (megatron.core.parallel_state
@@ -69,4 +84,11 @@ def stage_topology(cluster: Cluster, *, first: int, dp: int, tp: int, cp: int, e
         state=group_topology(cluster, n=dp * cp, stride=tp, first=first),
         ep=group_topology(cluster, n=ep, stride=tp, first=first),
         expert_state=group_topology(cluster, n=dp * cp // ep, stride=tp * ep, first=first),
+        hybrid=tuple(
+            HybridGroups(
+                group_topology(cluster, n=n, stride=tp, first=first),
+                group_topology(cluster, n=dp * cp // n, stride=tp * n, first=first),
+            )
+            for n in shard_ranks
+        ),
     )

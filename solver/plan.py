@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.units import STRICT_RECORD
 from solver.request import PlanRequest, Recompute
 
@@ -127,7 +128,9 @@ class OperatorSharding:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Peak memory of the fullest device of a stage, by kind, in bytes; ``capacity_bytes`` is what may be used."""
+    """Peak memory of the fullest device of a stage, by kind, in bytes; ``capacity_bytes`` is what may be used.
+
+    ``host_bytes`` are those of each device in its host's memory, and in no sum."""
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -140,6 +143,7 @@ class StageMemory:
     capacity_bytes: float
     kv_cache_bytes: float = 0.0
     fragmentation_bytes: float = 0.0
+    host_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:
@@ -163,6 +167,8 @@ class Stage:
     time_s        steady time of one micro-batch, forward and backward (serving: one decode step)
     extra_s       what the step's first and last micro-batch add: gradient reduction, optimizer, parameter all-gather
     in_flight     micro-batches whose activations are held at once (a fraction where a rank holds several model chunks)
+    shard_ranks   neighbours among which ZeRO-3 shards, where they are fewer than dp x cp
+    offload       shares of optimizer states and saved activations that lie in host memory
     chunk_layers  layers of each model chunk (virtual stage) on the rank, in order of the model; empty: one chunk
     """
 
@@ -178,6 +184,8 @@ class Stage:
     in_flight: float
     memory: StageMemory
     chunk_layers: tuple[int, ...] = ()
+    shard_ranks: int | None = None
+    offload: Offload = NOTHING_OFFLOADED
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +213,7 @@ class TimeBreakdown:
     bubble_s: float
     optimizer_s: float
     ep_comm_s: float = 0.0
+    offload_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,6 +310,9 @@ class Search:
     microbatch                   allowed micro-batch sizes
     modes                        allowed ways of serving; prefill and decode pools are searched only where this names them
     recompute, zero_stages       allowed memory choices
+    shard_ranks                  allowed numbers of ranks among which ZeRO-3 shards, where they are fewer than dp x cp
+    offload_optimizer            shares of the optimizer states that may lie in host memory; none named: nothing does
+    offload_activations          the same of saved activations
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     system                       only what this published planner searches
     frontier                     which training plans the frontier is of; a sweep takes many searches
@@ -333,6 +336,9 @@ class Search:
     microbatch: tuple[PositiveInt, ...] = ()
     recompute: tuple[Recompute, ...] = ()
     zero_stages: tuple[NonNegativeInt, ...] = ()
+    shard_ranks: tuple[PositiveInt, ...] = ()
+    offload_optimizer: tuple[Fraction, ...] = ()
+    offload_activations: tuple[Fraction, ...] = ()
     schedules: tuple[Schedule, ...] = ()
     virtual_stages: tuple[PositiveInt, ...] = ()
     system: System | None = None

@@ -64,14 +64,13 @@ def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
     """
     axes, microbatch = plan.axes, plan.microbatch
     assert axes is not None and microbatch is not None
-    zero_stage = plan.stages[0].zero_stage
     auto_tp = axes.tp > 1 and axes.pp == 1
     config: dict[str, object] = {} if auto_tp else {"train_batch_size": workload.global_batch}
     config |= {
         "train_micro_batch_size_per_gpu": microbatch.size,
         "gradient_accumulation_steps": microbatch.count,
         "optimizer": _optimizer(workload.optimizer),
-        "zero_optimization": {"stage": zero_stage, "overlap_comm": zero_stage >= 1},
+        "zero_optimization": _zero_optimization(plan),
         "data_types": {"grad_accum_dtype": workload.gradient_dtype.value},
     }
     if workload.precision in (DType.BF16, DType.FP16):
@@ -82,6 +81,20 @@ def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
         interval = 1 if recompute_mode(plan) is Recompute.FULL else 0
         config["pipeline"] = {"stages": axes.pp, "activation_checkpoint_interval": interval}
     return config
+
+
+def _zero_optimization(plan: Plan) -> dict[str, object]:
+    """ZeRO stage; optimizer states on the host, a share of them under ZeRO-3 (Twin-Flow); MiCS where shards stay in groups."""
+    stage = plan.stages[0]
+    # What lies on the host belongs to a sharded optimizer, of one rank, too.
+    zero_stage = max(stage.zero_stage, 1) if stage.offload.optimizer else stage.zero_stage
+    found: dict[str, object] = {"stage": zero_stage, "overlap_comm": zero_stage >= 1}
+    if stage.offload.optimizer:
+        share = {"ratio": stage.offload.optimizer} if stage.offload.optimizer < 1 else {}
+        found["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **share}
+    if stage.shard_ranks is not None:
+        found |= {"mics_shard_size": stage.shard_ranks, "mics_hierarchical_params_gather": False}
+    return found
 
 
 def uniform_parts(n_layers: int, n_stages: int) -> tuple[int, ...]:
@@ -184,6 +197,8 @@ def _assumptions(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
             f"train_batch_size is left out: DeepSpeed counts AutoTP's ranks in it, and prints {plan.axes.tp} times the real "
             f"{_global_batch(request)} sequences"
         )
+    if plan.stages[0].shard_ranks is not None:
+        said.append("MiCS: the script makes the model under deepspeed.zero.MiCS_Init")
     if plan.stages[0].zero_stage == 3 and plan.axes is not None and plan.axes.tp > 1:
         said.append("AutoTP beside ZeRO-3 is supported from 0.19 on; its documentation still says ZeRO 0 to 2")
     return tuple(said)

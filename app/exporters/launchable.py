@@ -21,6 +21,7 @@ _ABOUT_FIGURES = frozenset(
         Rule.TRANSIENT,
         Rule.KV_CACHE,
         Rule.CAPACITY,
+        Rule.HOST_MEMORY,
         Rule.PEAK_MEMORY,
         Rule.STAGE_TIME,
         Rule.STEP_TIME,
@@ -44,7 +45,14 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
     if not plan.feasible:
         message = None if plan.reason is None else plan.reason.message
         raise ExportError("an infeasible answer has nothing to launch", given=message)
-    asked = replace(request, search=Search(space=Space.LAUNCHABLE, launcher=launcher, modes=request.search.modes))
+    search = Search(
+        space=Space.LAUNCHABLE,
+        launcher=launcher,
+        modes=request.search.modes,
+        offload_optimizer=tuple({stage.offload.optimizer for stage in plan.stages}),
+        offload_activations=tuple({stage.offload.activations for stage in plan.stages}),
+    )
+    asked = replace(request, search=search)
     broken = [v for v in check(with_one_recompute_mode(plan), asked) if v.rule not in _ABOUT_FIGURES]
     if broken:
         listed = "; ".join(str(violation) for violation in broken)

@@ -42,6 +42,7 @@ def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
         *_batch_words(plan, workload),
         *_recompute_words(plan, shape),
         *_state_words(plan),
+        *_offload_words(plan, workload),
         *_optimizer_words(workload),
     ]
     serial = (plan.axes.tp > 1 or plan.axes.cp > 1) and zero_stage < 2
@@ -178,7 +179,8 @@ def _state_words(plan: Plan) -> list[Words]:
     axes, zero_stage = plan.axes, plan.stages[0].zero_stage
     assert axes is not None
     if axes.dp * axes.cp == 1:
-        return []
+        # What lies on the host belongs to a distributed optimizer, of one rank, too.
+        return [flag("use-distributed-optimizer")] if plan.stages[0].offload.optimizer else []
     words = [flag("overlap-grad-reduce")]
     if zero_stage >= 1:
         words += [flag("use-distributed-optimizer"), flag("overlap-param-gather")]
@@ -187,6 +189,17 @@ def _state_words(plan: Plan) -> list[Words]:
         words += [(*flag("use-megatron-fsdp"), *flag("data-parallel-sharding-strategy", strategy))]
         words += [flag("ckpt-format", "fsdp_dtensor"), flag("no-gradient-accumulation-fusion")]
     return words
+
+
+def _offload_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
+    """Shares of the distributed optimizer's states on the host, updated there."""
+    share = plan.stages[0].offload.optimizer
+    if not share:
+        return []
+    words = [(*flag("optimizer-cpu-offload"), *flag("optimizer-offload-fraction", share))]
+    words.append(flag("overlap-cpu-optimizer-d2h-h2d"))
+    small = workload.optimizer in (Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16)
+    return words if small else [*words, flag("use-precision-aware-optimizer")]
 
 
 def _optimizer_words(workload: TrainingWorkload) -> list[Words]:

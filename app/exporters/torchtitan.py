@@ -172,9 +172,13 @@ def _batch_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
 
 
 def _parallelism_words(plan: Plan) -> list[Words]:
-    axes, zero_stage = plan.axes, plan.stages[0].zero_stage
+    axes, zero_stage, shard_ranks = plan.axes, plan.stages[0].zero_stage, plan.stages[0].shard_ranks
     assert axes is not None
     replicate, shard = (axes.dp, 1) if zero_stage == 0 else (1, axes.dp)
+    if shard_ranks is not None:
+        # A mesh of two dimensions; the cp ranks of a sequence always shard together.
+        shard = shard_ranks // axes.cp
+        replicate = axes.dp // shard
     words = [
         flag("parallelism.data_parallel_replicate_degree", replicate),
         flag("parallelism.data_parallel_shard_degree", shard),

@@ -142,7 +142,21 @@ def _check_serving(workload: ServingWorkload) -> None:
 
 def _check_search(search: Search) -> None:
     _at_most("search.time_limit_s", search.time_limit_s, MAX_TIME_LIMIT_S)
-    restrictions = ("dp", "tp", "pp", "cp", "ep", "microbatch", "recompute", "zero_stages", "schedules", "virtual_stages")
+    restrictions = (
+        "dp",
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "microbatch",
+        "recompute",
+        "zero_stages",
+        "shard_ranks",
+        "offload_optimizer",
+        "offload_activations",
+        "schedules",
+        "virtual_stages",
+    )
     for name in restrictions:
         choices = getattr(search, name)
         if len(choices) > MAX_CHOICES:

@@ -38,12 +38,20 @@ class Pieces:
 
 
 def stored_pieces(
-    operator: Operator, weight: Weight, sizes: Mapping[str, int], *, strategy: Strategy, axes: Axes, is_state_sharded: bool
+    operator: Operator,
+    weight: Weight,
+    sizes: Mapping[str, int],
+    *,
+    strategy: Strategy,
+    axes: Axes,
+    is_state_sharded: bool,
+    shard_ranks: int | None = None,
 ) -> Pieces:
     """Pieces of a weight, or of its optimizer state, on the ranks of a stage in Megatron's order.
 
     tp splits the strategy's dims, ep the experts; ``is_state_sharded`` adds ZeRO's split over the dp x cp ranks that hold the
-    same of it: of the longest dim that is left, as even as can be.
+    same of it: of the longest dim that is left, as even as can be; where ``shard_ranks`` says so, over so many
+    neighbours of them.
     """
     ranks = np.arange(axes.dp * axes.cp * axes.tp, dtype=np.int64)
     in_tp, in_state = ranks % axes.tp, ranks // axes.tp
@@ -61,7 +69,8 @@ def stored_pieces(
     if is_state_sharded:
         ep = axes.ep if expert_dims(operator) else 1
         place = max(range(len(cut)), key=lambda i: (cut[i].longest, -i))
-        cut[place] = cut[place].split(axes.dp * axes.cp // ep, in_state // ep, Rounding.EVEN)
+        shards = shard_ranks or axes.dp * axes.cp // ep
+        cut[place] = cut[place].split(shards, in_state // ep % shards, Rounding.EVEN)
     numbers = np.zeros(len(ranks), np.int64)
     for dim_cut in cut:
         numbers = numbers * len(dim_cut.bounds) + dim_cut.of_rank

@@ -127,7 +127,7 @@ class _Layout:
         self._plan, self._model = answered.plan, answered.request.model
         self._device_of_rank = device_of_rank
         self._strategies = {(s.block, s.operator): s.strategy for s in self._plan.shardings}
-        self._pieces: dict[tuple[_WeightOf, Axes, bool], Pieces] = {}
+        self._pieces: dict[tuple[_WeightOf, Axes, bool, int | None], Pieces] = {}
 
     def stages_of(self) -> dict[tuple[int, _WeightOf], tuple[int, ...]]:
         """For each weight with its own storage, by the layer that owns it: the stages that hold it."""
@@ -154,7 +154,7 @@ class _Layout:
 
     def _pieces_of(self, named: _WeightOf, index: int, sharded_from: int) -> Pieces:
         stage = self._plan.stages[index]
-        key = (named, stage.axes, stage.zero_stage >= sharded_from)
+        key = (named, stage.axes, stage.zero_stage >= sharded_from, stage.shard_ranks)
         if key not in self._pieces:
             operator = self._model.block(named.block).operator(named.operator)
             weight = next(each for each in operator.weights if each.name == named.weight)
@@ -166,6 +166,7 @@ class _Layout:
                 strategy=Strategy(None if strategy == REPLICATE else strategy),
                 axes=stage.axes,
                 is_state_sharded=key[2],
+                shard_ranks=stage.shard_ranks,
             )
         return self._pieces[key]
 

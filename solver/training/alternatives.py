@@ -22,6 +22,7 @@ _PART_NAMES = {
     "dp_comm_s": "more exposed gradient and weight communication",
     "bubble_s": "a larger pipeline bubble",
     "optimizer_s": "a longer optimizer step",
+    "offload_s": "more exposed moves of activations to the host and back",
 }
 
 

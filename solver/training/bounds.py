@@ -6,6 +6,7 @@ slower than the fastest on every layer, stages of longest time t hold at most ``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from costmodels.pipeline import Schedule, n_copies
 from solver.training.costs import TrainingCosts
-from solver.training.evaluate import positions
+from solver.training.evaluate import held_by_part, positions
 from solver.training.pipelining import least_waiting
 from solver.training.space import Candidate, Family
 from solver.training.stage_table import Sharding, StageTable
@@ -99,6 +100,27 @@ def least_shortfall_bytes(member: Member) -> float:
     if candidate.pipelining.schedule is not Schedule.INTERLEAVED:
         return mean
     return max(mean, float(first_rank_lacks_bytes((candidate,), member.tables[0])[0]))
+
+
+def host_suffices(member: Member) -> bool:
+    """Whether no stage of the member can need more host memory than its devices have, wherever the borders are.
+
+    A stage holds no more there than all layers would, and no more than goes with what fits on the device: for each byte that
+    stays, the share that is moved leaves a fixed number on the host.
+    """
+    offload = member.candidate.offload
+    if offload.is_nothing:
+        return True
+    most = max(float(held.max()) for held in held_by_part(member.candidate))
+    for table in dict.fromkeys(member.tables):
+        parts = table.parts
+        everything = float(parts.host_static_bytes.sum() + most * parts.host_activation_bytes.max(axis=0).sum())
+        state = float(np.max(parts.host_static_bytes / np.maximum(table.static_bytes, 1.0)))
+        moved = offload.activations / (1.0 - offload.activations) if offload.activations < 1.0 else math.inf
+        beside_device = max(state, moved) * max(0.0, table.capacity_bytes)
+        if min(everything, beside_device) > parts.host_capacity_bytes:
+            return False
+    return True
 
 
 def first_rank_lacks_bytes(candidates: Sequence[Candidate], table: StageTable) -> FloatArray:

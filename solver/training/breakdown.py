@@ -33,7 +33,10 @@ def rank_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[Stag
         for part in (parts.compute_s, parts.tp_comm_s, parts.cp_comm_s, parts.dp_comm_s, parts.ep_comm_s)
     )
     optimizer = float(parts.optimizer_s[layers].sum()) + parts.step_host_s
-    rerun = stage.time_s - stage.sends_s - compute - tp - cp - dp - ep
+    modes = [decision.candidate.recompute.index(span.recompute) for span in spans]
+    moves = sum(float(parts.moves_s[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True))
+    moves /= decision.n_copies
+    rerun = stage.time_s - stage.sends_s - compute - tp - cp - dp - ep - moves
     return TimeBreakdown(
         compute_s=m * compute,
         recompute_s=m * (rerun if spans[0].recompute is not Recompute.NONE else 0.0),
@@ -44,4 +47,5 @@ def rank_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[Stag
         bubble_s=max(0.0, cost.step_time_s - m * stage.time_s - stage.extra_s),
         optimizer_s=optimizer,
         ep_comm_s=m * ep,
+        offload_s=m * moves,
     )

@@ -21,6 +21,7 @@ from costmodels.memory import (
     optimizer_traffic_bytes,
     state_bytes_per_parameter,
 )
+from costmodels.offload import exposed_moves_s
 from costmodels.pipeline import PassShares, Schedule, n_copies
 from solver.block_problem import (
     OF_MODE,
@@ -33,7 +34,7 @@ from solver.block_problem import (
     working_bytes,
 )
 from solver.graph import ModelGraph
-from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
+from solver.intra_op import evaluate, frontier
 from solver.kept_bytes import PARTIAL_MODES, kept_bytes
 from solver.layer_dag import LayerDag, layer_dag
 from solver.mesh import stage_topology
@@ -41,9 +42,11 @@ from solver.recompute import recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.sharding import REPLICATED
 from solver.training.host import HostTime, host_time, step_host_s
+from solver.training.host_memory import host_share
 from solver.training.implementation import launcher_implementation
+from solver.training.joined import joined
 from solver.training.pipelining import PLAIN, pass_shares, waiting
-from solver.training.space import Candidate, padded_dims, recompute_modes
+from solver.training.space import Candidate, hybrid_ranks, padded_dims, recompute_modes
 from solver.training.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
 from solver.training.tied import agreements, node_index, restricted, tied_uses, unrestricted
@@ -103,13 +106,21 @@ class TrainingCosts:
             groups = cluster.groups_spanned(first, mesh.stage_devices)
             devices = tuple(dict.fromkeys(group.node.device.name for group in groups))
             by_name = {group.node.device.name: group.node.device for group in groups}
-            topology = stage_topology(cluster, first=first, dp=mesh.dp, tp=mesh.tp, cp=mesh.cp, ep=mesh.ep)
+            topology = stage_topology(
+                cluster, first=first, dp=mesh.dp, tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, shard_ranks=self._shard_ranks(candidate)
+            )
             kind = StageKind(tuple(by_name[name] for name in devices), topology)
             kinds.append(self._kinds.setdefault(kind, kind))
             if len(cluster.groups) == 1 and mesh.stage_devices % groups[0].node.devices_per_node == 0:
                 # Equal nodes, whole nodes a stage: every position is like the first.
                 return tuple(kinds * mesh.pp)
         return tuple(kinds)
+
+    def _shard_ranks(self, candidate: Candidate) -> tuple[int, ...]:
+        """Numbers of ranks within which candidates of this one's family may shard, its own among them."""
+        known = hybrid_ranks(candidate.mesh, self.request.search)
+        own = () if candidate.shard_ranks is None else (candidate.shard_ranks,)
+        return tuple(sorted({*known, *own}))
 
     def settings(self, candidate: Candidate, kind: StageKind) -> tuple[BlockSetting, ...]:
         """The block setting for each device of a stage."""
@@ -251,7 +262,7 @@ class TrainingCosts:
         costs = np.array(
             [self.block_cost(name, setting, choice) for name, choice in zip(self.block_names, sharding, strict=True)]
         )
-        shared = _shared_parameters(costs, kind)
+        shared = _shared_parameters(costs, kind, candidate.shard_ranks)
         trained = () if setting.implementation.trained is TrainedWeights.ADAPTERS else shared
         sync = state_sync(candidate.zero_stage, shared if candidate.zero_stage == 3 else trained, costs, workload)
         traffic = optimizer_traffic_bytes(
@@ -266,7 +277,16 @@ class TrainingCosts:
         weights, gradients, optimizer = self._state_bytes(
             candidate, setting, shared, self._tied_copies(candidate, setting, sharding)
         )
+        host = host_share(self.request, candidate.offload, setting.device, optimizer=optimizer, owned=owned)
+        optimizer_s = (1.0 - candidate.offload.optimizer) * optimizer_s + host.update_s
+        optimizer = optimizer - host.optimizer_bytes
         time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
+        moved = candidate.offload.activations * activation * self._recomputable
+        moves_s = exposed_moves_s(
+            moved, setting.device, forward_s=costs[:, Criterion.FORWARD_S], backward_s=time_s - costs[:, Criterion.FORWARD_S]
+        )
+        # What a layer's backward pass reads is back on the device, and what the next one reads is on its way.
+        time_s, activation, transient = time_s + moves_s, activation - moved, transient + 2.0 * moved
         overhead = framework_overhead_bytes(
             communicators=_communicators(candidate), communicator_bytes=setting.device.communicator_bytes
         )
@@ -297,10 +317,19 @@ class TrainingCosts:
                 optimizer_s=optimizer_s[layer],
                 step_host_s=host_s,
                 overhead_bytes=overhead,
+                moves_s=moves_s[:, layer],
+                host_static_bytes=host.optimizer_bytes[layer],
+                host_activation_bytes=moved[:, layer],
+                host_capacity_bytes=host.capacity_bytes,
             ),
             dag=self._dag,
             side_bytes=0.0 if self._dag is None else boundary_bytes(self.model, setting),
         )
+
+    @cached_property
+    def _recomputable(self) -> FloatArray:
+        """1 for each distinct block that is a layer, 0 for the model's ends."""
+        return np.array([float(recomputable(self.model.block(name))) for name in self.block_names])
 
     def _state_bytes(
         self, candidate: Candidate, setting: BlockSetting, shared: Sequence[SharedParameters], copies: FloatArray
@@ -392,8 +421,11 @@ class TrainingCosts:
         return 2.0 * (send_s + gather_s)
 
 
-def _shared_parameters(costs: FloatArray, kind: StageKind) -> tuple[SharedParameters, ...]:
+def _shared_parameters(costs: FloatArray, kind: StageKind, shard_ranks: int | None) -> tuple[SharedParameters, ...]:
     """Parameters by the group of ranks that hold them alike: dp x cp, and those of spread experts."""
+    if shard_ranks is not None:
+        groups = kind.topology.hybrid_of(shard_ranks)
+        return (SharedParameters(costs[:, Criterion.PARAMETERS], groups.shards, groups.replicas),)
     return (
         SharedParameters(costs[:, Criterion.PARAMETERS], kind.topology.state),
         SharedParameters(costs[:, Criterion.EXPERT_PARAMETERS], kind.topology.expert_state),
@@ -408,27 +440,6 @@ def _bound_by_host(cost: FloatArray, host: HostTime) -> FloatArray:
     return cost
 
 
-def joined(problems: list[IntraOpProblem]) -> IntraOpProblem:
-    """One problem whose objectives are those of all, for operators that run the same strategy in each."""
-    if len(problems) == 1:
-        return problems[0]
-    n = problems[0].n_objectives
-    nodes = tuple(
-        np.concatenate([costs[:, :n] for costs in per_node], axis=1)
-        for per_node in zip(*(p.node_costs for p in problems), strict=True)
-    )
-    ends = sorted({(edge.source, edge.target) for p in problems for edge in p.edges})
-    edges = []
-    for source, target in ends:
-        shape = (len(nodes[source]), len(nodes[target]), n)
-        parts = [
-            sum((e.cost[:, :, :n] for e in p.edges if (e.source, e.target) == (source, target)), np.zeros(shape))
-            for p in problems
-        ]
-        edges.append(ReshardEdge(source, target, np.concatenate(parts, axis=2)))
-    return IntraOpProblem(nodes, tuple(edges), n_objectives=n * len(problems))
-
-
 def _plus_first(values: FloatArray, addend: float) -> FloatArray:
     changed = values.copy()
     changed[0] += addend
@@ -440,5 +451,7 @@ def _communicators(candidate: Candidate) -> int:
     which launchers wait for one another at the start (Megatron-LM's initialize_megatron, DeepSpeed's init_distributed)."""
     mesh = candidate.mesh
     expert_groups = (mesh.ep, mesh.dp * mesh.cp // mesh.ep) if mesh.ep > 1 else ()
-    groups = (mesh.stage_devices * mesh.pp, mesh.tp, mesh.cp, mesh.dp * mesh.cp, mesh.pp, *expert_groups)
+    state = mesh.dp * mesh.cp
+    state_groups = (state,) if candidate.shard_ranks is None else (candidate.shard_ranks, state // candidate.shard_ranks)
+    groups = (mesh.stage_devices * mesh.pp, mesh.tp, mesh.cp, *state_groups, mesh.pp, *expert_groups)
     return sum(degree > 1 for degree in groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,6 +77,8 @@ class StageCost:
     transient_bytes: float
     overhead_bytes: float
     capacity_bytes: float
+    host_bytes: float = 0.0
+    host_capacity_bytes: float = math.inf
 
     @property
     def need_bytes(self) -> float:
@@ -84,8 +87,8 @@ class StageCost:
 
     @property
     def fits(self) -> bool:
-        """Whether the stage fits its devices."""
-        return self.need_bytes <= self.capacity_bytes
+        """Whether the stage fits its devices, and their share of host memory."""
+        return self.need_bytes <= self.capacity_bytes and self.host_bytes <= self.host_capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -155,9 +158,22 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
                 ),
                 overhead_bytes=table.parts.overhead_bytes,
                 capacity_bytes=table.capacity_bytes,
+                host_bytes=_host_bytes(decision, rank, table, held[rank]),
+                host_capacity_bytes=table.parts.host_capacity_bytes,
             )
         )
     total = objective_s(
         [s.time_s for s in stages], [s.extra_s for s in stages], candidate.n_microbatches, waiting=tables[0].waiting
     )
     return DecisionCost(tuple(stages), total)
+
+
+def _host_bytes(decision: Decision, rank: int, table: StageTable, held: npt.NDArray[np.int64]) -> float:
+    """What a device of a rank has in host memory at most; ``held`` are passes of its parts at once, by moment."""
+    if decision.candidate.offload.is_nothing:
+        return 0.0
+    spans, parts = decision.spans_of_rank(rank), table.parts
+    modes = [decision.candidate.recompute.index(span.recompute) for span in spans]
+    moved = [float(parts.host_activation_bytes[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True)]
+    static = sum(float(parts.host_static_bytes[span.layers].sum()) for span in spans)
+    return static + float((held @ np.array(moved)).max())

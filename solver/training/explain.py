@@ -15,8 +15,9 @@ from solver.intra_op import frontier
 from solver.plan import Plan
 from solver.request import PlanRequest, Space, TrainingWorkload
 from solver.sharding import Strategy, shardable_dims
-from solver.training.costs import TrainingCosts, joined
+from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
+from solver.training.joined import joined
 from solver.training.planner import decision_of
 from solver.training.search import RELATIVE_TIE, stage_tables
 from solver.training.space import Candidate

@@ -36,6 +36,22 @@ def given_pipelining(plan: Plan) -> Pipelining:
     return choice
 
 
+def given_shard_ranks(plan: Plan) -> int | None:
+    """Ranks among which ZeRO-3 shards, where they are fewer than dp x cp; raises PlanFileError where they can't be."""
+    stage, axes = plan.stages[0], plan.axes
+    assert axes is not None
+    if len({(each.shard_ranks, each.offload) for each in plan.stages}) > 1:
+        raise PlanFileError("stages differ in shard_ranks or offload", allowed="the same for all stages")
+    ranks = stage.shard_ranks
+    if ranks is not None and (stage.zero_stage != 3 or axes.ep > 1 or ranks < 2 or axes.dp * axes.cp % ranks):
+        raise PlanFileError(
+            "shard_ranks can't be",
+            given=f"{ranks} under ZeRO-{stage.zero_stage}, dp x cp {axes.dp * axes.cp}, ep {axes.ep}",
+            allowed="a divisor of dp x cp above 1, under ZeRO-3 and ep 1",
+        )
+    return ranks
+
+
 def given_spans(plan: Plan, layers: Sequence[str], candidate: Candidate) -> tuple[StageSpan, ...]:
     """The parts of the model in order; raises PlanFileError unless they are the model's layers, each once a copy."""
     found: dict[int, StageSpan] = {}

@@ -13,7 +13,11 @@ def summary(candidate: Candidate) -> str:
     parts = [f"dp {mesh.dp}", f"tp {mesh.tp}", f"pp {mesh.pp}", f"cp {mesh.cp}", f"micro-batch {candidate.microbatch}"]
     if mesh.ep > 1:
         parts.append(f"ep {mesh.ep}")
-    parts.append(f"ZeRO-{candidate.zero_stage}")
+    within = "" if candidate.shard_ranks is None else f" within {candidate.shard_ranks} ranks"
+    parts.append(f"ZeRO-{candidate.zero_stage}{within}")
+    for name, share in (("optimizer", candidate.offload.optimizer), ("activations", candidate.offload.activations)):
+        if share:
+            parts.append(f"{share:.0%} of {name} on the host")
     if candidate.boundary.dim is not None:
         parts.append("sequence parallel")
     parts.append("recompute " + "/".join(mode.value for mode in candidate.recompute))

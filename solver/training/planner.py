@@ -13,9 +13,9 @@ from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, evaluate_decision
-from solver.training.given import given_branches, given_pipelining, given_spans
+from solver.training.given import given_branches, given_pipelining, given_shard_ranks, given_spans
 from solver.training.partition import Shortfall
-from solver.training.report import decided_plan, feasible_plan, infeasible_plan, memory_reason
+from solver.training.report import decided_plan, feasible_plan, host_memory_reason, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search, stage_tables
 from solver.training.sizes import UNITS, search_sizes
 from solver.training.space import Candidate, Mesh, experts_fit, families
@@ -75,7 +75,10 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     worst = max(range(len(cost.stages)), key=lambda i: cost.stages[i].need_bytes - cost.stages[i].capacity_bytes)
     stage = cost.stages[worst]
     reason = _slo_reason(request, cost.step_time_s)
-    if not stage.fits:
+    crowded = next((i for i, each in enumerate(cost.stages) if each.host_bytes > each.host_capacity_bytes), None)
+    if crowded is not None:
+        reason = host_memory_reason(crowded, cost.stages[crowded])
+    if stage.need_bytes > stage.capacity_bytes:
         overhead = tables[worst].parts.overhead_bytes
         reason = memory_reason(decision.candidate, Shortfall(worst, stage.need_bytes, stage.capacity_bytes), overhead)
     if reason is None:
@@ -192,7 +195,11 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
         )
     boundary = sharded(SEQ) if plan.sequence_parallel else REPLICATED
     zero_stage = plan.stages[0].zero_stage
-    candidate = Candidate(mesh, plan.microbatch.size, plan.microbatch.count, zero_stage, boundary, modes, pipelining)
+    candidate = Candidate(
+        *(mesh, plan.microbatch.size, plan.microbatch.count, zero_stage, boundary, modes, pipelining),
+        shard_ranks=given_shard_ranks(plan),
+        offload=plan.stages[0].offload,
+    )
     is_chain = costs.model.is_chain
     spans = given_spans(plan, costs.model.layers, candidate) if is_chain else given_branches(plan, costs.model, candidate)
     return Decision(candidate, _sharding_of(costs, candidate, plan), spans)

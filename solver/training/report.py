@@ -33,7 +33,7 @@ from solver.training.bands import calibrations_used, step_time_bands
 from solver.training.breakdown import time_breakdown
 from solver.training.costs import TrainingCosts
 from solver.training.energy import step_energy_j
-from solver.training.evaluate import Decision, DecisionCost, StageSpan
+from solver.training.evaluate import Decision, DecisionCost, StageCost, StageSpan
 from solver.training.frontier import Costed, cost_per_million_tokens, frontier
 from solver.training.naming import summary
 from solver.training.partition import Shortfall
@@ -120,10 +120,12 @@ def decided_plan(
             axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep),
             recompute=spans[0].recompute,
             zero_stage=candidate.zero_stage,
+            shard_ranks=candidate.shard_ranks,
+            offload=candidate.offload,
             time_s=stage.time_s,
             extra_s=stage.extra_s,
             in_flight=stage.in_flight,
-            memory=_memory(table, spans, stage.activation_bytes, stage.transient_bytes),
+            memory=_memory(table, spans, stage),
             chunk_layers=tuple(span.last + 1 - span.first for span in spans) if len(spans) > 1 else (),
         )
         for position, (stage, table) in enumerate(zip(cost.stages, tables, strict=True))
@@ -194,6 +196,9 @@ def space_text(request: PlanRequest) -> str:
             ("microbatch", search.microbatch),
             ("recompute", search.recompute),
             ("zero_stage", search.zero_stages),
+            ("shard_ranks", search.shard_ranks),
+            ("offload.optimizer", search.offload_optimizer),
+            ("offload.activations", search.offload_activations),
             ("schedule", search.schedules),
             ("virtual_stages", search.virtual_stages),
         )
@@ -225,8 +230,26 @@ def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: fl
         remedies=(
             "add devices, or devices with more memory",
             "allow more recompute, higher ZeRO stages, or smaller micro-batches in 'search', if they are restricted",
-            "shorten seq_len, or use a smaller optimizer state (sgd_momentum, muon)",
+            "shorten seq_len, or use a smaller optimizer state (adamw_bf16, adamw_8bit, sgd_momentum, muon)",
+            "let state move to host memory: search.offload_optimizer, search.offload_activations",
         ),
+    )
+
+
+def host_memory_reason(stage: int, cost: StageCost) -> Reason:
+    """Reason of a plan that moves more to the host than its devices' share of it."""
+    need, have = cost.host_bytes, cost.host_capacity_bytes
+    return Reason(
+        constraint="host_memory",
+        need=need,
+        have=have,
+        unit="bytes",
+        stage=stage,
+        message=(
+            f"host memory: each device of stage {stage} moves {need / GIB:.2f} GiB to its host, its share of which is "
+            f"{have / GIB:.2f} GiB"
+        ),
+        remedies=("move smaller shares (offload)", "shard over more ranks", "use hosts with more memory"),
     )
 
 
@@ -241,7 +264,8 @@ def _layer_spans(layers: Sequence[str], span: StageSpan) -> tuple[LayerSpan, ...
     return tuple(spans)
 
 
-def _memory(table: StageTable, spans: Sequence[StageSpan], activations: float, transient: float) -> StageMemory:
+def _memory(table: StageTable, spans: Sequence[StageSpan], cost: StageCost) -> StageMemory:
+    activations, transient = cost.activation_bytes, cost.transient_bytes
     layers = np.r_[tuple(span.layers for span in spans)]
     parts = table.parts
     state = (parts.weights_bytes, parts.gradients_bytes, parts.optimizer_bytes)
@@ -253,6 +277,7 @@ def _memory(table: StageTable, spans: Sequence[StageSpan], activations: float, t
         activations_bytes=activations,
         transient_bytes=transient,
         overhead_bytes=parts.overhead_bytes,
+        host_bytes=cost.host_bytes,
         capacity_bytes=RESERVED_OVER_ALLOCATED * table.capacity_bytes + parts.overhead_bytes,
         fragmentation_bytes=(RESERVED_OVER_ALLOCATED - 1) * (weights + gradients + optimizer + activations + transient),
     )

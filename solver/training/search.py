@@ -20,7 +20,7 @@ from solver.control import OnProgress, Progress, Stop
 from solver.plan import Plan
 from solver.request import PlanRequest
 from solver.training.aims import Aim, LeastStepTime
-from solver.training.bounds import Member, first_rank_lacks_bytes, least_shortfall_bytes
+from solver.training.bounds import Member, first_rank_lacks_bytes, host_suffices, least_shortfall_bytes
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
@@ -261,7 +261,9 @@ class ChunkChoices:
     def members(self, costs: TrainingCosts) -> Iterator[Member]:
         """Each of them."""
         for candidate in self.candidates:
-            yield Member(candidate, self.sharding, stage_tables(candidate, self.sharding, self.kinds, costs))
+            member = Member(candidate, self.sharding, stage_tables(candidate, self.sharding, self.kinds, costs))
+            if host_suffices(member):
+                yield member
 
 
 _Node = _Unpriced | Family | ChunkChoices | Member
@@ -270,13 +272,15 @@ _Node = _Unpriced | Family | ChunkChoices | Member
 def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoices]:
     """Members of a family: its candidates, each with every combination of Pareto-optimal shardings of its distinct blocks."""
     kinds = costs.stage_kinds(next(family.candidates()))
-    for _, alike in itertools.groupby(family.candidates(), key=lambda c: (c.zero_stage, c.recompute)):
+    for _, alike in itertools.groupby(family.candidates(), key=lambda c: (c.zero_stage, c.shard_ranks, c.offload, c.recompute)):
         candidates = tuple(alike)
         in_chunks = tuple(c for c in candidates if c.pipelining.schedule is Schedule.INTERLEAVED)
         alone = tuple(c for c in candidates if c not in in_chunks)
         for sharding in costs.shardings(candidates[0], kinds):
             for candidate in alone:
-                yield Member(candidate, sharding, stage_tables(candidate, sharding, kinds, costs))
+                member = Member(candidate, sharding, stage_tables(candidate, sharding, kinds, costs))
+                if host_suffices(member):
+                    yield member
             if in_chunks:
                 yield ChunkChoices(in_chunks, sharding, kinds)
 

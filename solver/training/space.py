@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from costmodels.errors import WorkloadError
 from costmodels.expert_parallel import expert_dims
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
+from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.operators import OperatorKind
 from costmodels.pipeline import Schedule
 from solver.graph import ModelGraph
@@ -36,6 +39,14 @@ class Mesh:
         return self.dp * self.tp * self.cp
 
 
+class HostOptimizer(Enum):
+    """What share of the optimizer states a launcher can keep in host memory."""
+
+    NONE = auto()
+    ALL_OR_NOTHING_BELOW_ZERO_3 = auto()
+    ANY_SHARE = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class LauncherRules:
     """What a launcher can express of a training plan beyond what every launcher can.
@@ -49,6 +60,8 @@ class LauncherRules:
     expert_parallel          whether experts may be spread over the ranks of dp x cp
     experts_ask_for_sp       whether experts beside tp need sequence parallelism
     max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
+    hybrid_sharding          whether ZeRO-3 may shard within a part of the dp x cp ranks
+    host_optimizer           how much of the optimizer states may lie in host memory
     fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
     passes_branches          whether stages pass on more tensors than one, as stages of a model that branches must
     """
@@ -64,6 +77,8 @@ class LauncherRules:
     max_zero_with_muon: int = MAX_ZERO_STAGE
     fine_grained: bool = False
     passes_branches: bool = False
+    hybrid_sharding: bool = False
+    host_optimizer: HostOptimizer = HostOptimizer.NONE
 
     def expresses(self, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
         """Whether the launcher has flags for this mesh and residual layout."""
@@ -93,6 +108,8 @@ _LAUNCHERS = {
         experts_ask_for_sp=True,
         max_zero_with_muon=0,
         fine_grained=True,
+        # Its HybridDeviceOptimizer splits the distributed optimizer's states by --optimizer-offload-fraction.
+        host_optimizer=HostOptimizer.ANY_SHARE,
     ),
     # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
     # without attention; its long-context axis is Ulysses. Layers of a PipelineModule may pass tuples of tensors on.
@@ -104,6 +121,9 @@ _LAUNCHERS = {
         ties_across_stages=True,
         schedules=frozenset({Schedule.ONE_F_ONE_B}),
         passes_branches=True,
+        # MiCS; shares of the states (Twin-Flow) are ZeRO-3's.
+        hybrid_sharding=True,
+        host_optimizer=HostOptimizer.ALL_OR_NOTHING_BELOW_ZERO_3,
     ),
     # torchtitan 0.3 splits key/value heads evenly (its PR 4016) and has no tied weights over stages. Its schedules are those
     # of torch.distributed.pipelining: GPipe, 1F1B, Interleaved1F1B, ZBVZeroBubble, DualPipeV.
@@ -116,6 +136,7 @@ _LAUNCHERS = {
         schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_V, Schedule.DUALPIPE_V}),
         # A PipelineStage's outputs may be a tuple of tensors.
         passes_branches=True,
+        hybrid_sharding=True,
     ),
 }
 
@@ -125,6 +146,7 @@ class Candidate:
     """One point of the outer space. ``n_microbatches`` follows from the global batch.
 
     ``recompute`` holds the modes that each stage may choose from: one where the launcher has one setting for all stages.
+    ZeRO-3 shards among ``shard_ranks`` neighbours where that is not None, and else among all of dp x cp.
     """
 
     mesh: Mesh
@@ -134,39 +156,61 @@ class Candidate:
     boundary: Spec
     recompute: tuple[Recompute, ...]
     pipelining: Pipelining = PLAIN
+    shard_ranks: int | None = None
+    offload: Offload = NOTHING_OFFLOADED
 
     @property
-    def sort_key(self) -> tuple[int | str, ...]:
+    def sort_key(self) -> tuple[float | str, ...]:
         """Canonical order among equals: fewer ways of splitting first."""
         mesh = self.mesh
         modes = ",".join(mode.value for mode in self.recompute)
         split = (mesh.tp, mesh.cp, mesh.ep, mesh.pp, mesh.dp, *self.pipelining.sort_key)
-        return (*split, self.microbatch, self.zero_stage, self.boundary.dim or "", modes)
+        state = (self.zero_stage, self.shard_ranks or 0, self.offload.optimizer, self.offload.activations)
+        return (*split, self.microbatch, *state, self.boundary.dim or "", modes)
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlace:
+    """Where training state and saved activations lie: ZeRO stage, ranks that shard, and shares in host memory."""
+
+    zero_stage: int
+    shard_ranks: int | None = None
+    offload: Offload = NOTHING_OFFLOADED
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Candidates that differ only in ZeRO stage, recompute modes and pipeline schedule."""
+    """Candidates that differ only in places of state, recompute modes and pipeline schedule."""
 
     mesh: Mesh
     microbatch: int
     n_microbatches: int
     boundary: Spec
-    zero_stages: tuple[int, ...]
+    places: tuple[StatePlace, ...]
     recompute: tuple[tuple[Recompute, ...], ...]
     pipelinings: tuple[Pipelining, ...]
 
     def candidates(self) -> Iterator[Candidate]:
         """The family's members, those that differ only in schedule after one another."""
-        for zero_stage in self.zero_stages:
+        for place in self.places:
             for modes, choices in self._modes_and_schedules():
                 for choice in choices:
-                    yield Candidate(self.mesh, self.microbatch, self.n_microbatches, zero_stage, self.boundary, modes, choice)
+                    yield Candidate(
+                        self.mesh,
+                        self.microbatch,
+                        self.n_microbatches,
+                        place.zero_stage,
+                        self.boundary,
+                        modes,
+                        choice,
+                        shard_ranks=place.shard_ranks,
+                        offload=place.offload,
+                    )
 
     @property
     def n_candidates(self) -> int:
         """How many members there are."""
-        return len(self.zero_stages) * sum(len(choices) for _, choices in self._modes_and_schedules())
+        return len(self.places) * sum(len(choices) for _, choices in self._modes_and_schedules())
 
     def _modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
         """Modes that each stage may choose from with the schedules that leave it the choice; single modes with all others."""
@@ -203,8 +247,8 @@ def families(request: PlanRequest) -> Iterator[Family]:
     known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
     for mesh in meshes(request):
         per_replica, rest = divmod(workload.global_batch, mesh.dp)
-        zero_stages = tuple(_zero_stages(mesh, search, workload.optimizer))
-        if rest or not zero_stages:
+        places = tuple(_places(mesh, search, workload.optimizer))
+        if rest or not places:
             continue
         for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
             if search.space is Space.LAUNCHABLE and not _LAUNCHERS[search.launcher].expresses(request.model, mesh, boundary):
@@ -221,7 +265,7 @@ def families(request: PlanRequest) -> Iterator[Family]:
                     known[mesh.pp, count] = tuple(c for c in made if c.any_borders or request.model.is_chain)
                 choices = known[mesh.pp, count]
                 if choices and _allowed(microbatch, search.microbatch):
-                    yield Family(mesh, microbatch, count, boundary, zero_stages, modes, choices)
+                    yield Family(mesh, microbatch, count, boundary, places, modes, choices)
 
 
 def meshes(request: PlanRequest) -> Iterator[Mesh]:
@@ -277,6 +321,41 @@ def padded_dims(search: Search) -> frozenset[str]:
     """Dims that the launcher fills up where they do not divide by tp: Megatron-LM pads the vocabulary."""
     pads = search.space is Space.LAUNCHABLE and search.launcher is Launcher.MEGATRON_LM
     return frozenset({"vocab"}) if pads else frozenset()
+
+
+def _places(mesh: Mesh, search: Search, optimizer: Optimizer) -> Iterator[StatePlace]:
+    """ZeRO stages with what may be said beside each: ranks that shard, and shares in host memory."""
+    shares = sorted({*search.offload_optimizer} or {0.0}), sorted({*search.offload_activations} or {0.0})
+    for zero_stage in _zero_stages(mesh, search, optimizer):
+        sharded_weights = zero_stage == MAX_ZERO_STAGE and mesh.dp * mesh.cp > 1
+        for shard_ranks in (None, *(hybrid_ranks(mesh, search) if sharded_weights else ())):
+            if sharded_weights and not _allowed(shard_ranks or mesh.dp * mesh.cp, search.shard_ranks):
+                continue
+            for offload in itertools.starmap(Offload, itertools.product(*shares)):
+                if offload_expressible(search, zero_stage if mesh.dp * mesh.cp > 1 else None, offload):
+                    yield StatePlace(zero_stage, shard_ranks, offload)
+
+
+def hybrid_ranks(mesh: Mesh, search: Search) -> tuple[int, ...]:
+    """Numbers of neighbours within which ZeRO-3 may shard, fewer than dp x cp; the cp ranks of a sequence stay together.
+
+    Spread experts are shared by other ranks than all else, so they go without.
+    """
+    rules = _LAUNCHERS.get(search.launcher)
+    if mesh.ep > 1 or search.system or (search.space is Space.LAUNCHABLE and not (rules and rules.hybrid_sharding)):
+        return ()
+    return tuple(n for n in _divisors(mesh.dp * mesh.cp) if 1 < n < mesh.dp * mesh.cp and n % mesh.cp == 0)
+
+
+def offload_expressible(search: Search, zero_stage: int | None, offload: Offload) -> bool:
+    """Whether the search's launcher can keep these shares in host memory: the optimizer's where it is sharded, which states of
+    one rank (``zero_stage`` None) count as."""
+    if search.space is Space.FREE or offload.is_nothing:
+        return True
+    support = _LAUNCHERS[search.launcher].host_optimizer
+    if offload.activations or zero_stage == 0 or support is HostOptimizer.NONE:
+        return False
+    return support is HostOptimizer.ANY_SHARE or offload.optimizer == 1.0 or zero_stage == MAX_ZERO_STAGE
 
 
 def _zero_stages(mesh: Mesh, search: Search, optimizer: Optimizer) -> Iterator[int]:

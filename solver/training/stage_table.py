@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +64,11 @@ class StageTable:
 
 @dataclass(frozen=True, eq=False)
 class StageParts:
-    """The same costs taken apart, by layer, for the report."""
+    """The same costs taken apart, by layer, for the report; and what lies in host memory, a device's share of which is
+    ``host_capacity_bytes``.
+
+    moves_s, host_activation_bytes   [mode, layer]: time of moving activations that nothing hides, and their bytes
+    """
 
     weights_bytes: FloatArray
     gradients_bytes: FloatArray
@@ -78,6 +82,10 @@ class StageParts:
     optimizer_s: FloatArray
     step_host_s: float
     overhead_bytes: float
+    moves_s: FloatArray
+    host_static_bytes: FloatArray
+    host_activation_bytes: FloatArray
+    host_capacity_bytes: float
 
 
 def max_table(tables: list[StageTable]) -> StageTable:
@@ -92,7 +100,7 @@ def max_table(tables: list[StageTable]) -> StageTable:
         boundary_s=max(t.boundary_s for t in tables),
         step_s=max(t.step_s for t in tables),
         capacity_bytes=min(t.capacity_bytes for t in tables),
-        parts=slowest.parts,
+        parts=replace(slowest.parts, host_capacity_bytes=min(t.parts.host_capacity_bytes for t in tables)),
         waiting=slowest.waiting,
         dag=slowest.dag,
         side_bytes=max(t.side_bytes for t in tables),

@@ -19,10 +19,14 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SharedParameters:
-    """Parameters of each distinct block that the ranks of ``group`` hold alike: dp x cp ranks, for experts fewer."""
+    """Parameters of each distinct block that the ranks of ``group`` hold alike: dp x cp ranks, for experts fewer.
+
+    ``replicas`` are ranks of other groups that hold the same shard, where ZeRO-3 shards within a part of dp x cp.
+    """
 
     parameters: FloatArray
     group: GroupTopology
+    replicas: GroupTopology | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,9 @@ def state_sync(zero_stage: int, shared: Sequence[SharedParameters], costs: Float
     # Weights of the next layer are fetched ahead in each pass; gradients of the layer before leave under the backward pass.
     each = exposed_gather_s + _exposed_s(gather_s + reduce_s, backward_s, shared)
     # The layer in use and the one being fetched are whole at the same time, and one layer's gradients.
-    return StateSync(each, nothing, hidden_s, 2 * weights + gradients)
+    between_s = _between_replicas_s(shared, gradient_bytes)
+    exposed_between_s = _exposed_s(between_s, backward_s, shared)
+    return StateSync(each, exposed_between_s, hidden_s + between_s - exposed_between_s, 2 * weights + gradients)
 
 
 def _seconds(collective: Collective, shared: Sequence[SharedParameters], bytes_each: float) -> FloatArray:
@@ -88,7 +94,18 @@ def _seconds(collective: Collective, shared: Sequence[SharedParameters], bytes_e
     return np.asarray(np.sum(times, axis=0), np.float64)
 
 
+def _between_replicas_s(shared: Sequence[SharedParameters], bytes_each: float) -> FloatArray:
+    """All-reduce of gradient shards over groups that hold the same, once a step (MiCS, Zhang et al., VLDB'22, section 3.4)."""
+    times = [np.zeros(len(share.parameters)) for share in shared]
+    for time_s, share in zip(times, shared, strict=True):
+        if share.replicas is not None:
+            sharded = share.parameters * bytes_each / share.group.n
+            time_s += np.asarray(collective_s(Collective.ALL_REDUCE, sharded, share.replicas), np.float64)
+    return np.asarray(np.sum(times, axis=0), np.float64)
+
+
 def _exposed_s(communication_s: FloatArray, compute_s: FloatArray, shared: Sequence[SharedParameters]) -> FloatArray:
     """What communication in the shadow of computation adds to it: its excess, and what it slows."""
-    stream = Stream.INTER_NODE if any(share.group.spans_nodes for share in shared) else Stream.INTRA_NODE
+    groups = [group for share in shared for group in (share.group, share.replicas) if group is not None]
+    stream = Stream.INTER_NODE if any(group.spans_nodes for group in groups) else Stream.INTRA_NODE
     return exposed_s(communication_s, compute_s, stream, MEASURED_INTERFERENCE)

@@ -30,9 +30,23 @@ def layout_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     yield from _device_violations(plan, request)
     yield from _batch_violations(plan, request)
     for index, stage in enumerate(plan.stages):
+        if stage.shard_ranks is not None:
+            yield from _hybrid_violations(plan, index)
         if stage.zero_stage > MAX_ZERO_STAGE:
             given = f"ZeRO stage {stage.zero_stage}, allowed: 0 to {MAX_ZERO_STAGE}"
             yield Violation(Rule.ZERO, f"plan.stages[{index}].zero_stage", given)
+
+
+def _hybrid_violations(plan: Plan, index: int) -> Iterator[Violation]:
+    """Sharding within a part of dp x cp is ZeRO-3's, in equal parts, the ranks of a sequence together, experts not spread."""
+    stage, axes = plan.stages[index], plan.axes
+    assert axes is not None and stage.shard_ranks is not None
+    ranks, where = axes.dp * axes.cp, f"plan.stages[{index}].shard_ranks"
+    if stage.zero_stage != MAX_ZERO_STAGE or axes.ep > 1:
+        yield Violation(Rule.ZERO, where, f"ZeRO-{stage.zero_stage} and ep {axes.ep}; it goes with ZeRO-3 and ep 1")
+    if not 1 < stage.shard_ranks < ranks or ranks % stage.shard_ranks or stage.shard_ranks % axes.cp:
+        given = f"{stage.shard_ranks}, no divisor of dp x cp = {ranks} between, or no multiple of cp {axes.cp}"
+        yield Violation(Rule.ZERO, where, given)
 
 
 def layer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:

@@ -9,7 +9,10 @@ the loss); overhead may be anything.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from costmodels.offload import Offload
+from costmodels.operators import OperatorKind
 from solver.plan import LayerSpan, Plan, Stage
 from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
 from solver.verify.branches import side_bytes
@@ -39,7 +42,43 @@ def memory_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         yield from _state_violations(plan, request, stage, share, where)
         yield from _activation_violations(plan, request, index, share)
         yield from capacity_violations(request, stage, where)
+        yield from _host_violations(plan, request, index, share)
     yield from peak_violations(plan)
+
+
+def _host_violations(plan: Plan, request: PlanRequest, index: int, share: Share) -> Iterator[Violation]:
+    """What is said to lie on the host is what was moved there, and hosts have room for all of their devices."""
+    stage, where = plan.stages[index], f"plan.stages[{index}].memory.host_bytes"
+    moved, claimed = stage.offload, stage.memory.host_bytes
+    everything = replace(stage, offload=Offload())
+    expected = 0.0
+    if moved.optimizer:
+        beside = stage.memory.optimizer_bytes * moved.optimizer / (1.0 - moved.optimizer) if moved.optimizer < 1.0 else None
+        expected += _whole_optimizer_bytes(plan, request, stage, share) * moved.optimizer if beside is None else beside
+    if moved.activations:
+        options = []
+        for split in _residual_splits(plan, request):
+            kept, _ = _layer_activations(request, everything, share, split)
+            left, _ = _layer_activations(request, stage, share, split)
+            gone = [sum(kept[layer] - left[layer] for layer in chunk) for chunk in chunks(stage)]
+            options.append(expected + held_at_most(plan, index, gone)[1])
+        expected = min(options, key=lambda value: abs(value - claimed))
+    if not agrees(claimed, expected):
+        yield Violation(Rule.HOST_MEMORY, where, f"{claimed} bytes claimed, what was moved there is {expected}")
+    for group, _ in devices_by_group(request.cluster, stage.devices):
+        room = group.node.host_memory_bytes / group.node.devices_per_node
+        if not at_most(claimed, room):
+            given = f"{claimed} bytes of each device, a device's share of its host is {room}"
+            yield Violation(Rule.HOST_MEMORY, where, given)
+
+
+def _whole_optimizer_bytes(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> float:
+    """Optimizer states of a stage's layers wherever they lie; weights that are tied to another stage's counted for each use."""
+    shared, experts = _states(plan, request, stage)
+    owned = [(span.count, owned_parameters(request.model.block(span.block), share)) for span in stage.blocks]
+    _, copies = tied_copies(request, stage, share)
+    of_all = sum(count * block.shared for count, block in owned) + copies
+    return of_all * shared.optimizer + sum(count * block.experts for count, block in owned) * experts.optimizer
 
 
 def capacity_violations(request: PlanRequest, stage: Stage, where: str) -> Iterator[Violation]:
@@ -69,12 +108,13 @@ def _states(plan: Plan, request: PlanRequest, stage: Stage) -> tuple[StateBytes,
     """Bytes a parameter takes: of those that dp x cp ranks share, and of experts, which dp x cp / ep ranks share."""
     assert plan.axes is not None and isinstance(request.workload, TrainingWorkload)
     ranks = plan.axes.dp * plan.axes.cp
-    shared = state_bytes(request.workload, zero_stage=stage.zero_stage, shards=ranks)
+    shared = state_bytes(request.workload, zero_stage=stage.zero_stage, shards=stage.shard_ranks or ranks)
     return shared, state_bytes(request.workload, zero_stage=stage.zero_stage, shards=ranks // plan.axes.ep)
 
 
 def _state_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Share, where: str) -> Iterator[Violation]:
     (shared, experts), memory = _states(plan, request, stage), stage.memory
+    stays = 1.0 - stage.offload.optimizer
     owned = [(span.count, owned_parameters(request.model.block(span.block), share)) for span in stage.blocks]
     of_experts = sum(count * block.experts for count, block in owned)
     least, most = (
@@ -83,7 +123,7 @@ def _state_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Sha
     for rule, claimed, each, each_of_experts in (
         (Rule.WEIGHTS, memory.weights_bytes, shared.weights, experts.weights),
         (Rule.GRADIENTS, memory.gradients_bytes, shared.gradients, experts.gradients),
-        (Rule.OPTIMIZER, memory.optimizer_bytes, shared.optimizer, experts.optimizer),
+        (Rule.OPTIMIZER, memory.optimizer_bytes, stays * shared.optimizer, stays * experts.optimizer),
     ):
         lowest, highest = (parameters * each + of_experts * each_of_experts for parameters in (least, most))
         if not (at_most(lowest, claimed) and at_most(claimed, highest)):
@@ -140,8 +180,11 @@ def _layer_activations(request: PlanRequest, stage: Stage, share: Share, split: 
         entry = entry_bytes(block, share, dtype, split=split)
         layer = kept_bytes(block, share, request, stage.recompute, entry=entry)
         whole = kept_bytes(block, share, request, Recompute.NONE, entry=entry)
-        kept |= dict.fromkeys(range(span.first, span.first + span.count), layer)
-        remade = max(remade, whole - layer)
+        ends = {operator.kind for operator in block.operators} & {OperatorKind.EMBEDDING, OperatorKind.LOSS}
+        stays = 1.0 if ends else 1.0 - stage.offload.activations
+        kept |= dict.fromkeys(range(span.first, span.first + span.count), stays * layer)
+        # What a layer moved is back while its backward pass runs.
+        remade = max(remade, whole - stays * layer)
     return kept, remade
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Recompute, Space, System, TrainingWorkload
@@ -25,6 +26,8 @@ class _LauncherLimits:
     expert_parallel       whether experts may be spread over data-parallel ranks
     experts_ask_for_sp    whether experts beside tp need sequence parallelism
     schedules             pipeline schedules it has
+    hybrid_sharding       whether ZeRO-3 can shard within a part of dp x cp
+    host_optimizer        of sharded optimizer states the host can hold: "none", "all" or under ZeRO-3 a share, "share"
     fine_grained          whether it recomputes norms, expert activations and latent up-projections by themselves
     """
 
@@ -38,6 +41,8 @@ class _LauncherLimits:
     expert_parallel: bool = False
     experts_ask_for_sp: bool = False
     fine_grained: bool = False
+    hybrid_sharding: bool = False
+    host_optimizer: Literal["none", "all", "share"] = "none"
 
 
 _TRAINERS = {
@@ -53,6 +58,7 @@ _TRAINERS = {
         expert_parallel=True,
         experts_ask_for_sp=True,
         fine_grained=True,
+        host_optimizer="share",
     ),
     # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms, and leaves ranks beyond the key/value
     # heads without attention; its long-context axis is Ulysses.
@@ -63,6 +69,8 @@ _TRAINERS = {
         replicated_kv_heads=False,
         tied_with_pipeline=True,
         schedules=("1f1b",),
+        hybrid_sharding=True,
+        host_optimizer="all",
     ),
     # torchtitan 0.3: key/value heads must divide by tp.
     Launcher.TORCHTITAN: _LauncherLimits(
@@ -72,6 +80,7 @@ _TRAINERS = {
         replicated_kv_heads=False,
         tied_with_pipeline=False,
         schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
+        hybrid_sharding=True,
     ),
 }
 
@@ -119,6 +128,12 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     for index, stage in enumerate(plan.stages):
         choices.append((f"stages[{index}].recompute", stage.recompute, search.recompute))
         choices.append((f"stages[{index}].zero_stage", stage.zero_stage, search.zero_stages))
+        if stage.shard_ranks is not None or (stage.zero_stage == 3 and axes.dp * axes.cp > 1):
+            shards = stage.shard_ranks or axes.dp * axes.cp
+            choices.append((f"stages[{index}].shard_ranks", shards, search.shard_ranks))
+        moved = stage.offload
+        choices.append((f"stages[{index}].offload.optimizer", moved.optimizer, search.offload_optimizer or (0.0,)))
+        choices.append((f"stages[{index}].offload.activations", moved.activations, search.offload_activations or (0.0,)))
     for name, value, allowed in choices:
         if allowed and value not in allowed:
             listed = ", ".join(str(item) for item in allowed)
@@ -138,6 +153,8 @@ def _system_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         (plan.sequence_parallel and not sequence_parallel, "sequence_parallel", "norms sharded over the sequence"),
     ]
     for index, stage in enumerate(plan.stages):
+        hybrid = f"sharding within {stage.shard_ranks} ranks"
+        broken.append((stage.shard_ranks is not None, f"stages[{index}].shard_ranks", hybrid))
         broken.append((stage.zero_stage not in zero, f"stages[{index}].zero_stage", str(stage.zero_stage)))
         broken.append((stage.recompute not in recompute, f"stages[{index}].recompute", stage.recompute.value))
     for is_broken, where, given in broken:
@@ -197,12 +214,37 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             "stages",
             "fine-grained recompute; it can't recompute norms alone",
         ),
+        (
+            any(stage.shard_ranks is not None for stage in plan.stages) and not limits.hybrid_sharding,
+            "stages",
+            "ZeRO-3 within a part of dp x cp; it has no such groups",
+        ),
+        *_offload_refusals(plan, limits),
         (len({stage.recompute for stage in plan.stages}) > 1, "stages", "it has one recompute mode for all stages"),
         (len({stage.zero_stage for stage in plan.stages}) > 1, "stages", "it has one ZeRO stage for all stages"),
     ]
     for is_broken, where, message in broken:
         if is_broken:
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
+
+
+def _offload_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[bool, str, str]]:
+    """What of optimizer states and activations on the host the launcher has no setting for."""
+    for index, stage in enumerate(plan.stages):
+        where, moved = f"stages[{index}].offload", stage.offload
+        yield moved.activations > 0, where, f"{moved.activations:.0%} of activations on the host; it has no setting for shares"
+        if moved.optimizer == 0:
+            continue
+        yield (
+            stage.zero_stage == 0 and stage.axes.dp * stage.axes.cp > 1,
+            where,
+            "optimizer states on the host beside ZeRO-0; it moves sharded ones",
+        )
+        if limits.host_optimizer == "none":
+            yield True, where, "optimizer states on the host; it has no setting for them alone"
+        elif limits.host_optimizer == "all":
+            share = f"{moved.optimizer:.0%} of the optimizer states on the host; a share goes with ZeRO-3 alone"
+            yield moved.optimizer < 1 and stage.zero_stage < 3, where, share
 
 
 def _has_experts(request: PlanRequest) -> bool:

@@ -37,6 +37,7 @@ class Rule(StrEnum):
     TRANSIENT = "transient"
     KV_CACHE = "kv_cache"
     CAPACITY = "capacity"
+    HOST_MEMORY = "host_memory"
     PEAK_MEMORY = "peak_memory"
     # Time and what follows from it.
     STAGE_TIME = "stage_time"

@@ -21,6 +21,7 @@ TOKENS = ("batch", "seq")
 def random_request(seed: int) -> PlanRequest:
     """A request whose space can be enumerated; about one in four has no plan that fits."""
     rng = np.random.default_rng(seed)
+    moving = np.random.default_rng([seed, 1])
     space = Space.FREE if rng.random() < 0.4 else Space.LAUNCHABLE
     model = random_free_model(rng) if space is Space.FREE else random_model(rng)
     workload = TrainingWorkload(
@@ -36,6 +37,8 @@ def random_request(seed: int) -> PlanRequest:
         microbatch=(1,) if free else (1, 2) if rng.random() < 0.7 else (),
         schedules=_some_schedules(rng, free=free),
         pp=(2, 4) if rng.random() < 0.5 else (),
+        offload_optimizer=[(), (0.0, 0.5), (0.0, 1.0), (0.0, 0.25, 1.0)][int(moving.integers(4))],
+        offload_activations=(0.0, 0.5) if moving.random() < 0.4 else (),
     )
     return PlanRequest(model, random_cluster(rng, model, free=space is Space.FREE), workload, search=search)
 

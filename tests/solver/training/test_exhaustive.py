@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
+from costmodels.offload import Offload
 from costmodels.pipeline import Schedule
 from solver.control import ignore_progress, never_stop
 from solver.plan import Status
@@ -109,8 +110,31 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                 for pipelining in every_pipelining(request, pp, m):
                     by_stage = free and pipelining.schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
                     for choice in [tuple(modes)] if by_stage else [(mode,) for mode in modes]:
-                        for ep in every_ep(request, dp * cp):
-                            yield Candidate(Mesh(dp, tp, pp, cp, ep), b, m, zero, layout, choice, pipelining)
+                        places = list(every_offload(request, zero if dp * cp > 1 else None))
+                        for ep, offload in itertools.product(every_ep(request, dp * cp), places):
+                            for shards in every_shard_ranks(request, dp * cp, cp) if zero == 3 and ep == 1 else [None]:
+                                outer = Candidate(Mesh(dp, tp, pp, cp, ep), b, m, zero, layout, choice, pipelining)
+                                yield replace(outer, shard_ranks=shards, offload=offload)
+
+
+def every_shard_ranks(request: PlanRequest, n: int, cp: int) -> list[int | None]:
+    """All ranks, and every part of them that launchers with such groups can shard within."""
+    if request.search.space is Space.LAUNCHABLE and request.search.launcher == "megatron-lm":
+        return [None]
+    return [None, *(k for k in range(2, n) if n % k == 0 and k % cp == 0)]
+
+
+def every_offload(request: PlanRequest, zero: int | None) -> Iterator[Offload]:
+    """Shares on the host that the request allows and the launcher has: of optimizer states that are sharded, or one rank's
+    (no ZeRO stage), in parts where it can."""
+    search = request.search
+    for optimizer, activations in itertools.product(search.offload_optimizer or (0.0,), search.offload_activations or (0.0,)):
+        if search.space is Space.LAUNCHABLE:
+            if activations or (optimizer and (zero == 0 or search.launcher == "torchtitan")):
+                continue
+            if 0 < optimizer < 1 and search.launcher == "deepspeed" and zero != 3:
+                continue
+        yield Offload(optimizer, activations)
 
 
 def has_experts(request: PlanRequest) -> bool:

@@ -1,0 +1,70 @@
+"""Where launchers say that state lies in host memory, or within groups of ranks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from app.exporters import export
+from costmodels.errors import ExportError
+from costmodels.offload import Offload
+from solver.plan import Plan
+from solver.request import PlanRequest
+from tests.app.exporters.plans import flags, training
+
+
+def placed(
+    plan: Plan, request: PlanRequest, *, offload: Offload | None = None, shards: int | None = None
+) -> tuple[Plan, PlanRequest]:
+    """The plan with its state elsewhere."""
+    stages = tuple(replace(stage, offload=offload or stage.offload, shard_ranks=shards) for stage in plan.stages)
+    return replace(plan, stages=stages), request
+
+
+def zero_optimization(plan: Plan, request: PlanRequest) -> dict[str, object]:
+    document = json.loads(export(plan, request, "deepspeed").files["ds_config.json"])
+    found = document["zero_optimization"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_megatron_takes_a_share_of_the_distributed_optimizer() -> None:
+    given = flags(export(*placed(*training(dp=8, zero_stage=1), offload=Offload(optimizer=0.5)), "megatron-lm"))
+    assert given["--optimizer-offload-fraction"] == ("0.5",)
+    assert {"--optimizer-cpu-offload", "--use-precision-aware-optimizer", "--use-distributed-optimizer"} <= set(given)
+    alone = flags(export(*placed(*training(), offload=Offload(optimizer=1.0)), "megatron-lm"))
+    assert "--use-distributed-optimizer" in alone
+
+
+def test_deepspeed_takes_all_of_a_sharded_optimizer_and_shares_under_zero_3() -> None:
+    whole = zero_optimization(*placed(*training(dp=8, zero_stage=2), offload=Offload(optimizer=1.0)))
+    assert whole["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
+    part = zero_optimization(*placed(*training(dp=8, zero_stage=3), offload=Offload(optimizer=0.25)))
+    assert part["offload_optimizer"] == {"device": "cpu", "pin_memory": True, "ratio": 0.25}
+    single = zero_optimization(*placed(*training(), offload=Offload(optimizer=1.0)))
+    assert single["stage"] == 1
+    with pytest.raises(ExportError, match="a share goes with ZeRO-3 alone"):
+        export(*placed(*training(dp=8, zero_stage=2), offload=Offload(optimizer=0.25)), "deepspeed")
+
+
+def test_groups_of_ranks_that_shard() -> None:
+    hybrid = placed(*training(dp=8, zero_stage=3), shards=4)
+    assert zero_optimization(*hybrid)["mics_shard_size"] == 4
+    given = flags(export(*hybrid, "torchtitan"))
+    degrees = (given["--parallelism.data_parallel_replicate_degree"], given["--parallelism.data_parallel_shard_degree"])
+    assert degrees == (("2",), ("4",))
+    with pytest.raises(ExportError, match="ZeRO-3 within a part of dp x cp"):
+        export(*hybrid, "megatron-lm")
+
+
+@pytest.mark.parametrize("launcher", ["megatron-lm", "deepspeed", "torchtitan"])
+def test_shares_of_activations_are_refused(launcher: str) -> None:
+    with pytest.raises(ExportError, match="of activations on the host"):
+        export(*placed(*training(dp=8, zero_stage=3), offload=Offload(activations=0.5)), launcher)
+
+
+def test_torchtitan_has_no_setting_for_optimizer_states_alone() -> None:
+    with pytest.raises(ExportError, match="no setting for them alone"):
+        export(*placed(*training(dp=8, zero_stage=2), offload=Offload(optimizer=1.0)), "torchtitan")

@@ -1,0 +1,127 @@
+"""Memory choices: ZeRO-3 within a part of dp x cp, and state in host memory. Switching one off never gives a better plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.catalog import model
+from costmodels.cluster import Cluster, NodeGroup
+from costmodels.errors import PlanFileError
+from costmodels.hardware import node_type
+from costmodels.offload import HOST_ADAM_PARAMETERS_PER_S, Offload
+from solver.control import ignore_progress, never_stop
+from solver.plan import Plan, Stage
+from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.training import plan_training
+from solver.training.planner import predict_training
+from solver.verify import Rule, check
+from tests.solver.training.instances import random_request
+
+N_ABLATED = 12
+
+
+def request(nodes: int = 2, batch: int = 64, **search: object) -> PlanRequest:
+    """Llama-3.1-8B on A100 of 40 GB."""
+    cluster = Cluster((NodeGroup("a", node_type("dgx-a100-40gb"), nodes),))
+    fields: dict[str, object] = {"space": Space.FREE, "tp": (1,), "cp": (1,), "pp": (1,), "microbatch": (1,), **search}
+    return PlanRequest(
+        model("llama-3.1-8b"),
+        cluster,
+        TrainingWorkload("training", global_batch=batch, seq_len=2048),
+        search=Search(**fields),  # type: ignore[arg-type]
+    )
+
+
+def planned(asked: PlanRequest) -> Plan:
+    """The plan, with nothing for the checker to say."""
+    plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
+    assert check(plan, asked) == ()
+    return plan
+
+
+def with_stages(plan: Plan, **changes: object) -> Plan:
+    """The plan with every stage changed."""
+    stages: tuple[Stage, ...] = tuple(replace(stage, **changes) for stage in plan.stages)  # type: ignore[arg-type]
+    return replace(plan, stages=stages)
+
+
+@pytest.mark.parametrize("seed", range(N_ABLATED))
+def test_no_choice_switched_off_gives_a_better_plan(seed: int) -> None:
+    asked = random_request(seed)
+    n, search = asked.cluster.n_devices, asked.search
+    modes = [mode for mode in search.recompute or tuple(Recompute) if mode is not Recompute.FULL]
+    if search.launcher is not Launcher.MEGATRON_LM and search.space is Space.LAUNCHABLE:
+        modes = [mode for mode in modes if mode is not Recompute.FINE_GRAINED]
+    ablated = [
+        replace(search, offload_optimizer=()),
+        replace(search, offload_activations=()),
+        replace(search, shard_ranks=(1, *(d for d in range(2, n + 1) if n % d == 0))),
+        *([replace(search, recompute=tuple(modes))] if modes else []),
+    ]
+    best = planned(asked)
+    for less in ablated:
+        plan = planned(replace(asked, search=less))
+        assert plan.feasible <= best.feasible
+        if plan.feasible and best.feasible:
+            assert plan.certificate.objective is not None and best.certificate.objective is not None
+            assert plan.certificate.objective >= best.certificate.objective * (1 - 1e-9)
+
+
+def test_sharding_inside_nodes_gathers_faster_and_holds_more() -> None:
+    whole = planned(request(zero_stages=(3,), shard_ranks=(16,), recompute=(Recompute.FULL,)))
+    inside = planned(request(zero_stages=(3,), shard_ranks=(8,), recompute=(Recompute.FULL,)))
+    assert inside.stages[0].shard_ranks == 8 and whole.stages[0].shard_ranks is None
+    assert inside.stages[0].memory.weights_bytes == pytest.approx(2 * whole.stages[0].memory.weights_bytes)
+    assert inside.stages[0].time_s < whole.stages[0].time_s
+    assert inside.stages[0].extra_s > whole.stages[0].extra_s, "gradients of the groups are summed once a step"
+    assert predict_training(request(), inside).predicted == inside.predicted
+
+
+def test_optimizer_states_on_the_host_leave_the_device_and_take_the_hosts_time() -> None:
+    narrow: dict[str, object] = {"zero_stages": (2,), "recompute": (Recompute.FULL,)}
+    here = planned(request(**narrow))
+    moved = planned(request(offload_optimizer=(0.5,), **narrow))
+    assert moved.stages[0].offload == Offload(optimizer=0.5)
+    memory, whole = moved.stages[0].memory, here.stages[0].memory
+    assert memory.optimizer_bytes == pytest.approx(whole.optimizer_bytes / 2)
+    assert memory.host_bytes == pytest.approx(whole.optimizer_bytes / 2)
+    parameters = whole.optimizer_bytes / 12
+    host_s = 0.5 * parameters * 8 / HOST_ADAM_PARAMETERS_PER_S
+    assert moved.breakdown is not None and here.breakdown is not None
+    grown_s = moved.breakdown.optimizer_s - here.breakdown.optimizer_s
+    assert 0.9 * host_s < grown_s < host_s, "the device updates half of what it did"
+
+
+def test_activations_on_the_host_make_room() -> None:
+    narrow: dict[str, object] = {"zero_stages": (3,), "recompute": (Recompute.NONE,)}
+    here, moved = planned(request(**narrow)), planned(request(offload_activations=(0.75,), **narrow))
+    assert moved.stages[0].memory.activations_bytes < 0.5 * here.stages[0].memory.activations_bytes
+    stage = moved.stages[0]
+    assert stage.offload == Offload(activations=0.75)
+    assert stage.memory.host_bytes > stage.memory.activations_bytes
+    assert moved.breakdown is not None and moved.breakdown.offload_s > 0
+    assert predict_training(request(), moved).predicted == moved.predicted
+
+
+def test_hosts_that_are_too_small_are_not_used() -> None:
+    asked = request(offload_optimizer=(1.0,), zero_stages=(2,))
+    group = asked.cluster.groups[0]
+    small = replace(group, node=replace(group.node, host_memory_bytes=2**30))
+    crowded = replace(asked, cluster=Cluster((small,)))
+    assert not plan_training(crowded, stop=never_stop, progress=ignore_progress).feasible
+    given = predict_training(crowded, planned(asked))
+    assert given.reason is not None and given.reason.constraint == "host_memory"
+
+
+def test_the_checker_wants_host_memory_as_it_is_and_groups_that_divide() -> None:
+    asked = request(offload_optimizer=(0.5,), zero_stages=(2,))
+    plan = planned(asked)
+    stage = plan.stages[0]
+    wrong = with_stages(plan, memory=replace(stage.memory, host_bytes=stage.memory.host_bytes * 1.1))
+    assert {violation.rule for violation in check(wrong, asked)} == {Rule.HOST_MEMORY}
+    grouped = planned(request(zero_stages=(3,), shard_ranks=(8,)))
+    assert Rule.ZERO in {violation.rule for violation in check(with_stages(grouped, shard_ranks=6), request())}
+    with pytest.raises(PlanFileError, match="shard_ranks"):
+        predict_training(request(), with_stages(grouped, shard_ranks=6))
