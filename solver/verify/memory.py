@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from costmodels.offload import Offload
 from costmodels.operators import OperatorKind
 from solver.plan import LayerSpan, Plan, Stage
 from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
@@ -50,7 +49,7 @@ def _host_violations(plan: Plan, request: PlanRequest, index: int, share: Share)
     """What is said to lie on the host is what was moved there, and hosts have room for all of their devices."""
     stage, where = plan.stages[index], f"plan.stages[{index}].memory.host_bytes"
     moved, claimed = stage.offload, stage.memory.host_bytes
-    everything = replace(stage, offload=Offload())
+    everything = replace(stage, offload=replace(moved, optimizer=0.0, activations=0.0))
     expected = 0.0
     if moved.optimizer:
         beside = stage.memory.optimizer_bytes * moved.optimizer / (1.0 - moved.optimizer) if moved.optimizer < 1.0 else None
