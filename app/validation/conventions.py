@@ -102,6 +102,7 @@ class Convention:
     logits: Logits = Logits.SPLIT
     tensor_overlap: TensorOverlap = TensorOverlap.NONE
     mamba_vocab: int | None = None
+    devices: int | None = None
     unstated_recompute: UnstatedRecompute = UnstatedRecompute.NEVER
     unstated_sequence: UnstatedSequence = UnstatedSequence.REPLICATED
     memory_rank: MemoryRank = MemoryRank.FULLEST
@@ -241,8 +242,10 @@ CONVENTIONS: Mapping[str, Convention] = {
         host=HostPath.MEGATRON_CORE,
     ),
     "megatron_ci_dense": Convention(
-        "its notes: GPT-2's tokenizer, memory allocated on the last rank in units of 1e9; overlap off unless a test is of it",
+        "its notes: GPT-2's tokenizer, memory allocated on the last rank in units of 1e9; overlap off unless a test is of it; "
+        "cases that do not say it run on one node of 8, as all that do",
         GPT2_VOCAB,
+        devices=8,
         reduction=GradientReduction.AFTER_BACKWARD,
         dropout=Dropout.MASKED,
         memory_rank=MemoryRank.LAST_STAGE,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from app.validation.cells import Cells, read_table
+from app.validation.conventions import convention
 from app.validation.notes import stated_flash_attention, stated_kernels, stated_loss, stated_trained
 from costmodels.implementation import LossKernels, TrainedWeights, VectorKernels
 
@@ -187,8 +188,17 @@ def _measured_run(cells: Cells) -> MeasuredRun:
         trained=stated_trained(cells.text("notes")),
         loss=stated_loss(cells.text("source"), cells.text("notes")),
     )
+    run = _on_devices(run, convention(run.source).devices)
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
     return MeasuredRun(run, Outcome(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
+
+
+def _on_devices(run: Run, devices: int | None) -> Run:
+    """The run with its source's number of devices and the replicas that fill them, where the row gives neither."""
+    if devices is None or run.n_gpus is not None or run.dp is not None:
+        return run
+    replica = (run.tp or 1) * (run.pp or 1) * (run.cp or 1)
+    return run if devices % replica else replace(run, n_gpus=devices, dp=devices // replica)
 
 
 def _step_time_s(run: Run, cells: Cells) -> float | None:

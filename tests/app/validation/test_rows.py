@@ -24,6 +24,22 @@ def test_a_throughput_alone_gives_the_step_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "cells", "devices"),
+    [
+        ("megatron_ci_dense", {"tp": "2", "pp": "2", "cp": "2"}, (8, 1)),
+        ("megatron_ci_dense", {"tp": "3", "pp": "1"}, (None, None)),
+        ("ours", {"tp": "2", "pp": "2"}, (None, None)),
+    ],
+)
+def test_a_source_may_run_on_one_number_of_devices(
+    tmp_path: Path, source: str, cells: dict[str, str], devices: tuple[int | None, int | None]
+) -> None:
+    run = measured(tmp_path, source_id=source, n_gpus="", dp="", **cells).run
+    assert (run.n_gpus, run.dp) == devices
+    assert measured(tmp_path, source_id=source, n_gpus="16", dp="", **cells).run.n_gpus == 16
+
+
+@pytest.mark.parametrize(
     ("column", "value"),
     [
         ("n_gpus", "eight"),
