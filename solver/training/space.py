@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 
 from costmodels.errors import WorkloadError
 from costmodels.expert_parallel import expert_dims
@@ -17,6 +16,7 @@ from costmodels.pipeline import Schedule
 from solver.graph import ModelGraph
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import Spec, boundary_specs
+from solver.training.launcher_rules import LAUNCHERS, HostOptimizer, LauncherRules
 from solver.training.pipelining import PLAIN, Pipelining, pipelinings
 from solver.training.presets import preset_of
 
@@ -37,108 +37,6 @@ class Mesh:
     def stage_devices(self) -> int:
         """Devices of one stage."""
         return self.dp * self.tp * self.cp
-
-
-class HostOptimizer(Enum):
-    """What share of the optimizer states a launcher can keep in host memory."""
-
-    NONE = auto()
-    ALL_OR_NOTHING_BELOW_ZERO_3 = auto()
-    ANY_SHARE = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class LauncherRules:
-    """What a launcher can express of a training plan beyond what every launcher can.
-
-    max_zero_with_pipeline   highest ZeRO stage beside pipeline parallelism
-    context_parallel         whether it has ring context parallelism
-    sequence_parallel        whether norms may be sharded over the sequence beside tp
-    replicates_kv_heads      whether tp may be larger than the number of key/value heads
-    ties_across_stages       whether a tied head may be on another stage than the embedding
-    schedules                pipeline schedules it runs
-    expert_parallel          whether experts may be spread over the ranks of dp x cp
-    experts_ask_for_sp       whether experts beside tp need sequence parallelism
-    max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
-    hybrid_sharding          whether ZeRO-3 may shard within a part of the dp x cp ranks
-    host_optimizer           how much of the optimizer states may lie in host memory
-    fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
-    passes_branches          whether stages pass on more tensors than one, as stages of a model that branches must
-    """
-
-    max_zero_with_pipeline: int
-    context_parallel: bool
-    sequence_parallel: bool
-    replicates_kv_heads: bool
-    ties_across_stages: bool
-    schedules: frozenset[Schedule]
-    expert_parallel: bool = False
-    experts_ask_for_sp: bool = False
-    max_zero_with_muon: int = MAX_ZERO_STAGE
-    fine_grained: bool = False
-    passes_branches: bool = False
-    hybrid_sharding: bool = False
-    host_optimizer: HostOptimizer = HostOptimizer.NONE
-
-    def expresses(self, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
-        """Whether the launcher has flags for this mesh and residual layout."""
-        return (
-            (mesh.pp == 1 or self.passes_branches or model.is_chain)
-            and (mesh.cp == 1 or self.context_parallel)
-            and (mesh.ep == 1 or self.expert_parallel)
-            and (boundary.dim is None or self.sequence_parallel)
-            and not (self.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and _numbers_of_experts(model))
-            and (self.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
-            and (self.ties_across_stages or mesh.pp == 1 or not model.tied_weights())
-        )
-
-
-_LAUNCHERS = {
-    # Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here. Its Muon
-    # refuses the distributed optimizer. With virtual stages its schedule is interleaved, else 1F1B. Its MoELayer refuses to
-    # train beside tp without sequence parallelism.
-    Launcher.MEGATRON_LM: LauncherRules(
-        max_zero_with_pipeline=1,
-        context_parallel=True,
-        sequence_parallel=True,
-        replicates_kv_heads=True,
-        ties_across_stages=True,
-        schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
-        expert_parallel=True,
-        experts_ask_for_sp=True,
-        max_zero_with_muon=0,
-        fine_grained=True,
-        # Its HybridDeviceOptimizer splits the distributed optimizer's states by --optimizer-offload-fraction.
-        host_optimizer=HostOptimizer.ANY_SHARE,
-    ),
-    # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
-    # without attention; its long-context axis is Ulysses. Layers of a PipelineModule may pass tuples of tensors on.
-    Launcher.DEEPSPEED: LauncherRules(
-        max_zero_with_pipeline=1,
-        context_parallel=False,
-        sequence_parallel=False,
-        replicates_kv_heads=False,
-        ties_across_stages=True,
-        schedules=frozenset({Schedule.ONE_F_ONE_B}),
-        passes_branches=True,
-        # MiCS; shares of the states (Twin-Flow) are ZeRO-3's.
-        hybrid_sharding=True,
-        host_optimizer=HostOptimizer.ALL_OR_NOTHING_BELOW_ZERO_3,
-    ),
-    # torchtitan 0.3 splits key/value heads evenly (its PR 4016) and has no tied weights over stages. Its schedules are those
-    # of torch.distributed.pipelining: GPipe, 1F1B, Interleaved1F1B, ZBVZeroBubble, DualPipeV.
-    Launcher.TORCHTITAN: LauncherRules(
-        max_zero_with_pipeline=3,
-        context_parallel=True,
-        sequence_parallel=True,
-        replicates_kv_heads=False,
-        ties_across_stages=False,
-        schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_V, Schedule.DUALPIPE_V}),
-        # A PipelineStage's outputs may be a tuple of tensors.
-        passes_branches=True,
-        hybrid_sharding=True,
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +133,11 @@ def families(request: PlanRequest) -> Iterator[Family]:
         request = replace(request, search=preset.restrict(request.search))
     workload, search = request.workload, request.search
     assert isinstance(workload, TrainingWorkload)
-    if search.space is Space.LAUNCHABLE and search.launcher not in _LAUNCHERS:
+    if search.space is Space.LAUNCHABLE and search.launcher not in LAUNCHERS:
         raise WorkloadError(
             "the launcher does not train",
             given=search.launcher.value,
-            allowed=", ".join(launcher.value for launcher in _LAUNCHERS),
+            allowed=", ".join(launcher.value for launcher in LAUNCHERS),
         )
     modes = _recompute_choices(search)
     schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
@@ -251,7 +149,7 @@ def families(request: PlanRequest) -> Iterator[Family]:
         if rest or not places:
             continue
         for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
-            if search.space is Space.LAUNCHABLE and not _LAUNCHERS[search.launcher].expresses(request.model, mesh, boundary):
+            if search.space is Space.LAUNCHABLE and not _expresses(LAUNCHERS[search.launcher], request.model, mesh, boundary):
                 continue
             if preset is not None and not preset.sequence_parallel and boundary.dim is not None:
                 continue
@@ -266,6 +164,19 @@ def families(request: PlanRequest) -> Iterator[Family]:
                 choices = known[mesh.pp, count]
                 if choices and _allowed(microbatch, search.microbatch):
                     yield Family(mesh, microbatch, count, boundary, places, modes, choices)
+
+
+def _expresses(rules: LauncherRules, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
+    """Whether the launcher has flags for this mesh and residual layout."""
+    return (
+        (mesh.pp == 1 or rules.passes_branches or model.is_chain)
+        and (mesh.cp == 1 or rules.context_parallel)
+        and (mesh.ep == 1 or rules.expert_parallel)
+        and (boundary.dim is None or rules.sequence_parallel)
+        and not (rules.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and _numbers_of_experts(model))
+        and (rules.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
+        and (rules.ties_across_stages or mesh.pp == 1 or not model.tied_weights())
+    )
 
 
 def meshes(request: PlanRequest) -> Iterator[Mesh]:
@@ -306,7 +217,7 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
 
 def recompute_modes(search: Search) -> tuple[Recompute, ...]:
     """Recompute modes that the search allows and its launcher has."""
-    rules = _LAUNCHERS.get(search.launcher)
+    rules = LAUNCHERS.get(search.launcher)
     refused = search.space is Space.LAUNCHABLE and (rules is None or not rules.fine_grained)
     modes = tuple(mode for mode in Recompute if not (refused and mode is Recompute.FINE_GRAINED))
     return tuple(mode for mode in modes if not search.recompute or mode in search.recompute)
@@ -314,7 +225,7 @@ def recompute_modes(search: Search) -> tuple[Recompute, ...]:
 
 def launcher_schedules(launcher: Launcher) -> frozenset[Schedule]:
     """Pipeline schedules that a launcher runs; none for one that does not train."""
-    return _LAUNCHERS[launcher].schedules if launcher in _LAUNCHERS else frozenset()
+    return LAUNCHERS[launcher].schedules if launcher in LAUNCHERS else frozenset()
 
 
 def padded_dims(search: Search) -> frozenset[str]:
@@ -341,7 +252,7 @@ def hybrid_ranks(mesh: Mesh, search: Search) -> tuple[int, ...]:
 
     Spread experts are shared by other ranks than all else, so they go without.
     """
-    rules = _LAUNCHERS.get(search.launcher)
+    rules = LAUNCHERS.get(search.launcher)
     if mesh.ep > 1 or search.system or (search.space is Space.LAUNCHABLE and not (rules and rules.hybrid_sharding)):
         return ()
     return tuple(n for n in _divisors(mesh.dp * mesh.cp) if 1 < n < mesh.dp * mesh.cp and n % mesh.cp == 0)
@@ -352,7 +263,7 @@ def offload_expressible(search: Search, zero_stage: int | None, offload: Offload
     one rank (``zero_stage`` None) count as."""
     if search.space is Space.FREE or offload.is_nothing:
         return True
-    support = _LAUNCHERS[search.launcher].host_optimizer
+    support = LAUNCHERS[search.launcher].host_optimizer
     if offload.activations or zero_stage == 0 or support is HostOptimizer.NONE:
         return False
     return support is HostOptimizer.ANY_SHARE or offload.optimizer == 1.0 or zero_stage == MAX_ZERO_STAGE
@@ -366,7 +277,7 @@ def _zero_stages(mesh: Mesh, search: Search, optimizer: Optimizer) -> Iterator[i
         stages = tuple(range(MAX_ZERO_STAGE + 1))
     highest = MAX_ZERO_STAGE
     if search.space is Space.LAUNCHABLE:
-        rules = _LAUNCHERS[search.launcher]
+        rules = LAUNCHERS[search.launcher]
         highest = min(
             rules.max_zero_with_pipeline if mesh.pp > 1 else MAX_ZERO_STAGE,
             rules.max_zero_with_muon if optimizer is Optimizer.MUON else MAX_ZERO_STAGE,

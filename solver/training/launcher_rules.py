@@ -1,0 +1,100 @@
+"""What launchers can express of training plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from costmodels.memory import MAX_ZERO_STAGE
+from costmodels.pipeline import Schedule
+from solver.request import Launcher
+
+
+class HostOptimizer(Enum):
+    """What share of the optimizer states a launcher can keep in host memory."""
+
+    NONE = auto()
+    ALL_OR_NOTHING_BELOW_ZERO_3 = auto()
+    ANY_SHARE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherRules:
+    """What a launcher can express of a training plan beyond what every launcher can.
+
+    max_zero_with_pipeline   highest ZeRO stage beside pipeline parallelism
+    context_parallel         whether it has ring context parallelism
+    sequence_parallel        whether norms may be sharded over the sequence beside tp
+    replicates_kv_heads      whether tp may be larger than the number of key/value heads
+    ties_across_stages       whether a tied head may be on another stage than the embedding
+    schedules                pipeline schedules it runs
+    expert_parallel          whether experts may be spread over the ranks of dp x cp
+    experts_ask_for_sp       whether experts beside tp need sequence parallelism
+    max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
+    hybrid_sharding          whether ZeRO-3 may shard within a part of the dp x cp ranks
+    host_optimizer           how much of the optimizer states may lie in host memory
+    fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
+    passes_branches          whether stages pass on more tensors than one, as stages of a model that branches must
+    """
+
+    max_zero_with_pipeline: int
+    context_parallel: bool
+    sequence_parallel: bool
+    replicates_kv_heads: bool
+    ties_across_stages: bool
+    schedules: frozenset[Schedule]
+    expert_parallel: bool = False
+    experts_ask_for_sp: bool = False
+    max_zero_with_muon: int = MAX_ZERO_STAGE
+    fine_grained: bool = False
+    passes_branches: bool = False
+    hybrid_sharding: bool = False
+    host_optimizer: HostOptimizer = HostOptimizer.NONE
+
+
+LAUNCHERS = {
+    # Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here. Its Muon
+    # refuses the distributed optimizer. With virtual stages its schedule is interleaved, else 1F1B. Its MoELayer refuses to
+    # train beside tp without sequence parallelism.
+    Launcher.MEGATRON_LM: LauncherRules(
+        max_zero_with_pipeline=1,
+        context_parallel=True,
+        sequence_parallel=True,
+        replicates_kv_heads=True,
+        ties_across_stages=True,
+        schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
+        expert_parallel=True,
+        experts_ask_for_sp=True,
+        max_zero_with_muon=0,
+        fine_grained=True,
+        # Its HybridDeviceOptimizer splits the distributed optimizer's states by --optimizer-offload-fraction.
+        host_optimizer=HostOptimizer.ANY_SHARE,
+    ),
+    # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
+    # without attention; its long-context axis is Ulysses. Layers of a PipelineModule may pass tuples of tensors on.
+    Launcher.DEEPSPEED: LauncherRules(
+        max_zero_with_pipeline=1,
+        context_parallel=False,
+        sequence_parallel=False,
+        replicates_kv_heads=False,
+        ties_across_stages=True,
+        schedules=frozenset({Schedule.ONE_F_ONE_B}),
+        passes_branches=True,
+        # MiCS; shares of the states (Twin-Flow) are ZeRO-3's.
+        hybrid_sharding=True,
+        host_optimizer=HostOptimizer.ALL_OR_NOTHING_BELOW_ZERO_3,
+    ),
+    # torchtitan 0.3 splits key/value heads evenly (its PR 4016) and has no tied weights over stages. Its schedules are those
+    # of torch.distributed.pipelining: GPipe, 1F1B, Interleaved1F1B, ZBVZeroBubble, DualPipeV.
+    Launcher.TORCHTITAN: LauncherRules(
+        max_zero_with_pipeline=3,
+        context_parallel=True,
+        sequence_parallel=True,
+        replicates_kv_heads=False,
+        ties_across_stages=False,
+        schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_V, Schedule.DUALPIPE_V}),
+        # A PipelineStage's outputs may be a tuple of tensors.
+        passes_branches=True,
+        hybrid_sharding=True,
+    ),
+}
