@@ -52,6 +52,7 @@ ODD_VALUES: tuple[Any, ...] = (
 class Tally:
     """What came of the bodies so far."""
 
+    first: int = 0
     sent: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -64,9 +65,9 @@ class Tally:
 
 
 def seeds() -> list[tuple[str, str, Any]]:
-    """(method, path, document) of every endpoint that takes a body; what is planned comes more often."""
+    """(method, path, document) of every endpoint that takes a body."""
     requests = [example["value"] for example in REQUEST_EXAMPLES.values()]
-    plans = [("POST", "/v1/plans", document) for document in requests] * 2
+    plans = [("POST", "/v1/plans", document) for document in requests]
     named = {"model": {"name": "fuzz"}, "cluster": {"name": "fuzz"}, "calibrations": ["h100_sxm"]}
     report = {
         "folder": "plans", "exit_code": 0, "policy": {}, "accept": "meshwright check plans --update",
@@ -258,9 +259,10 @@ def main() -> int:
     parser.add_argument("--bodies", type=int, default=100_000, help="bodies in all")
     parser.add_argument("--within-s", type=float, default=float("inf"), help="seconds after which this piece ends")
     parser.add_argument("--tally", type=Path, help="file that keeps what came of the bodies so far, to go on from")
+    parser.add_argument("--first", type=int, default=0, help="number of the first body, where there is no tally to go on from")
     parser.add_argument("--only", type=int, help="send the body of this number alone")
     given = parser.parse_args()
-    tally = Tally()
+    tally = Tally(first=given.first, sent=given.first)
     if given.tally is not None and given.tally.exists():
         tally = Tally(**json.loads(given.tally.read_text()))
     with tempfile.TemporaryDirectory() as folder:
@@ -272,10 +274,9 @@ def main() -> int:
     for endpoint, cpu_s in sorted(tally.endpoint_cpu_s.items()):
         n = sum(count for name, count in tally.statuses.items() if name.startswith(f"{endpoint} "))
         print(f"{endpoint:40} {1e3 * cpu_s / n:8.1f} ms of processor a body")
-    print(
-        f"{tally.sent:,} bodies in {tally.seconds:.0f} s ({tally.cpu_seconds:.0f} s of processor); slowest answer "
-        f"{tally.slowest_s:.2f} s (body {tally.slowest_body}); growth of resident memory by piece: {tally.growth}"
-    )
+    spent = f"{tally.seconds:.0f} s ({tally.cpu_seconds:.0f} s of processor)"
+    print(f"{tally.sent - tally.first:,} bodies from {tally.first:,} on in {spent}")
+    print(f"slowest answer {tally.slowest_s:.2f} s (body {tally.slowest_body}); growth of memory by piece: {tally.growth}")
     for line in tally.bad[:20]:
         print("BAD", line)
     return 0 if not tally.bad and all(growth <= MAX_GROWTH for growth in tally.growth) else 1

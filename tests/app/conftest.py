@@ -1,4 +1,7 @@
-"""Fixtures of the app's tests: settings over a database of one's own, and a running service."""
+"""Fixtures of the app's tests: settings over a database of one's own, and a running service.
+
+Modules marked ``both_databases`` run over SQLite and, where a cluster can be started, over PostgreSQL.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,57 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import Engine, text
 
+from app.db.engine import open_engine, writing
+from app.db.migrate import upgrade
+from app.db.schema import metadata
 from app.settings import Auth, Settings
 from tests.app.command_line import Cli
 from tests.app.fakes import FakeSolver
 from tests.app.service import running_service
+from tests.crash.databases import postgresql_cluster, postgresql_programs
+
+POSTGRESQL = "postgresql"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of marked modules over both databases."""
+    if "settings" in metafunc.fixturenames and metafunc.definition.get_closest_marker("both_databases"):
+        metafunc.parametrize("settings", ["sqlite", POSTGRESQL], indirect=True)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Engine]:
+    """An engine of a database with this version's schema, in a cluster of the session's own."""
+    if postgresql_programs() is None:
+        pytest.skip("needs PostgreSQL's programs, and root to become another user")
+    # What is lost with the machine is of no use to a test.
+    with postgresql_cluster("-c fsync=off") as database:
+        engine = open_engine(database.url)
+        upgrade(engine)
+        yield engine
+        engine.dispose()
+
+
+def emptied(engine: Engine) -> str:
+    """URL of a PostgreSQL database, without rows and without other connections."""
+    tables = ", ".join(table.name for table in metadata.sorted_tables)
+    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with writing(engine) as connection:
+        connection.execute(text(f"SELECT pg_terminate_backend(pid) {others}"))
+        # Nothing but this may ever remove a calibration.
+        connection.execute(text("ALTER TABLE calibrations DISABLE TRIGGER USER"))
+        connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY"))
+        connection.execute(text("ALTER TABLE calibrations ENABLE TRIGGER USER"))
+    return engine.url.render_as_string(hide_password=False)
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Settings over a new SQLite file, of a service that asks for no authentication."""
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """Settings over a new database, an SQLite file unless told, of a service that asks for no authentication."""
+    if getattr(request, "param", "sqlite") == POSTGRESQL:
+        return Settings(emptied(request.getfixturevalue("postgresql")), auth=Auth.OFF)
     return Settings(f"sqlite:///{tmp_path / 'plans.db'}", auth=Auth.OFF)
 
 

@@ -33,8 +33,11 @@ def sqlite_file(folder: Path) -> Iterator[Database]:
 
 
 @contextmanager
-def postgresql_cluster() -> Iterator[Database]:
-    """A new PostgreSQL cluster on a free port of the loopback address; needs its programs, and root to become another user."""
+def postgresql_cluster(settings: str = "") -> Iterator[Database]:
+    """A new PostgreSQL cluster on a free port of the loopback address; needs its programs, and root to become another user.
+
+    ``settings`` are further options of the server, as ``-c fsync=off``.
+    """
     programs = postgresql_programs()
     assert programs is not None, "PostgreSQL is not installed"
     folder = Path(tempfile.mkdtemp(prefix="meshwright-crash-"))
@@ -43,7 +46,7 @@ def postgresql_cluster() -> Iterator[Database]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1"
+        options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 {settings}"
         control = f"{programs}/pg_ctl -D {folder}/data -l {folder}/log -w -o '{options}'"
         _as_postgres(f"{programs}/initdb -D {folder}/data -A trust")
         _as_postgres(f"{control} start")

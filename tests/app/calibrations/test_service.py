@@ -19,6 +19,8 @@ from costmodels.samples import samples_of
 from tests.app.requests_given import training
 from tests.costmodels.measurements import collective_rows
 
+pytestmark = pytest.mark.both_databases
+
 
 def fitted() -> Calibration:
     """A calibration of H100 whose collectives are made up; the rest is shipped."""

@@ -11,6 +11,8 @@ from tests.app.requests_given import tiny_graph, training
 
 Json = dict[str, Any]
 
+pytestmark = pytest.mark.both_databases
+
 
 def put_cluster(client: httpx.Client, nodes: int, name: str = "prod", **options: Any) -> httpx.Response:
     return client.put(f"/v1/clusters/{name}", json={"catalog": "dgx-h100", "nodes": nodes}, **options)

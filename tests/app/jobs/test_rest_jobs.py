@@ -25,6 +25,8 @@ from tests.app.service import running_service
 
 Json = dict[str, Any]
 
+pytestmark = pytest.mark.both_databases
+
 
 def submit(client: httpx.Client, seed: int = 0, **headers: str) -> httpx.Response:
     """Ask for a plan without waiting for it."""

@@ -33,6 +33,8 @@ from tests.app.service import running_service
 
 Json = dict[str, Any]
 
+pytestmark = pytest.mark.both_databases
+
 
 class BySize(FakeSolver):
     """More nodes are faster, except for seed 7, which does not care; seed 5 needs two nodes, seed 6 always fails."""
