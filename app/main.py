@@ -43,6 +43,7 @@ from app.security.endpoints import router as security_router
 from app.security.opening import open_gate
 from app.security.schemas import NewKeyDocument, RotationDocument
 from app.settings import Settings
+from app.tracing import TracingMiddleware
 from app.version import VERSION
 
 
@@ -77,6 +78,7 @@ def create_app(settings: Settings, open_queue: Callable[[str], JobQueue] | None 
     app.state.gate = open_gate(settings, engine)
     app.add_middleware(AuditMiddleware, entries=AuditRepository(engine))
     app.add_middleware(MetricsMiddleware)
+    app.add_middleware(TracingMiddleware)
     app.add_middleware(RequestIdMiddleware)
     install_problem_handlers(app)
     app.include_router(plans_router)

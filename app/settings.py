@@ -68,6 +68,7 @@ class Settings:
     oidc_issuer, oidc_audience   whose tokens the service takes beside API keys, made out to whom; empty for none
     oidc_tenant_claim   claim of a token that names the tenant
     metrics_address     HOST:PORT at which this process's metrics can be scraped; empty for none
+    otlp_endpoint       URL that spans are sent to (OTLP over HTTP); empty for none
     webhook_hosts       hosts that may be told of finished re-plans, separated by commas; empty for none
     webhook_secret      what those calls are signed with; empty for no calls
     api_key             what commands that ask a service show it; empty for a service that asks for none
@@ -91,6 +92,7 @@ class Settings:
     oidc_audience: str = "meshwright"
     oidc_tenant_claim: str = "tenant"
     metrics_address: str = ""
+    otlp_endpoint: str = ""
     webhook_hosts: str = ""
     webhook_secret: str = field(default="", repr=False)
     api_key: str = field(default="", repr=False)
@@ -115,6 +117,7 @@ VARIABLES = {
     "MESHWRIGHT_OIDC_AUDIENCE": "oidc_audience",
     "MESHWRIGHT_OIDC_TENANT_CLAIM": "oidc_tenant_claim",
     "MESHWRIGHT_METRICS_ADDRESS": "metrics_address",
+    "MESHWRIGHT_OTLP_ENDPOINT": "otlp_endpoint",
     "MESHWRIGHT_WEBHOOK_HOSTS": "webhook_hosts",
     "MESHWRIGHT_WEBHOOK_SECRET": "webhook_secret",
     "MESHWRIGHT_API_KEY": "api_key",
@@ -135,6 +138,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         oidc_audience=values.get("MESHWRIGHT_OIDC_AUDIENCE") or Settings.oidc_audience,
         oidc_tenant_claim=values.get("MESHWRIGHT_OIDC_TENANT_CLAIM") or Settings.oidc_tenant_claim,
         metrics_address=values.get("MESHWRIGHT_METRICS_ADDRESS", ""),
+        otlp_endpoint=_endpoint(values),
         webhook_hosts=values.get("MESHWRIGHT_WEBHOOK_HOSTS", ""),
         webhook_secret=values.get("MESHWRIGHT_WEBHOOK_SECRET", ""),
         api_key=_api_key(values),
@@ -161,6 +165,14 @@ def _issuer(values: Mapping[str, str]) -> str:
         allowed = "https://ISSUER, as its tokens name it"
         raise SettingError("environment variable MESHWRIGHT_OIDC_ISSUER can't be used", given=issuer, allowed=allowed)
     return issuer
+
+
+def _endpoint(values: Mapping[str, str]) -> str:
+    endpoint = values.get("MESHWRIGHT_OTLP_ENDPOINT", "")
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        allowed = "http://HOST:4318/v1/traces or https://..."
+        raise SettingError("environment variable MESHWRIGHT_OTLP_ENDPOINT can't be used", given=endpoint, allowed=allowed)
+    return endpoint
 
 
 def _api_key(values: Mapping[str, str]) -> str:

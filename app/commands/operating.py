@@ -52,6 +52,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
     from app.commands.working import Workers
     from app.main import create_app
     from app.metrics import serve_metrics
+    from app.tracing import start_tracing
 
     if settings.auth is Auth.OFF and not is_loopback(host):
         raise SettingError(
@@ -62,6 +63,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
         )
     app = create_app(settings)
     serve_metrics(settings.metrics_address, app.state.engine)
+    start_tracing(settings.otlp_endpoint, service="serve")
     # The access log is our own: it has the request id.
     level = LogLevel.INFO if settings.log_level is LogLevel.WARNING else settings.log_level
     # Uvicorn ends the process by the signal that stopped it once it has shut down; the workers are to be stopped first.

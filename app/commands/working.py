@@ -38,10 +38,12 @@ def run_worker(name: str | None, life: Life, settings: Settings) -> int:
     from app.jobs.sandbox import ChildSolver, Limits
     from app.jobs.worker import Worker
     from app.metrics import serve_metrics
+    from app.tracing import start_tracing
 
     engine = open_engine(settings.database_url)
     ensure_ready(engine)
     serve_metrics(settings.metrics_address, engine)
+    start_tracing(settings.otlp_endpoint, service="worker")
     if is_sqlite(engine):
         migrate_queue(settings.database_url)
     solver = ChildSolver(limits=Limits(memory_bytes=settings.max_solve_memory_bytes), preload=PRELOADED)

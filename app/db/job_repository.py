@@ -76,6 +76,7 @@ class JobRepository:
             "urgency": job.urgency,
             "model": job.model,
             "request": job.request,
+            "trace": job.trace,
             "created_at": datetime.now(UTC),
             "workflow": job.id,
             "attempt": 0,

@@ -8,6 +8,8 @@ from app.db.metadata import Digest, RowId, UtcTime, metadata, tenant_column
 
 JobId = String(36)
 MAX_OWNER = 300
+MAX_PARENT = 55
+"""Length of a ``traceparent`` (W3C Trace Context, version 00)."""
 
 jobs = Table(
     "jobs",
@@ -35,6 +37,7 @@ jobs = Table(
     Column("problem", Text, nullable=True),
     Column("answer", Text, nullable=True),
     Column("best", Text, nullable=True),
+    Column("trace", String(MAX_PARENT), nullable=True),
     UniqueConstraint("tenant", "active_digest", name="uq_jobs_tenant_active_digest"),
     Index("ix_jobs_tenant_row", "tenant", "row"),
     Index("ix_jobs_tenant_owner_status", "tenant", "owner", "status"),
@@ -54,6 +57,7 @@ beat_s         when it was last known to be alive, or was submitted; the databas
 revision       grows with every change that a watcher should see
 progress       JSON of the last progress; problem: JSON of the problem document it failed with
 answer         plan document of a search that ended without deciding: it is given, not stored
+trace          traceparent of the request that began it, where traces are recorded
 best           plan document of the best plan so far, for those who can't wait; checked, its certificate that of its moment
 """
 

@@ -41,7 +41,10 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job as it is submitted: ``request`` is the JSON text of the resolved request, ``digest`` that of its plan."""
+    """A job as it is submitted: ``request`` is the JSON text of the resolved request, ``digest`` that of its plan.
+
+    trace    where its spans belong, if any are recorded
+    """
 
     id: str
     owner: str
@@ -50,6 +53,7 @@ class NewJob:
     urgency: int
     model: str
     request: str
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +93,4 @@ class BegunJob:
     digest: str
     request: str
     attempt: int
+    trace: str | None = None

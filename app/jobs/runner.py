@@ -19,6 +19,7 @@ from app.problems import problem_of, worker_lost
 from app.requests.resolve import NoFiles, resolve_request
 from app.solving import Solver
 from app.telemetry import request_id
+from app.tracing import Value, span
 from solver.control import Progress
 from solver.plan import Plan
 
@@ -57,8 +58,11 @@ class JobRunner:
         if job is None:
             return
         token = request_id.set(job.id)
+        attributes = {"meshwright.job": job.id, "meshwright.job.kind": job.kind.value, "meshwright.job.attempt": job.attempt}
         try:
-            end = self._end_of(job)
+            with span("job", attributes, parent=job.trace) as current:
+                end = self._end_of(job)
+                current.set_attribute("meshwright.job.status", end.status.value)
             then = self._insist(lambda: self._then(job, end))
             kept = self._insist(lambda: self._desk.finish(job, end, then=then))
             log.info("job ended", extra={"digest": job.digest, "status": end.status.value, "kept": kept})
@@ -85,7 +89,10 @@ class JobRunner:
             request = resolve_request(json.loads(job.request), files=NoFiles())
             key = KeyedRequest(request, job.digest, job.request)
             news = News(key)
-            plan = self._solver(request, lambda progress: self._beat(job, progress, news))
+            with span("solve", {"meshwright.digest": job.digest}) as current:
+                plan = self._solver(request, lambda progress: self._beat(job, progress, news))
+                for name, value in _figures(plan).items():
+                    current.set_attribute(name, value)
         except JobLostError:
             raise
         except Exception as error:
@@ -120,6 +127,17 @@ class JobRunner:
             if self._stopped.wait(wait_s):
                 raise WorkerStoppedError
             wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+
+
+def _figures(plan: Plan) -> dict[str, Value]:
+    """What a span says of a solve."""
+    figures: dict[str, Value] = {
+        "meshwright.kind": plan.kind,
+        "meshwright.status": plan.certificate.status.value,
+        "meshwright.candidates": plan.search.candidates,
+        "meshwright.cpu_seconds": plan.search.seconds,
+    }
+    return figures if plan.certificate.gap is None else figures | {"meshwright.gap": plan.certificate.gap}
 
 
 def _success(plan: Plan, key: KeyedRequest) -> JobEnd:

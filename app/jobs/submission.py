@@ -11,6 +11,7 @@ from app.db.job_tables import MAX_OWNER
 from app.jobs.job import Job, JobKind, NewJob
 from app.jobs.queue import JobQueue
 from app.plans.store import KeyedRequest
+from app.tracing import current_parent
 
 
 def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int) -> NewJob:
@@ -23,6 +24,7 @@ def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int) -> N
         urgency=urgency,
         model=key.request.model.name,
         request=key.text,
+        trace=current_parent(),
     )
 
 
