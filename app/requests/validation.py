@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,11 +29,10 @@ def read_record(kind: type[Record], document: object, *, what: str) -> Record:
     The document holds what JSON can hold. It goes through JSON text because Pydantic reads strictly *and* accepts lists
     for tuples and strings for enums only there.
     """
-    adapter = _adapter(kind)
     try:
-        record: Record = adapter.validate_json(json.dumps(document, allow_nan=False))
+        record: Record = _adapter(kind).validate_json(json.dumps(document, allow_nan=False))
     except ValidationError as error:
-        raise DocumentError(f"this {what} can't be used", _faults(error, document, adapter)) from None
+        raise DocumentError(f"this {what} can't be used", _faults(error, document, _schema(kind))) from None
     return record
 
 
@@ -52,10 +52,15 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return _adapters[kind]
 
 
-def _faults(error: ValidationError, document: object, adapter: TypeAdapter[Any]) -> tuple[FieldError, ...]:
+@cache
+def _schema(kind: Any) -> Mapping[str, Any]:
+    """The kind's JSON Schema; making one takes tens of milliseconds, which a faulty document must not cost each time."""
+    return _adapter(kind).json_schema()
+
+
+def _faults(error: ValidationError, document: object, schema: Mapping[str, Any]) -> tuple[FieldError, ...]:
     details = error.errors(include_url=False)
     placed = [(_path_in(document, detail), detail) for detail in details[: 50 * MAX_FAULTS]]
-    schema = adapter.json_schema()
     faults: list[FieldError] = []
     for path, detail in _without_wrong_branches(placed):
         faults += _fault(path, detail, schema)
