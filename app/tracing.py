@@ -18,7 +18,7 @@ from app.settings import SettingError
 from app.version import VERSION
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace.export import SpanProcessor
+    from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.trace import Tracer
 
 SERVICE = "meshwright"

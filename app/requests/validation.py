@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -52,10 +51,14 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return _adapters[kind]
 
 
-@cache
+_schemas: dict[Any, Mapping[str, Any]] = {}
+
+
 def _schema(kind: Any) -> Mapping[str, Any]:
     """The kind's JSON Schema; making one takes tens of milliseconds, which a faulty document must not cost each time."""
-    return _adapter(kind).json_schema()
+    if kind not in _schemas:
+        _schemas[kind] = _adapter(kind).json_schema()
+    return _schemas[kind]
 
 
 def _faults(error: ValidationError, document: object, schema: Mapping[str, Any]) -> tuple[FieldError, ...]:
