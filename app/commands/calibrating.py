@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from app.calibrations.documents import FittedCalibration, fit_calibration
 from app.calibrations.profile_shapes import Backend
 from app.calibrations.sample_files import read_samples, write_samples
-from app.calibrations.store import CalibrationStore
+from app.calibrations.store import CalibrationStore, Kept
 from app.calibrations.targets import target_of
 from app.commands.exits import print_json
 from app.commands.planning import PAGE_WIDTH, Output
@@ -151,29 +151,31 @@ def _fit_and_keep(samples: Samples, options: FitOptions, settings: Settings) -> 
         with _progress(f"fitting {key}") as show:
             fitted = fit_calibration(rows, board, folds=options.folds, on_curve=partial(show, 0, 0))
         kept = None if store is None else store.keep(fitted.calibration)
-        row, is_new = (None, False) if kept is None else (kept.row, kept.is_new)
-        answers.append(_answer(fitted, row, is_new=is_new))
+        answers.append(_answer(fitted, kept))
         if options.output is Output.PAGE:
-            _print_fit(fitted, row, is_new=is_new)
+            _print_fit(fitted, kept)
     if options.output is Output.JSON:
         print_json({"calibrations": answers})
     return EXIT_GOOD
 
 
-def _print_fit(fitted: FittedCalibration, row: CalibrationSummary | None, *, is_new: bool) -> None:
+def _print_fit(fitted: FittedCalibration, kept: Kept | None) -> None:
     console = _console()
     key = fitted.calibration.document["key"]
     console.print(f"{key}: {fitted.calibration.document['samples']['rows']:,} measurements")
     print_scores(console, fitted.scores)
-    if row is None:
+    if kept is None:
         console.print("Not stored.")
         return
-    console.print(f"{'Stored' if is_new else 'Stored already'} as {row.key}@{row.version}")
+    row = kept.row
+    console.print(f"{'Stored' if kept.is_new else 'Stored already'} as {row.key}@{row.version}")
+    if kept.stale:
+        console.print(f"It makes the plans of {kept.stale} questions stale: meshwright replan --calibration {row.key}")
     console.print(f"Next: meshwright plan request.yaml --calibration {row.key}@{row.version}")
     console.print()
 
 
-def _answer(fitted: FittedCalibration, row: CalibrationSummary | None, *, is_new: bool) -> dict[str, Any]:
+def _answer(fitted: FittedCalibration, kept: Kept | None) -> dict[str, Any]:
     scores = []
     for score in scores_of(fitted.calibration):
         target = target_of(score)
@@ -182,8 +184,9 @@ def _answer(fitted: FittedCalibration, row: CalibrationSummary | None, *, is_new
     return {
         "name": fitted.calibration.name,
         "key": fitted.calibration.document["key"],
-        "version": None if row is None else row.version,
-        "new": is_new,
+        "version": None if kept is None else kept.row.version,
+        "new": kept is not None and kept.is_new,
+        "stale": 0 if kept is None else kept.stale,
         "scores": scores,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -16,8 +17,10 @@ from costmodels.units import GIB
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+    from app.db.replan_repository import ReplanItem, ReplanRepository
+
 LOOK_EVERY_S = 0.5
-SHOWN_ITEMS = 200
+ITEMS_A_PAGE = 500
 
 
 class Act(Enum):
@@ -77,7 +80,7 @@ def run_replan(command: ReplanCommand, settings: Settings) -> int:
         waiting = left
     totals = batches.totals(batch.id)
     counts = totals.counts
-    items = [replan_item(item) for item in batches.items(batch.id, None, after=None, limit=SHOWN_ITEMS)]
+    items = [replan_item(item) for item in _all_items(batches, batch.id)]
     if command.output is Output.JSON:
         whole = replan_document(batch, totals).model_dump(mode="json")
         print_json({"batch": whole, "items": [item.model_dump(mode="json") for item in items]})
@@ -87,6 +90,14 @@ def run_replan(command: ReplanCommand, settings: Settings) -> int:
             print(f"{item.outcome:10} {item.model or '-'}: {item.reason}{_switch(item.switch_bytes)}")
     bad = {Outcome.WORSE, Outcome.INFEASIBLE, Outcome.FAILED, Outcome.CANCELLED}
     return EXIT_NO if bad & counts.keys() else EXIT_GOOD
+
+
+def _all_items(batches: ReplanRepository, replan_id: str) -> Iterator[ReplanItem]:
+    """Every item of a batch, read a page at a time."""
+    after = None
+    while page := batches.items(replan_id, None, after=after, limit=ITEMS_A_PAGE):
+        yield from page
+        after = page[-1].id
 
 
 def _switch(moved_bytes: int | None) -> str:
