@@ -47,6 +47,7 @@ def test_every_variable_sets_its_setting() -> None:
             "MESHWRIGHT_WEBHOOK_HOSTS": "hooks.example",
             "MESHWRIGHT_WEBHOOK_SECRET": "s3cret",
             "MESHWRIGHT_METRICS_ADDRESS": "127.0.0.1:9464",
+            "MESHWRIGHT_OTLP_ENDPOINT": "http://127.0.0.1:4318/v1/traces",
         }
     )
     assert settings == Settings(
@@ -68,6 +69,7 @@ def test_every_variable_sets_its_setting() -> None:
         "plans",
         "org",
         "127.0.0.1:9464",
+        "http://127.0.0.1:4318/v1/traces",
         "hooks.example",
         "s3cret",
     )
