@@ -109,7 +109,7 @@ def mutated(document: Any, chance: random.Random) -> Any:
         if act == 0 and isinstance(holder, dict):
             del holder[key]
         elif act == 1 and isinstance(holder, dict):
-            holder[chance.choice(("extra", "", "schema", str(key) + "s"))] = chance.choice(ODD_VALUES)
+            holder[chance.choice(("extra", "", "schema", str(key) + "s"))] = copy.deepcopy(chance.choice(ODD_VALUES))
         elif act == 2 and isinstance(holder[key], int | float):
             holder[key] = holder[key] * chance.choice((-1, 0, 10, 1e6, 0.1, 3))
         elif act == 3 and isinstance(holder[key], list):
