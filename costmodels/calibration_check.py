@@ -44,8 +44,10 @@ def check_calibration(document: Mapping[str, Any]) -> tuple[KernelCalibration, C
     if not isinstance(key, str) or not key or SEPARATOR in key:
         raise ClusterError("a calibration names its device's key", given=key, allowed=f"a text without {SEPARATOR!r}")
     try:
-        kernels, collectives = read_calibration(document["kernels"]), read_collectives(document["collectives"])
-        problem = next(_problems(kernels, collectives), None)
+        # Numbers that overflow are found below, where they can be named.
+        with np.errstate(over="ignore", invalid="ignore"):
+            kernels, collectives = read_calibration(document["kernels"]), read_collectives(document["collectives"])
+            problem = next(_problems(kernels, collectives), None)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ClusterError(
             f"the calibration can't be read: {type(error).__name__}: {error}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from app.calibrations.documents import fit_calibration
 from app.calibrations.store import CalibrationStore
 from app.db.engine import open_engine
+from app.plans.digest import calibration_files
 from app.settings import Settings
 from costmodels.board import board_of
 from costmodels.calibration import Calibration
@@ -99,6 +102,26 @@ def test_documents_that_are_no_calibration(client: httpx.Client, change: dict[st
     answer = posted(client, {**fitted().document, **change})
     assert (answer.status_code, answer.json()["type"]) == (422, "urn:meshwright:problem:invalid-request"), answer.text
     assert client.get("/v1/calibrations").json()["calibrations"] == []
+
+
+def test_a_calibration_whose_numbers_overflow(client: httpx.Client) -> None:
+    kernels = json.loads(calibration_files()["kernels/h100_sxm.json"]) | {"provenance": {"made up": "1 rows"}}
+    document = {**fitted().document, "kernels": kernels}
+    assert posted(client, document).status_code == 201
+    tables = list(tables_of(kernels))
+    for table in tables:
+        table["step"] = 1e308
+    assert tables
+    assert posted(client, document).status_code == 422
+
+
+def tables_of(node: Any) -> Iterator[dict[str, Any]]:
+    """Every table of a calibration's curves."""
+    if isinstance(node, dict):
+        if "step" in node:
+            yield node
+        for value in node.values():
+            yield from tables_of(value)
 
 
 def test_a_registered_cluster_is_planned_with_its_newest_calibration(client: httpx.Client) -> None:
