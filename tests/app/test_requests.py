@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.commands.inputs import FilesBeside
@@ -157,6 +157,8 @@ json_values = st.recursive(
 )
 
 
+# How long a busy machine takes to make an input says nothing of the code.
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(field=st.sampled_from(["schema", "model", "cluster", "workload", "slo", "objective", "search"]), value=json_values)
 def test_any_value_in_any_field_is_taken_or_refused_with_a_typed_error(field: str, value: Any) -> None:
     with suppress(InvalidInputError):
