@@ -24,6 +24,7 @@ class EngineProfile:
     sequence_s            what each sequence adds to it
     logits_bytes          bytes moved for each logit besides writing it: conversion to fp32, softmax, choice of a token
     memory_share          share of device memory that the engine may fill
+    prompt_operator_s     host time of an operator in a step with prompt tokens, where it launches them one by one
     beside_tokens         tokens of a step up to which a shared expert runs beside the routed ones, on a stream of its own
     """
 
@@ -32,6 +33,7 @@ class EngineProfile:
     sequence_s: float
     logits_bytes: float
     memory_share: float
+    prompt_operator_s: float
     beside_tokens: int
 
 
@@ -46,6 +48,8 @@ ENGINE_VLLM = EngineProfile(
     logits_bytes=18.0,
     # Default of --gpu-memory-utilization (vLLM engine arguments).
     memory_share=0.90,
+    # Steps with prompts run compiled, in pieces of CUDA graphs (vLLM documentation, piecewise CUDA graphs).
+    prompt_operator_s=0.0,
     # Default of VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD.
     beside_tokens=256,
 )

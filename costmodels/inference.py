@@ -60,7 +60,7 @@ class TableRange:
 @dataclass(frozen=True, eq=False)
 class BlockTimes:
     """Times of one copy of a block, as StepTimes defines them, without the stage dimension; ``alone_tokens_s`` is that of an
-    attention group whose companions have nothing to do."""
+    attention group whose companions have nothing to do; ``operators`` are those that a host launches one by one."""
 
     tokens_s: FloatArray
     alone_tokens_s: FloatArray
@@ -68,6 +68,7 @@ class BlockTimes:
     decode_s: FloatArray
     prefill_s_per_pair: FloatArray
     prefill_launch_s: float
+    operators: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +139,7 @@ def block_times(
         decode_s=np.stack([_interpolated(every_sequence, grids.sequences, column) for column in attention_s.T], axis=1),
         prefill_s_per_pair=prefill_s,
         prefill_launch_s=launch_s,
+        operators=len(operators),
     )
 
 
@@ -194,6 +196,7 @@ def step_times(
         query_grid=grids.query,
         prefix_grid=grids.prefix,
         prefill_launch_s=added(lambda times: times.prefill_launch_s),
+        least_prompt_s=engine.prompt_operator_s * added(lambda times: float(times.operators)),
     )
 
 

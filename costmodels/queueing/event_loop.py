@@ -69,13 +69,13 @@ def _compiled(sources: str):  # type: ignore[no-untyped-def]
     """
 
     @njit(cache=True)
-    def run(tables, limits, promise, requests, slots, lists, stages, known):  # type: ignore[no-untyped-def]
+    def run(tables, limits, promise, delay_s, requests, slots, lists, stages, known):  # type: ignore[no-untyped-def]
         if len(sources) == 0:
             raise ValueError("the digest is part of the key")
         counters = np.zeros(COUNTERS, dtype=np.int64)
         counters[KNOWN] = known
         evicted = np.zeros(len(requests), dtype=np.int64)
-        return _run(tables, limits, promise, requests, slots, lists, stages, counters, evicted)
+        return _run(tables, limits, promise, delay_s, requests, slots, lists, stages, counters, evicted)
 
     return run
 
@@ -85,6 +85,7 @@ def _run(  # type: ignore[no-untyped-def]
     tables: Tables,
     limits: Limits,
     promise: Promise,
+    delay_s: float,
     requests: RecordArray,
     slots: RecordArray,
     lists: Lists,
@@ -94,14 +95,14 @@ def _run(  # type: ignore[no-untyped-def]
 ):
     """Run until every counted request is answered, or a target is sure to be missed.
 
-    The first requests have an arrival time; the others arrive each when another one completes. Returns (missed, duration,
-    busy time of the busiest stage, waiting requests integrated over time, peak of running requests, steps, evictions).
+    The first requests have an arrival time; the others arrive each ``delay_s`` after another one completes. Returns (missed,
+    duration, busy time of the busiest stage, waiting requests over time, peak of running requests, steps, evictions).
     """
     now, waiting_s, steps, turn, missed, unseen = 0.0, 0.0, 0, 0, False, 0
     while True:
         for slot in range(len(slots)):
             if slots[slot].in_flight == 1 and slots[slot].ready_s <= now:
-                _finish_step(requests, slots, lists.finishing, lists.ends, slot, counters, limits, promise)
+                _finish_step(requests, slots, lists.finishing, lists.ends, slot, counters, limits, promise, delay_s)
         count_late_starts(requests, counters, promise, now)
         # A look at every running request costs as much as so many events.
         unseen += 1
@@ -235,7 +236,7 @@ def _through_pipeline(
         if decoding > 0:
             step_s += decode_attention_s(tables, kind, decoding, slots[slot].kv_sum / decoding)
         if prompt_tokens > 0:
-            step_s += tables.prefill_launch_s[kind]
+            step_s = max(step_s + tables.prefill_launch_s[kind], tables.least_prompt_s[kind])
         stages.step_s[kind] = step_s
     return pass_stages(stages, tables.kinds, now)
 
@@ -250,6 +251,7 @@ def _finish_step(
     counters: IntArray,
     limits: Limits,
     promise: Promise,
+    delay_s: float,
 ) -> None:
     """Give out the tokens of the step that leaves the pipeline."""
     slots[slot].in_flight = 0
@@ -258,7 +260,7 @@ def _finish_step(
         slots[slot].rounds += 1
         column = slots[slot].rounds % ends.shape[1]
         while ends[slot, column] != NOBODY:
-            _complete(requests, slots, ends, slot, ends[slot, column], now, counters, limits, promise)
+            _complete(requests, slots, ends, slot, ends[slot, column], now, counters, limits, promise, delay_s)
     for i in range(slots[slot].n_finishing):
         request = finishing[slot, i]
         generated = requests[request].to_prefill - requests[request].prompt + 1
@@ -266,7 +268,7 @@ def _finish_step(
             requests[request].first_s = now
             requests[request].busy_s = slots[slot].busy_s
         if generated == requests[request].output:
-            _complete(requests, slots, ends, slot, request, now, counters, limits, promise)
+            _complete(requests, slots, ends, slot, request, now, counters, limits, promise, delay_s)
         else:
             start_decoding(requests, slots, ends, slot, request, requests[request].output - generated)
 
@@ -282,6 +284,7 @@ def _complete(
     counters: IntArray,
     limits: Limits,
     promise: Promise,
+    delay_s: float,
 ) -> None:
     """Answer a request; in a closed loop its client sends the next one."""
     output = requests[request].output
@@ -300,7 +303,7 @@ def _complete(
         if output > 1 and (now - requests[request].first_s) / (output - 1) > promise.tpot_s:
             counters[MISSED_TPOT] += 1
     if counters[KNOWN] < len(requests):
-        requests[counters[KNOWN]].arrival_s = now
+        requests[counters[KNOWN]].arrival_s = now + delay_s
         counters[KNOWN] += 1
 
 

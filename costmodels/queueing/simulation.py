@@ -223,19 +223,33 @@ def simulate_closed_loop(
     limits: BatchLimits,
     *,
     concurrency: int,
+    delay_s: float = 0.0,
     targets: Targets = NO_TARGETS,
     window: Window = MIDDLE,
 ) -> SimulationResult:
     """As ``simulate``, with ``concurrency`` clients that send their next request as soon as the last is answered (how
-    public benchmarks measure); arrival times of the stream are not used."""
+    public benchmarks measure); arrival times of the stream are not used.
+
+    Network, tokenizer and client take ``delay_s`` from an answer to the next request's place in the queue. The result's
+    arrivals are when clients sent.
+    """
+    known = min(concurrency, len(stream))
     arrival_s = np.full(len(stream), np.inf)
-    arrival_s[:concurrency] = 0.0
+    arrival_s[:known] = delay_s
     closed = replace(stream, arrival_s=arrival_s)
-    return _simulate(times, closed, limits, targets, window, known=min(concurrency, len(stream)))
+    result = _simulate(times, closed, limits, targets, window, known=known, delay_s=delay_s)
+    return replace(result, requests=replace(result.requests, arrival_s=result.requests.arrival_s - delay_s))
 
 
 def _simulate(
-    times: StepTimes, stream: RequestStream, limits: BatchLimits, targets: Targets, window: Window, *, known: int
+    times: StepTimes,
+    stream: RequestStream,
+    limits: BatchLimits,
+    targets: Targets,
+    window: Window,
+    *,
+    known: int,
+    delay_s: float = 0.0,
 ) -> SimulationResult:
     _require_runnable(times, stream, limits)
     per_slot = -(-limits.sequences // times.stages)
@@ -252,6 +266,7 @@ def _simulate(
             ADMIT_RESERVED if limits.admission is Admission.RESERVE else ADMIT_UNTIL_FULL,
         ),
         Promise(first, end, targets.ttft_s, targets.tpot_s, _may_miss(end - first), _may_miss(counted_tpot)),
+        delay_s,
         requests,
         new_slots(times.stages),
         new_lists(times.stages, sequences=per_slot, max_output=int(stream.output_tokens.max())),
@@ -264,9 +279,16 @@ def _simulate(
 def _tables(times: StepTimes) -> Tables:
     """The tables as the compiled simulation takes them: one for each kind of stage."""
     first, kinds = times.kinds
-    by_stage = (times.tokens_s, times.logits_s, times.decode_s, times.prefill_s_per_pair, times.prefill_launch_s)
+    by_stage = (
+        times.tokens_s,
+        times.logits_s,
+        times.decode_s,
+        times.prefill_s_per_pair,
+        times.prefill_launch_s,
+        times.least_prompt_s,
+    )
     alike = by_stage if len(first) == times.stages else tuple(table[first] for table in by_stage)
-    tokens_s, logits_s, decode_s, prefill_s_per_pair, prefill_launch_s = alike
+    tokens_s, logits_s, decode_s, prefill_s_per_pair, prefill_launch_s, least_prompt_s = alike
     return Tables(
         tokens_s,
         logits_s,
@@ -276,6 +298,7 @@ def _tables(times: StepTimes) -> Tables:
         times.query_grid,
         times.prefix_grid,
         prefill_launch_s,
+        least_prompt_s,
         kinds,
     )
 

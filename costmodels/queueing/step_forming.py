@@ -37,6 +37,7 @@ class Tables(NamedTuple):
     query_grid: FloatArray
     prefix_grid: FloatArray
     prefill_launch_s: FloatArray
+    least_prompt_s: FloatArray
     kinds: IntArray
 
 

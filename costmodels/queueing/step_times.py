@@ -25,6 +25,7 @@ class StepTimes:
     prefill_s_per_pair  [stage, i, j]   prefill attention per query-key pair, of query_grid[i] tokens that follow
                                         prefix_grid[j] tokens already in the cache
     prefill_launch_s    [stage]         fixed time of prefill attention, once in a step that has prompt tokens
+    least_prompt_s      [stage]         least time of a step that has prompt tokens: the host launches its kernels one by one
     """
 
     tokens_s: FloatArray
@@ -35,6 +36,7 @@ class StepTimes:
     query_grid: FloatArray
     prefix_grid: FloatArray
     prefill_launch_s: FloatArray
+    least_prompt_s: FloatArray
 
     def __post_init__(self) -> None:
         stages, sequences = self.logits_s.shape
@@ -46,6 +48,7 @@ class StepTimes:
                 (stages, len(self.query_grid), len(self.prefix_grid)),
             ),
             "prefill_launch_s": (self.prefill_launch_s.shape, (stages,)),
+            "least_prompt_s": (self.least_prompt_s.shape, (stages,)),
         }
         for name, (shape, wanted) in expected.items():
             assert shape == wanted, f"{name} has shape {shape}, not {wanted}"
@@ -53,7 +56,14 @@ class StepTimes:
     @cached_property
     def kinds(self) -> tuple[IntArray, IntArray]:
         """First stage of each kind, and the kind of each stage: stages of one kind take the same time for any step."""
-        tables = (self.logits_s, self.decode_s, self.prefill_s_per_pair, self.prefill_launch_s, self.tokens_s)
+        tables = (
+            self.logits_s,
+            self.decode_s,
+            self.prefill_s_per_pair,
+            self.prefill_launch_s,
+            self.least_prompt_s,
+            self.tokens_s,
+        )
         first: list[int] = []
         kinds = []
         for stage in range(self.stages):
@@ -102,7 +112,7 @@ class StepTimes:
         tokens = np.clip(np.rint(sequences + prompt_tokens).astype(np.int64), 0, self.max_tokens)
         linear = self.tokens_s[:, tokens] + self.logits_s[:, np.minimum(n + 1, self.max_sequences)]
         prefill = self.prefill_launch_s[:, None] + self.prefill_attention_s(prompt_tokens, prefix_tokens)
-        return np.asarray(linear + self._decode_attention_s(n, kv_tokens) + prefill)
+        return np.maximum(linear + self._decode_attention_s(n, kv_tokens) + prefill, self.least_prompt_s[:, None])
 
     def prefill_attention_s(self, query_tokens: FloatArray, prefix_tokens: FloatArray) -> FloatArray:
         """[stage, i] attention time of chunks, launch not included."""

@@ -36,13 +36,14 @@ class StageNeeds:
 
 @dataclass(frozen=True, eq=False)
 class Engine:
-    """A replica of a layout: layers and needs of its stages, step times, and what its devices offer.
+    """A replica of a layout: layers, operators and needs of its stages, step times, and what its devices offer.
 
     Step times are made when they are first asked for: an engine that does not fit in memory needs none.
     """
 
     layout: Layout
     spans: tuple[tuple[LayerSpan, ...], ...]
+    operators: tuple[int, ...]
     needs: tuple[StageNeeds, ...]
     tables: Callable[[Company], StepTimes]
     capacity_bytes: float
@@ -159,6 +160,7 @@ class EngineBuilder:
         return Engine(
             layout=layout,
             spans=spans,
+            operators=tuple(sum(s.count * len(self._model.block(s.block).operators) for s in stage) for stage in spans),
             needs=tuple(_stage_needs(stage, memory) for stage in spans),
             tables=tables,
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),

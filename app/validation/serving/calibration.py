@@ -13,10 +13,15 @@ from app.validation.serving.deployment import SCHEDULING, Deployment, EngineName
 from app.validation.serving.replay import EngineConstants, Figures, default_constants, replay
 from app.validation.serving.rows import MeasuredPoint, ServingOutcome
 from app.validation.unpredicted import NotPredictedError
-from costmodels.queueing.simulation import Scheduling
 
-STEP_S = (0.0, 0.25e-3, 0.5e-3, 0.75e-3, 1.0e-3, 1.5e-3, 2.0e-3, 3.0e-3)
+STEP_S = (0.0, 0.25e-3, 0.5e-3, 0.75e-3, 1.0e-3, 1.5e-3, 2.0e-3)
 """Host times of a step that are tried: none (hidden by the device) to that of an engine of pure Python."""
+
+OPERATOR_S = (0.0, 30e-6, 60e-6)
+"""Host times of an operator that are tried: none (compiled, or in a graph) to several kernels from Python modules."""
+
+TURNAROUND_S = (0.002, 0.010, 0.030)
+"""Times from an answer to the next request that are tried."""
 
 REQUEST_S = tuple(0.01 * n for n in range(16))
 """Times outside of steps that are tried, 0 to 150 ms."""
@@ -66,23 +71,17 @@ def fit_folds(points: Iterable[MeasuredPoint]) -> tuple[Fold, ...]:
 
 
 def fit_constants(engine: EngineName, rows: Sequence[tuple[Deployment, ServingOutcome]]) -> EngineConstants:
-    """The constants with the least mean log error: of TPOT for the host time, then of TTFT for what goes on around."""
+    """The constants with the least mean log error: of TPOT for the host time of a step, then of TTFT for what else there is."""
 
-    def tpot_error(step_s: float) -> float:
-        constants = EngineConstants(step_s, 0.0, SCHEDULING[engine][0])
+    def tpot_error(constants: EngineConstants) -> float:
         return _mean_log_error([(figures(d, constants).tpot_ms, measured.tpot_ms) for d, measured in rows])
 
-    step_s = min(STEP_S, key=tpot_error)
+    def ttft_error(constants: EngineConstants) -> float:
+        return _mean_log_error([(figures(d, constants).ttft_mean_ms, measured.ttft_ms) for d, measured in rows])
 
-    def ttft_error(choice: tuple[Scheduling, float]) -> float:
-        scheduling, request_s = choice
-        constants = EngineConstants(step_s, 0.0, scheduling)
-        return _mean_log_error(
-            [(figures(d, constants).ttft_mean_ms + request_s * 1e3, measured.ttft_ms) for d, measured in rows]
-        )
-
-    scheduling, request_s = min(product(SCHEDULING[engine], REQUEST_S), key=ttft_error)
-    return EngineConstants(step_s, request_s, scheduling)
+    stepping = min((replace(default_constants(engine), step_s=step_s) for step_s in STEP_S), key=tpot_error)
+    around = product(OPERATOR_S, TURNAROUND_S, REQUEST_S, SCHEDULING[engine])
+    return min((EngineConstants(stepping.step_s, *choice) for choice in around), key=ttft_error)
 
 
 def _has_both(outcome: ServingOutcome) -> bool:

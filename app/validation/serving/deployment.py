@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 
 from app.catalog import model_names
+from app.validation.serving.recipes import EngineName, Load, Source, held_steps, kv_dtype, step_tokens
 from app.validation.serving.rows import AGGREGATED, ServingRun
 from app.validation.unpredicted import NotPredictedError
 from costmodels.queueing.simulation import Admission, Scheduling
@@ -63,15 +63,10 @@ their lengths are taken as fixed."""
 _INFERENCEX = re.compile(r"source_file=2026-|db-dump/")
 """Notes of rows taken from InferenceX's data base."""
 
+_AICONFIGURATOR = "aic-auto-gap-analysis"
+"""Notes of rows that AIConfigurator's developers ran."""
+
 _DEVICES_PER_SERVER = 8
-
-
-class EngineName(StrEnum):
-    """Engine families whose constants are calibrated apart."""
-
-    VLLM = "vllm"
-    SGLANG = "sglang"
-    TENSORRT_LLM = "trtllm"
 
 
 SCHEDULING = {
@@ -110,7 +105,8 @@ class Workers:
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """A row as the cost models take it. ``prefill`` is None where one worker does both phases; ``clients`` send a request
-    as soon as their last is answered, None under full load; lengths are uniform from ``shortest`` of the nominal ones."""
+    as soon as their last is answered, None under full load; lengths are uniform from ``shortest`` of the nominal ones.
+    ``step_tokens`` limit a step, ``held_steps`` is how many decode steps a new request is held back for on average."""
 
     model: str
     node: str
@@ -123,6 +119,8 @@ class Deployment:
     output_tokens: int
     clients: int | None
     shortest: float
+    step_tokens: int
+    held_steps: float
 
     @property
     def hardware(self) -> tuple[str, str]:
@@ -140,21 +138,40 @@ def deployment(run: ServingRun) -> Deployment:
     if run.prompt_tokens is None or run.output_tokens is None:
         raise NotPredictedError("the row does not state its lengths")
     engine, precision = _engine(run), _precision(run)
-    inferencex = _INFERENCEX.search(run.note) is not None
-    prefill, decode = _workers(run, degrees_multiplied=inferencex)
+    source = _source(run)
+    prefill, decode = _workers(run, degrees_multiplied=source is Source.INFERENCEX)
+    load = Load(
+        source=source,
+        engine=engine,
+        model=name,
+        node=NODES[run.gpu],
+        precision=precision,
+        tp=decode.tp,
+        prompt_tokens=run.prompt_tokens,
+        output_tokens=run.output_tokens,
+        clients=_clients(run),
+    )
     return Deployment(
         model=name,
         node=NODES[run.gpu],
         engine=engine,
         precision=precision,
-        kv_dtype=_kv_dtype(engine, precision, inferencex=inferencex),
+        kv_dtype=kv_dtype(load),
         prefill=prefill,
         decode=decode,
         prompt_tokens=run.prompt_tokens,
         output_tokens=run.output_tokens,
-        clients=_clients(run),
-        shortest=INFERENCEX_SHORTEST if inferencex else 1.0,
+        clients=load.clients,
+        shortest=INFERENCEX_SHORTEST if source is Source.INFERENCEX else 1.0,
+        step_tokens=step_tokens(load),
+        held_steps=held_steps(load) if prefill is None else 0.0,
     )
+
+
+def _source(run: ServingRun) -> Source:
+    if _INFERENCEX.search(run.note):
+        return Source.INFERENCEX
+    return Source.AICONFIGURATOR if _AICONFIGURATOR in run.note else Source.OTHER
 
 
 def _engine(run: ServingRun) -> EngineName:
@@ -172,20 +189,14 @@ def _precision(run: ServingRun) -> DType:
         raise NotPredictedError(f"unknown precision: {run.precision}") from None
 
 
-def _kv_dtype(engine: EngineName, precision: DType, *, inferencex: bool) -> DType:
-    """NVIDIA's fp8 and fp4 checkpoints quantise the cache too; TensorRT-LLM runs them, and InferenceX with every engine
-    but SGLang (its README: nvidia/Llama-3.1-70B-Instruct-FP8 with --quantization modelopt). Others keep 16 bits."""
-    nvidias = engine is EngineName.TENSORRT_LLM or (inferencex and engine is EngineName.VLLM)
-    return DType.FP8 if nvidias and precision in (DType.FP8, DType.FP4) else DType.BF16
-
-
 def _workers(run: ServingRun, *, degrees_multiplied: bool) -> tuple[Workers | None, Workers]:
     if run.mode != AGGREGATED:
         return _phase(run, "P"), _phase(run, "D")
     tp, attention_dp, ep = _degree(run.tp), _degree(run.attention_dp), _degree(run.ep)
     pp = _degree(run.pp)
-    if degrees_multiplied and tp * attention_dp == run.n_gpus and tp * attention_dp > _DEVICES_PER_SERVER and ep > 1:
-        # These rows multiply the degree of attention by that of experts, which share the same devices of one server.
+    if degrees_multiplied and tp * attention_dp == run.n_gpus and (tp > ep > 1 or tp * attention_dp > _DEVICES_PER_SERVER):
+        # These rows multiply the degree of attention by that of experts, which share the same devices of one server: they
+        # repeat rows of tp 2, 4 and 8 as 4, 16 and 64 with ep 2, 4 and 8.
         tp, attention_dp = max(1, tp // ep), max(1, attention_dp // ep)
         return None, Workers(1, tp, pp, ep, attention_dp)
     one = Workers(1, tp, pp, ep, attention_dp)

@@ -67,14 +67,24 @@ def _mape(found: Errors | None) -> str:
 
 
 def _constants(report: ServingReport) -> str:
-    lines = ["| engine | used for | step | request | scheduling | fitted on |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| engine | used for | step | prompt operator | turnaround | request | scheduling | fitted on |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
     for fold in report.folds:
         fitted = fold.constants
         basis = f"{fold.rows} rows of others" if fold.rows else "its profile: no other rows"
-        lines.append(
-            f"| {fold.engine.value} | {fold.hardware[0]} on {fold.hardware[1]} | {fitted.step_s * 1e3:g} ms | "
-            f"{fitted.request_s * 1e3:.0f} ms | `{fitted.scheduling.value}` | {basis} |"
+        cells = (
+            fold.engine.value,
+            " on ".join(fold.hardware),
+            f"{fitted.step_s * 1e3:g} ms",
+            f"{fitted.operator_s * 1e6:.0f} us",
+            f"{fitted.turnaround_s * 1e3:.0f} ms",
+            f"{fitted.request_s * 1e3:.0f} ms",
+            f"`{fitted.scheduling.value}`",
+            basis,
         )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

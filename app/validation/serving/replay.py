@@ -15,19 +15,25 @@ from app.validation.serving.deployment import (
     REQUESTS_PER_CLIENT,
     SCHEDULING,
     Deployment,
-    EngineName,
     Workers,
 )
+from app.validation.serving.recipes import DEFAULT_STEP_TOKENS, EngineName
 from app.validation.serving.replay_pools import run_pools
 from app.validation.unpredicted import NotPredictedError
 from costmodels.cluster import Cluster, NodeGroup
-from costmodels.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM
+from costmodels.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM, EngineProfile
 from costmodels.errors import InvalidInputError
 from costmodels.hardware import node_type
 from costmodels.latent_attention import latent_cache
 from costmodels.operators import BATCH, SEQ, OperatorKind
 from costmodels.queueing.load import RequestStream
-from costmodels.queueing.simulation import BatchLimits, Scheduling, SimulationResult, Window, simulate_closed_loop
+from costmodels.queueing.simulation import (
+    BatchLimits,
+    Scheduling,
+    SimulationResult,
+    Window,
+    simulate_closed_loop,
+)
 from costmodels.queueing.step_times import StepTimes
 from costmodels.serving_precision import Quantised
 from costmodels.tensor_parallel import EXPERT_FFN, RankGrid, divides
@@ -38,9 +44,6 @@ from solver.request import FixedLength, PlanRequest, PoissonArrivals, ServingWor
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.engine_rules import FP8_BLOCK
 from solver.serving.layouts import Layout
-
-STEP_TOKENS = 8192
-"""Default token limit of a step on 80 GB devices and larger: vLLM 0.12 server, SGLang 0.5 chunks, TensorRT-LLM 1.0."""
 
 PROFILES = {
     EngineName.VLLM: ENGINE_VLLM,
@@ -70,12 +73,16 @@ _SEED = 0
 class EngineConstants:
     """What of an engine is calibrated on measured points.
 
-    step_s       host time of a step that the device does not hide
-    request_s    time to first token spent outside of steps: network, tokenizer, first answer
-    scheduling   how steps are formed
+    step_s         host time of a step that the device does not hide
+    operator_s     host time of an operator in a step with prompts, which CUDA graphs do not hold
+    turnaround_s   from an answer to the client's next request in the engine's queue
+    request_s      time to first token spent outside of steps and queue: network, tokenizer, first answer
+    scheduling     how steps are formed
     """
 
     step_s: float
+    operator_s: float
+    turnaround_s: float
     request_s: float
     scheduling: Scheduling
 
@@ -92,7 +99,8 @@ class Figures:
 
 def default_constants(engine: EngineName) -> EngineConstants:
     """The engine as its profile has it, nothing calibrated."""
-    return EngineConstants(PROFILES[engine].step_s, 0.0, SCHEDULING[engine][0])
+    profile = PROFILES[engine]
+    return EngineConstants(profile.step_s, profile.prompt_operator_s, 0.0, 0.0, SCHEDULING[engine][0])
 
 
 def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
@@ -104,7 +112,9 @@ def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
     except InvalidInputError as error:
         given = "" if error.given is None else f" ({error.given})"
         raise NotPredictedError(f"{error.problem}{given}") from error
-    ttft_ms = (result.ttft_s + constants.request_s) * 1e3
+    # The turnaround lies between requests; what of it a client waits for is in the time of a request.
+    outside_s = constants.request_s - constants.turnaround_s + deployed.held_steps * float(np.mean(result.tpot_s))
+    ttft_ms = (result.ttft_s + outside_s) * 1e3
     tokens = _stream(deployed, count).output_tokens.sum()
     return Figures(
         ttft_mean_ms=float(np.mean(ttft_ms)),
@@ -124,19 +134,20 @@ def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[Simul
         sequences = max(1, -(-deployed.clients // groups))
         count = sequences * REQUESTS_PER_CLIENT
     longest = deployed.prompt_tokens + deployed.output_tokens
-    step_tokens = STEP_TOKENS
-    if constants.scheduling is not Scheduling.CHUNKED_PREFILL and longest + sequences > STEP_TOKENS:
+    step_tokens = deployed.step_tokens
+    if constants.scheduling is not Scheduling.CHUNKED_PREFILL and longest + sequences > step_tokens:
         # Without chunks the limit must hold the longest prompt, and an evicted request with its output.
-        step_tokens = -(-(longest + sequences) // STEP_TOKENS) * STEP_TOKENS
+        step_tokens = -(-(longest + sequences) // DEFAULT_STEP_TOKENS) * DEFAULT_STEP_TOKENS
     formats = (deployed.precision, deployed.kv_dtype)
     engine = _engine(_Server(deployed.model, deployed.node, workers, deployed.engine, *formats, step_tokens))
     kv_tokens = engine.kv_tokens(step_tokens=step_tokens, sequences=sequences)
     if kv_tokens < longest:
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
     limits = BatchLimits(sequences, step_tokens, kv_tokens, constants.scheduling, ADMISSION[deployed.engine])
-    times = _with_host_time(engine.times, constants.step_s - PROFILES[deployed.engine].step_s)
+    times = _with_host_time(engine, constants, PROFILES[deployed.engine])
     stream = _stream(deployed, count)
-    return simulate_closed_loop(times, stream, limits, concurrency=sequences, window=_EVERYTHING), count
+    run = simulate_closed_loop(times, stream, limits, concurrency=sequences, delay_s=constants.turnaround_s, window=_EVERYTHING)
+    return run, count
 
 
 def _pooled(deployed: Deployment, constants: EngineConstants) -> Figures:
@@ -144,16 +155,16 @@ def _pooled(deployed: Deployment, constants: EngineConstants) -> Figures:
     assert deployed.prefill is not None
     formats = (deployed.precision, deployed.kv_dtype)
     prefill, decode = (
-        _engine(_Server(deployed.model, deployed.node, workers, deployed.engine, *formats, STEP_TOKENS))
+        _engine(_Server(deployed.model, deployed.node, workers, deployed.engine, *formats, DEFAULT_STEP_TOKENS))
         for workers in (replace(deployed.prefill, count=1), replace(deployed.decode, count=1))
     )
-    more_s = constants.step_s - PROFILES[deployed.engine].step_s
+    profile = PROFILES[deployed.engine]
     result = run_pools(
         deployed,
         _stream(deployed, (deployed.clients or 1) * REQUESTS_PER_CLIENT),
         engines=(prefill, decode),
-        times=(_with_host_time(prefill.times, more_s), _with_host_time(decode.times, more_s)),
-        step_tokens=STEP_TOKENS,
+        times=(_with_host_time(prefill, constants, profile), _with_host_time(decode, constants, profile)),
+        step_tokens=DEFAULT_STEP_TOKENS,
     )
     ttft_ms = (result.ttft_s + constants.request_s) * 1e3
     tokens = float(result.requests.output_tokens.sum())
@@ -165,11 +176,12 @@ def _pooled(deployed: Deployment, constants: EngineConstants) -> Figures:
     )
 
 
-def _with_host_time(times: StepTimes, more_s: float) -> StepTimes:
-    """Step times with so much more time of the host, which falls on the first stage."""
-    tokens_s = times.tokens_s.copy()
-    tokens_s[0] += more_s
-    return replace(times, tokens_s=tokens_s)
+def _with_host_time(engine: Engine, constants: EngineConstants, profile: EngineProfile) -> StepTimes:
+    """An engine's step times with these times of the host instead of its profile's; that of a step falls on the first stage."""
+    tokens_s = engine.times.tokens_s.copy()
+    tokens_s[0] += constants.step_s - profile.step_s
+    least_prompt_s = constants.operator_s * np.array(engine.operators, dtype=np.float64)
+    return replace(engine.times, tokens_s=tokens_s, least_prompt_s=least_prompt_s)
 
 
 def _stream(deployed: Deployment, count: int) -> RequestStream:
@@ -218,7 +230,7 @@ def _engine(server: _Server) -> Engine:
     )
     builder = EngineBuilder(
         PlanRequest(graph, cluster, workload),
-        sequence_tokens=2 * STEP_TOKENS,
+        sequence_tokens=2 * DEFAULT_STEP_TOKENS,
         step_tokens=server.step_tokens,
         sequences=MAX_LOAD_SEQUENCES,
         profile=PROFILES[server.engine],

@@ -115,7 +115,7 @@ class ReferenceEngine:
         for request, size in chunks:
             pairs = size * (request.prefilled + (size + 1) / 2)
             stage_s += pairs * float(self.times.prefill_s_per_pair[stage, 0, 0])
-        return stage_s
+        return max(stage_s, float(self.times.least_prompt_s[stage])) if chunks else stage_s
 
     def _in_cache(self, request: _Request) -> int:
         if self.limits.admission is Admission.RESERVE:

@@ -14,12 +14,14 @@ def linear_times(
     kv_token_s: float = 0.0,
     pair_s: float = 0.0,
     logit_s: float = 0.0,
+    least_prompt_s: float = 0.0,
     stages: int = 1,
     max_tokens: int = 8192,
     max_sequences: int = 64,
 ) -> StepTimes:
     """A step of t tokens takes fixed_s + t token_s + (tokens in the caches) kv_token_s + (prefill pairs) pair_s
-    + (sequences that get a token) logit_s, shared evenly by the stages; an empty step takes nothing."""
+    + (sequences that get a token) logit_s, least_prompt_s or more where it has prompt tokens, shared evenly by the stages; an
+    empty step takes nothing."""
     tokens = np.arange(max_tokens + 1)
     sequences = np.arange(max_sequences + 1)
     kv_grid = np.array([1.0, 1e6])
@@ -33,4 +35,5 @@ def linear_times(
         query_grid=np.array([1.0, float(max_tokens)]),
         prefix_grid=np.array([0.0, 1e6]),
         prefill_launch_s=np.zeros(stages),
+        least_prompt_s=np.full(stages, least_prompt_s / stages),
     )

@@ -130,7 +130,7 @@ def test_every_token_time_of_a_pipeline_is_that_of_a_plain_simulation(
     share = np.array(shares)
     by_stage = {
         name: getattr(TIMES, name)[0] * share.reshape(-1, *[1] * getattr(TIMES, name)[0].ndim)
-        for name in ("tokens_s", "logits_s", "decode_s", "prefill_s_per_pair", "prefill_launch_s")
+        for name in ("tokens_s", "logits_s", "decode_s", "prefill_s_per_pair", "prefill_launch_s", "least_prompt_s")
     }
     times = replace(TIMES, **by_stage)
     stream, limits = stream_of(*requests), BatchLimits(sequences, step_tokens, kv_tokens, admission=admission)
@@ -205,6 +205,30 @@ def test_closed_loop_keeps_its_clients_busy() -> None:
     # Little's law: clients = answers per second x time to answer.
     rate = 1.0 / np.mean(np.diff(np.sort(result.answered_s)))
     assert rate * np.mean(result.end_to_end_s) == pytest.approx(8, rel=0.05)
+
+
+def test_a_client_of_a_closed_loop_takes_its_time() -> None:
+    stream = stream_of(*[(0.0, 100, 5)] * 6)
+    limits = BatchLimits(2, 2048, 10**6)
+    at_once, later = (simulate_closed_loop(TIMES, stream, limits, concurrency=2, delay_s=d, window=ALL) for d in (0.0, 0.25))
+    # Clients keep in step: the same three rounds, each after a delay that counts as time to first token.
+    assert later.ttft_s == pytest.approx(at_once.ttft_s + 0.25)
+    assert later.duration_s == pytest.approx(at_once.duration_s + 3 * 0.25)
+    assert later.tpot_s == pytest.approx(at_once.tpot_s)
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_a_step_with_a_prompt_waits_for_the_host(stages: int) -> None:
+    stream = stream_of(*[(0.03 * i, 200, 12) for i in range(20)])
+    limits = BatchLimits(6, 512, 10**6)
+    times = linear_times(fixed_s=5e-3, token_s=1e-5, least_prompt_s=0.04, stages=stages)
+    result = simulate(times, stream, limits, window=ALL)
+    first_s, last_s = ReferenceEngine(times, stream, limits).run()
+    assert result.requests.first_s == pytest.approx(first_s)
+    assert result.requests.last_s == pytest.approx(last_s)
+    # A lone prompt takes the host's 40 ms, not the 7 ms of its kernels.
+    alone = simulate(times, stream_of((0.0, 200, 1)), limits, window=ALL)
+    assert alone.ttft_s == pytest.approx([0.04])
 
 
 def test_busy_share_is_the_load_of_a_single_server() -> None:

@@ -1,0 +1,116 @@
+"""How public benchmarks launch the engines whose figures they publish: what a row's source says without the row repeating it.
+
+InferenceX publishes the script of every configuration (github.com/SemiAnalysisAI/InferenceX, benchmarks/); AIConfigurator's
+runs are launched as its generator does (github.com/ai-dynamo/aiconfigurator, src/aiconfigurator/generator/rule_plugin).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from costmodels.units import DType
+
+DEFAULT_STEP_TOKENS = 8192
+"""Default token limit of a step on 80 GB devices and larger: vLLM 0.12 server, SGLang 0.5 chunks, TensorRT-LLM 1.0."""
+
+GENERATED_SEQUENCES = 512
+"""Sequences at once that AIConfigurator's generator allows TensorRT-LLM (trtllm.rule, agg_decode max_batch_size)."""
+
+GENERATED_TOKENS = 1500
+"""Tokens of a step that it adds to a prompt and to the sequences (trtllm.rule and vllm.rule, max_num_tokens; sglang.rule,
+max_prefill_tokens)."""
+
+
+class EngineName(StrEnum):
+    """Engine families whose constants are calibrated apart."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TENSORRT_LLM = "trtllm"
+
+
+class Source(StrEnum):
+    """Who ran a row."""
+
+    INFERENCEX = "inferencex"
+    AICONFIGURATOR = "aiconfigurator"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What of a row a launch script looks at; ``clients`` is None under full load."""
+
+    source: Source
+    engine: EngineName
+    model: str
+    node: str
+    precision: DType
+    tp: int
+    prompt_tokens: int
+    output_tokens: int
+    clients: int | None
+
+
+def step_tokens(load: Load) -> int:
+    """Token limit of a step."""
+    prompt, clients = load.prompt_tokens, load.clients or 0
+    if load.source is Source.AICONFIGURATOR:
+        sequences = 0 if load.engine is EngineName.SGLANG else GENERATED_SEQUENCES
+        return sequences + prompt + GENERATED_TOKENS
+    if load.source is Source.OTHER or load.engine is EngineName.VLLM:
+        # InferenceX gives vLLM --max-num-batched-tokens 8192.
+        return DEFAULT_STEP_TOKENS
+    if load.engine is EngineName.SGLANG:
+        # dsr1_fp8_*.sh: --chunked-prefill-size 32768; dsr1_fp4_b200.sh: 16384.
+        return 16384 if load.precision is DType.FP4 else 32768
+    if load.model == "gpt-oss-120b":
+        # gptoss_fp4_h200_trt.sh: --max_num_tokens 20000.
+        return 20000
+    if load.model == "deepseek-v3":
+        # dsr1_*_trt.sh: MAX_NUM_TOKENS, a prompt and all clients in blocks of 64, 8192 at least.
+        return max(DEFAULT_STEP_TOKENS, (clients + prompt + 127) // 64 * 64)
+    # 70b_fp8_h200_trt_slurm.sh: --max_num_tokens $MAX_MODEL_LEN, both lengths and 200.
+    return prompt + load.output_tokens + 200
+
+
+def kv_dtype(load: Load) -> DType:
+    """Format of the cache. NVIDIA's fp8 and fp4 checkpoints quantise it, and TensorRT-LLM runs them; scripts of InferenceX say
+    fp8 but for gpt-oss and for SGLang on H200, which leave it at the model's own. Others keep 16 bits."""
+    narrow = load.precision in (DType.FP8, DType.FP4)
+    if load.source is Source.INFERENCEX:
+        own = load.model == "gpt-oss-120b" or (load.engine is EngineName.SGLANG and load.node != "dgx-b200")
+        return DType.BF16 if own or not narrow else DType.FP8
+    return DType.FP8 if load.engine is EngineName.TENSORRT_LLM and narrow else DType.BF16
+
+
+def held_steps(load: Load) -> float:
+    """Decode steps that a new request is held back for on average, so that others may join its prompt."""
+    clients = load.clients or 0
+    if load.source is not Source.INFERENCEX or not clients:
+        return 0.0
+    if load.engine is EngineName.SGLANG and load.node == "dgx-b200":
+        # dsr1_fp*_b200.sh: --scheduler-recv-interval 10, 30 from 16 clients; requests come at any time between two polls.
+        return (30 if clients >= 16 else 10) / 2.0
+    waits, share = _batch_wait(load, clients)
+    # Requests that a batch waits for, and how many steps until that many came: each client sends one in its output's steps.
+    wanted = math.ceil(share * step_tokens(load) / load.prompt_tokens)
+    steps = min(float(waits), max(0, wanted - 1) * load.output_tokens / clients)
+    # The first of a batch waits all of it, those who join half.
+    joined = steps * clients / load.output_tokens
+    return steps * (1.0 + joined / 2.0) / (1.0 + joined)
+
+
+def _batch_wait(load: Load, clients: int) -> tuple[int, float]:
+    """TensorRT-LLM's batch_wait_timeout_iters and batch_wait_max_tokens_ratio."""
+    square = load.prompt_tokens == load.output_tokens == 1024
+    if load.engine is EngineName.TENSORRT_LLM and square:
+        if load.model == "llama-3.1-70b" and load.tp < 8:
+            # 70b_fp8_h200_trt_slurm.sh.
+            return 20, 0.9
+        if load.model == "deepseek-v3" and load.node == "dgx-b200" and load.precision is DType.FP8 and 64 <= clients < 256:
+            # dsr1_fp8_b200_trt.sh, DELAY_BATCHING.
+            return 40, 0.8
+    return 0, 0.0

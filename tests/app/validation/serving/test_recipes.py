@@ -1,0 +1,70 @@
+"""What launch scripts of public benchmarks say of a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.validation.serving.recipes import EngineName, Load, Source, held_steps, kv_dtype, step_tokens
+from costmodels.units import DType
+
+LOAD = Load(
+    source=Source.INFERENCEX,
+    engine=EngineName.TENSORRT_LLM,
+    model="llama-3.1-70b",
+    node="dgx-h200",
+    precision=DType.FP8,
+    tp=4,
+    prompt_tokens=1024,
+    output_tokens=1024,
+    clients=64,
+)
+DEEPSEEK = replace(LOAD, model="deepseek-v3", node="dgx-b200", tp=8)
+
+
+@pytest.mark.parametrize(
+    ("load", "tokens"),
+    [
+        (LOAD, 2248),
+        (replace(LOAD, engine=EngineName.VLLM), 8192),
+        (replace(LOAD, model="gpt-oss-120b"), 20000),
+        (DEEPSEEK, 8192),
+        (replace(DEEPSEEK, prompt_tokens=8192), 8320),
+        (replace(DEEPSEEK, engine=EngineName.SGLANG), 32768),
+        (replace(DEEPSEEK, engine=EngineName.SGLANG, precision=DType.FP4), 16384),
+        (replace(LOAD, source=Source.AICONFIGURATOR), 512 + 1024 + 1500),
+        (replace(LOAD, source=Source.AICONFIGURATOR, engine=EngineName.SGLANG), 1024 + 1500),
+        (replace(LOAD, source=Source.OTHER), 8192),
+    ],
+)
+def test_token_limits(load: Load, tokens: int) -> None:
+    assert step_tokens(load) == tokens
+
+
+@pytest.mark.parametrize(
+    ("load", "cache"),
+    [
+        (LOAD, DType.FP8),
+        (replace(LOAD, model="gpt-oss-120b", precision=DType.FP4), DType.BF16),
+        (replace(DEEPSEEK, engine=EngineName.SGLANG), DType.FP8),
+        (replace(DEEPSEEK, engine=EngineName.SGLANG, node="dgx-h200"), DType.BF16),
+        (replace(LOAD, source=Source.AICONFIGURATOR, engine=EngineName.VLLM), DType.BF16),
+        (replace(LOAD, precision=DType.BF16), DType.BF16),
+    ],
+)
+def test_formats_of_the_cache(load: Load, cache: DType) -> None:
+    assert kv_dtype(load) is cache
+
+
+def test_requests_that_are_held_back() -> None:
+    sglang = replace(DEEPSEEK, engine=EngineName.SGLANG)
+    assert held_steps(sglang) == 15.0
+    assert held_steps(replace(sglang, clients=8)) == 5.0
+    assert held_steps(replace(sglang, node="dgx-h200")) == 0.0
+    # 2,023 tokens are two prompts: the second comes after 16 steps, of 1,024 that 64 clients share.
+    assert held_steps(LOAD) == pytest.approx(16 * 1.5 / 2)
+    # Few clients: nobody else comes within the 20 steps that a request waits at most.
+    assert held_steps(replace(LOAD, clients=1)) == pytest.approx(20, rel=0.02)
+    assert held_steps(replace(LOAD, tp=8)) == 0.0
+    assert held_steps(replace(LOAD, clients=None)) == 0.0
