@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from statistics import fmean
 
-from app.validation.serving.deployment import SCHEDULING, Deployment, EngineName, deployment
+from app.validation.serving.deployment import SCHEDULING, Deployment, deployment
+from app.validation.serving.recipes import EngineName
 from app.validation.serving.replay import EngineConstants, Figures, default_constants, replay
 from app.validation.serving.rows import MeasuredPoint, ServingOutcome
 from app.validation.unpredicted import NotPredictedError
@@ -17,7 +17,7 @@ from app.validation.unpredicted import NotPredictedError
 STEP_S = (0.0, 0.25e-3, 0.5e-3, 0.75e-3, 1.0e-3, 1.5e-3, 2.0e-3)
 """Host times of a step that are tried: none (hidden by the device) to that of an engine of pure Python."""
 
-OPERATOR_S = (0.0, 30e-6, 60e-6)
+OPERATOR_S = (0.0, 30e-6, 60e-6, 90e-6)
 """Host times of an operator that are tried: none (compiled, or in a graph) to several kernels from Python modules."""
 
 TURNAROUND_S = (0.002, 0.010, 0.030)
@@ -52,32 +52,43 @@ def _run(deployed: Deployment, constants: EngineConstants) -> Figures:
     return replay(deployed, constants)
 
 
-def fit_folds(points: Iterable[MeasuredPoint]) -> tuple[Fold, ...]:
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Constants of every fold, and those fitted to all aggregated rows of an engine: in sample for each of them."""
+
+    folds: tuple[Fold, ...]
+    in_sample: Mapping[EngineName, EngineConstants]
+
+
+def calibrate(points: Iterable[MeasuredPoint]) -> Calibration:
     """For every engine and every model and GPU that it ran on: constants fitted to the engine's other aggregated rows."""
     known = [(deployed, point.outcome) for point in points if (deployed := _predictable(point)) is not None]
-    folds = []
+    folds, in_sample = [], {}
     for engine in EngineName:
         ran = [(deployed, outcome) for deployed, outcome in known if deployed.engine is engine]
+        usable = [(deployed, outcome) for deployed, outcome in ran if deployed.prefill is None and _has_both(outcome)]
+        in_sample[engine] = _constants(engine, usable)
         for hardware in dict.fromkeys(deployed.hardware for deployed, _ in ran):
-            others = [
-                (deployed, outcome)
-                for deployed, outcome in ran
-                if deployed.hardware != hardware and deployed.prefill is None and _has_both(outcome)
-            ]
-            enough = len(others) >= LEAST_ROWS
-            constants = fit_constants(engine, others) if enough else default_constants(engine)
-            folds.append(Fold(engine, hardware, constants, len(others) if enough else 0))
-    return tuple(folds)
+            others = [(deployed, outcome) for deployed, outcome in usable if deployed.hardware != hardware]
+            rows = len(others) if len(others) >= LEAST_ROWS else 0
+            same = len(others) == len(usable)
+            folds.append(Fold(engine, hardware, in_sample[engine] if same else _constants(engine, others), rows))
+    return Calibration(tuple(folds), in_sample)
+
+
+def _constants(engine: EngineName, rows: Sequence[tuple[Deployment, ServingOutcome]]) -> EngineConstants:
+    return fit_constants(engine, rows) if len(rows) >= LEAST_ROWS else default_constants(engine)
 
 
 def fit_constants(engine: EngineName, rows: Sequence[tuple[Deployment, ServingOutcome]]) -> EngineConstants:
-    """The constants with the least mean log error: of TPOT for the host time of a step, then of TTFT for what else there is."""
+    """The constants with the least mean absolute percentage error, which is what is reported: of TPOT for the host time of a
+    step, then of TTFT for what else there is."""
 
     def tpot_error(constants: EngineConstants) -> float:
-        return _mean_log_error([(figures(d, constants).tpot_ms, measured.tpot_ms) for d, measured in rows])
+        return _mape([(figures(d, constants).tpot_ms, measured.tpot_ms) for d, measured in rows])
 
     def ttft_error(constants: EngineConstants) -> float:
-        return _mean_log_error([(figures(d, constants).ttft_mean_ms, measured.ttft_ms) for d, measured in rows])
+        return _mape([(figures(d, constants).ttft_mean_ms, measured.ttft_ms) for d, measured in rows])
 
     stepping = min((replace(default_constants(engine), step_s=step_s) for step_s in STEP_S), key=tpot_error)
     around = product(OPERATOR_S, TURNAROUND_S, REQUEST_S, SCHEDULING[engine])
@@ -98,6 +109,5 @@ def _predictable(point: MeasuredPoint) -> Deployment | None:
     return deployed
 
 
-def _mean_log_error(pairs: Iterable[tuple[float, float | None]]) -> float:
-    """Mean size of ln(predicted / measured): twice and half as long count the same, and one wild row little."""
-    return fmean(abs(math.log(predicted / measured)) for predicted, measured in pairs if measured is not None)
+def _mape(pairs: Iterable[tuple[float, float | None]]) -> float:
+    return fmean(abs(predicted / measured - 1.0) for predicted, measured in pairs if measured is not None)

@@ -63,6 +63,8 @@ their lengths are taken as fixed."""
 _INFERENCEX = re.compile(r"source_file=2026-|db-dump/")
 """Notes of rows taken from InferenceX's data base."""
 
+_MEASURED = re.compile(r"measured=(\d{4}-\d{2}-\d{2})")
+
 _AICONFIGURATOR = "aic-auto-gap-analysis"
 """Notes of rows that AIConfigurator's developers ran."""
 
@@ -150,6 +152,7 @@ def deployment(run: ServingRun) -> Deployment:
         prompt_tokens=run.prompt_tokens,
         output_tokens=run.output_tokens,
         clients=_clients(run),
+        measured="" if (dated := _MEASURED.search(run.note)) is None else dated[1],
     )
     return Deployment(
         model=name,

@@ -41,7 +41,8 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What of a row a launch script looks at; ``clients`` is None under full load."""
+    """What of a row a launch script looks at; ``clients`` is None under full load, ``measured`` the date (2025-11-02), empty
+    where the row has none."""
 
     source: Source
     engine: EngineName
@@ -52,6 +53,7 @@ class Load:
     prompt_tokens: int
     output_tokens: int
     clients: int | None
+    measured: str = ""
 
 
 def step_tokens(load: Load) -> int:
@@ -70,8 +72,10 @@ def step_tokens(load: Load) -> int:
         # gptoss_fp4_h200_trt.sh: --max_num_tokens 20000.
         return 20000
     if load.model == "deepseek-v3":
-        # dsr1_*_trt.sh: MAX_NUM_TOKENS, a prompt and all clients in blocks of 64, 8192 at least.
-        return max(DEFAULT_STEP_TOKENS, (clients + prompt + 127) // 64 * 64)
+        # dsr1_*_trt_slurm.sh of 2025: MAX_NUM_TOKENS, a prompt and all clients in blocks of 64; dsr1_*_trt.sh of 2026: 8192 at
+        # least.
+        least = 0 if load.measured.startswith("2025") else DEFAULT_STEP_TOKENS
+        return max(least, (clients + prompt + 127) // 64 * 64)
     # 70b_fp8_h200_trt_slurm.sh: --max_num_tokens $MAX_MODEL_LEN, both lengths and 200.
     return prompt + load.output_tokens + 200
 

@@ -28,6 +28,7 @@ from costmodels.latent_attention import latent_cache
 from costmodels.operators import BATCH, SEQ, OperatorKind
 from costmodels.queueing.load import RequestStream
 from costmodels.queueing.simulation import (
+    Admission,
     BatchLimits,
     Scheduling,
     SimulationResult,
@@ -135,8 +136,9 @@ def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[Simul
         count = sequences * REQUESTS_PER_CLIENT
     longest = deployed.prompt_tokens + deployed.output_tokens
     step_tokens = deployed.step_tokens
-    if constants.scheduling is not Scheduling.CHUNKED_PREFILL and longest + sequences > step_tokens:
-        # Without chunks the limit must hold the longest prompt, and an evicted request with its output.
+    # Without chunks the limit must hold the longest prompt, and where requests are evicted their output.
+    whole = deployed.prompt_tokens if ADMISSION[deployed.engine] is Admission.RESERVE else longest
+    if constants.scheduling is not Scheduling.CHUNKED_PREFILL and whole + sequences > step_tokens:
         step_tokens = -(-(longest + sequences) // DEFAULT_STEP_TOKENS) * DEFAULT_STEP_TOKENS
     formats = (deployed.precision, deployed.kv_dtype)
     engine = _engine(_Server(deployed.model, deployed.node, workers, deployed.engine, *formats, step_tokens))

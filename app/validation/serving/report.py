@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from app.validation.scores import Errors, errors
-from app.validation.serving.calibration import Fold, figures, fit_folds
-from app.validation.serving.deployment import Deployment, EngineName, deployment
+from app.validation.serving.calibration import Calibration, Fold, calibrate, figures
+from app.validation.serving.deployment import Deployment, deployment
+from app.validation.serving.recipes import EngineName
 from app.validation.serving.replay import EngineConstants, Figures, default_constants, roofline
 from app.validation.serving.rows import MeasuredPoint, read_measured_points
 from app.validation.unpredicted import NotPredictedError
@@ -22,11 +23,12 @@ ALL = "all rows"
 @dataclass(frozen=True, slots=True)
 class ScoredPoint:
     """A measured point with its predictions: from the engine's profile as it stands, with constants calibrated on other
-    models and GPUs, and of a plain roofline; or the reason why there are none."""
+    models and GPUs, with those fitted to all rows, and of a plain roofline; or the reason why there are none."""
 
     measured: MeasuredPoint
     uncalibrated: Figures | None = None
     calibrated: Figures | None = None
+    in_sample: Figures | None = None
     plain: Figures | None = None
     reason: str | None = None
 
@@ -50,6 +52,7 @@ class GroupScore:
     predicted: int
     reasons: tuple[tuple[str, int], ...]
     calibrated: FigureErrors
+    in_sample: FigureErrors
     uncalibrated: FigureErrors
     roofline: FigureErrors
 
@@ -72,23 +75,29 @@ def validate_serving(path: Path) -> ServingReport:
 
 def serving_report(points: Sequence[MeasuredPoint], *, file: str) -> ServingReport:
     """The report of measured points."""
-    folds = fit_folds(points)
-    constants = {(fold.engine, fold.hardware): fold.constants for fold in folds}
-    scored = tuple(_score(point, constants) for point in points)
+    calibration = calibrate(points)
+    constants = {(fold.engine, fold.hardware): fold.constants for fold in calibration.folds}
+    scored = tuple(_score(point, calibration, constants) for point in points)
     grouped: dict[str, list[ScoredPoint]] = {}
     for point in scored:
         grouped.setdefault(point.measured.run.group, []).append(point)
     groups = tuple(_group_score(name, members) for name, members in sorted(grouped.items()))
-    return ServingReport(file, scored, folds, groups, _group_score(ALL, scored))
+    return ServingReport(file, scored, calibration.folds, groups, _group_score(ALL, scored))
 
 
-def _score(point: MeasuredPoint, constants: dict[tuple[EngineName, tuple[str, str]], EngineConstants]) -> ScoredPoint:
+def _score(
+    point: MeasuredPoint, calibration: Calibration, held_out: dict[tuple[EngineName, tuple[str, str]], EngineConstants]
+) -> ScoredPoint:
     """Predict one point; what was measured in it is not looked at."""
     try:
         deployed = deployment(point.run)
-        uncalibrated = figures(deployed, default_constants(deployed.engine))
-        fitted = constants[deployed.engine, deployed.hardware]
-        return ScoredPoint(point, uncalibrated, figures(deployed, fitted), _roofline(deployed))
+        return ScoredPoint(
+            measured=point,
+            uncalibrated=figures(deployed, default_constants(deployed.engine)),
+            calibrated=figures(deployed, held_out[deployed.engine, deployed.hardware]),
+            in_sample=figures(deployed, calibration.in_sample[deployed.engine]),
+            plain=_roofline(deployed),
+        )
     except NotPredictedError as error:
         return ScoredPoint(point, reason=str(error))
 
@@ -108,6 +117,7 @@ def _group_score(name: str, points: Sequence[ScoredPoint]) -> GroupScore:
         predicted=sum(point.reason is None for point in points),
         reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
         calibrated=_figure_errors(points, lambda point: point.calibrated),
+        in_sample=_figure_errors(points, lambda point: point.in_sample),
         uncalibrated=_figure_errors(points, lambda point: point.uncalibrated),
         roofline=_figure_errors(points, lambda point: point.plain),
     )

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.validation.serving.deployment import EngineName, Workers, deployment
+from app.validation.serving.deployment import Workers, deployment
+from app.validation.serving.recipes import EngineName
 from app.validation.unpredicted import NotPredictedError
 from costmodels.units import DType
 from tests.app.validation.serving.tables import point

@@ -31,6 +31,8 @@ DEEPSEEK = replace(LOAD, model="deepseek-v3", node="dgx-b200", tp=8)
         (replace(LOAD, model="gpt-oss-120b"), 20000),
         (DEEPSEEK, 8192),
         (replace(DEEPSEEK, prompt_tokens=8192), 8320),
+        (replace(DEEPSEEK, measured="2026-01-29"), 8192),
+        (replace(DEEPSEEK, measured="2025-11-02"), 1152),
         (replace(DEEPSEEK, engine=EngineName.SGLANG), 32768),
         (replace(DEEPSEEK, engine=EngineName.SGLANG, precision=DType.FP4), 16384),
         (replace(LOAD, source=Source.AICONFIGURATOR), 512 + 1024 + 1500),

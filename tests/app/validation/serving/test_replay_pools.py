@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.validation.serving.deployment import EngineName, deployment
+from app.validation.serving.deployment import deployment
+from app.validation.serving.recipes import EngineName
 from app.validation.serving.replay import Figures, default_constants, replay
 from app.validation.unpredicted import NotPredictedError
 from tests.app.validation.serving.tables import point

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.validation.serving.calibration import LEAST_ROWS, figures, fit_folds
-from app.validation.serving.deployment import EngineName, deployment
+from app.validation.serving.calibration import LEAST_ROWS, calibrate, figures
+from app.validation.serving.deployment import deployment
+from app.validation.serving.recipes import EngineName
 from app.validation.serving.replay import default_constants, replay
 from app.validation.serving.report import serving_report
 from app.validation.unpredicted import NotPredictedError
@@ -60,7 +61,7 @@ def test_a_group_is_never_calibrated_on_its_own_rows(tmp_path: Path) -> None:
 
     def folds(**own: str) -> dict[tuple[str, str], object]:
         rows = points(tmp_path, *(n | own for n in lengths), *(n | OTHER_MODEL for n in lengths))
-        return {fold.hardware: fold.constants for fold in fit_folds(rows)}
+        return {fold.hardware: fold.constants for fold in calibrate(rows).folds}
 
     slow, fast = folds(tpot_ms="40", ttft_ms="5000"), folds(tpot_ms="7", ttft_ms="50")
     own, other = ("llama-3.1-8b", "dgx-h100"), ("llama-3.1-70b", "dgx-h200")
@@ -75,12 +76,12 @@ def test_calibration_finds_the_constants_that_made_the_rows(tmp_path: Path) -> N
         true = figures(deployment(measured.run), default_constants(EngineName.VLLM))
         made.append(row | {"ttft_ms": str(true.ttft_mean_ms + 60.0), "tpot_ms": str(true.tpot_ms)})
     rows = points(tmp_path, *made, {"gpu": "h200_sxm"})
-    fitted = {fold.hardware: fold.constants for fold in fit_folds(rows)}["llama-3.1-8b", "dgx-h200"]
+    fitted = {fold.hardware: fold.constants for fold in calibrate(rows).folds}["llama-3.1-8b", "dgx-h200"]
     assert (fitted.step_s, fitted.request_s) == (1.5e-3, 0.06)
 
 
 def test_few_rows_leave_the_profile(tmp_path: Path) -> None:
-    (fold,) = fit_folds(points(tmp_path, {}))
+    (fold,) = calibrate(points(tmp_path, {})).folds
     assert (fold.rows, fold.constants) == (0, default_constants(EngineName.VLLM))
 
 
