@@ -20,6 +20,7 @@ from solver.training.search import SearchResult, closest_to_fitting, search, sta
 from solver.training.sizes import UNITS, search_sizes
 from solver.training.space import Candidate, Mesh, experts_fit, families
 from solver.training.stage_table import Sharding
+from solver.training.stageable import check_stageable
 from solver.training.sweep import swept_plans
 
 
@@ -29,6 +30,7 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
     With all devices in use and a fixed global batch, the objectives throughput and step_time both ask for the shortest
     step; devices, cost and energy choose a part of the cluster. Raises WorkloadError for a model that can't be staged.
     """
+    check_stageable(request.model)
     if request.objective in UNITS:
         sized = search_sizes(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
         if sized is not None:
@@ -63,8 +65,10 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     """The given plan with its figures predicted anew under the request's model, cluster and cost models.
 
     A plan that does not fit memory comes back infeasible, with its figures and the reason. Raises PlanFileError when the
-    plan does not belong to the request (other layers, more devices, a sharding that does not divide).
+    plan does not belong to the request (other layers, more devices, a sharding that does not divide), and WorkloadError for a
+    model that can't be staged.
     """
+    check_stageable(request.model)
     costs = TrainingCosts(request)
     decision = decision_of(request, costs, plan)
     kinds = costs.stage_kinds(decision.candidate)

@@ -14,8 +14,9 @@ from app.errors import DocumentError
 from app.importers.huggingface import read_huggingface_config
 from app.importers.traced.model import BLOCK, read_traced_graph
 from app.requests.resolve import resolve_request
-from costmodels.errors import ModelError
+from costmodels.errors import ModelError, WorkloadError
 from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, forward_flops
+from solver.control import ignore_progress, never_stop
 from solver.graph import ModelGraph
 from solver.sharding_problem.solve import Status
 from solver.sharding_problem.work import WorkLimit
@@ -25,6 +26,7 @@ from solver.strategies.graph_costs import GraphCosts
 from solver.strategies.operator_graph import unfolded
 from solver.strategies.pricing import TrainingStep
 from solver.strategies.solve import GraphSharding, shard_graph
+from solver.training.planner import plan_training
 from tests.app.importers.traced_models import CONFIGS, DECODER_SEQ_LEN, DEEP, SEQ_LEN, TOKENS, TRACES, program
 from tests.app.requests_given import training
 from tests.solver.strategies.meshes import mesh_of
@@ -210,6 +212,24 @@ def test_a_request_names_the_file_of_a_trace() -> None:
 def test_a_trace_has_one_sequence_length() -> None:
     with pytest.raises(DocumentError, match="traced with another sequence length"):
         resolve_request(request("llama", 2 * SEQ_LEN), files=FilesBeside(TRACES))
+
+
+@pytest.mark.parametrize(("name", "seq_len"), [("llama", SEQ_LEN), ("vit", 197), ("resnet", 1)])
+def test_a_trace_is_sharded_not_staged(name: str, seq_len: int) -> None:
+    resolved = resolve_request(request(name, seq_len), files=FilesBeside(TRACES))
+    with pytest.raises(WorkloadError, match="shard --model"):
+        plan_training(resolved, stop=never_stop, progress=ignore_progress)
+
+
+def test_loosened_ties_are_never_slower() -> None:
+    graph = traced("gpt2")
+    steps = []
+    for ties in (Ties.EQUAL_BLOCKS, Ties.NONE):
+        costs = GraphCosts(unfolded(graph, batch=32, seq_len=SEQ_LEN), mesh_of(2, 4), TrainingStep(), ties)
+        found = shard_graph(costs, memory_bytes=None, stop=WorkLimit(1e9))
+        assert found.status is Status.OPTIMAL and found.step_s is not None
+        steps.append(found.step_s)
+    assert steps[1] <= steps[0]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
