@@ -9,7 +9,7 @@ from typing import Any
 from app.importers.traced.atoms import Atom, Atoms, Axes, axis_size
 from app.importers.traced.document import TensorInfo, TracedGraph, TracedOperator, tensor_info
 from app.importers.traced.steps import Origin, Read, Step, StepKind, Stored, Value
-from costmodels.errors import ModelError
+from costmodels.errors import MeshwrightError, ModelError
 
 MAX_UNKNOWN_NAMED = 8
 
@@ -127,7 +127,7 @@ class Trace:
             if is_empty or all(value.origin is Origin.CONSTANT for value in call.inputs):
                 _constant(call, handler)
             elif handler is not None:
-                handler(call)
+                _handle(call, handler)
             else:
                 unknown[operator.op] += 1
                 places.setdefault(operator.op, operator.module or "the model itself")
@@ -181,12 +181,26 @@ _ORDERED = frozenset({"aten.le", "aten.lt", "aten.ge", "aten.gt", "aten.tril", "
 """Comparisons of positions and triangles: what masks that hide later tokens are made of."""
 
 
+def _handle(call: Call, handler: Handler) -> None:
+    """Run a handler; arguments, outputs or sizes that don't fit the operator are the file's fault."""
+    try:
+        handler(call)
+    except MeshwrightError:
+        raise
+    except (IndexError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise ModelError(
+            f"a call of {call.operator.op} can't be read: {error}",
+            given=call.operator.args,
+            allowed="arguments and outputs as torch.export writes them",
+        ) from error
+
+
 def _constant(call: Call, handler: Handler | None) -> None:
     """A value with nothing trained in it. Views of it keep its axes, which say where tokens and labels belong."""
     known = None
     is_empty = any(info.is_empty for info in call.outputs)
     if handler is not None and not is_empty and handler.__module__.endswith(".views"):
-        handler(call)
+        _handle(call, handler)
         known = call.outputs
     causal = any(value.causal for value in call.inputs)
     sides = [value for value in call.inputs if sum(axis_size(axis) > 1 for axis in value.axes) > 0]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gzip
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.commands.inputs import FilesBeside
 from app.errors import DocumentError
 from app.importers.huggingface import read_huggingface_config
 from app.importers.traced.model import BLOCK, read_traced_graph
 from app.requests.resolve import resolve_request
-from costmodels.errors import ModelError, WorkloadError
+from costmodels.errors import InvalidInputError, ModelError, WorkloadError
 from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, forward_flops
 from solver.control import ignore_progress, never_stop
 from solver.graph import ModelGraph
@@ -191,6 +194,21 @@ def faults() -> dict[str, Any]:
 def test_faulty_traces_are_refused(fault: str) -> None:
     with pytest.raises(ModelError):
         read_traced_graph(faults()[fault])
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_no_change_of_a_trace_is_worse_than_an_error(data: st.DataObject) -> None:
+    faulty = document(data.draw(st.sampled_from(["gpt2", "vit", "llama-eager"])))
+    call = data.draw(st.sampled_from(faulty["operators"]))
+    field = data.draw(st.sampled_from(["args", "outputs", "op"]))
+    values = [0, -1, 7, None, "a", 1.5, [], {"tensor": "nope"}, {"tensor": 3}, [[]], 10**9]
+    if field == "op":
+        call["op"] = data.draw(st.sampled_from(faulty["operators"]))["op"]
+    elif call[field]:
+        call[field][data.draw(st.integers(0, len(call[field]) - 1))] = data.draw(st.sampled_from(values))
+    with contextlib.suppress(InvalidInputError):
+        read_traced_graph(faulty)
 
 
 def test_fields_that_are_wrong_are_named() -> None:
