@@ -46,6 +46,10 @@ from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.engine_rules import FP8_BLOCK
 from solver.serving.layouts import Layout
 
+FREE_MEMORY_SHARE = 0.8
+"""Share of free memory that TensorRT-LLM's cache takes (free_gpu_memory_fraction): 0.75 to 0.85 in InferenceX's scripts, 0.8 in
+AIConfigurator's template."""
+
 PROFILES = {
     EngineName.VLLM: ENGINE_VLLM,
     EngineName.TENSORRT_LLM: ENGINE_TENSORRT_LLM,
@@ -142,7 +146,7 @@ def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[Simul
         step_tokens = -(-(longest + sequences) // DEFAULT_STEP_TOKENS) * DEFAULT_STEP_TOKENS
     formats = (deployed.precision, deployed.kv_dtype)
     engine = _engine(_Server(deployed.model, deployed.node, workers, deployed.engine, *formats, step_tokens))
-    kv_tokens = engine.kv_tokens(step_tokens=step_tokens, sequences=sequences)
+    kv_tokens = _kv_tokens(engine, deployed.engine, step_tokens=step_tokens, sequences=sequences)
     if kv_tokens < longest:
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
     limits = BatchLimits(sequences, step_tokens, kv_tokens, constants.scheduling, ADMISSION[deployed.engine])
@@ -150,6 +154,17 @@ def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[Simul
     stream = _stream(deployed, count)
     run = simulate_closed_loop(times, stream, limits, concurrency=sequences, delay_s=constants.turnaround_s, window=_EVERYTHING)
     return run, count
+
+
+def _kv_tokens(engine: Engine, name: EngineName, *, step_tokens: int, sequences: int) -> int:
+    """Tokens of the cache of an attention group. TensorRT-LLM's is a share of what is left once weights are loaded, the others'
+    what is left of a share of the device."""
+    if name is EngineName.TENSORRT_LLM:
+        memory_bytes = engine.layout.group.node.device.memory_bytes
+        filled = max(engine.fixed_bytes(stage, step_tokens=step_tokens, sequences=sequences) for stage in engine.needs)
+        free_bytes = max(0.0, memory_bytes - filled)
+        engine = replace(engine, memory_share=1.0 - (1.0 - FREE_MEMORY_SHARE) * free_bytes / memory_bytes)
+    return engine.kv_tokens(step_tokens=step_tokens, sequences=sequences)
 
 
 def _pooled(deployed: Deployment, constants: EngineConstants) -> Figures:
