@@ -319,7 +319,10 @@ class PrefillPool:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer. For an infeasible request ``stages`` is empty and ``reason`` says why."""
+    """The answer. For an infeasible request ``stages`` is empty and ``reason`` says why.
+
+    ``group_order`` names the node groups in the order in which ranks go through them, where it is not the cluster's own.
+    """
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -345,6 +348,7 @@ class Plan:
     frontier: tuple[FrontierPoint, ...] = ()
     reason: Reason | None = None
     notes: tuple[str, ...] = ()
+    group_order: tuple[str, ...] = ()
     schema: str = PLAN_SCHEMA
 
     @property

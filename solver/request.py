@@ -57,6 +57,13 @@ class FrontierScope(StrEnum):
     SWEPT = "swept"
 
 
+class GroupOrder(StrEnum):
+    """In which order ranks of a training plan go through the cluster's node groups: as given, or as is best."""
+
+    GIVEN = "given"
+    ANY = "any"
+
+
 class Space(StrEnum):
     """Which plans compete: those that a launcher can express, or any sharding of any dim."""
 
@@ -316,6 +323,7 @@ class Search:
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     system                       only what this published planner searches
     frontier                     which training plans the frontier is of; a sweep takes many searches
+    group_order                  in which order ranks of a training plan go through the node groups
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
     """
@@ -343,6 +351,7 @@ class Search:
     virtual_stages: tuple[PositiveInt, ...] = ()
     system: System | None = None
     frontier: FrontierScope = FrontierScope.VISITED
+    group_order: GroupOrder = GroupOrder.GIVEN
     max_candidates: PositiveInt | None = None
     time_limit_s: PositiveFloat = 60.0
     seed: NonNegativeInt = 0

@@ -125,7 +125,7 @@ class _Layout:
 
     def __init__(self, answered: AnsweredRequest, device_of_rank: IntArray):
         self._plan, self._model = answered.plan, answered.request.model
-        self._device_of_rank = device_of_rank
+        self._device_of_rank = device_of_rank[_places_of_ranks(answered)]
         self._strategies = {(s.block, s.operator): s.strategy for s in self._plan.shardings}
         self._pieces: dict[tuple[_WeightOf, Axes, bool, int | None], Pieces] = {}
 
@@ -173,6 +173,14 @@ class _Layout:
     def _devices_of(self, index: int) -> IntArray:
         ranges = self._plan.stages[index].devices
         return np.concatenate([self._device_of_rank[each.first : each.first + each.count] for each in ranges])
+
+
+def _places_of_ranks(answered: AnsweredRequest) -> IntArray:
+    """The place of each of the plan's ranks among the devices of its cluster, counted in the cluster's own order of groups."""
+    cluster = answered.request.cluster
+    ends = np.cumsum([group.n_devices for group in cluster.groups])
+    devices = {group.name: np.arange(end - group.n_devices, end) for group, end in zip(cluster.groups, ends, strict=True)}
+    return np.concatenate([devices[name] for name in answered.plan.group_order or tuple(devices)])
 
 
 def _stored_weights(before: _Layout, after: _Layout) -> Counter[tuple[_WeightOf, tuple[int, ...], tuple[int, ...]]]:

@@ -134,8 +134,8 @@ def active_by_layer_s(candidate: Candidate, tables: Sequence[StageTable]) -> lis
             parts = table.parts
             exposed = parts.tp_comm_s + parts.cp_comm_s + parts.dp_comm_s + parts.ep_comm_s
             rerun = [
-                row - parts.compute_s - exposed if mode is not Recompute.NONE else np.zeros_like(row)
-                for mode, row in zip(candidate.recompute, table.time_s, strict=True)
+                row - parts.compute_s - exposed - moves_s if mode is not Recompute.NONE else np.zeros_like(row)
+                for mode, row, moves_s in zip(candidate.recompute, table.time_s, parts.moves_s, strict=True)
             ]
             computing = candidate.n_microbatches * (parts.compute_s + np.array(rerun)) + copies * parts.optimizer_s
             working = candidate.n_microbatches * table.time_s + copies * table.extra_s
@@ -145,7 +145,9 @@ def active_by_layer_s(candidate: Candidate, tables: Sequence[StageTable]) -> lis
 
 def _once_s(candidate: Candidate, table: StageTable, rank: int) -> float:
     """The same of a rank beside its layers: sends, its first bucket, and the host between steps, which counts as computing."""
-    working_s = candidate.n_microbatches * table.boundary_s + (table.step_s if rank else 0.0)
+    # Where a model branches, what a stage sends depends on its borders: nothing is a bound.
+    sends_s = table.boundary_s if table.dag is None else 0.0
+    working_s = candidate.n_microbatches * sends_s + (table.step_s if rank else 0.0)
     return float(_active_s(np.float64(table.parts.step_host_s), np.float64(working_s)))
 
 

@@ -8,6 +8,7 @@ from solver.plan import Plan
 from solver.request import PlanRequest, ServingWorkload
 from solver.verify.answer import answer_violations
 from solver.verify.frontier import frontier_violations
+from solver.verify.group_order import order_violations, ordered_request
 from solver.verify.layout import layout_violations
 from solver.verify.memory import memory_violations
 from solver.verify.numbers import number_violations
@@ -30,6 +31,10 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
     broken = tuple(number_violations(plan)) or tuple(answer_violations(plan, request))
     if broken or not plan.feasible:
         return broken
+    broken = tuple(order_violations(plan, request))
+    if broken:
+        return broken
+    request = ordered_request(plan, request)
     groups = _SERVING if isinstance(request.workload, ServingWorkload) else _TRAINING
     for group in groups:
         broken = tuple(violation for rules in group for violation in rules(plan, request))
