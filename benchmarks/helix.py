@@ -39,7 +39,8 @@ HARDWARE = DecodeHardware(
     memory_bytes_per_s=device("gb200").memory_bytes_per_s,
     # What vLLM leaves an engine.
     memory_bytes=0.9 * device("gb200").memory_bytes,
-    # Share of the fabric that one-shot all-reduces reach (costmodels/one_shot_all_reduce.py).
+    # Share of the fabric that one-shot all-reduces of 131 kB to 1 MB reach beyond their latency, on 2 to 8 ranks (measured
+    # tables of aiconfigurator-core 0.12.0).
     link_bytes_per_s=0.75 * node_type("gb200-nvl72").intra.bytes_per_s,
     element_bytes=0.5,
     # Fixed time of a product in a CUDA graph: 1.7 us on B200 (calibrations/kernels/b200_sxm.json, launch_s of bf16).

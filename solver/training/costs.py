@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodels.cluster import group_topology
 from costmodels.collectives import Collective, collective_s
@@ -25,54 +23,35 @@ from costmodels.offload import exposed_moves_s
 from costmodels.pipeline import PassShares, Schedule, n_copies
 from solver.block_problem import (
     OF_MODE,
-    BlockProblem,
     BlockSetting,
     Criterion,
     boundary_bytes,
-    build_block_problem,
-    n_objectives,
-    working_bytes,
 )
-from solver.graph import ModelGraph
-from solver.intra_op import evaluate, frontier
-from solver.kept_bytes import PARTIAL_MODES, kept_bytes
 from solver.layer_dag import LayerDag, layer_dag
 from solver.mesh import stage_topology
-from solver.recompute import recomputable
-from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.request import PlanRequest, Recompute
 from solver.sharding import REPLICATED
-from solver.training.host import HostTime, host_time, step_host_s
+from solver.training.block_costs import COMMUNICATION, BlockCosts
+from solver.training.host import step_host_s
 from solver.training.host_memory import host_share
-from solver.training.implementation import launcher_implementation
-from solver.training.joined import joined
 from solver.training.pipelining import PLAIN, pass_shares, waiting
-from solver.training.space import Candidate, hybrid_ranks, padded_dims, recompute_modes
+from solver.training.space import Candidate, hybrid_ranks, padded_dims
 from solver.training.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
-from solver.training.tied import agreements, node_index, restricted, tied_uses, unrestricted
-
-_COMMUNICATION = [Criterion.TP_COMM_S, Criterion.CP_COMM_S, Criterion.EP_COMM_S]
+from solver.training.tied import node_index
 
 
-class TrainingCosts:
-    """Costs of a request's candidates. Block frontiers are computed once for each distinct setting.
+class TrainingCosts(BlockCosts):
+    """Costs of a request's candidates, stage by stage.
 
     ``implementation`` overrides how the request's launcher runs a layer.
     """
 
     def __init__(self, request: PlanRequest, *, implementation: Implementation | None = None):
-        assert isinstance(request.workload, TrainingWorkload)
-        self.request = request
-        self.model: ModelGraph = request.model
-        self.workload: TrainingWorkload = request.workload
-        self.implementation = implementation or launcher_implementation(request.search)
-        self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}
-        self._costs: dict[tuple[str, BlockSetting, tuple[int, ...]], FloatArray] = {}
+        super().__init__(request, implementation=implementation)
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
-        self._fastest: dict[BlockSetting, FloatArray | None] = {}
         self._kinds: dict[StageKind, StageKind] = {}
         self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
-        self._memory: dict[BlockSetting, tuple[dict[Recompute, FloatArray], FloatArray]] = {}
 
     def with_memory_reserve(self, reserve: float) -> TrainingCosts:
         """The same costs with another share of every device's memory kept free."""
@@ -82,20 +61,9 @@ class TrainingCosts:
         return other
 
     @cached_property
-    def block_names(self) -> tuple[str, ...]:
-        """Distinct blocks in order of first use."""
-        return tuple(dict.fromkeys(self.model.layers))
-
-    @cached_property
     def _dag(self) -> LayerDag | None:
         """Which layer reads which, of a model that branches."""
         return None if self.model.is_chain else layer_dag(self.model)
-
-    @cached_property
-    def layer_block(self) -> npt.NDArray[np.int64]:
-        """Index into ``block_names`` of each layer."""
-        index = {name: i for i, name in enumerate(self.block_names)}
-        return np.array([index[name] for name in self.model.layers], dtype=np.int64)
 
     def stage_kinds(self, candidate: Candidate) -> tuple[StageKind, ...]:
         """The kind of each stage position, first to last; equal positions share one object."""
@@ -144,13 +112,6 @@ class TrainingCosts:
             for device in kind.devices
         )
 
-    def problem(self, block: str, setting: BlockSetting) -> BlockProblem | None:
-        """Sharding problem of a block; None where it can't be sharded this way."""
-        key = (block, setting)
-        if key not in self._problems:
-            self._problems[key] = build_block_problem(self.model, self.model.block(block), setting)
-        return self._problems[key]
-
     def shardings(self, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Iterator[Sharding]:
         """Every combination of one Pareto-optimal sharding a block, in canonical order; none where a dim does not divide.
 
@@ -158,65 +119,8 @@ class TrainingCosts:
         """
         settings = tuple(dict.fromkeys(s for kind in dict.fromkeys(kinds) for s in self.settings(candidate, kind)))
         if settings not in self._shardings:
-            self._shardings[settings] = list(dict.fromkeys(self._combinations(settings)))
+            self._shardings[settings] = list(dict.fromkeys(self.combinations(settings)))
         yield from self._shardings[settings]
-
-    def _combinations(self, settings: tuple[BlockSetting, ...]) -> Iterator[Sharding]:
-        """Combinations of Pareto-optimal shardings under every way in which uses of tied weights agree."""
-        built = {block: [self.problem(block, setting) for setting in settings] for block in self.block_names}
-        if any(problem is None for problems in built.values() for problem in problems):
-            return
-        known = {block: [problem for problem in problems if problem is not None] for block, problems in built.items()}
-        deciding = n_objectives(recompute_modes(self.request.search))
-        wholes = {
-            block: joined([replace(problem.problem, n_objectives=deciding) for problem in problems])
-            for block, problems in known.items()
-        }
-        for left in agreements(tied_uses(self.model), {block: problems[0].strategies for block, problems in known.items()}):
-            choices = []
-            for block, whole in wholes.items():
-                mine = {node: kept for (where, node), kept in left.items() if where == block}
-                points = frontier(restricted(whole, mine) if mine else whole)
-                choices.append([unrestricted(point.choice, mine) for point in points])
-            yield from itertools.product(*choices)
-
-    def block_cost(self, block: str, setting: BlockSetting, choice: tuple[int, ...]) -> FloatArray:
-        """Cost vector of a block under a choice of strategies."""
-        key = (block, setting, choice)
-        if key not in self._costs:
-            built = self.problem(block, setting)
-            assert built is not None, "shardings() offers no choice where there is no problem"
-            self._costs[key] = _bound_by_host(np.array(evaluate(built.problem, choice)), self._host_time(block, setting))
-        return self._costs[key]
-
-    def fastest_layers_s(self, setting: BlockSetting) -> FloatArray | None:
-        """Least time of a micro-batch through each layer, nothing recomputed; None where a block can't be sharded."""
-        fastest = self._least_s(setting)
-        return None if fastest is None else fastest[0]
-
-    def least_compute_s(self, setting: BlockSetting) -> FloatArray | None:
-        """Least time that each layer computes of it, communication left out; None where a block can't be sharded."""
-        fastest = self._least_s(setting)
-        return None if fastest is None else fastest[1]
-
-    def _least_s(self, setting: BlockSetting) -> FloatArray | None:
-        """Rows: time, and time without communication, each the least over shardings; columns the layers."""
-        if setting not in self._fastest:
-            fastest = []
-            for block in self.block_names:
-                built = self.problem(block, setting)
-                if built is None:
-                    break
-                costs = np.array([point.cost for point in frontier(built.problem)])
-                compute_s = costs[:, Criterion.TIME_S] - costs[:, _COMMUNICATION].sum(axis=1)
-                device_s = float(costs[:, Criterion.TIME_S].min())
-                fastest.append((max(device_s, self._host_time(block, setting).total_s), float(compute_s.min())))
-            whole = len(fastest) == len(self.block_names)
-            self._fastest[setting] = np.array(fastest).T[:, self.layer_block] if whole else None
-        return self._fastest[setting]
-
-    def _host_time(self, block: str, setting: BlockSetting) -> HostTime:
-        return host_time(self.model.block(block), setting.device, setting.implementation, cp=setting.cp)
 
     def table(self, candidate: Candidate, kind: StageKind, sharding: Sharding) -> StageTable:
         """Cost table of one stage kind under a sharding; the slowest device decides each time.
@@ -281,7 +185,7 @@ class TrainingCosts:
         optimizer_s = (1.0 - candidate.offload.optimizer) * optimizer_s + host.update_s
         optimizer = optimizer - host.optimizer_bytes
         time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
-        moved = candidate.offload.activations * activation * self._recomputable
+        moved = candidate.offload.activations * activation * self.recomputable
         moves_s = exposed_moves_s(
             moved, setting.device, forward_s=costs[:, Criterion.FORWARD_S], backward_s=time_s - costs[:, Criterion.FORWARD_S]
         )
@@ -309,7 +213,7 @@ class TrainingCosts:
                 gradients_bytes=gradients[layer],
                 optimizer_bytes=optimizer[layer],
                 forward_s=costs[layer, Criterion.FORWARD_S],
-                compute_s=(costs[:, Criterion.TIME_S] - costs[:, _COMMUNICATION].sum(axis=1))[layer],
+                compute_s=(costs[:, Criterion.TIME_S] - costs[:, COMMUNICATION].sum(axis=1))[layer],
                 tp_comm_s=costs[layer, Criterion.TP_COMM_S],
                 cp_comm_s=costs[layer, Criterion.CP_COMM_S],
                 dp_comm_s=sync.exposed_microbatch_s[layer],
@@ -325,11 +229,6 @@ class TrainingCosts:
             dag=self._dag,
             side_bytes=0.0 if self._dag is None else boundary_bytes(self.model, setting),
         )
-
-    @cached_property
-    def _recomputable(self) -> FloatArray:
-        """1 for each distinct block that is a layer, 0 for the model's ends."""
-        return np.array([float(recomputable(self.model.block(name))) for name in self.block_names])
 
     def _state_bytes(
         self, candidate: Candidate, setting: BlockSetting, shared: Sequence[SharedParameters], copies: FloatArray
@@ -358,9 +257,8 @@ class TrainingCosts:
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Time, kept activations and transient memory: rows the candidate's modes, columns the distinct blocks."""
         entry = boundary_bytes(self.model, setting)
-        held_inputs, working = self._block_memory(setting)
+        held_inputs, working = self.block_memory(setting)
         elements = entry / setting.dtype.size_bytes
-        layers = np.array([recomputable(self.model.block(name)) for name in self.block_names])
         saved = costs[:, Criterion.SAVED_BYTES] + elements * held_inputs[Recompute.NONE]
         transient = costs[:, Criterion.TRANSIENT_BYTES] + sync.gathered_bytes + working
         base = costs[:, Criterion.TIME_S] + sync.exposed_microbatch_s
@@ -371,25 +269,17 @@ class TrainingCosts:
                     rerun_s, stays = np.zeros_like(base), saved
                 case Recompute.FINE_GRAINED | Recompute.SELECTIVE:
                     again_s, partly = (costs[:, criterion] for criterion in OF_MODE[mode])
-                    rerun_s = np.where(layers, again_s, 0.0)
-                    stays = np.where(layers, partly + elements * held_inputs[mode], saved)
+                    rerun_s = np.where(self.recomputable, again_s, 0.0)
+                    stays = np.where(self.recomputable, partly + elements * held_inputs[mode], saved)
                 case Recompute.FULL:
-                    rerun_s, stays = np.where(layers, costs[:, Criterion.FORWARD_S], 0.0), np.where(layers, entry, saved)
+                    rerun_s, stays = (
+                        np.where(self.recomputable, costs[:, Criterion.FORWARD_S], 0.0),
+                        np.where(self.recomputable, entry, saved),
+                    )
             time_s.append(base + rerun_s)
             held.append(stays)
             live.append(transient + np.maximum(saved - stays, 0.0))
         return np.array(time_s), np.array(held), np.array(live)
-
-    def _block_memory(self, setting: BlockSetting) -> tuple[dict[Recompute, FloatArray], FloatArray]:
-        """By distinct block: bytes kept for an element of its own input under each partial recompute mode, and bytes of
-        gradients at work."""
-        if setting not in self._memory:
-            blocks = [self.model.block(name) for name in self.block_names]
-            kept = [kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved) for block in blocks]
-            inputs = {mode: np.array([each.inputs[mode] for each in kept]) for mode in PARTIAL_MODES}
-            working = np.array([working_bytes(self.model, block, setting) for block in blocks])
-            self._memory[setting] = (inputs, working)
-        return self._memory[setting]
 
     def _tied_copies(self, candidate: Candidate, setting: BlockSetting, sharding: Sharding) -> FloatArray:
         """Parameters that a block stores only because the stage that owns them is another one (tied embeddings)."""
@@ -430,14 +320,6 @@ def _shared_parameters(costs: FloatArray, kind: StageKind, shard_ranks: int | No
         SharedParameters(costs[:, Criterion.PARAMETERS], kind.topology.state),
         SharedParameters(costs[:, Criterion.EXPERT_PARAMETERS], kind.topology.expert_state),
     )
-
-
-def _bound_by_host(cost: FloatArray, host: HostTime) -> FloatArray:
-    """A block's cost where the host launches kernels more slowly than they run: the larger of both times, pass by pass."""
-    backward_s = max(cost[Criterion.TIME_S] - cost[Criterion.FORWARD_S], host.backward_s)
-    cost[Criterion.FORWARD_S] = max(cost[Criterion.FORWARD_S], host.forward_s)
-    cost[Criterion.TIME_S] = cost[Criterion.FORWARD_S] + backward_s
-    return cost
 
 
 def _plus_first(values: FloatArray, addend: float) -> FloatArray:
