@@ -85,13 +85,17 @@ def plan(
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,
     calibration: Calibrations = None,
     explain: ExplainOption = None,
+    frontier: Annotated[bool, typer.Option("--frontier", help="Sweep for the frontier, as search.frontier: swept.")] = False,
 ) -> int:
     """Find the best plan for a request."""
     from app.commands.planning import Output, PlanCommand, Store, run_plan
+    from solver.request import FrontierScope
 
     store = Store.NONE if no_store else Store.FRESH if fresh else Store.USE
     output = Output.JSON if as_json else Output.PAGE
-    return run_plan(PlanCommand(request, file, store, output, tuple(calibration or ()), explain), _settings())
+    scope = FrontierScope.SWEPT if frontier else None
+    command = PlanCommand(request, file, store, output, tuple(calibration or ()), explain, scope)
+    return run_plan(command, _settings())
 
 
 @cli.command()

@@ -244,6 +244,44 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class InteractivityPoint:
+    """A replica in steady state: its places are never empty. No queue and no percentile is in its figures.
+
+    axes     degrees of one replica (dp 1) on devices of node group ``group``
+    devices  of the replica
+    batch    sequences that run at once, all attention groups together; ``max_num_seqs`` is of each group
+    tokens_per_s_per_device, tokens_per_s_per_user  output tokens; a user's are the inverse of the mean time per output token
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    summary: str
+    group: str
+    axes: Axes
+    devices: int
+    batch: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    tokens_per_s_per_device: float
+    tokens_per_s_per_user: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interactivity:
+    """Throughput of a device against tokens per second of a user: steady states of workers that do prefill and decode which
+    no other beats in both, most throughput first.
+
+    The plan itself beside them: its output tokens per second and device at its load, and those of a user at its mean batch.
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    points: tuple[InteractivityPoint, ...]
+    plan_tokens_per_s_per_device: float
+    plan_tokens_per_s_per_user: float
+
+
+@dataclass(frozen=True, slots=True)
 class CalibrationUse:
     """The calibration that a prediction rests on, and its measured error (relative, held-out rows)."""
 
@@ -346,6 +384,7 @@ class Plan:
     breakdown: TimeBreakdown | None = None
     runners_up: tuple[RunnerUp, ...] = ()
     frontier: tuple[FrontierPoint, ...] = ()
+    interactivity: Interactivity | None = None
     reason: Reason | None = None
     notes: tuple[str, ...] = ()
     group_order: tuple[str, ...] = ()

@@ -51,7 +51,8 @@ class Objective(StrEnum):
 
 class FrontierScope(StrEnum):
     """Which plans the frontier of a training plan is of: those that the search for the best one costed, or those of a sweep
-    over numbers of devices and memory that is left free."""
+    over numbers of devices and memory that is left free. A sweep of a serving plan is over all layouts and batch limits, for
+    throughput of a device against tokens per second of a user."""
 
     VISITED = "visited"
     SWEPT = "swept"
@@ -322,7 +323,7 @@ class Search:
     offload_activations          the same of saved activations
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     system                       only what this published planner searches
-    frontier                     which training plans the frontier is of; a sweep takes many searches
+    frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
     group_order                  in which order ranks of a training plan go through the node groups
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap

@@ -23,7 +23,7 @@ from app.settings import Settings
 from app.solving import predict_here, solve_here
 from costmodels.errors import InvalidInputError
 from solver.plan import Plan
-from solver.request import PlanRequest, TrainingWorkload
+from solver.request import FrontierScope, PlanRequest, TrainingWorkload
 
 if TYPE_CHECKING:
     from solver.training.explain import Explanation
@@ -56,8 +56,8 @@ class Output(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlanCommand:
-    """Options of ``plan``: the request's path, the file to write, the store's use, what is printed, calibrations to use, and
-    the operator whose sharding is explained, if any."""
+    """Options of ``plan``: the request's path, the file to write, the store's use, what is printed, calibrations to use,
+    the operator whose sharding is explained, if any, and the frontier's scope where it is not the request's."""
 
     request: str
     file: Path | None
@@ -65,11 +65,14 @@ class PlanCommand:
     output: Output
     calibrations: tuple[str, ...] = ()
     explain: str | None = None
+    frontier: FrontierScope | None = None
 
 
 def run_plan(command: PlanCommand, settings: Settings) -> int:
     """Plan a request, print the plan, keep it; exit code 1 when the answer is no."""
     request = read_request(command.request, stored=CalibrationsOf(settings), calibrations=command.calibrations)
+    if command.frontier is not None:
+        request = replace(request, search=replace(request.search, frontier=command.frontier))
     _check_operator(request, command.explain)
     key = keyed_request(request)
     store = None if command.store is Store.NONE else open_store(settings)
@@ -197,7 +200,8 @@ def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_sto
     if not plan.feasible:
         return NextStep(place, None)
     if command.file is None and not is_stored:
-        return NextStep(place, f"meshwright plan {command.request} -o plan.json")
+        frontier = "" if command.frontier is None else " --frontier"
+        return NextStep(place, f"meshwright plan {command.request}{frontier} -o plan.json")
     source = plan.digest[:SHORT_DIGEST] if command.file is None else str(command.file)
     return NextStep(place, f"meshwright export {source} --to {default_launcher(request)}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,6 +15,8 @@ from solver.plan import FrontierPoint, Plan
 
 MAX_ROWS = 8
 """Rows that the page shows; the document has all."""
+
+_Point = TypeVar("_Point")
 
 SPEED_WIDTH = 10
 """Columns of the bar that compares speeds."""
@@ -29,7 +33,7 @@ def frontier_parts(plan: Plan) -> list[RenderableType]:
     table.add_column("")
     for column in ("memory left", "USD/M tokens", "kJ a step"):
         table.add_column(column, justify="right")
-    shown = _spread(plan.frontier)
+    shown = spread_points(plan.frontier)
     for point in shown:
         table.add_row(
             f"{point.devices:,}", significant(point.tokens_per_s), bar(point.tokens_per_s / fastest, SPEED_WIDTH), *_rest(point)
@@ -39,7 +43,7 @@ def frontier_parts(plan: Plan) -> list[RenderableType]:
     return [Group(title, table, *([Text(f"{left} more in the plan document", style="dim")] if left else []))]
 
 
-def _spread(points: tuple[FrontierPoint, ...]) -> list[FrontierPoint]:
+def spread_points(points: tuple[_Point, ...]) -> list[_Point]:
     """Points evenly over the list, its ends among them."""
     if len(points) <= MAX_ROWS:
         return list(points)

@@ -12,6 +12,7 @@ from rich.text import Text
 from app.render.bars import Part, bar, parts_table
 from app.render.figures import amount, axes, band, counted, percent, seconds, significant
 from app.render.frontier_table import frontier_parts
+from app.render.interactivity_chart import interactivity_parts
 from app.render.stages import memory_bars, stage_table
 from solver.plan import Plan, Predicted, Reason, Status, TimeBreakdown
 from solver.request import (
@@ -77,7 +78,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     ]
     if plan.breakdown is not None:
         parts.append(_time(plan.breakdown))
-    parts += [_comparison(plan), *frontier_parts(plan), _calibration(plan)]
+    parts += [_comparison(plan), *frontier_parts(plan), *interactivity_parts(plan), _calibration(plan)]
     return parts
 
 

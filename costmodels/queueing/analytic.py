@@ -60,6 +60,17 @@ class Rates:
     delay_s: FloatArray
 
 
+@dataclass(frozen=True, eq=False)
+class SteadyBatches:
+    """At batches that stay as large as ``sequences``: mean time per output token, requests answered per second, and the share
+    of time that their prompts take (over 1 no batch stays so large: prompts come too slowly)."""
+
+    sequences: FloatArray
+    tpot_s: FloatArray
+    requests_per_s: FloatArray
+    prompts_share: FloatArray
+
+
 def predict(times: StepTimes, load: Load, limits: BatchLimits, rates: Rates | None = None) -> AnalyticFigures:
     """Expected figures of a replica; see the module's docstring for the model. ``rates`` are those of another load of the same
     requests, where they are known."""
@@ -93,17 +104,15 @@ def predict_closed(times: StepTimes, load: Load, limits: BatchLimits, *, clients
     """Expected figures of a replica with clients in a closed loop, each of which always has one request there; the load's
     rate is not used.
 
-    A request shares the engine with the others: in one residence it gets its tokens, and the prompt of each other comes by
-    once. Clients beyond the engine's places wait for one.
+    A request shares the engine with the others (``steady_batches``). Clients beyond the engine's places wait for one.
     """
     rates = batch_rates(times, load, limits)
     running = min(clients, len(rates.sequences))
     tokens = max(load.output.mean - 1.0, 1e-9)
     at = running - 1
-    tpot_s = float(rates.round_s[at] + running * rates.delay_s[at] / tokens)
+    steady = steady_batches(rates, load)
+    tpot_s, requests_per_s = float(steady.tpot_s[at]), float(steady.requests_per_s[at])
     prefill_s = float(rates.prefill_s[at])
-    residence_s = tokens * tpot_s + prefill_s
-    requests_per_s = running / residence_s
     per_request_s = tokens * rates.round_s / rates.sequences + rates.delay_s
     max_rate = float(np.max(1.0 / np.maximum(per_request_s, rates.prefill_s)))
     return AnalyticFigures(
@@ -119,10 +128,25 @@ def predict_closed(times: StepTimes, load: Load, limits: BatchLimits, *, clients
 
 def batch_rates(times: StepTimes, load: Load, limits: BatchLimits) -> Rates:
     """How fast batches of every size decode and prompts pass; the rate of arrivals is not used."""
+    most = most_running(load, limits)
+    at_nodes = rates_at(times, load, limits, np.unique(np.rint(np.geomspace(1.0, most, _BATCH_NODES))))
+    sequences, nodes = np.arange(1, most + 1, dtype=np.float64), at_nodes.sequences
+    return Rates(
+        sequences=sequences,
+        round_s=np.interp(sequences, nodes, at_nodes.round_s),
+        prefill_s=np.interp(sequences, nodes, at_nodes.prefill_s),
+        delay_s=np.interp(sequences, nodes, at_nodes.delay_s),
+    )
+
+
+def most_running(load: Load, limits: BatchLimits) -> int:
+    """Sequences that run at once: as many as the limit or, of mean requests, the cache allows."""
+    return max(1, min(limits.sequences, int(limits.kv_tokens / (load.prompt.mean + load.output.mean))))
+
+
+def rates_at(times: StepTimes, load: Load, limits: BatchLimits, nodes: FloatArray) -> Rates:
+    """The rates of the batches in ``nodes``; of the limits only tokens of a step and scheduling are used."""
     kv_tokens = mean_kv_tokens(load)
-    reserved = load.prompt.mean + load.output.mean
-    most = max(1, min(limits.sequences, int(limits.kv_tokens / reserved)))
-    nodes = np.unique(np.rint(np.geomspace(1.0, most, _BATCH_NODES)))
     per_slot = np.maximum(1.0, nodes / times.stages)
     stage_s = times.decode_step_s(per_slot, kv_tokens)
     # A slot goes round in the latency of the pipeline, or as fast as the slowest stage serves all slots.
@@ -131,13 +155,17 @@ def batch_rates(times: StepTimes, load: Load, limits: BatchLimits) -> Rates:
     prefill_s, rounds = _prefill(times, limits, per_slot, kv_tokens, (load.prompt.mean, load.cached_share))
     # A prompt's step keeps its own slot for its whole way, the other slots for the stage they wait for.
     delay_s = prefill_s * (2.0 - 1.0 / times.stages) - rounds / times.stages * round_s
-    sequences = np.arange(1, most + 1, dtype=np.float64)
-    return Rates(
-        sequences=sequences,
-        round_s=np.interp(sequences, nodes, round_s),
-        prefill_s=np.interp(sequences, nodes, prefill_s),
-        delay_s=np.interp(sequences, nodes, np.maximum(0.0, delay_s)),
-    )
+    return Rates(sequences=nodes, round_s=round_s, prefill_s=prefill_s, delay_s=np.maximum(0.0, delay_s))
+
+
+def steady_batches(rates: Rates, load: Load) -> SteadyBatches:
+    """Batches whose places are never empty: who is answered makes room for the next. In one residence a request gets its
+    tokens, and the prompt of each other comes by once."""
+    tokens = max(load.output.mean - 1.0, 1e-9)
+    others = rates.sequences - 1.0
+    tpot_s = rates.round_s + others * rates.delay_s / tokens
+    requests_per_s = rates.sequences / (tokens * tpot_s + rates.prefill_s)
+    return SteadyBatches(rates.sequences, tpot_s, requests_per_s, requests_per_s * rates.prefill_s)
 
 
 def mean_kv_tokens(load: Load) -> float:

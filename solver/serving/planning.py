@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from costmodels.errors import WorkloadError
 from solver.control import OnProgress, Stop, never_stop
-from solver.plan import Plan, Reason, SearchStats, unfinished_search
-from solver.request import Objective, PlanRequest, ServingMode, ServingWorkload
+from solver.plan import Interactivity, Plan, Reason, SearchStats, unfinished_search
+from solver.request import FrontierScope, Objective, PlanRequest, ServingMode, ServingWorkload
 from solver.serving.answer import (
     feasible_plan,
     frontier,
@@ -21,8 +21,9 @@ from solver.serving.answer import (
 from solver.serving.cheapest import cheapest
 from solver.serving.disaggregated import PairResult, PairSearch
 from solver.serving.engine import Engine, EngineBuilder
-from solver.serving.evaluation import Evaluator
+from solver.serving.evaluation import Evaluator, Measured
 from solver.serving.goodput import largest_goodput
+from solver.serving.interactivity import swept_points, user_tokens_per_s
 from solver.serving.layouts import layouts, require_servable
 from solver.serving.pair_answer import pair_certificate, pair_objective, pair_plan, pair_runner_up
 from solver.serving.question import Question, SearchResult
@@ -71,7 +72,8 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     evaluator.stop = never_stop
     stats, notes = _stats(result, evaluator, pairs), refusal_notes(result.refused)
     if pairs.best is not None and _is_enough(request, question, pairs.best.load):
-        return _pair_plan(request, question, pairs, result, stats)
+        plan = _pair_plan(request, question, pairs, result, stats)
+        return _with_interactivity(plan, request, question, decode=pairs.best.pair.decode, stop=stop)
     found = result.best
     if found is None or not _is_enough(request, question, found.load):
         if result.stopped or pairs.stopped:
@@ -86,7 +88,28 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
         stats=stats,
         notes=(*notes, *leftover_notes(request, found.devices)),
     )
-    return replace(plan, runners_up=runners_up(request, result), frontier=frontier(result, evaluator))
+    plan = replace(plan, runners_up=runners_up(request, result), frontier=frontier(result, evaluator))
+    return _with_interactivity(plan, request, question, decode=found.measured, stop=stop)
+
+
+def _with_interactivity(plan: Plan, request: PlanRequest, question: Question, *, decode: Measured, stop: Stop) -> Plan:
+    """The plan with throughput of a device against tokens per second of a user, where the request asks for a sweep."""
+    if request.search.frontier is not FrontierScope.SWEPT:
+        return plan
+    points = swept_points(question, stop)
+    if points is None:
+        missing = "search.time_limit_s ended the search before throughput per device against tokens/s per user was swept"
+        return replace(plan, notes=(*plan.notes, missing))
+    if not points:
+        return replace(plan, notes=(*plan.notes, "No user waits for a second token: nothing to draw against throughput"))
+    assert plan.predicted is not None
+    phases = ServingMode.AGGREGATED if plan.prefill is None else ServingMode.DISAGGREGATED
+    drawn = Interactivity(
+        points=points,
+        plan_tokens_per_s_per_device=plan.predicted.tokens_per_s / plan.devices,
+        plan_tokens_per_s_per_user=user_tokens_per_s(decode, question.evaluator, phases=phases),
+    )
+    return replace(plan, interactivity=drawn)
 
 
 def _search(request: PlanRequest, question: Question) -> SearchResult:

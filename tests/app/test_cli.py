@@ -27,7 +27,7 @@ from solver.request import Launcher, PlanRequest
 from tests.app.command_line import SHARDING_PROBLEM, Cli
 from tests.app.exporters.plans import training as exportable
 from tests.app.fakes import fake_predict, feasible_plan, infeasible_plan, undecided_plan
-from tests.app.requests_given import tiny_graph, training
+from tests.app.requests_given import serving, tiny_graph, training
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
@@ -264,6 +264,19 @@ def test_progress_is_drawn_only_on_a_terminal(cli: Cli, monkeypatch: pytest.Monk
     assert cli("plan", request, "--fresh", "--json") == 0
     assert "planning llama-3.1-8b" in cli.err
     assert cli.json()["feasible"]
+
+
+def test_plan_frontier_sets_the_scope_of_the_request(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.commands.planning.solve_here", lambda request, _: feasible_plan(request))
+    request = cli.write("request.json", serving())
+    assert cli("plan", request, "--json") == 0
+    plain = cli.json()
+    assert cli("plan", request, "--frontier", "--json") == 0
+    swept = cli.json()
+    assert (plain["request"]["search"]["frontier"], swept["request"]["search"]["frontier"]) == ("visited", "swept")
+    assert plain["digest"] != swept["digest"] and plain["interactivity"] is None
+    assert cli("plan", request, "--frontier", "--no-store") == 0
+    assert "request.json --frontier -o plan.json" in " ".join(cli.out.split())
 
 
 def test_schemas_are_listed_and_printed(cli: Cli) -> None:

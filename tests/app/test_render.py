@@ -14,7 +14,18 @@ from app.render.bars import bar
 from app.render.figures import axes, band, gib, number_range, percent, seconds, significant, spread
 from app.render.plan_page import NextStep, certificate_in_words, default_launcher, print_plan
 from app.render.stages import folded
-from solver.plan import Axes, Band, Certificate, LayerSpan, Plan, Predicted, ServingLayout, Status
+from solver.plan import (
+    Axes,
+    Band,
+    Certificate,
+    Interactivity,
+    InteractivityPoint,
+    LayerSpan,
+    Plan,
+    Predicted,
+    ServingLayout,
+    Status,
+)
 from solver.request import Launcher, Objective, PlanRequest
 from tests.app.fakes import feasible_plan, infeasible_plan, stage_memory
 from tests.app.requests_given import resolved, serving, training
@@ -82,6 +93,27 @@ def test_serving_page_has_latencies_and_replicas() -> None:
     assert "3 replicas, 61% busy" in text
     assert "decode step" in text
     assert default_launcher(request) is Launcher.VLLM
+
+
+def test_serving_page_draws_throughput_against_interactivity() -> None:
+    request = resolved(serving())
+    predicted = Predicted(tokens_per_s=900.0, peak_memory_bytes=1e10, ttft_p95_s=0.6, tpot_p95_s=0.028)
+    plan = replace(feasible_plan(request), kind="serving", predicted=predicted, breakdown=None)
+    points = tuple(
+        InteractivityPoint("tp 2", "node", Axes(tp=2), 2, float(n), n, 8192, 10.0 * n, 100.0 - n) for n in (64, 32, 16, 8)
+    )
+    text = page(replace(plan, interactivity=Interactivity(points, 100.0, 30.0)), request)
+    chart = [line.split("│", 1)[1] for line in text.splitlines() if "│" in line]
+    marked = {mark: [(row, line.index(mark)) for row, line in enumerate(chart) if mark in line] for mark in "●◆"}
+    # Throughput falls from line to line as the tokens of a user rise; the plan lies below and left of the curve.
+    assert [column for _, column in marked["●"]] == sorted(column for _, column in marked["●"])
+    assert len(marked["●"]) == 4 and marked["●"][0][0] == 0
+    ((row, column),) = marked["◆"]
+    assert any(other < row and right > column for other, right in marked["●"])
+    assert "100 tokens/s a device, 30.0 tokens/s to a user" in text
+    assert "promises of percentiles" in " ".join(text.split())
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "◆" not in page(plan, request)
 
 
 @pytest.mark.parametrize(
