@@ -7,7 +7,7 @@ around in one all-to-all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,10 @@ class Heads:
 def decode_s(
     operator: Operator, on: ServedOn, *, latent: LatentCache | None, sequences: FloatArray, kv_tokens: FloatArray
 ) -> FloatArray:
-    """[sequence, cache length] time of one token of each sequence over its cache."""
+    """[sequence, cache length] time of ``on.query_tokens`` of each sequence over its cache."""
     heads = _heads(operator, cache_sizes(operator, {**on.dims, BATCH: 1, SEQ: 1}, on.ranks.grid))
+    # Tokens of a sequence read its cache together: its kernel sees as many times the query heads (FlashAttention, packed GQA).
+    heads = replace(heads, query=heads.query * on.query_tokens)
     kvp = on.ranks.grid.kvp
     # Round-robin append spreads every cache evenly (Helix, section 2.3).
     held = np.maximum(1.0, _keys_seen(operator, kv_tokens) / kvp)

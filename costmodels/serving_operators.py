@@ -38,7 +38,7 @@ ProductTimes = dict[tuple[object, ...], FloatArray]
 @dataclass(frozen=True, slots=True)
 class ServedOn:
     """Where and how a block runs: sizes of the model's dims, device, ranks and formats, and the engine whose kernels run.
-    ``products`` belong to the device."""
+    ``products`` belong to the device. Attention over a cache is of ``query_tokens`` of each sequence."""
 
     dims: Mapping[str, int]
     device: Device
@@ -46,6 +46,7 @@ class ServedOn:
     precision: ServingPrecision
     engine: ServingEngine = ServingEngine.VLLM
     products: ProductTimes = field(default_factory=dict)
+    query_tokens: int = 1
 
     def local(self, operator: Operator) -> dict[str, int]:
         """Sizes of one token on one rank."""

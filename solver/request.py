@@ -22,6 +22,7 @@ from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
 from costmodels.pipeline import Schedule
 from costmodels.serving_precision import Quantised
+from costmodels.speculation import Speculation
 from costmodels.units import STRICT_RECORD, DType, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from costmodels.weight_format import WeightFormat
 from solver.graph import ModelGraph
@@ -255,6 +256,7 @@ class ServingWorkload:
     weights            format that quantised weights are stored in, by default the precision's own
     quantised          which weights are
     experts            how tokens spread over routed experts, and copies of hot ones
+    speculation        drafted tokens that steps verify, how many are kept, and what they cost; None drafts nothing
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -269,6 +271,7 @@ class ServingWorkload:
     weights: WeightFormat | None = None
     quantised: Quantised = Quantised.PROJECTIONS
     experts: ExpertRouting = BALANCED
+    speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
         traced = isinstance(self.arrivals, TraceArrivals)

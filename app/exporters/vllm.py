@@ -14,6 +14,7 @@ from app.exporters.export import Export
 from app.exporters.shape import is_layer
 from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ExportError
+from costmodels.speculation import HAS_CHECKPOINT
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
 from solver.plan import Plan
@@ -56,6 +57,7 @@ def serve_command(
         *_length_words(workload),
         flag("gpu-memory-utilization", memory_utilisation(plan, request)),
         *_precision_words(workload),
+        *_speculative_words(workload),
         flag("enable-chunked-prefill"),
         flag("port", port),
         *more,
@@ -99,6 +101,23 @@ def _expert_words(plan: Plan, request: PlanRequest) -> list[Words]:
         config = json.dumps({"num_redundant_experts": workload.experts.redundant_experts})
         words.append((*flag("enable-eplb"), *flag("eplb-config", config)))
     return words
+
+
+def _speculative_words(workload: ServingWorkload) -> list[Words]:
+    """The draft (vllm/config/speculative.py); raises ExportError where its checkpoint is not named."""
+    speculation = workload.speculation
+    if speculation is None:
+        return []
+    draft = speculation.draft
+    if draft.method in HAS_CHECKPOINT and draft.model is None:
+        raise ExportError(
+            f"vLLM needs the checkpoint of a draft of method {draft.method.value}",
+            given="no model",
+            remedy="name its directory or Hugging Face name in workload.speculation.draft.model",
+        )
+    named = {} if draft.model is None else {"model": draft.model}
+    config = {"method": draft.method.value, **named, "num_speculative_tokens": speculation.draft_tokens}
+    return [flag("speculative-config", json.dumps(config))]
 
 
 def memory_utilisation(plan: Plan, request: PlanRequest) -> float:

@@ -31,6 +31,7 @@ MAX_GLOBAL_BATCH = 10_000_000
 MAX_SEQ_LEN = 100_000_000
 MAX_REQUESTS_PER_S = 1e6
 MAX_CONCURRENCY = 100_000
+MAX_DRAFT_TOKENS = 32
 MAX_TRACE = 100_000
 MAX_CHOICES = 1_000
 MAX_TIME_LIMIT_S = 86_400.0
@@ -48,6 +49,7 @@ REQUEST_LIMITS = {
     "workload.seq_len, prompt and output tokens": MAX_SEQ_LEN,
     "workload.arrivals.requests_per_s": MAX_REQUESTS_PER_S,
     "workload.arrivals.concurrency": MAX_CONCURRENCY,
+    "workload.speculation.draft_tokens": MAX_DRAFT_TOKENS,
     "requests of a trace, counts of an empirical length": MAX_TRACE,
     "values of one restriction in 'search'": MAX_CHOICES,
     "search.time_limit_s": MAX_TIME_LIMIT_S,
@@ -121,6 +123,8 @@ def _check_training(workload: TrainingWorkload) -> None:
 
 
 def _check_serving(workload: ServingWorkload) -> None:
+    if workload.speculation is not None:
+        _at_most("workload.speculation.draft_tokens", workload.speculation.draft_tokens, MAX_DRAFT_TOKENS)
     arrivals = workload.arrivals
     if isinstance(arrivals, ClosedArrivals):
         _at_most("workload.arrivals.concurrency", arrivals.concurrency, MAX_CONCURRENCY)

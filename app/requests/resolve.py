@@ -138,6 +138,9 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     """The request as a document without references: reading it again gives an equal request."""
     whole = to_document(PlanRequest, request)
     given = whole.pop("calibrations")
+    if whole["workload"].get("speculation", True) is None:
+        # Requests from before speculation keep their digests.
+        del whole["workload"]["speculation"]
     if given:
         whole["calibrations"] = [calibration["document"] for calibration in given]
     return {

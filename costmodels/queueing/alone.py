@@ -16,7 +16,7 @@ def first_token_s(times: StepTimes, *, prompt_tokens: int, cached_tokens: int, s
 
 
 def token_s(times: StepTimes, *, prompt_tokens: int, output_tokens: int) -> float:
-    """Time per output token after the first."""
+    """Time of a decode round after the first token, where each gives one: time per output token."""
     held = prompt_tokens + np.arange(1.0, output_tokens)
     attention_s = np.mean([np.interp(held, times.kv_grid, row).mean() for row in times.decode_s[:, 1]]) * times.stages
-    return float(times.tokens_s[:, 1].sum() + times.logits_s[:, 1].sum() + attention_s)
+    return float(times.tokens_s[:, times.query_tokens].sum() + times.logits_s[:, 1].sum() + attention_s)

@@ -187,7 +187,7 @@ def _prefill(
         nothing = np.zeros_like(per_slot)
         alone = times.mixed_step_s(nothing, kv_tokens, prompt_tokens=nothing + computed, prefix_tokens=nothing + cached)
         return alone.max(axis=0), nothing
-    room = np.maximum(1.0, limits.step_tokens - per_slot)
+    room = np.maximum(1.0, limits.step_tokens - per_slot * times.query_tokens)
     total, steps, done = np.zeros_like(per_slot), np.zeros_like(per_slot), np.full_like(per_slot, cached)
     while np.any(done < prompt):
         size = np.clip(prompt - done, 0.0, room)

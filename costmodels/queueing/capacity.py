@@ -52,16 +52,18 @@ def demand_of(stream: RequestStream) -> Demand:
     """Means over the requests of a stream."""
     prompt = stream.prompt_tokens.astype(np.float64)
     cached = np.zeros_like(prompt) if stream.cached_tokens is None else np.minimum(stream.cached_tokens, prompt - 1.0)
-    rounds = stream.output_tokens - 1.0
+    rounds = stream.output_tokens - 1.0 if stream.rounds is None else stream.rounds.astype(np.float64)
+    # What rounds leave in the cache beyond a token each counts from the first one on, as in the simulator.
+    start = prompt + (stream.output_tokens - 1 - rounds) // 2
     total_rounds = float(rounds.sum())
-    # A sequence holds its prompt and i tokens in its i-th round.
-    held = float((rounds * (prompt + (rounds + 1.0) / 2.0)).sum())
+    # A sequence holds i tokens more in its i-th round.
+    held = float((rounds * (start + (rounds + 1.0) / 2.0)).sum())
     return Demand(
         prompt_tokens=float((prompt - cached).mean()),
         rounds=total_rounds / len(prompt),
-        kv_tokens=held / total_rounds if total_rounds else float(prompt.min()) + 1.0,
-        least_kv_tokens=float(prompt.min()) + 1.0,
-        most_kv_tokens=float((prompt + np.maximum(rounds, 1.0)).max()),
+        kv_tokens=held / total_rounds if total_rounds else float(start.min()) + 1.0,
+        least_kv_tokens=float(start.min()) + 1.0,
+        most_kv_tokens=float((start + np.maximum(rounds, 1.0)).max()),
         pairs=float((prompt * (prompt + 1.0) - cached * (cached + 1.0)).mean()) / 2.0,
     )
 
@@ -81,7 +83,9 @@ def least_work_s(times: StepTimes, demand: Demand, step_tokens: tuple[int, ...])
 def _of_a_stage(times: StepTimes, stage: int, demand: Demand, limits: IntArray, nodes: IntArray) -> FloatArray:
     attention_s, per_round_s = _decode_attention_s(times, stage, demand)
     sequences_s = np.asarray(times.logits_s[stage] + attention_s)
-    found = _least_s(times.tokens_s[stage], nodes, sequences_s, limits, (demand.rounds, demand.prompt_tokens))
+    found = _least_s(
+        times.tokens_s[stage], nodes, sequences_s, limits, (demand.rounds, demand.prompt_tokens), times.query_tokens
+    )
     pairs_s = demand.pairs * float(np.min(times.prefill_s_per_pair[stage]))
     return np.asarray(found + demand.rounds * per_round_s + pairs_s)
 
@@ -106,8 +110,9 @@ def _decode_attention_s(times: StepTimes, stage: int, demand: Demand) -> tuple[F
 
 
 @njit(cache=True)
-def _least_s(tokens_s, nodes, sequences_s, limits, wanted):  # type: ignore[no-untyped-def]
-    """[limit, n] value of the program's dual for steps of up to ``limits`` tokens and n = 1, 2, ... sequences."""
+def _least_s(tokens_s, nodes, sequences_s, limits, wanted, query_tokens):  # type: ignore[no-untyped-def]
+    """[limit, n] value of the program's dual for steps of up to ``limits`` tokens and n = 1, 2, ... sequences, each of
+    ``query_tokens``."""
     rounds, prompt_tokens = wanted
     most = len(sequences_s) - 1
     found = np.zeros((len(limits), most))
@@ -127,12 +132,13 @@ def _least_s(tokens_s, nodes, sequences_s, limits, wanted):  # type: ignore[no-u
                 cheapest[k] = beyond
             round_s, k = np.inf, 0
             for n in range(1, most + 1):
-                if n <= limit:
-                    while k < last and nodes[k] < n:
+                verified = n * query_tokens
+                if verified <= limit:
+                    while k < last and nodes[k] < verified:
                         k += 1
-                    step_s = tokens_s[n] - price_s * n
+                    step_s = tokens_s[verified] - price_s * verified
                     if k < last:
                         step_s = min(step_s, cheapest[k])
-                    round_s = min(round_s, (step_s + price_s * n + sequences_s[n]) / n)
+                    round_s = min(round_s, (step_s + price_s * verified + sequences_s[n]) / n)
                 found[i, n - 1] = max(found[i, n - 1], rounds * round_s + price_s * prompt_tokens)
     return found

@@ -46,7 +46,7 @@ def coast(
     most = _rounds_before_an_end(ends, slots[0].rounds)
     if limits.admission == ADMIT_UNTIL_FULL:
         most = min(most, (limits.kv_tokens - counters[KV_USED]) // decoding)
-    fixed_s = tables.tokens_s[0, decoding] + tables.logits_s[0, decoding]
+    fixed_s = tables.tokens_s[0, decoding * tables.query_tokens] + tables.logits_s[0, decoding]
     rounds, end_s = _rounds_until(
         tables.kv_grid, tables.decode_s[0, decoding], fixed_s, slots[0].kv_sum / decoding, most, upcoming_s - now
     )

@@ -34,7 +34,9 @@ REQUEST = np.dtype(
         ("last_s", np.float64),  # and of its last
         ("busy_s", np.float64),  # how long the busiest stage had worked with the step of its first token
         ("prompt", np.int64),
-        ("output", np.int64),
+        ("output", np.int64),  # its tokens where a decode round gives one; with drafted tokens its first and its rounds
+        ("answer", np.int64),  # its tokens
+        ("uncounted", np.int64),  # tokens in the cache, on average, beyond one for each round
         ("phase", np.int64),
         ("to_prefill", np.int64),  # tokens its next one needs in the cache: the prompt; after an eviction all so far
         ("cached", np.int64),  # tokens of its prompt that are in the cache before it starts
@@ -84,13 +86,22 @@ class Stages(NamedTuple):
     step_s: FloatArray
 
 
-def new_requests(arrival_s: FloatArray, prompt: IntArray, output: IntArray, cached: IntArray | None) -> RecordArray:
-    """Requests that nobody has looked at yet; of each prompt at least the last token is computed (vLLM)."""
+def new_requests(
+    arrival_s: FloatArray, prompt: IntArray, output: IntArray, cached: IntArray | None, rounds: IntArray | None = None
+) -> RecordArray:
+    """Requests that nobody has looked at yet; of each prompt at least the last token is computed (vLLM).
+
+    ``rounds`` give each its tokens after the first, one a round unless given. Rounds that give several leave, on average over
+    an answer, half of the tokens beyond one a round in the cache uncounted.
+    """
     requests = np.zeros(len(prompt), dtype=REQUEST)
     requests["arrival_s"] = arrival_s
     requests["first_s"] = requests["last_s"] = np.nan
     requests["prompt"] = requests["to_prefill"] = prompt
-    requests["output"] = output
+    requests["output"] = requests["answer"] = output
+    if rounds is not None:
+        requests["output"] = 1 + rounds
+        requests["uncounted"] = (output - 1 - rounds) // 2
     if cached is not None:
         requests["cached"] = np.minimum(cached, prompt - 1)
     for link in ("older", "newer", "before", "after"):
@@ -149,7 +160,7 @@ def start_decoding(requests: RecordArray, slots: RecordArray, ends: IntArray, sl
         requests[first].before = request
     ends[slot, column] = request
     slots[slot].decoding += 1
-    slots[slot].kv_sum += requests[request].to_prefill
+    slots[slot].kv_sum += requests[request].to_prefill + requests[request].uncounted
 
 
 @compiled
@@ -173,7 +184,8 @@ def leave(requests: RecordArray, slots: RecordArray, ends: IntArray, slot: int, 
 def tokens_in_cache(requests: RecordArray, slots: RecordArray, slot: int, request: int) -> int:
     """Tokens of a decoding request in the cache: all but the newest token."""
     remaining = requests[request].finish_round - slots[slot].rounds
-    return requests[request].prompt + requests[request].output - 1 - remaining  # type: ignore[no-any-return]
+    given = requests[request].output - 1 - remaining
+    return requests[request].prompt + requests[request].uncounted + given  # type: ignore[no-any-return]
 
 
 @compiled

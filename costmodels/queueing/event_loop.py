@@ -206,7 +206,7 @@ def _start_any_step(
         for kind in range(len(stages.attention_s)):
             stages.attention_s[kind] = 0.0
         decoding = slots[slot].decoding
-        room = limits.step_tokens - (0 if limits.scheduling == PREFILL_ONLY else decoding)
+        room = limits.step_tokens - (0 if limits.scheduling == PREFILL_ONLY else decoding * tables.query_tokens)
         prompt_tokens = take_prompts(
             tables, limits, requests, slots, lists, slot, counters, evicted, stages.attention_s, now, room
         )
@@ -231,8 +231,9 @@ def _through_pipeline(
 ) -> float:
     """Send the slot's step through the pipeline; returns when it leaves the last stage."""
     logits = decoding + slots[slot].n_finishing
+    tokens = prompt_tokens + decoding * tables.query_tokens
     for kind in range(len(stages.step_s)):
-        step_s = tables.tokens_s[kind, prompt_tokens + decoding] + tables.logits_s[kind, logits] + stages.attention_s[kind]
+        step_s = tables.tokens_s[kind, tokens] + tables.logits_s[kind, logits] + stages.attention_s[kind]
         if decoding > 0:
             step_s += decode_attention_s(tables, kind, decoding, slots[slot].kv_sum / decoding)
         if prompt_tokens > 0:
@@ -287,9 +288,9 @@ def _complete(
     delay_s: float,
 ) -> None:
     """Answer a request; in a closed loop its client sends the next one."""
-    output = requests[request].output
+    answer = requests[request].answer
     if limits.admission == ADMIT_RESERVED:
-        counters[KV_USED] -= requests[request].prompt + output
+        counters[KV_USED] -= requests[request].prompt + answer
     elif requests[request].phase == DECODING:
         counters[KV_USED] -= tokens_in_cache(requests, slots, slot, request)
     else:
@@ -300,7 +301,7 @@ def _complete(
     requests[request].last_s = now
     if promise.first <= request < promise.end:
         counters[COMPLETED] += 1
-        if output > 1 and (now - requests[request].first_s) / (output - 1) > promise.tpot_s:
+        if answer > 1 and (now - requests[request].first_s) / (answer - 1) > promise.tpot_s:
             counters[MISSED_TPOT] += 1
     if counters[KNOWN] < len(requests):
         requests[counters[KNOWN]].arrival_s = now + delay_s

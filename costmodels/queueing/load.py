@@ -105,13 +105,15 @@ class Load:
 class RequestStream:
     """Requests in order of arrival: times in seconds from zero, prompt and output tokens.
 
-    ``cached_tokens`` of each prompt are in the cache before it starts; engines compute at least the last token.
+    ``cached_tokens`` of each prompt are in the cache before it starts; engines compute at least the last token. ``rounds`` of
+    decoding give a request its tokens after the first; each gives one where they are None.
     """
 
     arrival_s: FloatArray
     prompt_tokens: IntArray
     output_tokens: IntArray
     cached_tokens: IntArray | None = None
+    rounds: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -119,7 +121,8 @@ class RequestStream:
     def __getitem__(self, part: slice) -> RequestStream:
         """Some of the requests."""
         cached = None if self.cached_tokens is None else self.cached_tokens[part]
-        return RequestStream(self.arrival_s[part], self.prompt_tokens[part], self.output_tokens[part], cached)
+        rounds = None if self.rounds is None else self.rounds[part]
+        return RequestStream(self.arrival_s[part], self.prompt_tokens[part], self.output_tokens[part], cached, rounds)
 
     def faster(self, factor: float) -> RequestStream:
         """The same requests, that many times as fast after one another."""

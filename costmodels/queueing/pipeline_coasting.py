@@ -73,7 +73,7 @@ def _start_round(tables: Tables, slots: RecordArray, stages: Stages, slot: int, 
     slots[slot].kv_sum += decoding
     kv_tokens = slots[slot].kv_sum / decoding
     for kind in range(len(stages.step_s)):
-        linear_s = tables.tokens_s[kind, decoding] + tables.logits_s[kind, decoding]
+        linear_s = tables.tokens_s[kind, decoding * tables.query_tokens] + tables.logits_s[kind, decoding]
         stages.step_s[kind] = linear_s + decode_attention_s(tables, kind, decoding, kv_tokens)
     end = pass_stages(stages, tables.kinds, now)
     slots[slot].n_finishing = 0

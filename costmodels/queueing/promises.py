@@ -47,7 +47,7 @@ def is_sure_to_miss(requests: RecordArray, slots: RecordArray, counters: IntArra
         request = slots[slot].newest
         while request != NOBODY:
             decoding_s = now - requests[request].first_s if requests[request].phase == DECODING else 0.0
-            if promise.first <= request < promise.end and decoding_s > promise.tpot_s * (requests[request].output - 1):
+            if promise.first <= request < promise.end and decoding_s > promise.tpot_s * (requests[request].answer - 1):
                 missed += 1
             request = requests[request].older
     return missed > promise.may_miss_tpot  # type: ignore[no-any-return]

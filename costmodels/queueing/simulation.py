@@ -253,7 +253,7 @@ def _simulate(
 ) -> SimulationResult:
     _require_runnable(times, stream, limits)
     per_slot = -(-limits.sequences // times.stages)
-    requests = new_requests(stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens)
+    requests = new_requests(stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens, stream.rounds)
     first, end = window.measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
     outcome = run(
@@ -300,6 +300,7 @@ def _tables(times: StepTimes) -> Tables:
         prefill_launch_s,
         least_prompt_s,
         kinds,
+        times.query_tokens,
     )
 
 
@@ -323,7 +324,7 @@ def _result(
             arrival_s=requests["arrival_s"].copy(),
             first_s=first_s,
             last_s=last_s,
-            output_tokens=requests["output"].copy(),
+            output_tokens=requests["answer"].copy(),
             counted=counted,
             busy_s=requests["busy_s"].copy(),
         ),
@@ -350,12 +351,18 @@ def _require_runnable(times: StepTimes, stream: RequestStream, limits: BatchLimi
         raise WorkloadError(
             "without chunks a prompt must fit in one step", given=whole, allowed=f"at most {limits.step_tokens} tokens"
         )
-    per_slot = -(-limits.sequences // times.stages)
-    if limits.sequences < 1 or per_slot > min(limits.step_tokens, times.max_sequences):
+    if stream.rounds is not None and limits.admission is Admission.PREEMPT:
+        raise WorkloadError(
+            "rounds that give several tokens are simulated with reserved room only",
+            given=limits.admission.value,
+            allowed=Admission.RESERVE.value,
+        )
+    per_slot, most = -(-limits.sequences // times.stages), limits.step_tokens // times.query_tokens
+    if limits.sequences < 1 or per_slot > min(most, times.max_sequences):
         raise WorkloadError(
             "impossible limit of sequences at once",
             given=limits.sequences,
-            allowed=f"1 to {times.stages * min(limits.step_tokens, times.max_sequences)}",
+            allowed=f"1 to {times.stages * min(most, times.max_sequences)}",
         )
     if limits.step_tokens > times.max_tokens:
         raise WorkloadError(

@@ -27,7 +27,7 @@ COUNTERS = 12
 
 
 class Tables(NamedTuple):
-    """The arrays of StepTimes, of each kind of stage; ``kinds`` are those of the stages."""
+    """The arrays of StepTimes, of each kind of stage; ``kinds`` are those of the stages, ``query_tokens`` a sequence's."""
 
     tokens_s: FloatArray
     logits_s: FloatArray
@@ -39,6 +39,7 @@ class Tables(NamedTuple):
     prefill_launch_s: FloatArray
     least_prompt_s: FloatArray
     kinds: IntArray
+    query_tokens: int
 
 
 class Limits(NamedTuple):
@@ -130,7 +131,7 @@ def _remove_from_waiting(counters: IntArray, request: int) -> None:
 def tokens_at_admission(limits: Limits, requests: RecordArray, request: int) -> int:
     """Cache tokens that a request takes when it starts."""
     if limits.admission == ADMIT_RESERVED:
-        return requests[request].prompt + requests[request].output  # type: ignore[no-any-return]
+        return requests[request].prompt + requests[request].answer  # type: ignore[no-any-return]
     return requests[request].to_prefill  # type: ignore[no-any-return]
 
 

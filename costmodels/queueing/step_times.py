@@ -16,7 +16,8 @@ IntArray = npt.NDArray[np.int64]
 class StepTimes:
     """Seconds that each pipeline stage works in one step of the engine.
 
-    A step holds one token of each of ``n`` decoding sequences and chunks of prompts. Its time on a stage is the sum of
+    A step holds ``query_tokens`` tokens of each of ``n`` decoding sequences (one, unless drafted ones are verified) and chunks
+    of prompts. Its time on a stage is the sum of
 
     tokens_s            [stage, t]      everything that depends on the number of tokens t alone: projections, norms,
                                         collectives, passing on to the next stage, the engine's own work
@@ -37,6 +38,7 @@ class StepTimes:
     prefix_grid: FloatArray
     prefill_launch_s: FloatArray
     least_prompt_s: FloatArray
+    query_tokens: int = 1
 
     def __post_init__(self) -> None:
         stages, sequences = self.logits_s.shape
@@ -100,7 +102,7 @@ class StepTimes:
     def decode_step_s(self, sequences: FloatArray, kv_tokens: float) -> FloatArray:
         """[stage, i] time of a step of sequences[i] decoding sequences with kv_tokens tokens each, no prompt in it."""
         n = np.clip(np.rint(sequences).astype(np.int64), 0, self.max_sequences)
-        linear = self.tokens_s[:, np.minimum(n, self.max_tokens)] + self.logits_s[:, n]
+        linear = self.tokens_s[:, np.minimum(n * self.query_tokens, self.max_tokens)] + self.logits_s[:, n]
         return np.asarray(linear + self._decode_attention_s(n, kv_tokens))
 
     def mixed_step_s(
@@ -109,7 +111,7 @@ class StepTimes:
         """[stage, i] time of a step of sequences[i] decoding sequences and a chunk of prompt_tokens[i] tokens that follow
         prefix_tokens[i] tokens of their prompt; one more sequence gets a token."""
         n = np.clip(np.rint(sequences).astype(np.int64), 0, self.max_sequences)
-        tokens = np.clip(np.rint(sequences + prompt_tokens).astype(np.int64), 0, self.max_tokens)
+        tokens = np.clip(np.rint(sequences * self.query_tokens + prompt_tokens).astype(np.int64), 0, self.max_tokens)
         linear = self.tokens_s[:, tokens] + self.logits_s[:, np.minimum(n + 1, self.max_sequences)]
         prefill = self.prefill_launch_s[:, None] + self.prefill_attention_s(prompt_tokens, prefix_tokens)
         return np.maximum(linear + self._decode_attention_s(n, kv_tokens) + prefill, self.least_prompt_s[:, None])

@@ -86,13 +86,14 @@ def calibrations_used(request: PlanRequest, points: Sequence[StepPoint]) -> tupl
 def kernel_shares(request: PlanRequest, point: StepPoint) -> list[KernelShare]:
     """Kinds of kernels of a step by their share of its time on the device, largest first; the host is not in it."""
     assert isinstance(request.workload, ServingWorkload)
-    layout = point.layout
+    layout, speculation = point.layout, request.workload.speculation
     on = ServedOn(
         dims=request.model.dims,
         device=layout.group.node.device,
         ranks=stage_ranks(request.cluster, layout.grid, first=layout.first_rank),
         precision=serving_precision(request.workload),
         engine=request.search.engine,
+        query_tokens=speculation.query_tokens if speculation is not None and point.phase is Phase.DECODE else 1,
     )
     seconds: dict[str, float] = {}
     errors: dict[str, KernelError] = {}
@@ -109,7 +110,7 @@ def _parts(
     operators: Sequence[Operator], on: ServedOn, point: StepPoint, workload: ServingWorkload
 ) -> Iterator[tuple[str, KernelError, float]]:
     """(kind, error, seconds) of every kernel of a block."""
-    tokens = np.array([max(1.0, point.tokens)])
+    tokens = np.array([max(1.0, point.tokens) * on.query_tokens])
     heads = tokens if point.phase is Phase.DECODE else np.ones(1)
     routed = [operator for operator in operators if is_routed(operator)]
     if routed:

@@ -16,6 +16,8 @@ from costmodels.queueing.step_times import StepTimes
 from costmodels.serving_experts import Company
 from costmodels.serving_memory import BlockMemory, CacheBytes, block_memory
 from costmodels.serving_operators import ProductTimes, ServedOn
+from costmodels.speculation import Speculation
+from costmodels.speculative_steps import speculative_times
 from costmodels.stage_ranks import stage_ranks
 from costmodels.tensor_parallel import RankGrid
 from solver.graph import ModelGraph
@@ -49,6 +51,7 @@ class Engine:
     capacity_bytes: float
     overhead_bytes: float
     memory_share: float
+    speculation: Speculation | None = None
     _kv_tokens: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @cached_property
@@ -62,14 +65,23 @@ class Engine:
         return self.tables(Company.IDLE) if self.layout.schedulers > 1 else self.times
 
     @property
+    def query_tokens(self) -> int:
+        """Tokens of a decoding sequence in a step: one, or those that are verified."""
+        return 1 if self.speculation is None else self.speculation.query_tokens
+
+    @property
     def key(self) -> tuple[str, int, int, int, int, int]:
         """What tells the engines of a request apart."""
         return self.layout.key
 
     def fixed_bytes(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> float:
         """Weights, workspace and overhead of a stage."""
-        workspace = step_tokens * stage.token_bytes + sequences * stage.logits_bytes
+        workspace = self._workspace_bytes(stage, step_tokens=step_tokens, sequences=sequences)
         return stage.weights_bytes + workspace + self.overhead_bytes
+
+    def _workspace_bytes(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> float:
+        """Activations of the largest step, and logits of every token that is sampled or verified."""
+        return step_tokens * stage.token_bytes + sequences * self.query_tokens * stage.logits_bytes
 
     def usable_bytes(self) -> float:
         """What the engine may fill of a device."""
@@ -106,7 +118,7 @@ class Engine:
             gradients_bytes=0.0,
             optimizer_bytes=0.0,
             activations_bytes=0.0,
-            transient_bytes=step_tokens * stage.token_bytes + sequences * stage.logits_bytes,
+            transient_bytes=self._workspace_bytes(stage, step_tokens=step_tokens, sequences=sequences),
             overhead_bytes=self.overhead_bytes,
             capacity_bytes=self.capacity_bytes,
             kv_cache_bytes=stage.cache.bytes_of(tokens, sequences=sequences, step_tokens=step_tokens),
@@ -131,8 +143,10 @@ class EngineBuilder:
         self._profile = profile or ENGINE_PROFILES[request.search.engine]
         self._precision = serving_precision(request.workload)
         self._routing = request.workload.experts
-        self._range = TableRange(step_tokens, sequences, sequence_tokens)
-        self._times: dict[tuple[str, RankGrid], Mapping[str, BlockTimes]] = {}
+        self._speculation = request.workload.speculation
+        rows = 1 if self._speculation is None else self._speculation.query_tokens
+        self._range = TableRange(step_tokens, sequences * rows, sequence_tokens)
+        self._times: dict[tuple[str, RankGrid, int], Mapping[str, BlockTimes]] = {}
         self._products: dict[str, ProductTimes] = {}
         self._memory: dict[RankGrid, Mapping[str, BlockMemory]] = {}
 
@@ -142,8 +156,8 @@ class EngineBuilder:
         memory = self._block_memory(layout.grid)
         device = layout.group.node.device
 
-        def tables(company: Company) -> StepTimes:
-            times = self._block_times(layout)
+        def of_tokens(company: Company, query_tokens: int) -> StepTimes:
+            times = self._block_times(layout, query_tokens)
             return step_times(
                 [[(times[span.block], span.count) for span in stage] for stage in spans],
                 boundary_elements=self._boundary_elements(),
@@ -154,6 +168,13 @@ class EngineBuilder:
                 company=company,
             )
 
+        def tables(company: Company) -> StepTimes:
+            plain, drafted = of_tokens(company, 1), self._speculation
+            if drafted is None:
+                return plain
+            return speculative_times(plain, of_tokens(company, drafted.query_tokens), drafted)
+
+        draft_bytes = 0.0 if self._speculation is None else self._speculation.draft.memory_bytes
         grid = layout.grid
         # One communicator each for dense ranks, kvp, the stage's experts and the pipeline.
         communicators = (grid.dense_tp > 1) + (grid.kvp > 1) + (grid.ranks > grid.dense_tp) + (layout.pp > 1)
@@ -161,15 +182,16 @@ class EngineBuilder:
             layout=layout,
             spans=spans,
             operators=tuple(sum(s.count * len(self._model.block(s.block).operators) for s in stage) for stage in spans),
-            needs=tuple(_stage_needs(stage, memory) for stage in spans),
+            needs=tuple(_stage_needs(stage, memory, draft_bytes=draft_bytes) for stage in spans),
             tables=tables,
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
             overhead_bytes=framework_overhead_bytes(communicators=communicators, communicator_bytes=device.communicator_bytes),
             memory_share=self._profile.memory_share,
+            speculation=self._speculation,
         )
 
-    def _block_times(self, layout: Layout) -> Mapping[str, BlockTimes]:
-        key = (layout.group.name, layout.grid)
+    def _block_times(self, layout: Layout, query_tokens: int) -> Mapping[str, BlockTimes]:
+        key = (layout.group.name, layout.grid, query_tokens)
         if key not in self._times:
             on = ServedOn(
                 dims=self._model.dims,
@@ -178,6 +200,7 @@ class EngineBuilder:
                 precision=self._precision,
                 engine=self._profile.engine,
                 products=self._products.setdefault(layout.group.name, {}),
+                query_tokens=query_tokens,
             )
             self._times[key] = {
                 block.name: block_times(
@@ -219,7 +242,7 @@ class EngineBuilder:
         return tensor.elements({**self._model.dims, BATCH: 1, SEQ: 1})
 
 
-def _stage_needs(stage: tuple[LayerSpan, ...], memory: Mapping[str, BlockMemory]) -> StageNeeds:
+def _stage_needs(stage: tuple[LayerSpan, ...], memory: Mapping[str, BlockMemory], *, draft_bytes: float) -> StageNeeds:
     here = {span.block for span in stage}
     # A tied weight is stored again where its owner is on another stage.
     tied = {
@@ -232,7 +255,7 @@ def _stage_needs(stage: tuple[LayerSpan, ...], memory: Mapping[str, BlockMemory]
     for span in stage:
         cache = cache.plus(memory[span.block].cache, times=span.count)
     return StageNeeds(
-        weights_bytes=sum(span.count * memory[span.block].weights_bytes for span in stage) + sum(tied.values()),
+        weights_bytes=sum(span.count * memory[span.block].weights_bytes for span in stage) + sum(tied.values()) + draft_bytes,
         cache=cache,
         token_bytes=max(memory[span.block].token_bytes for span in stage),
         logits_bytes=max(memory[span.block].logits_bytes for span in stage),

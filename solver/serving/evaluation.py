@@ -42,6 +42,9 @@ MAX_UTILISATION = 0.97
 
 P95 = 0.95
 
+_SURELY_COUNTED = 0.80
+"""Of all requests a fifth lie above this quantile; where none of the 15% that are not counted is another, still 5% do."""
+
 
 EngineKey = tuple[str | int, ...]
 CandidateKey = tuple[str | int, ...]
@@ -64,7 +67,11 @@ class Candidate:
     def limits(self) -> BatchLimits:
         """Limits as the queueing model wants them."""
         kv_tokens = self.engine.kv_tokens(step_tokens=self.step_tokens, sequences=self.sequences)
-        return BatchLimits(self.sequences, self.step_tokens, kv_tokens, admission=Admission.PREEMPT)
+        if self.engine.speculation is None:
+            return BatchLimits(self.sequences, self.step_tokens, kv_tokens, admission=Admission.PREEMPT)
+        # Every sequence keeps room for its proposals; requests start when there is room for all their tokens.
+        kv_tokens -= self.sequences * self.engine.speculation.draft_tokens
+        return BatchLimits(self.sequences, self.step_tokens, kv_tokens, admission=Admission.RESERVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +143,15 @@ class Evaluator:
     def expected(self, candidate: Candidate, share: Share) -> AnalyticFigures:
         """What the analytic model thinks of a candidate under a load."""
         share = _of_a_group(candidate, share)
-        load, times = self.traffic.load_of(share), candidate.engine.times
+        load = replace(self.traffic.load_of(share), output=self.traffic.output_rounds)
+        times = candidate.engine.times
         if self.traffic.is_closed:
-            return predict_closed(times, load, candidate.limits, clients=self.traffic.clients(share))
-        if candidate.key not in self._batch_rates:
-            self._batch_rates[candidate.key] = batch_rates(times, load, candidate.limits)
-        return predict(times, load, candidate.limits, self._batch_rates[candidate.key])
+            figures = predict_closed(times, load, candidate.limits, clients=self.traffic.clients(share))
+        else:
+            if candidate.key not in self._batch_rates:
+                self._batch_rates[candidate.key] = batch_rates(times, load, candidate.limits)
+            figures = predict(times, load, candidate.limits, self._batch_rates[candidate.key])
+        return replace(figures, tpot_p95_s=figures.tpot_p95_s * self.traffic.rounds_per_token)
 
     def candidates(self, engine: Engine) -> list[Candidate]:
         """Batch limits whose cache holds the longest request and every sequence of which may get a token, most first."""
@@ -150,8 +160,8 @@ class Evaluator:
                 Candidate(engine, step_tokens, sequences)
                 for step_tokens in STEP_TOKENS
                 for sequences in reversed(SEQUENCES)
-                if engine.kv_tokens(step_tokens=step_tokens, sequences=sequences) >= self.longest_request
-                and -(-sequences // engine.layout.pp) <= step_tokens
+                if Candidate(engine, step_tokens, sequences).limits.kv_tokens >= self.longest_request
+                and -(-sequences // engine.layout.pp) * engine.query_tokens <= step_tokens
             ]
         return self._candidates[engine.key]
 
@@ -172,8 +182,21 @@ class Evaluator:
             ttft_s = first_token_s(times, prompt_tokens=prompt, cached_tokens=cached, step_tokens=step_tokens)
             several = self.output.quantile(P95) > 1
             tpot_s = token_s(times, prompt_tokens=prompt, output_tokens=output) if several else 0.0
+            if engine.speculation is not None:
+                tpot_s = self._verified_token_s(engine)
             self._alone[key] = Alone(ttft_s, tpot_s)
         return self._alone[key]
+
+    def _verified_token_s(self, engine: Engine) -> float:
+        """What the 95th percentile of the time per token can't be below where rounds give several: no round is faster than one
+        of a single sequence with the shortest prompt, and of the counted requests at least 5% need as many rounds a token."""
+        stream = self.traffic.whole
+        several = stream.output_tokens > 1
+        if stream.rounds is None or not several.any():
+            return 0.0
+        per_token = stream.rounds[several] / (stream.output_tokens[several] - 1)
+        round_s = token_s(engine.alone_times, prompt_tokens=int(stream.prompt_tokens.min()), output_tokens=2)
+        return round_s * float(np.quantile(per_token, _SURELY_COUNTED, method="lower"))
 
     def rate_bound(self, candidate: Candidate) -> float:
         """Requests per second that no schedule of the engine can exceed, all its attention groups together."""

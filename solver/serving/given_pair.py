@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from costmodels.errors import PlanFileError
 from costmodels.queueing.disaggregated import DisaggregatedResult
 from solver.plan import Plan, PrefillPool, Reason, SearchStats
 from solver.request import Objective, PlanRequest, ServingWorkload
@@ -49,6 +50,12 @@ class GivenPair:
     def __init__(self, request: PlanRequest, plan: Plan):
         require_servable(request)
         assert isinstance(request.workload, ServingWorkload) and plan.prefill is not None
+        if request.workload.speculation is not None:
+            raise PlanFileError(
+                "pools of prefill and decode workers do not draft tokens",
+                given="a plan with a prefill pool",
+                allowed="a plan of workers that do both phases; or no workload.speculation",
+            )
         self._request = request
         self.evaluator = Evaluator(request.workload, request.slo, request.search.seed)
         self._phases = {kind: phase_evaluator(kind, request) for kind in PhaseKind}

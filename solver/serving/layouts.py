@@ -16,6 +16,7 @@ from solver.graph import ModelGraph
 from solver.plan import LayerSpan
 from solver.request import (
     ClosedArrivals,
+    FrontierScope,
     Launcher,
     Objective,
     PlanRequest,
@@ -88,13 +89,15 @@ def layouts(request: PlanRequest) -> Iterator[Layout]:
     fills a part of a node or whole nodes.
     """
     search, model = request.search, request.model
+    assert isinstance(request.workload, ServingWorkload)
+    speculation = request.workload.speculation
     first = 0
     of_layers = {name for name in set(model.layers) if is_layer(model, name)}
     n_layers = sum(1 for name in model.layers if name in of_layers)
     for group in request.cluster.groups:
         found = []
         for grid in _grids(request, group) if has_format(group, request) else ():
-            for pp in PIPELINE_DEGREES:
+            for pp in PIPELINE_DEGREES if speculation is None else (1,):
                 allowed = not search.pp or pp in search.pp
                 # Engines place the stages of a group next to one another, this model the groups of a stage.
                 allowed = allowed and (pp == 1 or grid.attention_dp == 1)
@@ -174,6 +177,8 @@ def require_servable(request: PlanRequest) -> None:
     if ServingMode.DISAGGREGATED in request.search.modes:
         _require_poolable(request)
     _require_serving_search(request.search)
+    if request.workload.speculation is not None:
+        _require_speculative(request)
     require_routable(request.model, request.workload.experts)
     if not request.model.is_chain:
         raise ModelError("only models whose blocks form a chain can be served", given=request.model.name)
@@ -183,6 +188,37 @@ def require_servable(request: PlanRequest) -> None:
                 raise ModelError(
                     "only causal attention can generate token by token",
                     given=f"{block.name}/{operator.name}: full",
+                )
+
+
+def _require_speculative(request: PlanRequest) -> None:
+    """Refuse what speculative decoding is not planned for."""
+    search = request.search
+    if ServingMode.DISAGGREGATED in search.modes:
+        raise WorkloadError(
+            "speculative decoding is planned for workers that do both phases",
+            given=ServingMode.DISAGGREGATED.value,
+            allowed="search.modes [aggregated]; or no workload.speculation",
+        )
+    if search.frontier is FrontierScope.SWEPT:
+        raise WorkloadError(
+            "throughput against interactivity is not drawn with speculative decoding",
+            given=search.frontier.value,
+            allowed=f"search.frontier {FrontierScope.VISITED.value}; or no workload.speculation",
+        )
+    if search.pp and 1 not in search.pp:
+        raise WorkloadError(
+            "speculative decoding is planned without pipeline stages, as vLLM runs it",
+            given=f"search.pp {list(search.pp)}",
+            allowed="search.pp with 1; or no workload.speculation",
+        )
+    for block in request.model.blocks:
+        for operator in block.operators:
+            if operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
+                raise ModelError(
+                    "speculative decoding is not planned for recurrent states, which rejected tokens would have to leave again",
+                    given=f"{block.name}/{operator.name}",
+                    allowed="models of attention alone; or no workload.speculation",
                 )
 
 

@@ -92,7 +92,7 @@ def _layout(request: PlanRequest, plan: Plan) -> tuple[Layout, int]:
         degrees = (grid.tp, grid.kvp, grid.attention_dp, grid.ep, layout.pp)
         same = degrees == (axes.tp, axes.kvp, axes.attention_dp, axes.ep, axes.pp)
         if same and layout.first_rank <= first < layout.first_rank + layout.group.n_devices:
-            _require_room(layout, plan)
+            _require_room(layout, plan, request)
             return layout, plan.serving.replicas
     raise PlanFileError(
         "the plan's layout does not fit the request's model and cluster",
@@ -101,8 +101,10 @@ def _layout(request: PlanRequest, plan: Plan) -> tuple[Layout, int]:
     )
 
 
-def _require_room(layout: Layout, plan: Plan) -> None:
-    assert plan.serving is not None
+def _require_room(layout: Layout, plan: Plan, request: PlanRequest) -> None:
+    assert plan.serving is not None and isinstance(request.workload, ServingWorkload)
+    speculation = request.workload.speculation
+    query_tokens = 1 if speculation is None else speculation.query_tokens
     if not 1 <= plan.serving.replicas <= layout.most_replicas:
         raise PlanFileError(
             "the cluster has no room for the plan's replicas",
@@ -110,8 +112,8 @@ def _require_room(layout: Layout, plan: Plan) -> None:
             allowed=f"1 to {layout.most_replicas}",
         )
     per_slot = -(-plan.serving.max_num_seqs // layout.pp)
-    if plan.serving.max_num_seqs < 1 or per_slot > plan.serving.max_num_batched_tokens:
+    if plan.serving.max_num_seqs < 1 or per_slot * query_tokens > plan.serving.max_num_batched_tokens:
         raise PlanFileError(
-            "impossible batch limits: a step must have room for a token of every sequence",
+            "impossible batch limits: a step must have room for every sequence's token and what is verified with it",
             given=(plan.serving.max_num_seqs, plan.serving.max_num_batched_tokens),
         )

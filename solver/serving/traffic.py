@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, request_stream
+from costmodels.speculation import drawn_rounds
 from solver.request import (
     ClosedArrivals,
     EmpiricalLength,
@@ -20,6 +21,9 @@ from solver.request import (
 )
 
 _UNIT_RATE = 1.0
+
+_ROUNDS_SEED = 1
+"""Added to the seed for rounds, whose draws are none of those that lengths come from."""
 
 _REQUESTS_PER_CLIENT = 10
 """Requests of each client of a closed loop, at least: as public benchmarks run."""
@@ -43,7 +47,8 @@ class Traffic:
     """Requests of a workload under a seed.
 
     ``load`` is what is asked for: requests per second or, in a closed loop, clients. ``requests`` are those of a simulation,
-    ``whole`` is that stream at one request per second; a trace has its own.
+    ``whole`` is that stream at one request per second; a trace has its own. ``output_rounds`` are a request's first token and
+    its decode rounds, which are its tokens where none are drafted.
     """
 
     workload: ServingWorkload
@@ -64,6 +69,10 @@ class Traffic:
         unit = self.whole = self._unit_stream(1)
         self.longest_request = int((unit.prompt_tokens + unit.output_tokens).max())
         self.longest_prompt = int(unit.prompt_tokens.max())
+        self.output_rounds, self.rounds_per_token = self.output, 1.0
+        if unit.rounds is not None:
+            self.output_rounds = TokenCount.empirical(1 + unit.rounds)
+            self.rounds_per_token = float(unit.rounds.sum()) / max(1.0, float(unit.output_tokens.sum() - len(unit)))
 
     @property
     def is_closed(self) -> bool:
@@ -121,7 +130,16 @@ class Traffic:
                 load = Load(_UNIT_RATE, self.prompt, self.output, cv, self.workload.prefix_hit_ratio)
                 enough = max(self.requests, int(_REQUESTS_PER_CLIENT * self.load)) if self.is_closed else self.requests
                 self._unit[split] = request_stream(load, requests=enough, seed=self.seed, split=split)
+            self._unit[split] = self._with_rounds(self._unit[split])
         return self._unit[split]
+
+    def _with_rounds(self, stream: RequestStream) -> RequestStream:
+        """The decode rounds of every request drawn, where rounds give several tokens."""
+        speculation = self.workload.speculation
+        if speculation is None:
+            return stream
+        rounds = drawn_rounds(stream.output_tokens - 1, speculation, seed=self.seed + _ROUNDS_SEED)
+        return replace(stream, rounds=rounds)
 
 
 def token_count(length: Length) -> TokenCount:

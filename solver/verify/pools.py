@@ -18,6 +18,7 @@ from solver.verify.serving import (
     pool_memory_violations,
     pool_shape_violations,
 )
+from solver.verify.speculation import speculation_violations
 from solver.verify.times import band_violations
 from solver.verify.violation import Rule, Violation
 
@@ -33,6 +34,7 @@ def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     prefill_request = _of_prompts(request)
     prefill, decode = _prefill_view(plan, pool), _decode_view(plan, pool)
     shape = (
+        *speculation_violations(plan, request),
         *_at_prefill(pool_shape_violations(prefill, prefill_request)),
         *pool_shape_violations(decode, request),
         *_sharing_violations(plan, pool, request),

@@ -32,6 +32,7 @@ from solver.verify.layout import devices_by_group, layer_violations
 from solver.verify.memory import capacity_violations, peak_violations
 from solver.verify.numbers import at_most
 from solver.verify.sharding import HEADS, KV_HEADS, REPLICATE
+from solver.verify.speculation import draft_bytes, proposed_tokens, speculation_violations
 from solver.verify.times import band_violations, cost_violations
 from solver.verify.violation import Rule, Violation
 
@@ -64,6 +65,7 @@ def aggregated_violations(plan: Plan, request: PlanRequest) -> Iterator[Violatio
         return
     if ServingMode.AGGREGATED not in request.search.modes:
         yield Violation(Rule.SEARCH, "plan.prefill", "missing, the request allows disaggregated plans only")
+    yield from speculation_violations(plan, request)
     yield from pool_memory_violations(plan, request)
     yield from peak_violations(plan)
     yield from load_violations(plan, request)
@@ -238,24 +240,26 @@ def _share(plan: Plan, request: PlanRequest) -> Share:
 
 def _weight_violations(plan: Plan, request: PlanRequest, stage: Stage, where: str) -> Iterator[Violation]:
     """At least every parameter in the narrow format; at most all in 16 bits, as quantised models keep norms and embeddings
-    in it."""
+    in it. The draft's own memory comes to both."""
     assert isinstance(request.workload, ServingWorkload)
     share = _share(plan, request)
     owned = sum(span.count * owned_parameters(request.model.block(span.block), share).total for span in stage.blocks)
     copies = tied_copies(request, stage, share)
-    least = (owned + copies[0]) * request.workload.weight_format.size_bytes
-    most = (owned + copies[1]) * 2.0
+    draft = draft_bytes(request)
+    least = (owned + copies[0]) * request.workload.weight_format.size_bytes + draft
+    most = (owned + copies[1]) * 2.0 + draft
     if not (at_most(least, stage.memory.weights_bytes) and at_most(stage.memory.weights_bytes, most)):
         given = f"{stage.memory.weights_bytes} bytes claimed, {owned} parameters take {least} to {most}"
         yield Violation(Rule.WEIGHTS, f"{where}.memory", given)
 
 
 def _kv_violations(plan: Plan, request: PlanRequest, stage: Stage, where: str) -> Iterator[Violation]:
-    """The cache holds one whole request, and the mean batch at its mean length (prompt and half the output)."""
+    """The cache holds one whole request, and the mean batch at its mean length (prompt and half the output), with
+    the proposals of every sequence."""
     workload, layout = request.workload, plan.serving
     assert isinstance(workload, ServingWorkload) and layout is not None
     prompt, output = mean_lengths(workload)
-    tokens = max(prompt + output, layout.mean_batch * (prompt + output / 2))
+    tokens = max(prompt + output, layout.mean_batch * (prompt + output / 2)) + proposed_tokens(plan, request)
     needed = tokens * kv_bytes_per_token(plan, request, stage)
     if not at_most(needed, stage.memory.kv_cache_bytes):
         given = f"{stage.memory.kv_cache_bytes} bytes claimed; {tokens:.0f} tokens at once take {needed}"

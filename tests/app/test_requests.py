@@ -196,6 +196,36 @@ def without_lengths(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
+SPECULATION = {
+    "draft_tokens": 4,
+    "acceptance": 0.7,
+    "draft": {"method": "eagle", "relative_cost": 0.05, "memory_bytes": 1e9, "model": "org/draft"},
+}
+
+
+def test_only_requests_that_draft_tokens_have_a_speculation_in_their_document() -> None:
+    assert "speculation" not in request_document(resolved(serving()))["workload"]
+    drafting = serving() | {"workload": serving()["workload"] | {"speculation": SPECULATION}}
+    assert request_document(resolved(drafting))["workload"]["speculation"] == SPECULATION
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"acceptance": 1.5}, "workload.speculation.acceptance"),
+        ({"draft_tokens": 0}, "workload.speculation.draft_tokens"),
+        ({"draft_tokens": 33}, "workload.speculation.draft_tokens"),
+        ({"draft": {"method": "eagle"}}, "workload.speculation.draft.relative_cost"),
+        ({"draft": {"method": "guess", "relative_cost": 0.1}}, "workload.speculation.draft.method"),
+    ],
+)
+def test_faults_of_a_speculation_are_named(change: dict[str, Any], field: str) -> None:
+    document = serving() | {"workload": serving()["workload"] | {"speculation": SPECULATION | change}}
+    with pytest.raises(DocumentError) as caught:
+        resolved(document)
+    assert any(name.endswith(field.removeprefix("workload.")) for name in fields_of(caught.value))
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -203,6 +233,7 @@ def without_lengths(document: dict[str, Any]) -> dict[str, Any]:
         with_arrivals(process="closed", concurrency=16),
         traced(),
         serving() | {"workload": serving()["workload"] | {"prompt_tokens": {"empirical": [5, 9]}, "prefix_hit_ratio": 0.5}},
+        serving() | {"workload": serving()["workload"] | {"speculation": SPECULATION}},
     ],
 )
 def test_every_way_to_arrive_reads_back(document: dict[str, Any]) -> None:

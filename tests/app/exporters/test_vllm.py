@@ -12,6 +12,7 @@ import pytest
 from app.exporters import export
 from app.exporters.vllm import memory_utilisation
 from costmodels.errors import ExportError
+from costmodels.speculation import Draft, DraftMethod, Speculation
 from costmodels.units import DType
 from solver.plan import Plan, PrefillPool
 from solver.request import LognormalLength, PlanRequest, ServingMode
@@ -79,6 +80,22 @@ def test_memory_share_is_what_was_planned_rounded_down() -> None:
     # The share is of the whole device, whatever the plan held back.
     reserved = replace(request, cluster=replace(request.cluster, memory_reserve=0.1))
     assert memory_utilisation(plan, reserved) == 0.87
+
+
+def test_a_draft_is_named_as_vllm_wants_it() -> None:
+    mtp = Speculation(2, 0.8, Draft(DraftMethod.MTP, relative_cost=0.02))
+    told = flags(export(*serving(speculation=mtp), "vllm"))["--speculative-config"]
+    assert json.loads(told[0]) == {"method": "mtp", "num_speculative_tokens": 2}
+    eagle = Speculation(4, 0.7, Draft(DraftMethod.EAGLE3, relative_cost=0.05, model="org/draft"))
+    told = flags(export(*serving(speculation=eagle), "vllm"))["--speculative-config"]
+    assert json.loads(told[0]) == {"method": "eagle3", "model": "org/draft", "num_speculative_tokens": 4}
+    assert "--speculative-config" not in flags(export(*serving(), "vllm"))
+
+
+def test_a_draft_without_its_checkpoint_is_refused() -> None:
+    unnamed = Speculation(4, 0.7, Draft(DraftMethod.DRAFT_MODEL, relative_cost=0.05))
+    with pytest.raises(ExportError, match="needs the checkpoint of a draft"):
+        export(*serving(speculation=unnamed), "vllm")
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:

@@ -17,6 +17,8 @@ class _Request:
     prompt: int
     output: int
     cached: int = 0
+    answer: int = 0
+    uncounted: int = 0
     prefilled: int = 0
     generated: int = 0
     first_s: float = np.nan
@@ -47,8 +49,12 @@ class ReferenceEngine:
         cached = np.zeros(len(stream), dtype=int) if stream.cached_tokens is None else stream.cached_tokens
         columns = (stream.arrival_s, stream.prompt_tokens, stream.output_tokens, cached)
         self.requests = [
-            _Request(float(a), int(p), int(o), min(int(c), int(p) - 1)) for a, p, o, c in zip(*columns, strict=True)
+            _Request(float(a), int(p), int(o), min(int(c), int(p) - 1), int(o)) for a, p, o, c in zip(*columns, strict=True)
         ]
+        if stream.rounds is not None:
+            for request, rounds in zip(self.requests, stream.rounds, strict=True):
+                request.output = 1 + int(rounds)
+                request.uncounted = (request.answer - request.output) // 2
         self.waiting = list(self.requests)
         self.slots = [_Slot() for _ in range(times.stages)]
         self.stage_free_s = [0.0] * times.stages
@@ -88,7 +94,7 @@ class ReferenceEngine:
         self._evict(slot)
         decoding = list(slot.decoding)
         prefill_first = self.limits.scheduling is Scheduling.PREFILL_FIRST
-        chunks = self._chunks(slot, self.limits.step_tokens - (0 if prefill_first else len(decoding)))
+        chunks = self._chunks(slot, self.limits.step_tokens - (0 if prefill_first else len(decoding) * self.times.query_tokens))
         if chunks and prefill_first:
             decoding = []
         if not chunks and not decoding:
@@ -106,10 +112,10 @@ class ReferenceEngine:
 
     def _stage_s(self, stage: int, slot: _Slot, chunks: list[tuple[_Request, int]]) -> float:
         decoding = slot.getting_a_token
-        tokens = len(decoding) + sum(size for _, size in chunks)
+        tokens = len(decoding) * self.times.query_tokens + sum(size for _, size in chunks)
         stage_s = float(self.times.tokens_s[stage, tokens] + self.times.logits_s[stage, len(decoding) + len(slot.completing)])
         if decoding:
-            kv_tokens = sum(r.prompt + r.generated for r in decoding)
+            kv_tokens = sum(r.prompt + r.generated + r.uncounted for r in decoding)
             table = self.times.decode_s[stage, len(decoding)]
             stage_s += float(np.interp(kv_tokens / len(decoding), self.times.kv_grid, table))
         for request, size in chunks:
@@ -119,7 +125,7 @@ class ReferenceEngine:
 
     def _in_cache(self, request: _Request) -> int:
         if self.limits.admission is Admission.RESERVE:
-            return request.prompt + request.output
+            return request.prompt + request.answer
         if any(request in slot.decoding for slot in self.slots):
             in_flight = any(request in slot.getting_a_token and slot.ready_s is not None for slot in self.slots)
             return request.prompt + request.generated - 1 + in_flight
