@@ -25,7 +25,7 @@ from solver.plan import (
     StageMemory,
     Status,
 )
-from solver.request import Objective, PlanRequest, Recompute
+from solver.request import Objective, PlanRequest, Recompute, ServingWorkload
 from solver.serving.calibrations import Phase, StepPoint, calibrations_used, step_error
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured
 from solver.serving.layouts import SPACE, Layout
@@ -39,6 +39,9 @@ PROOF = (
     "the targets. Others are refused by memory, by a request alone, by a throughput bound of any schedule, or by simulation; "
     "a layout refused at a rate is taken to be refused at higher rates"
 )
+
+DRAFTED = "; with drafted tokens pp is 1 and requests start when the cache has room for all their tokens"
+"""What speculative decoding leaves of the space."""
 
 _RUNNERS_UP = 5
 
@@ -99,7 +102,7 @@ def infeasible_plan(request: PlanRequest, reason: Reason, stats: SearchStats, no
     return Plan(
         kind="serving",
         feasible=False,
-        certificate=Certificate(Status.INFEASIBLE, None, None, None, UNITS[request.objective], PROOF),
+        certificate=Certificate(Status.INFEASIBLE, None, None, None, UNITS[request.objective], _proof(request)),
         devices=0,
         search=stats,
         calibration=(),
@@ -124,7 +127,12 @@ def searched_certificate(request: PlanRequest, found: Found, bound: float) -> Ce
     bound = min(bound, objective)
     gap = (objective - bound) / objective
     status = Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE
-    return Certificate(status, objective, bound, gap, UNITS[request.objective], PROOF)
+    return Certificate(status, objective, bound, gap, UNITS[request.objective], _proof(request))
+
+
+def _proof(request: PlanRequest) -> str:
+    assert isinstance(request.workload, ServingWorkload)
+    return PROOF if request.workload.speculation is None else PROOF + DRAFTED
 
 
 def predicted_certificate(request: PlanRequest, found: Found) -> Certificate:

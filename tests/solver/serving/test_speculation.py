@@ -127,3 +127,5 @@ def test_states_that_cannot_go_back_are_refused() -> None:
 
 def test_no_layout_has_pipeline_stages() -> None:
     assert {layout.pp for layout in layouts(REQUEST)} == {1}
+    assert "with drafted tokens pp is 1" in planned(REQUEST).certificate.space
+    assert "drafted" not in planned(serving_request()).certificate.space
