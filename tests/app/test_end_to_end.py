@@ -60,6 +60,21 @@ def test_serving_plans_export_to_vllm(cli: Cli) -> None:
     assert "--tensor-parallel-size" in cli.out
 
 
+def test_rest_and_command_line_draw_the_same_chart_where_asked(settings: Settings, cli: Cli) -> None:
+    few = SERVING_REQUEST | {"search": {"tp": [1, 2], "pp": [1]}}
+    swept = few | {"search": few["search"] | {"frontier": "swept"}}
+    with running_service(settings, ChildSolver()) as client:
+        answer = client.post("/v1/plans", json=swept).json()
+    points = answer["interactivity"]["points"]
+    assert len(points) > 2 and points[0]["tokens_per_s_per_device"] > points[-1]["tokens_per_s_per_device"]
+    request = cli.write("request.json", few)
+    assert cli("plan", request, "--frontier", "--json") == 0
+    plan = cli.json()
+    assert (plan["digest"], plan["interactivity"]) == (answer["digest"], answer["interactivity"])
+    assert cli("plan", request, "--frontier") == 0
+    assert "this plan at its load" in cli.out
+
+
 def test_the_answer_no_says_how_far_off(cli: Cli) -> None:
     target = str(cli.folder / "plan.json")
     assert cli("plan", cli.write("request.json", INFEASIBLE_REQUEST), "-o", target) == 1

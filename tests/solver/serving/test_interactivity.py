@@ -9,9 +9,18 @@ import pytest
 
 from costmodels.queueing.analytic import predict_closed
 from costmodels.queueing.simulation import simulate_closed_loop
-from solver.control import ignore_progress, never_stop
+from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Interactivity, InteractivityPoint, Plan
-from solver.request import FrontierScope, LognormalLength, Objective, PlanRequest, Search, ServingMode, ServingWorkload
+from solver.request import (
+    ClosedArrivals,
+    FrontierScope,
+    LognormalLength,
+    Objective,
+    PlanRequest,
+    Search,
+    ServingMode,
+    ServingWorkload,
+)
 from solver.serving import evaluation, plan_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator
@@ -138,6 +147,26 @@ def test_one_output_token_has_no_chart() -> None:
     plan = planned(serving_request(output=1, tpot_ms=None, search=SWEPT))
     assert plan.interactivity is None
     assert any("second token" in note for note in plan.notes)
+
+
+def test_a_time_limit_before_the_sweep_leaves_the_plan_and_a_note() -> None:
+    decided: list[bool] = []
+
+    def progress(now: Progress) -> None:
+        if now.done == now.total:
+            decided.append(True)
+
+    plan = plan_serving(serving_request(search=SWEPT), stop=lambda: bool(decided), progress=progress)
+    assert decided and plan.feasible and plan.interactivity is None
+    assert "search.time_limit_s" in plan.notes[-1]
+
+
+def test_clients_in_a_closed_loop_have_the_chart_of_arrivals() -> None:
+    open_loop = serving_request(search=SWEPT)
+    assert isinstance(open_loop.workload, ServingWorkload)
+    clients = replace(open_loop.workload, arrivals=ClosedArrivals(process="closed", concurrency=16))
+    # How requests come is not in a steady state.
+    assert drawn(replace(open_loop, workload=clients)).points == drawn(open_loop).points
 
 
 def test_the_checker_knows_a_chart_that_is_none() -> None:
