@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import datetime
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from sqlalchemy import Engine
 
 from app.bodies import JSON, read_json_body
 from app.cursors import cursor_of
-from app.db.engine import read_soon
+from app.db.engine import read_soon, write_soon
 from app.db.plan_repository import PlanFilter, Staleness
 from app.jobs.job import Job, JobStatus
 from app.jobs.schemas import job_address, job_document
@@ -72,7 +71,7 @@ async def make_plan(
     document = await read_json_body(request, max_bytes=settings.max_body_bytes)
     call = Call(caller, document, urgency, idempotency_key)
     wanted = await read_soon(engine, service.look_up, call)
-    made = wanted if isinstance(wanted, Submission) else await asyncio.to_thread(service.begin, wanted)
+    made = wanted if isinstance(wanted, Submission) else await write_soon(engine, service.begin, wanted)
     ANSWERS.labels(made.how).inc()
     if made.text is not None:
         return _plan_response(made.digest, made.text, status=200)

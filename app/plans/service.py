@@ -107,11 +107,11 @@ class PlanService:
         caller, key, asked = wanted.caller, wanted.key, wanted.asked
         jobs = JobRepository(self._engine, caller.tenant)
         with writing(self._engine) as connection:
-            job, is_new = jobs.find_active(connection, key.digest), False
-            if job is None:
-                self._check_waiting(jobs.waiting(connection, caller.name[:MAX_OWNER]))
-                new = plan_job(key, owner=caller.name, kind=JobKind.PLAN, urgency=wanted.urgency)
-                job, is_new = submit(self._engine, self._queue, connection, caller.tenant, new)
+            new = plan_job(key, owner=caller.name, kind=JobKind.PLAN, urgency=wanted.urgency)
+            job, is_new = submit(self._engine, self._queue, connection, caller.tenant, new)
+            if is_new:
+                # One that is too many is taken back with the transaction.
+                self._check_waiting(jobs.waiting(connection, caller.name[:MAX_OWNER]) - 1)
             if asked is not None:
                 QuestionRepository(self._engine, caller.tenant).ask(connection, asked, plan=key.digest, is_there=False)
             wanted.idempotency.note(connection, f"job:{job.id}")
