@@ -17,11 +17,12 @@ from costmodels.hardware import node_type
 from costmodels.queueing.analytic import rates_at, steady_batches
 from costmodels.queueing.simulation import simulate_closed_loop
 from costmodels.units import DType
-from solver.request import FixedLength, Objective, PlanRequest, PoissonArrivals, Search, ServingWorkload, Slo
+from solver.request import Objective, PlanRequest, Search, ServingWorkload, Slo
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.layouts import layouts
 from solver.serving.traffic import Share
+from solver.serving_load import FixedLength, PoissonArrivals
 
 LENGTHS = ((2000, 100), (4000, 500))
 LAYOUTS = ("tp 1", "tp 4", "tp 1 x pp 4")

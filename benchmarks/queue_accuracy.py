@@ -21,9 +21,10 @@ from costmodels.queueing.load import Load, TokenCount, poisson_stream
 from costmodels.queueing.simulation import Admission, BatchLimits, simulate
 from costmodels.queueing.step_times import StepTimes
 from costmodels.units import DType
-from solver.request import FixedLength, PlanRequest, PoissonArrivals, Search, ServingWorkload, Slo
+from solver.request import PlanRequest, Search, ServingWorkload, Slo
 from solver.serving.engine import EngineBuilder
 from solver.serving.layouts import layouts
+from solver.serving_load import FixedLength, PoissonArrivals
 
 LOADS = (0.3, 0.5, 0.7, 0.85, 0.95)
 REQUESTS = 20_000

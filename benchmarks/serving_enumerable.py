@@ -20,8 +20,9 @@ from costmodels.hardware import node_type
 from costmodels.units import DType
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import FixedLength, Objective, PlanRequest, PoissonArrivals, Search, ServingMode, ServingWorkload, Slo
+from solver.request import Objective, PlanRequest, Search, ServingMode, ServingWorkload, Slo
 from solver.serving import evaluation, plan_serving, pools, simulating
+from solver.serving_load import FixedLength, PoissonArrivals
 from solver.verify import check
 from tests.solver.serving.enumeration import best_objective
 

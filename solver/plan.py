@@ -12,6 +12,8 @@ from typing import Literal
 
 from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.units import STRICT_RECORD
+from solver.axes import Axes
+from solver.plan_frontier import FrontierPoint, Interactivity
 from solver.request import PlanRequest, Recompute
 
 PLAN_SCHEMA = "meshwright.plan/1"
@@ -73,25 +75,6 @@ class Predicted:
     cost_per_million_tokens: float | None = None
     energy_per_step_j: float | None = None
     bands: Mapping[str, Band] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """Degrees of the mesh axes.
-
-    Serving: ``dp`` are replicas; a pipeline stage of a replica has tp x kvp x attention_dp ranks. ``kvp`` ranks split each
-    cache along the sequence, ``attention_dp`` groups run attention for requests of their own, ``ep`` groups hold experts.
-    """
-
-    __pydantic_config__ = STRICT_RECORD
-
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
-    attention_dp: int = 1
-    kvp: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,60 +208,6 @@ class RunnerUp:
     summary: str
     objective: float | None
     why_not: str
-
-
-@dataclass(frozen=True, slots=True)
-class FrontierPoint:
-    """A plan that no other beats in every respect. Of a training plan, ``memory_headroom_bytes`` is what its fullest device has
-    left; figures that are not known are None."""
-
-    __pydantic_config__ = STRICT_RECORD
-
-    summary: str
-    devices: int
-    tokens_per_s: float
-    peak_memory_bytes: float
-    memory_headroom_bytes: float | None = None
-    cost_per_million_tokens: float | None = None
-    energy_per_step_j: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InteractivityPoint:
-    """A replica in steady state: its places are never empty. No queue and no percentile is in its figures.
-
-    axes     degrees of one replica (dp 1) on devices of node group ``group``
-    devices  of the replica
-    batch    sequences that run at once, all attention groups together; ``max_num_seqs`` is of each group
-    tokens_per_s_per_device, tokens_per_s_per_user  output tokens; a user's are the inverse of the mean time per output token
-    """
-
-    __pydantic_config__ = STRICT_RECORD
-
-    summary: str
-    group: str
-    axes: Axes
-    devices: int
-    batch: float
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    tokens_per_s_per_device: float
-    tokens_per_s_per_user: float
-
-
-@dataclass(frozen=True, slots=True)
-class Interactivity:
-    """Throughput of a device against tokens per second of a user: steady states of workers that do prefill and decode which
-    no other beats in both, most throughput first.
-
-    The plan itself beside them: its output tokens per second and device at its load, and those of a user at its mean batch.
-    """
-
-    __pydantic_config__ = STRICT_RECORD
-
-    points: tuple[InteractivityPoint, ...]
-    plan_tokens_per_s_per_device: float
-    plan_tokens_per_s_per_user: float
 
 
 @dataclass(frozen=True, slots=True)

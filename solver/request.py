@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from annotated_types import Interval, Len
+from annotated_types import Len
 
 from costmodels.calibration import Calibration
 from costmodels.cluster import Cluster
@@ -23,9 +23,18 @@ from costmodels.memory import Optimizer
 from costmodels.pipeline import Schedule
 from costmodels.serving_precision import Quantised
 from costmodels.speculation import Speculation
-from costmodels.units import STRICT_RECORD, DType, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from costmodels.units import STRICT_RECORD, DType, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 from costmodels.weight_format import WeightFormat
 from solver.graph import ModelGraph
+from solver.serving_load import (
+    ClosedArrivals,
+    EmpiricalLength,
+    FixedLength,
+    GammaArrivals,
+    LognormalLength,
+    PoissonArrivals,
+    TraceArrivals,
+)
 
 REQUEST_SCHEMA = "meshwright.request/1"
 
@@ -132,106 +141,7 @@ class TrainingWorkload:
             _require_one_of("precision beside saved_activations", self.precision, (DType.BF16, DType.FP16))
 
 
-@dataclass(frozen=True, slots=True)
-class PoissonArrivals:
-    """Requests arrive as a Poisson process of ``requests_per_s``."""
-
-    __pydantic_config__ = STRICT_RECORD
-
-    process: Literal["poisson"]
-    requests_per_s: PositiveFloat
-
-
-@dataclass(frozen=True, slots=True)
-class GammaArrivals:
-    """Requests arrive at ``requests_per_s``, gaps gamma-distributed with coefficient of variation ``cv``: above 1 in bursts."""
-
-    __pydantic_config__ = STRICT_RECORD
-
-    process: Literal["gamma"]
-    requests_per_s: PositiveFloat
-    cv: Annotated[float, Interval(ge=0.05, le=20.0)]
-
-
-@dataclass(frozen=True, slots=True)
-class TraceArrivals:
-    """Requests arrive as recorded: when each came, in seconds, and its lengths in tokens, in order of time."""
-
-    __pydantic_config__ = STRICT_RECORD
-
-    process: Literal["trace"]
-    times_s: Annotated[tuple[NonNegativeFloat, ...], Len(2)]
-    prompt_tokens: tuple[PositiveInt, ...]
-    output_tokens: tuple[PositiveInt, ...]
-
-    def __post_init__(self) -> None:
-        lengths = {len(self.times_s), len(self.prompt_tokens), len(self.output_tokens)}
-        if len(lengths) > 1:
-            raise WorkloadError(
-                "a trace needs a time, a prompt and an output of each request",
-                given=f"{len(self.times_s)} times, {len(self.prompt_tokens)} prompts, {len(self.output_tokens)} outputs",
-                allowed="equally many",
-            )
-        late = next((i for i in range(1, len(self.times_s)) if self.times_s[i] < self.times_s[i - 1]), None)
-        if late is not None:
-            raise WorkloadError("the times of a trace must not fall", given=f"times_s[{late}] = {self.times_s[late]}")
-        if self.times_s[0] == self.times_s[-1]:
-            raise WorkloadError("all requests of the trace come at once", given=self.times_s[0], remedy="give times in seconds")
-
-    @property
-    def requests_per_s(self) -> float:
-        """Mean arrival rate."""
-        return (len(self.times_s) - 1) / (self.times_s[-1] - self.times_s[0])
-
-
-@dataclass(frozen=True, slots=True)
-class ClosedArrivals:
-    """``concurrency`` clients, each of which sends its next request when the last is answered, as benchmarks do."""
-
-    __pydantic_config__ = STRICT_RECORD
-
-    process: Literal["closed"]
-    concurrency: PositiveInt
-
-
 Arrivals = PoissonArrivals | GammaArrivals | TraceArrivals | ClosedArrivals
-
-
-@dataclass(frozen=True, slots=True)
-class FixedLength:
-    """Every request has the same number of tokens."""
-
-    __pydantic_config__ = STRICT_RECORD
-
-    fixed: PositiveInt
-
-
-@dataclass(frozen=True, slots=True)
-class LognormalLength:
-    """Token counts follow a lognormal distribution with this mean and 95th percentile."""
-
-    __pydantic_config__ = STRICT_RECORD
-
-    mean: PositiveFloat
-    p95: PositiveFloat
-
-    def __post_init__(self) -> None:
-        # A lognormal with mean M has its 95th percentile between M and M exp(z^2/2), z = 1.645.
-        if not self.mean < self.p95 <= self.mean * 3.868:
-            raise WorkloadError(
-                "no lognormal distribution has this mean and 95th percentile",
-                given={"mean": self.mean, "p95": self.p95},
-                allowed="mean < p95 <= 3.868 x mean",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class EmpiricalLength:
-    """Token counts as they were seen, each equally likely."""
-
-    __pydantic_config__ = STRICT_RECORD
-
-    empirical: Annotated[tuple[PositiveInt, ...], Len(1)]
 
 
 Length = FixedLength | LognormalLength | EmpiricalLength

@@ -18,7 +18,8 @@ from costmodels.speculation import HAS_CHECKPOINT
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
 from solver.plan import Plan
-from solver.request import EmpiricalLength, FixedLength, Launcher, Length, PlanRequest, ServingWorkload, TraceArrivals
+from solver.request import Launcher, Length, PlanRequest, ServingWorkload
+from solver.serving_load import EmpiricalLength, FixedLength, TraceArrivals
 
 VERSION = "0.33.0"
 Environment = tuple[tuple[str, str], ...]

@@ -12,7 +12,8 @@ from app.exporters.command import flag
 from app.exporters.export import Export
 from app.exporters.vllm import PORT, VERSION, export_vllm, serve_command
 from costmodels.errors import ExportError
-from solver.plan import Axes, Plan, PrefillPool
+from solver.axes import Axes
+from solver.plan import Plan, PrefillPool
 from solver.request import Launcher, PlanRequest, ServingWorkload
 
 PREFILL_FILE, DECODE_FILE = "prefill.sh", "decode.sh"

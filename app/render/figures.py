@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from costmodels.units import GIB
-from solver.plan import Axes, Band
+from solver.axes import Axes
+from solver.plan import Band
 
 
 def seconds(value: float) -> str:

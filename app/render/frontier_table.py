@@ -11,7 +11,8 @@ from rich.text import Text
 
 from app.render.bars import bar
 from app.render.figures import gib, significant
-from solver.plan import FrontierPoint, Plan
+from solver.plan import Plan
+from solver.plan_frontier import FrontierPoint
 
 MAX_ROWS = 8
 """Rows that the page shows; the document has all."""

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from app.render.figures import significant
 from app.render.frontier_table import spread_points
-from solver.plan import Interactivity, Plan
+from solver.plan import Plan
+from solver.plan_frontier import Interactivity
 
 WIDTH, HEIGHT = 56, 12
 """Columns and lines of the chart's inside."""

@@ -15,18 +15,8 @@ from app.render.frontier_table import frontier_parts
 from app.render.interactivity_chart import interactivity_parts
 from app.render.stages import memory_bars, stage_table
 from solver.plan import Plan, Predicted, Reason, Status, TimeBreakdown
-from solver.request import (
-    Arrivals,
-    ClosedArrivals,
-    GammaArrivals,
-    Launcher,
-    Objective,
-    PlanRequest,
-    PoissonArrivals,
-    ServingWorkload,
-    TraceArrivals,
-    TrainingWorkload,
-)
+from solver.request import Arrivals, Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
+from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,8 @@ from app.errors import DocumentError, FieldError, short_text
 from costmodels.cluster import Cluster
 from costmodels.errors import ClusterError
 from solver.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK
-from solver.request import (
-    ClosedArrivals,
-    EmpiricalLength,
-    FixedLength,
-    LognormalLength,
-    PlanRequest,
-    Search,
-    ServingWorkload,
-    TraceArrivals,
-    TrainingWorkload,
-)
+from solver.request import PlanRequest, Search, ServingWorkload, TrainingWorkload
+from solver.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 
 MAX_DEVICES = 1_000_000
 MAX_GROUPS = 1_000

@@ -12,7 +12,8 @@ from app.errors import at_field
 from app.requests.document import LengthFile, ServingSource, TraceFile
 from app.requests.limits import MAX_TRACE
 from costmodels.errors import InvalidInputError, WorkloadError
-from solver.request import Arrivals, EmpiricalLength, Length, ServingWorkload, TraceArrivals
+from solver.request import Arrivals, Length, ServingWorkload
+from solver.serving_load import EmpiricalLength, TraceArrivals
 
 TRACE_COLUMNS = ("time", "prompt", "output")
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from costmodels.queueing.analytic import mean_kv_tokens
 from costmodels.queueing.statistics import Percentile
+from solver.axes import Axes
 from solver.plan import (
-    Axes,
     Band,
     Certificate,
     DeviceRange,
-    FrontierPoint,
     Plan,
     Predicted,
     Reason,
@@ -25,6 +24,7 @@ from solver.plan import (
     StageMemory,
     Status,
 )
+from solver.plan_frontier import FrontierPoint
 from solver.request import Objective, PlanRequest, Recompute, ServingWorkload
 from solver.serving.calibrations import Phase, StepPoint, calibrations_used, step_error
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured

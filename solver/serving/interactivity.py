@@ -13,7 +13,7 @@ import numpy as np
 from costmodels.queueing.analytic import most_running, rates_at, steady_batches
 from costmodels.queueing.load import Load
 from solver.control import Stop
-from solver.plan import InteractivityPoint
+from solver.plan_frontier import InteractivityPoint
 from solver.request import ServingMode
 from solver.serving.answer import axes_of
 from solver.serving.evaluation import Candidate, Evaluator, Measured

@@ -14,19 +14,9 @@ from costmodels.tensor_parallel import RankGrid, divides
 from costmodels.units import DType
 from solver.graph import ModelGraph
 from solver.plan import LayerSpan
-from solver.request import (
-    ClosedArrivals,
-    FrontierScope,
-    Launcher,
-    Objective,
-    PlanRequest,
-    PoissonArrivals,
-    Search,
-    ServingMode,
-    ServingWorkload,
-    Space,
-)
+from solver.request import FrontierScope, Launcher, Objective, PlanRequest, Search, ServingMode, ServingWorkload, Space
 from solver.serving.engine_rules import holds_copies, require_routable, runs, served_shape
+from solver.serving_load import ClosedArrivals, PoissonArrivals
 
 PIPELINE_DEGREES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 

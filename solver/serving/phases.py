@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from solver.control import Stop, never_stop
-from solver.request import FixedLength, PlanRequest, ServingWorkload, Slo, TraceArrivals
+from solver.request import PlanRequest, ServingWorkload, Slo
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 from solver.serving.question import Refused, expected_strain, measurements, ordering_candidate, usable_candidates
 from solver.serving.traffic import Share
+from solver.serving_load import FixedLength, TraceArrivals
 
 
 class PhaseKind(StrEnum):

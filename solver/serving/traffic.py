@@ -9,16 +9,8 @@ import numpy as np
 
 from costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, request_stream
 from costmodels.speculation import drawn_rounds
-from solver.request import (
-    ClosedArrivals,
-    EmpiricalLength,
-    FixedLength,
-    GammaArrivals,
-    Length,
-    LognormalLength,
-    ServingWorkload,
-    TraceArrivals,
-)
+from solver.request import Length, ServingWorkload
+from solver.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, GammaArrivals, LognormalLength, TraceArrivals
 
 _UNIT_RATE = 1.0
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from costmodels.expert_parallel import expert_dims
 from costmodels.operators import Operator, Weight
-from solver.plan import Axes
+from solver.axes import Axes
 from solver.sharding import Strategy
 
 IntArray = npt.NDArray[np.int64]

@@ -20,8 +20,9 @@ from costmodels.collectives import NETWORK_SHARE
 from costmodels.errors import PlanFileError
 from costmodels.memory import state_bytes_per_parameter
 from costmodels.operators import Operator, Weight
+from solver.axes import Axes
 from solver.graph import ModelGraph
-from solver.plan import AnsweredRequest, Axes
+from solver.plan import AnsweredRequest
 from solver.request import TrainingWorkload
 from solver.sharding import REPLICATE, Strategy
 from solver.switching.moves import LOST, Held, Traffic, traffic

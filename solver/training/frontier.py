@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from costmodels.memory import RESERVED_OVER_ALLOCATED
-from solver.plan import FrontierPoint
+from solver.plan_frontier import FrontierPoint
 from solver.request import PlanRequest, TrainingWorkload
 from solver.training.costs import TrainingCosts
 from solver.training.energy import price_per_hour, step_energy_j

@@ -10,11 +10,10 @@ from costmodels.memory import RESERVED_OVER_ALLOCATED
 from costmodels.operators import BATCH, SEQ, forward_flops
 from costmodels.pipeline import Schedule
 from costmodels.units import GIB
+from solver.axes import Axes
 from solver.plan import (
-    Axes,
     Certificate,
     DeviceRange,
-    FrontierPoint,
     LayerSpan,
     Microbatch,
     OperatorSharding,
@@ -27,6 +26,7 @@ from solver.plan import (
     StageMemory,
     Status,
 )
+from solver.plan_frontier import FrontierPoint
 from solver.request import PlanRequest, Space, TrainingWorkload
 from solver.training.alternatives import MAX_RUNNERS_UP, runners_up
 from solver.training.bands import calibrations_used, step_time_bands

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from solver.plan import FrontierPoint, Plan
+from solver.plan import Plan
+from solver.plan_frontier import FrontierPoint
 from solver.request import PlanRequest
 from solver.verify.numbers import agrees, at_most
 from solver.verify.violation import Rule, Violation

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from solver.plan import InteractivityPoint, Plan
-from solver.request import FrontierScope, LognormalLength, PlanRequest, ServingWorkload
+from solver.plan import Plan
+from solver.plan_frontier import InteractivityPoint
+from solver.request import FrontierScope, PlanRequest, ServingWorkload
+from solver.serving_load import LognormalLength
 from solver.verify.numbers import agrees, at_most
 from solver.verify.serving import mean_lengths
 from solver.verify.violation import Rule, Violation

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from solver.plan import Plan, PrefillPool
-from solver.request import FixedLength, PlanRequest, ServingMode, ServingWorkload, TraceArrivals
+from solver.request import PlanRequest, ServingMode, ServingWorkload
+from solver.serving_load import FixedLength, TraceArrivals
 from solver.verify.layout import devices_by_group
 from solver.verify.memory import peak_violations
 from solver.verify.numbers import agrees, at_most

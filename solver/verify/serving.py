@@ -13,19 +13,8 @@ from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
 from solver.graph import Block
 from solver.plan import Plan, Stage
-from solver.request import (
-    ClosedArrivals,
-    EmpiricalLength,
-    FixedLength,
-    Launcher,
-    Length,
-    LognormalLength,
-    PlanRequest,
-    ServingMode,
-    ServingWorkload,
-    Space,
-    TraceArrivals,
-)
+from solver.request import Launcher, Length, PlanRequest, ServingMode, ServingWorkload, Space
+from solver.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 from solver.verify.bytes import Share, owned_parameters, tied_copies
 from solver.verify.experts import picked_dims
 from solver.verify.layout import devices_by_group, layer_violations

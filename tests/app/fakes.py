@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from app.solving import OnBeat, ignore_beat
 from costmodels.errors import InvalidInputError
+from solver.axes import Axes
 from solver.control import Progress
 from solver.plan import (
     UNFINISHED_SEARCH,
-    Axes,
     Band,
     CalibrationUse,
     Certificate,

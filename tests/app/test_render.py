@@ -14,18 +14,9 @@ from app.render.bars import bar
 from app.render.figures import axes, band, gib, number_range, percent, seconds, significant, spread
 from app.render.plan_page import NextStep, certificate_in_words, default_launcher, print_plan
 from app.render.stages import folded
-from solver.plan import (
-    Axes,
-    Band,
-    Certificate,
-    Interactivity,
-    InteractivityPoint,
-    LayerSpan,
-    Plan,
-    Predicted,
-    ServingLayout,
-    Status,
-)
+from solver.axes import Axes
+from solver.plan import Band, Certificate, LayerSpan, Plan, Predicted, ServingLayout, Status
+from solver.plan_frontier import Interactivity, InteractivityPoint
 from solver.request import Launcher, Objective, PlanRequest
 from tests.app.fakes import feasible_plan, infeasible_plan, stage_memory
 from tests.app.requests_given import resolved, serving, training

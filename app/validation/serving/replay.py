@@ -41,10 +41,11 @@ from costmodels.tensor_parallel import EXPERT_FFN, RankGrid, divides
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
 from solver.graph import ModelGraph
-from solver.request import FixedLength, PlanRequest, PoissonArrivals, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.engine_rules import FP8_BLOCK
 from solver.serving.layouts import Layout
+from solver.serving_load import FixedLength, PoissonArrivals
 
 FREE_MEMORY_SHARE = 0.8
 """Share of free memory that TensorRT-LLM's cache takes (free_gpu_memory_fraction): 0.75 to 0.85 in InferenceX's scripts, 0.8 in

@@ -11,9 +11,9 @@ from app.catalog import model
 from app.exporters import Export
 from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
 from costmodels.units import DType
+from solver.axes import Axes
 from solver.graph import ModelGraph
 from solver.plan import (
-    Axes,
     Certificate,
     DeviceRange,
     LayerSpan,
@@ -28,16 +28,8 @@ from solver.plan import (
     Status,
     TimeBreakdown,
 )
-from solver.request import (
-    FixedLength,
-    Launcher,
-    PlanRequest,
-    PoissonArrivals,
-    Recompute,
-    Search,
-    ServingWorkload,
-    TrainingWorkload,
-)
+from solver.request import Launcher, PlanRequest, Recompute, Search, ServingWorkload, TrainingWorkload
+from solver.serving_load import FixedLength, PoissonArrivals
 
 GLOBAL_BATCH = 64
 MEMORY = StageMemory(30e9, 10e9, 10e9, 15e9, 4e9, 1e9, 80e9)

@@ -15,7 +15,8 @@ from costmodels.errors import ExportError
 from costmodels.speculation import Draft, DraftMethod, Speculation
 from costmodels.units import DType
 from solver.plan import Plan, PrefillPool
-from solver.request import LognormalLength, PlanRequest, ServingMode
+from solver.request import PlanRequest, ServingMode
+from solver.serving_load import LognormalLength
 from tests.app.exporters.plans import arguments, flags, serving
 from tests.app.exporters.real_tools import ask
 

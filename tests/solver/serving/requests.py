@@ -8,16 +8,8 @@ from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
 from costmodels.units import DType
-from solver.request import (
-    FixedLength,
-    Length,
-    Objective,
-    PlanRequest,
-    PoissonArrivals,
-    Search,
-    ServingWorkload,
-    Slo,
-)
+from solver.request import Length, Objective, PlanRequest, Search, ServingWorkload, Slo
+from solver.serving_load import FixedLength, PoissonArrivals
 
 
 def cluster(*, node: str = "dgx-h100", nodes: int = 1, per_node: int = 4, name: str = "a") -> Cluster:

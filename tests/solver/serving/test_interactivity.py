@@ -10,23 +10,16 @@ import pytest
 from costmodels.queueing.analytic import predict_closed
 from costmodels.queueing.simulation import simulate_closed_loop
 from solver.control import Progress, ignore_progress, never_stop
-from solver.plan import Interactivity, InteractivityPoint, Plan
-from solver.request import (
-    ClosedArrivals,
-    FrontierScope,
-    LognormalLength,
-    Objective,
-    PlanRequest,
-    Search,
-    ServingMode,
-    ServingWorkload,
-)
+from solver.plan import Plan
+from solver.plan_frontier import Interactivity, InteractivityPoint
+from solver.request import FrontierScope, Objective, PlanRequest, Search, ServingMode, ServingWorkload
 from solver.serving import evaluation, plan_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.interactivity import undominated
 from solver.serving.layouts import layouts
 from solver.serving.traffic import Share
+from solver.serving_load import ClosedArrivals, LognormalLength
 from solver.verify import check
 from solver.verify.violation import Rule
 from tests.solver.serving.requests import cluster, serving_request

@@ -11,8 +11,9 @@ from costmodels.errors import ClusterError, WorkloadError
 from costmodels.units import DType
 from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Plan, Status
-from solver.request import LognormalLength, Objective, PlanRequest, Recompute, Search
+from solver.request import Objective, PlanRequest, Recompute, Search
 from solver.serving import evaluation, plan_serving, predict_serving
+from solver.serving_load import LognormalLength
 from solver.verify import check
 from tests.solver.serving.enumeration import best_objective
 from tests.solver.serving.requests import cluster, serving_request

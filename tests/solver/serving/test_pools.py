@@ -11,10 +11,11 @@ from costmodels.errors import WorkloadError
 from solver.api import predict, simulate
 from solver.control import ignore_progress, never_stop
 from solver.plan import DeviceRange, Plan, Status
-from solver.request import ClosedArrivals, Objective, PlanRequest, Search, ServingMode, ServingWorkload
+from solver.request import Objective, PlanRequest, Search, ServingMode, ServingWorkload
 from solver.serving import evaluation, plan_serving, pools, simulating
 from solver.serving.layouts import layouts
 from solver.serving.pools import placed
+from solver.serving_load import ClosedArrivals
 from solver.verify import Rule, check
 from tests.solver.serving.enumeration import best_objective
 from tests.solver.serving.requests import cluster, serving_request

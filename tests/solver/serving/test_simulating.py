@@ -10,8 +10,9 @@ from costmodels.errors import InfeasibleError, PlanFileError, WorkloadError
 from solver.api import simulate
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import ClosedArrivals, PlanRequest, ServingWorkload, TrainingWorkload
+from solver.request import PlanRequest, ServingWorkload, TrainingWorkload
 from solver.serving import evaluation, plan_serving, simulating
+from solver.serving_load import ClosedArrivals
 from tests.solver.serving.requests import cluster, serving_request
 
 

@@ -10,18 +10,10 @@ import pytest
 from costmodels.errors import WorkloadError
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import (
-    Arrivals,
-    ClosedArrivals,
-    GammaArrivals,
-    Objective,
-    PlanRequest,
-    PoissonArrivals,
-    ServingWorkload,
-    TraceArrivals,
-)
+from solver.request import Arrivals, Objective, PlanRequest, ServingWorkload
 from solver.serving import evaluation, plan_serving, predict_serving
 from solver.serving.traffic import Share, Traffic
+from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 from solver.verify import check
 from tests.solver.serving.requests import serving_request
 

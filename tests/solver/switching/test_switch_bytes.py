@@ -14,10 +14,10 @@ from costmodels.errors import PlanFileError
 from costmodels.memory import Optimizer
 from costmodels.operators import Operator, OperatorKind, Weight
 from costmodels.units import DType
+from solver.axes import Axes
 from solver.graph import Block, BlockRun, ModelGraph
 from solver.plan import (
     AnsweredRequest,
-    Axes,
     Certificate,
     DeviceRange,
     LayerSpan,

@@ -11,8 +11,9 @@ from costmodels.cluster import Cluster, NodeGroup
 from costmodels.collectives import Collective, collective_s
 from costmodels.errors import PlanFileError
 from costmodels.hardware import node_type
+from solver.axes import Axes
 from solver.control import ignore_progress, never_stop
-from solver.plan import Axes, Plan
+from solver.plan import Plan
 from solver.request import PlanRequest, Recompute, Search, TrainingWorkload
 from solver.sharding import REPLICATED
 from solver.training import plan_training, predict_training

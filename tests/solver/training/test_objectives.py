@@ -10,7 +10,8 @@ import pytest
 
 from costmodels.cluster import Cluster
 from solver.control import ignore_progress, never_stop
-from solver.plan import FrontierPoint, Plan, Status
+from solver.plan import Plan, Status
+from solver.plan_frontier import FrontierPoint
 from solver.request import FrontierScope, Objective, PlanRequest, Slo, Space
 from solver.training.costs import TrainingCosts
 from solver.training.energy import step_energy_j

@@ -13,8 +13,9 @@ from costmodels.cluster import Cluster, Link, NodeGroup
 from costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
 from costmodels.hardware import node_type
 from costmodels.memory import Optimizer
+from solver.axes import Axes
 from solver.control import Progress, ignore_progress, never_stop
-from solver.plan import Axes, Plan, Status
+from solver.plan import Plan, Status
 from solver.request import Launcher, Objective, PlanRequest, Recompute, Search, Slo, Space, TrainingWorkload
 from solver.training import plan_training, predict_training
 from solver.training.costs import TrainingCosts

@@ -20,9 +20,9 @@ from dataclasses import replace
 from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from costmodels.units import DType
+from solver.axes import Axes
 from solver.graph import Block, BlockRun, ModelGraph
 from solver.plan import (
-    Axes,
     Certificate,
     DeviceRange,
     LayerSpan,
@@ -38,16 +38,8 @@ from solver.plan import (
     Status,
     TimeBreakdown,
 )
-from solver.request import (
-    FixedLength,
-    Launcher,
-    PlanRequest,
-    PoissonArrivals,
-    Recompute,
-    Search,
-    ServingWorkload,
-    TrainingWorkload,
-)
+from solver.request import Launcher, PlanRequest, Recompute, Search, ServingWorkload, TrainingWorkload
+from solver.serving_load import FixedLength, PoissonArrivals
 
 STRATEGIES = {
     "embedding": {"embed": "vocab"},

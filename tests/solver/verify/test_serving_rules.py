@@ -8,7 +8,8 @@ import pytest
 
 from costmodels.units import DType
 from solver.plan import DeviceRange
-from solver.request import FixedLength, Launcher, LognormalLength, PlanRequest, PoissonArrivals, Search, ServingWorkload, Slo
+from solver.request import Launcher, PlanRequest, Search, ServingWorkload, Slo
+from solver.serving_load import FixedLength, LognormalLength, PoissonArrivals
 from solver.verify import Rule, check
 from tests.solver.verify.changes import changed
 from tests.solver.verify.plans import cluster, model, serving_plan, serving_request

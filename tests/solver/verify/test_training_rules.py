@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from costmodels.units import DType
+from solver.axes import Axes
 from solver.graph import MAX_LAYERS, Block, BlockRun, ModelGraph
-from solver.plan import Axes, Band, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Plan, Status
+from solver.plan import Band, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Plan, Status
 from solver.request import Launcher, PlanRequest, Recompute, Search, Slo, Space, TrainingWorkload
 from solver.verify import Rule, check
 from tests.solver.verify.changes import at, changed

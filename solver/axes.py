@@ -1,0 +1,26 @@
+"""How many ranks each axis of a plan's mesh has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodels.units import STRICT_RECORD
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Degrees of the mesh axes.
+
+    Serving: ``dp`` are replicas; a pipeline stage of a replica has tp x kvp x attention_dp ranks. ``kvp`` ranks split each
+    cache along the sequence, ``attention_dp`` groups run attention for requests of their own, ``ep`` groups hold experts.
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    attention_dp: int = 1
+    kvp: int = 1
