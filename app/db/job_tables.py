@@ -40,7 +40,7 @@ jobs = Table(
     Column("trace", String(MAX_PARENT), nullable=True),
     UniqueConstraint("tenant", "active_digest", name="uq_jobs_tenant_active_digest"),
     Index("ix_jobs_tenant_row", "tenant", "row"),
-    Index("ix_jobs_tenant_owner_status", "tenant", "owner", "status"),
+    Index("ix_jobs_tenant_owner_status_kind", "tenant", "owner", "status", "kind"),
     Index("ix_jobs_status_beat_s", "status", "beat_s"),
     sqlite_autoincrement=True,
 )
