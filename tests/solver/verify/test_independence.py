@@ -17,9 +17,12 @@ ALLOWED = {
     "costmodels.pipeline.timeline",
     "costmodels.units",
     "costmodels.weight_format",
+    "solver.axes",
     "solver.graph",
     "solver.plan",
+    "solver.plan_frontier",
     "solver.request",
+    "solver.serving_load",
 }
 """Records and definitions; the event programs are the definitions of schedules, of which the search uses closed forms.
 ``solver.request`` takes names of optimizers and recipes from ``costmodels``, as a record may."""
