@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -30,6 +30,10 @@ KEEP_ALIVE_S = 15.0
 EVENT_STREAM = "text/event-stream"
 _CURSOR = "job"
 _MAX_ID = 36
+_PLAN_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The plan.", "content": {JSON: {"schema": {"$ref": "#/components/schemas/PlanDocument"}}}},
+    **problem_answers(401, 403, 404, 422, 429, 500, 503),
+}
 
 
 @router.get("", summary="List jobs", responses=problem_answers(401, 403, 422, 429, 500, 503))
@@ -59,35 +63,28 @@ def get_job(request: Request, caller: Reader, job_id: str) -> JobDocument:
     "/{job_id}/plan",
     summary="Get the plan that a job made",
     response_class=Response,
-    responses={
-        200: {"description": "The plan.", "content": {JSON: {"schema": {"$ref": "#/components/schemas/PlanDocument"}}}},
-        **problem_answers(401, 403, 404, 422, 429, 500, 503),
-    },
+    responses=_PLAN_ANSWERS,
 )
 def get_job_plan(request: Request, caller: Reader, job_id: str) -> Response:
     """The plan of a job that has succeeded, also one of a search that ended undecided, which is stored nowhere else."""
     engine: Engine = request.app.state.engine
-    job = find_job(engine, caller, job_id)
-    text = job.answer or PlanStore(engine, caller.tenant).get(job.digest)
-    return Response(text, media_type=JSON)
+    return Response(_made_plan(engine, caller, find_job(engine, caller, job_id)), media_type=JSON)
 
 
 @router.get(
     "/{job_id}/best-plan",
     summary="Get the best plan so far of a job",
     response_class=Response,
-    responses={
-        200: {"description": "The plan.", "content": {JSON: {"schema": {"$ref": "#/components/schemas/PlanDocument"}}}},
-        **problem_answers(401, 403, 404, 422, 429, 500, 503),
-    },
+    responses=_PLAN_ANSWERS,
 )
 def get_best_plan(request: Request, caller: Reader, job_id: str) -> Response:
     """The best plan that a job has found, checked, its certificate that of the moment; of a job that succeeded, its plan."""
     engine: Engine = request.app.state.engine
     job = find_job(engine, caller, job_id)
     if job.status is JobStatus.SUCCEEDED:
-        return get_job_plan(request, caller, job_id)
-    text = JobRepository(engine, caller.tenant).best(job_id)
+        text: str | None = _made_plan(engine, caller, job)
+    else:
+        text = JobRepository(engine, caller.tenant).best(job_id)
     if text is None:
         raise NoSuchError("the job has found no plan yet", given=job_id)
     return Response(text, media_type=JSON)
@@ -148,6 +145,10 @@ async def _events(watcher: JobWatcher, caller: Principal, job: Job, *, is_known:
 
 def _event(job: Job) -> str:
     return f"event: job\nid: {job.revision}\ndata: {job_document(job).model_dump_json()}\n\n"
+
+
+def _made_plan(engine: Engine, caller: Principal, job: Job) -> str:
+    return job.answer or PlanStore(engine, caller.tenant).get(job.digest)
 
 
 def find_job(engine: Engine, caller: Principal, job_id: str) -> Job:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from solver.stages.downsets import DagFigures, dag_shortage, partition_dag
 from solver.training.chunks import EvenCuts, cost_even_cuts, fastest_that_fits, roomiest
 from solver.training.evaluate import StageSpan, in_flight
 from solver.training.space import Candidate
-from solver.training.stage_table import StageTable
+from solver.training.stage_table import FloatArray, StageTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,18 @@ class Shortfall:
         return self.need_bytes - self.have_bytes
 
 
+class _Costs(TypedDict):
+    """Arguments that every partitioner takes alike."""
+
+    time_s: FloatArray
+    static_bytes: FloatArray
+    activation_bytes: FloatArray
+    transient_bytes: FloatArray
+    extra_s: FloatArray
+    boundary_s: FloatArray
+    step_s: FloatArray
+
+
 def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[StageSpan, ...] | Shortfall:
     """The fastest stages that fit, or by how much the roomiest ones do not."""
     if not candidate.pipelining.any_borders:
@@ -38,13 +51,7 @@ def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tu
     if tables[0].dag is not None:
         return _parts_of_branches(candidate, tables, tables[0].dag)
     found = partition_layers(
-        time_s=np.array([table.time_s for table in tables]),
-        static_bytes=tables[0].static_bytes,
-        activation_bytes=tables[0].activation_bytes,
-        transient_bytes=tables[0].transient_bytes,
-        extra_s=np.array([table.extra_s for table in tables]),
-        boundary_s=np.array([table.boundary_s for table in tables]),
-        step_s=np.array([table.step_s if position else 0.0 for position, table in enumerate(tables)]),
+        **_costs(tables),
         capacity_bytes=_capacities(tables),
         in_flight=_in_flight(candidate),
         n_microbatches=candidate.n_microbatches,
@@ -79,6 +86,15 @@ def _parts_of_branches(
 
 def _dag_figures(candidate: Candidate, tables: tuple[StageTable, ...]) -> DagFigures:
     return DagFigures(
+        **_costs(tables),
+        capacity_bytes=np.array([max(0.0, table.capacity_bytes) for table in tables]),
+        in_flight=np.array(in_flight(candidate), np.int64),
+        side_bytes=tables[0].side_bytes,
+    )
+
+
+def _costs(tables: tuple[StageTable, ...]) -> _Costs:
+    return _Costs(
         time_s=np.array([table.time_s for table in tables]),
         static_bytes=tables[0].static_bytes,
         activation_bytes=tables[0].activation_bytes,
@@ -86,9 +102,6 @@ def _dag_figures(candidate: Candidate, tables: tuple[StageTable, ...]) -> DagFig
         extra_s=np.array([table.extra_s for table in tables]),
         boundary_s=np.array([table.boundary_s for table in tables]),
         step_s=np.array([table.step_s if position else 0.0 for position, table in enumerate(tables)]),
-        capacity_bytes=np.array([max(0.0, table.capacity_bytes) for table in tables]),
-        in_flight=np.array(in_flight(candidate), np.int64),
-        side_bytes=tables[0].side_bytes,
     )
 
 
