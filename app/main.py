@@ -20,6 +20,7 @@ from app.checks.schemas import NewCheck
 from app.db.audit_repository import AuditRepository
 from app.db.engine import is_sqlite, open_engine
 from app.db.migrate import ensure_ready
+from app.db.writes import Writes
 from app.fleet.endpoints import router as fleet_router
 from app.fleet.service import FleetService
 from app.jobs.endpoints import router as jobs_router
@@ -47,21 +48,23 @@ from app.tracing import TracingMiddleware
 from app.version import VERSION
 
 
-def create_app(settings: Settings, open_queue: Callable[[str], JobQueue] | None = None) -> FastAPI:
-    """The service over the settings' database, its queue opened by URL."""
+def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | None = None) -> FastAPI:
+    """The service over the settings' database, its queue opened by ``open_queue`` in its place."""
     engine = open_engine(settings.database_url)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         queue = await asyncio.to_thread(_open_queue, engine, settings, open_queue)
         watcher = JobWatcher(engine)
-        app.state.queue, app.state.watcher = queue, watcher
+        writes = Writes(engine)
+        app.state.queue, app.state.watcher, app.state.writes = queue, watcher, writes
         app.state.service = PlanService(engine, queue, settings)
         app.state.replans = ReplanService(engine, queue, webhook_settings(settings))
         app.state.fleet = FleetService(engine, app.state.replans)
         app.state.calibrations = CalibrationService(engine, app.state.replans)
         yield
         watcher.close()
+        writes.close()
         queue.close()
         engine.dispose()
 
@@ -93,17 +96,17 @@ def create_app(settings: Settings, open_queue: Callable[[str], JobQueue] | None 
     return app
 
 
-def _open_queue(engine: Engine, settings: Settings, open_queue: Callable[[str], JobQueue] | None) -> JobQueue:
+def _open_queue(engine: Engine, settings: Settings, open_queue: Callable[[Engine], JobQueue] | None) -> JobQueue:
     if is_sqlite(engine):
         ensure_ready(engine)
     if open_queue is not None:
-        return open_queue(settings.database_url)
+        return open_queue(engine)
     # Loaded here: nothing but the queue's users pays for it.
     from app.jobs.engine import QueueClient, migrate_queue
 
     if is_sqlite(engine):
         migrate_queue(settings.database_url)
-    return QueueClient(settings.database_url)
+    return QueueClient(engine)
 
 
 _DOCUMENTS = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -65,9 +65,9 @@ def post(path: str, document: dict[str, Any]) -> bytes:
 
 
 @asynccontextmanager
-async def connected(host: str, port: int, number: int) -> AsyncIterator[list[Connection]]:
-    """That many connections to a service, which closes those on which nothing is asked for a while."""
-    connections = [await Connection.open(host, port) for _ in range(number)]
+async def connected(host: str, ports: Sequence[int], number: int) -> AsyncIterator[list[Connection]]:
+    """That many connections, dealt out to the ports of a service, which closes those on which nothing is asked for a while."""
+    connections = [await Connection.open(host, ports[index % len(ports)]) for index in range(number)]
     yield connections
     for connection in connections:
         await connection.close()

@@ -1,6 +1,6 @@
-"""How much the service bears: ``PYTHONPATH=. python benchmarks/service_load.py [--seconds N] [--watchers N] [--flat-s N]``.
+"""How much the service bears: ``PYTHONPATH=. python benchmarks/service_load.py [--processes N] [--database URL] ...``.
 
-Starts ``meshwright serve`` over a new SQLite file, or another database, on the loopback address, has it plan one request,
+Starts ``meshwright serve``, N times on ports of their own, over a new SQLite file or another database, has it plan one request,
 and then measures, each from several connections at once: stored plans by digest, stored plans by the same request, new
 requests (202 and a job; no worker runs), clients that follow a job, and the service's memory before and after. For each kind
 of request it prints how many a second the service bears at most, and how long answers take at the rate that it must bear,
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ import httpx
 
 from benchmarks.http_load import Answer, Connection, closed_load, connected, get, open_load, post
 
-HOST, PORT = "127.0.0.1", 8766
-URL = f"http://{HOST}:{PORT}"
+HOST, FIRST_PORT = "127.0.0.1", 8766
+URL = f"http://{HOST}:{FIRST_PORT}"
 CONNECTIONS = 8
 REQUEST: dict[str, Any] = {
     "schema": "meshwright.request/1",
@@ -38,6 +38,14 @@ REQUEST: dict[str, Any] = {
 ADDITIONS = 3_000_000
 FLAT_PER_S, FLAT_TURN_S = 50.0, 20.0
 START = "from app.cli import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The processes of a service, each with a port of its own."""
+
+    pids: tuple[int, ...]
+    ports: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +63,22 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
     parser.add_argument("--watchers", type=int, default=500, help="clients that follow one job")
     parser.add_argument("--flat-s", type=float, default=0.0, help="seconds of mixed load between the two looks at memory")
-    parser.add_argument("--database", help="URL of an empty database, in place of a new SQLite file")
+    parser.add_argument("--database", help="URL of a migrated database without rows, in place of a new SQLite file")
+    parser.add_argument("--processes", type=int, default=1, help="processes that serve the database")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         limits = {"MESHWRIGHT_MAX_WAITING_JOBS": "1000000", "MESHWRIGHT_AUTH": "off"}
         environment = os.environ | limits | {"MESHWRIGHT_DATABASE_URL": given.database or f"sqlite:///{folder}/plans.db"}
         worker = start(environment, "worker")
-        service = start(environment, "serve", "--port", str(PORT), "--workers", "0")
+        ports = tuple(range(FIRST_PORT, FIRST_PORT + given.processes))
+        serving = [start(environment, "serve", "--port", str(port), "--workers", "0") for port in ports]
         try:
-            location = asyncio.run(plan_once())
+            location = asyncio.run(plan_once(ports))
             worker.terminate()
             worker.wait(60)
-            asyncio.run(measure(location, service.pid, given))
+            asyncio.run(measure(location, Service(tuple(process.pid for process in serving), ports), given))
         finally:
-            for process in (worker, service):
+            for process in (worker, *serving):
                 process.terminate()
                 process.wait(60)
     return 0
@@ -78,22 +88,28 @@ def start(environment: dict[str, str], *arguments: str) -> subprocess.Popen[byte
     return subprocess.Popen([sys.executable, "-c", START, *arguments], env=environment, stderr=subprocess.DEVNULL)
 
 
-async def plan_once() -> str:
+async def plan_once(ports: Sequence[int]) -> str:
     """Wait for the service, and have it make one plan: where that is."""
     async with httpx.AsyncClient(base_url=URL, timeout=300) as client:
-        for _ in range(600):
-            try:
-                if (await client.get("/readyz")).status_code == 200:
-                    break
-            except httpx.TransportError:
-                pass
-            await asyncio.sleep(0.2)
+        for port in ports:
+            await is_ready(client, f"http://{HOST}:{port}/readyz")
         made = await client.post("/v1/plans", json=REQUEST, headers={"prefer": "wait=250"})
         made.raise_for_status()
         return made.headers["location"]
 
 
-async def measure(location: str, pid: int, given: argparse.Namespace) -> None:
+async def is_ready(client: httpx.AsyncClient, url: str) -> None:
+    for _ in range(600):
+        try:
+            if (await client.get(url)).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        await asyncio.sleep(0.2)
+    raise SystemExit(f"{url}: not ready")
+
+
+async def measure(location: str, service: Service, given: argparse.Namespace) -> None:
     seed = iter(range(1, 10**9))
     by_digest, by_request = get(location), post("/v1/plans", REQUEST)
 
@@ -106,29 +122,29 @@ async def measure(location: str, pid: int, given: argparse.Namespace) -> None:
         Kind("new request", new, 202, 150),
     )
     for kind in kinds:
-        async with connected(HOST, PORT, CONNECTIONS) as connections:
-            await load(pid, kind, connections, given.seconds)
+        async with connected(HOST, service.ports, CONNECTIONS) as connections:
+            await load(service, kind, connections, given.seconds)
     limits = httpx.Limits(max_connections=given.watchers + 1)
     async with httpx.AsyncClient(base_url=URL, timeout=60, limits=limits) as client:
         job = (await client.post("/v1/plans", json=REQUEST | {"search": {"seed": next(seed)}})).headers["location"]
         await follow(client, job, given.watchers)
-    before = resident_mib(pid)
+    before = resident_mib(service)
     began_s = time.perf_counter()
     while time.perf_counter() < began_s + given.flat_s:
         for kind in kinds:
-            async with connected(HOST, PORT, CONNECTIONS) as connections:
+            async with connected(HOST, service.ports, CONNECTIONS) as connections:
                 turn_s = min(FLAT_TURN_S, given.flat_s / len(kinds))
                 await open_load(connections, kind.make, rate_per_s=FLAT_PER_S, seconds=turn_s)
-        print(f"after {time.perf_counter() - began_s:.0f} s of mixed load: {resident_mib(pid):.0f} MiB", flush=True)
-    print(f"memory: {before:.0f} MiB before, {resident_mib(pid):.0f} MiB after")
+        print(f"after {time.perf_counter() - began_s:.0f} s of mixed load: {resident_mib(service):.0f} MiB", flush=True)
+    print(f"memory: {before:.0f} MiB before, {resident_mib(service):.0f} MiB after")
 
 
-async def load(pid: int, kind: Kind, connections: list[Connection], seconds: float) -> None:
+async def load(service: Service, kind: Kind, connections: list[Connection], seconds: float) -> None:
     """Print what the service bears at most, what an answer costs, and the times at the rate that is to be borne."""
     print(f"the machine now adds {additions_per_s() / 1e6:.0f} million numbers a second in a Python loop", flush=True)
-    cpu_before_s = cpu_s(pid)
+    cpu_before_s = cpu_s(service)
     fastest = checked(kind, await closed_load(connections, kind.make, seconds=seconds))
-    cpu_ms = (cpu_s(pid) - cpu_before_s) / len(fastest) * 1e3
+    cpu_ms = (cpu_s(service) - cpu_before_s) / len(fastest) * 1e3
     print(f"{kind.name}: at most {len(fastest) / seconds:.0f}/s, {cpu_ms:.2f} ms of processor each", flush=True)
     paced = checked(kind, await open_load(connections, kind.make, rate_per_s=kind.target_per_s, seconds=seconds))
     median_ms, p99_ms = statistics.median(paced) * 1e3, statistics.quantiles(paced, n=100)[98] * 1e3
@@ -175,15 +191,18 @@ async def follow(client: httpx.AsyncClient, job: str, watchers: int) -> None:
     print(f"{len(heard)} of {watchers} clients that follow a job heard of its end within {max(heard) - began_s:.2f} s")
 
 
-def cpu_s(pid: int) -> float:
-    """Processor time of a process so far (Linux)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def cpu_s(service: Service) -> float:
+    """Processor time of a service so far (Linux)."""
+    ticks = 0
+    for pid in service.pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def resident_mib(pid: int) -> float:
-    """Resident memory of a process (Linux)."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+def resident_mib(service: Service) -> float:
+    """Resident memory of a service (Linux)."""
+    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in service.pids)
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 

@@ -59,7 +59,7 @@ def run_replan(command: ReplanCommand, settings: Settings) -> int:
     if is_sqlite(engine):
         migrate_queue(settings.database_url)
     version = _version(command, engine)
-    service = ReplanService(engine, QueueClient(settings.database_url), webhook_settings(settings))
+    service = ReplanService(engine, QueueClient(engine), webhook_settings(settings))
     about = QuestionFilter(command.cluster, command.model, calibration=command.calibration)
     if command.act is Act.PREVIEW:
         preview = asdict(service.preview(LOCAL, about))

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
-from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,7 +21,6 @@ BUSY_TIMEOUT_MS = 10_000
 
 ALLOWED_DATABASES = "sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
 _WRITER = "meshwright_writer"
-_SQLITE_WRITER = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -57,17 +53,6 @@ async def read_soon(engine: Engine, read: Callable[P, Answer], *arguments: P.arg
     if is_sqlite(engine):
         return read(*arguments, **options)
     return await asyncio.to_thread(read, *arguments, **options)
-
-
-async def write_soon(engine: Engine, write: Callable[P, Answer], *arguments: P.args, **options: P.kwargs) -> Answer:
-    """What a short write to the database gives, for a caller on the event loop: in a thread.
-
-    SQLite takes one writer at a time, so its writes share one thread: several would wait for the lock and for one another.
-    """
-    if not is_sqlite(engine):
-        return await asyncio.to_thread(write, *arguments, **options)
-    run = partial(copy_context().run, write, *arguments, **options)
-    return await asyncio.get_running_loop().run_in_executor(_SQLITE_WRITER, run)
 
 
 @contextmanager

@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Engine, RowMapping, func, select, update
+from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select, update
 
-from app.db.dialects import compiled_if_absent, in_utc
+from app.db.compiled import compiled_if_absent
+from app.db.dialects import in_utc
 from app.db.engine import is_sqlite, reading, writing
 from app.db.job_tables import jobs
-from app.db.scope import owned
+from app.db.scope import TENANT, owned
 from app.jobs.job import ACTIVE, Job, JobKind, JobStatus, NewJob
 
 JOB_COLUMNS = tuple(jobs.c[name] for name in Job.__dataclass_fields__)
+_WAITING = owned(select(func.count()), jobs, TENANT).where(
+    jobs.c.owner == bindparam("owner"), jobs.c.status == JobStatus.QUEUED, jobs.c.kind == JobKind.PLAN
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,7 @@ class JobRepository:
 
     def waiting(self, connection: Connection, owner: str) -> int:
         """Jobs of an API key that are queued."""
-        query = owned(select(func.count()), jobs, self._tenant).where(
-            jobs.c.owner == owner, jobs.c.status == JobStatus.QUEUED, jobs.c.kind == JobKind.PLAN
-        )
-        return int(connection.execute(query).scalar_one())
+        return int(connection.execute(_WAITING, {"tenant": self._tenant, "owner": owner}).scalar_one())
 
     def add(self, connection: Connection, job: NewJob) -> Job | None:
         """Add a queued job unless its digest has an active one; the job that was added."""

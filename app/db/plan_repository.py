@@ -7,14 +7,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, bindparam, select
 
 from app.db.calibration_repository import note_calibrations
 from app.db.dialects import in_utc, insert_if_absent
 from app.db.engine import is_sqlite, reading, writing
 from app.db.fleet_tables import answers, questions
 from app.db.metadata import DEFAULT_TENANT
-from app.db.scope import owned
+from app.db.scope import TENANT, owned
 from app.db.tables import plans
 
 
@@ -79,6 +79,7 @@ class PlanFilter:
 
 SUMMARY_COLUMNS = tuple(plans.c[name] for name in PlanSummary.__dataclass_fields__)
 STORED_COLUMNS = tuple(plans.c[name] for name in StoredPlan.__dataclass_fields__)
+_FIND = owned(select(*STORED_COLUMNS), plans, TENANT).where(plans.c.digest == bindparam("digest"))
 
 
 class PlanRepository:
@@ -94,8 +95,7 @@ class PlanRepository:
 
     def find_with(self, connection: Connection, digest: str) -> StoredPlan | None:
         """As ``find``, in the caller's transaction."""
-        query = owned(select(*STORED_COLUMNS), plans, self._tenant).where(plans.c.digest == digest)
-        row = connection.execute(query).mappings().one_or_none()
+        row = connection.execute(_FIND, {"tenant": self._tenant, "digest": digest}).mappings().one_or_none()
         return None if row is None else StoredPlan(**in_utc(row))
 
     def find_by_prefix(self, prefix: str, *, limit: int) -> tuple[str, ...]:

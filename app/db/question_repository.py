@@ -46,6 +46,10 @@ class Question:
     stale_since: datetime | None
     stale_reason: str | None
 
+    def is_answered_by(self, plan: str) -> bool:
+        """Whether a plan is its answer of now: neither stale, nor about to be replaced."""
+        return self.plan == plan and self.stale_since is None and self.pending is None
+
 
 @dataclass(frozen=True, slots=True)
 class QuestionFilter:
@@ -66,12 +70,11 @@ class QuestionRepository:
     def __init__(self, engine: Engine, tenant: str):
         self._engine, self._tenant = engine, tenant
 
-    def find(self, digest: str) -> Question | None:
-        """The question of a digest."""
+    def find(self, connection: Connection, digest: str) -> Question | None:
+        """The question of a digest, in the caller's transaction."""
         query = owned(select(*COLUMNS), questions, self._tenant).where(questions.c.digest == digest)
-        with reading(self._engine) as connection:
-            row = connection.execute(query).mappings().one_or_none()
-        return None if row is None else Question(**in_utc(row))
+        row = connection.execute(query).mappings().one_or_none()
+        return None if row is None else question_of(row)
 
     def ask(self, connection: Connection, asked: Asked, *, plan: str, is_there: bool) -> None:
         """Note that a plan answers a question: at once when it is there, else when it arrives."""

@@ -11,11 +11,14 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from dbos import DBOS, DBOSClient, DBOSConfig, EnqueueOptions, Serializer
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import make_url
+
+from app.db.compiled import Compiled, CompilingOnce
+from app.db.engine import is_sqlite
 
 QUEUE = "jobs"
 WORKFLOW = "run_job"
@@ -65,10 +68,15 @@ def migrate_queue(database_url: str) -> None:
 class QueueClient:
     """Puts jobs into the queue, and asks for and changes what is in it."""
 
-    def __init__(self, database_url: str):
+    def __init__(self, engine: Engine):
         quiet_dbos()
+        self._is_sqlite = is_sqlite(engine)
+        self._compiled: dict[tuple[str, tuple[str, ...]], Compiled] = {}
         self._client = DBOSClient(
-            system_database_url=_dbos_url(database_url),
+            system_database_url=_dbos_url(engine.url.render_as_string(hide_password=False)),
+            # DBOS compiles its inserts once where they go through its own engine. On SQLite it never does, and its writes need
+            # transactions that begin otherwise than ours.
+            system_database_engine=None if self._is_sqlite else engine,
             serializer=JsonSerializer(),
             application_name=APPLICATION,
             lazy=True,
@@ -85,7 +93,8 @@ class QueueClient:
             # DBOS takes 1 for the most urgent.
             "priority": urgency + 1,
         }
-        self._client.enqueue_in_transaction(connection, options, job_id)
+        mine = cast(Connection, CompilingOnce(connection, self._compiled)) if self._is_sqlite else connection
+        self._client.enqueue_in_transaction(mine, options, job_id)
 
     def states(self, workflows: Sequence[str]) -> dict[str, WorkflowState]:
         """What became of each workflow."""

@@ -35,7 +35,7 @@ class Worker:
         self.name = name or default_name()
         self._settings, self._solver = settings, solver
         self._desk = JobDesk(engine)
-        self._queue = QueueClient(settings.database_url)
+        self._queue = QueueClient(engine)
         self._runner = JobRunner(
             self._desk, solver, worker=self.name, then=Settler(engine), start_batch=BatchStarter(engine, self._queue)
         )

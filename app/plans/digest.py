@@ -40,13 +40,23 @@ def request_digest(request: PlanRequest) -> str:
 
 def digest_of_document(document: dict[str, Any]) -> str:
     """Digest of a resolved request document (``request_document`` makes it)."""
+    return digest_of_texts(field_texts(document))
+
+
+def field_texts(document: dict[str, Any]) -> dict[str, str]:
+    """JSON texts of a document's fields, by name."""
+    return {name: compact_json(value) for name, value in document.items()}
+
+
+def digest_of_texts(texts: dict[str, str]) -> str:
+    """Digest of a resolved request document, from the JSON texts of its fields."""
     try:
         keyed = {
             "plan_schema": rfc8785.dumps(PLAN_SCHEMA),
             "solver_version": rfc8785.dumps(SOLVER_VERSION),
             "cost_model_version": rfc8785.dumps(COST_MODEL_VERSION),
             "calibration": rfc8785.dumps(calibration_digest()),
-            "request": _canonical_object({name: _canonical(value) for name, value in document.items()}),
+            "request": _canonical_object({name: _canonical(text) for name, text in texts.items()}),
         }
     except rfc8785.CanonicalizationError as error:
         raise WorkloadError(f"the request has no canonical form: {error}", allowed="whole numbers below 2^53") from None
@@ -58,19 +68,18 @@ def _canonical_object(fields: dict[str, bytes]) -> bytes:
     return b"{" + b",".join(b'"%s":%s' % (name.encode("ascii"), fields[name]) for name in sorted(fields)) + b"}"
 
 
-def _canonical(value: Any) -> bytes:
+def _canonical(text: str) -> bytes:
     """Canonical form of a field. Models and clusters are large and come again and again, in requests that differ elsewhere."""
-    text = compact_json(value)
-    if SHORT_LENGTH < len(text) <= LONGEST_REMEMBERED:
-        return _remembered_canonical(text)
-    canonical: bytes = rfc8785.dumps(value)
-    return canonical
+    is_worth_it = SHORT_LENGTH < len(text) <= LONGEST_REMEMBERED
+    return _remembered_form(text) if is_worth_it else _canonical_form(text)
 
 
-@lru_cache(maxsize=REMEMBERED)
-def _remembered_canonical(text: str) -> bytes:
+def _canonical_form(text: str) -> bytes:
     canonical: bytes = rfc8785.dumps(json.loads(text))
     return canonical
+
+
+_remembered_form = lru_cache(maxsize=REMEMBERED)(_canonical_form)
 
 
 @cache

@@ -6,6 +6,7 @@ The document is self-contained: exporting, checking and predicting again need no
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from app.errors import at_field
@@ -27,6 +28,11 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 def join_texts(plan_text: str, request_text: str) -> str:
     """JSON text of the plan document, from the JSON texts of the plan and of its request, neither of them parsed."""
     return f'{plan_text[:-1]},"{REQUEST_FIELD}":{request_text}}}'
+
+
+def object_text(texts: Mapping[str, str]) -> str:
+    """JSON text of an object, from the JSON texts of its fields."""
+    return "{" + ",".join(f"{compact_json(name)}:{text}" for name, text in texts.items()) + "}"
 
 
 def read_plan_document(document: object) -> AnsweredRequest:

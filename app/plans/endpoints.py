@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -12,8 +13,9 @@ from sqlalchemy import Engine
 
 from app.bodies import JSON, read_json_body
 from app.cursors import cursor_of
-from app.db.engine import read_soon, write_soon
+from app.db.engine import read_soon
 from app.db.plan_repository import PlanFilter, Staleness
+from app.db.writes import Writes
 from app.jobs.job import Job, JobStatus
 from app.jobs.schemas import job_address, job_document
 from app.jobs.watcher import JobWatcher
@@ -67,11 +69,12 @@ async def make_plan(
     service: PlanService = request.app.state.service
     watcher: JobWatcher = request.app.state.watcher
     engine: Engine = request.app.state.engine
+    writes: Writes = request.app.state.writes
     wait_s, urgency = wait_of(prefer), urgency_of(priority)
     document = await read_json_body(request, max_bytes=settings.max_body_bytes)
     call = Call(caller, document, urgency, idempotency_key)
     wanted = await read_soon(engine, service.look_up, call)
-    made = wanted if isinstance(wanted, Submission) else await write_soon(engine, service.begin, wanted)
+    made = wanted if isinstance(wanted, Submission) else await writes.soon(partial(service.begin, wanted))
     ANSWERS.labels(made.how).inc()
     if made.text is not None:
         return _plan_response(made.digest, made.text, status=200)

@@ -73,9 +73,15 @@ class PlanService:
         self._engine, self._queue, self._settings = engine, queue, settings
 
     def submit(self, call: Call) -> Submission:
-        """The stored plan of a request document, or the job that will make it. Raises as ``look_up`` and ``begin``."""
+        """The stored plan of a request document, or the job that will make it.
+
+        Raises as ``look_up`` and ``begin``, and StoreError.
+        """
         found = self.look_up(call)
-        return found if isinstance(found, Submission) else self.begin(found)
+        if isinstance(found, Submission):
+            return found
+        with writing(self._engine) as connection:
+            return self.begin(found, connection)
 
     def look_up(self, call: Call) -> Submission | Wanted:
         """The answer to a call if reading alone gives it; otherwise what ``begin`` needs.
@@ -96,37 +102,37 @@ class PlanService:
             return Wanted(call.caller, key, asked, call.urgency, idempotency, text)
         return Submission(key.digest, text)
 
-    def begin(self, wanted: Wanted) -> Submission:
-        """Note what a call asked, and start a job if its plan is not stored. Raises QueueFullError, StoreError."""
+    def begin(self, wanted: Wanted, connection: Connection) -> Submission:
+        """Note what a call asked, and start a job if its plan is not stored, in the caller's transaction.
+
+        Raises QueueFullError, with which what was done is to be taken back; KeyReusedError.
+        """
         if wanted.text is None:
-            return self._start(wanted)
-        self._note(wanted.caller, wanted.key, wanted.asked, wanted.idempotency)
+            return self._start(wanted, connection)
+        self._note(wanted, connection)
         return Submission(wanted.key.digest, wanted.text)
 
-    def _start(self, wanted: Wanted) -> Submission:
-        caller, key, asked = wanted.caller, wanted.key, wanted.asked
-        jobs = JobRepository(self._engine, caller.tenant)
-        with writing(self._engine) as connection:
-            new = plan_job(key, owner=caller.name, kind=JobKind.PLAN, urgency=wanted.urgency)
-            job, is_new = submit(self._engine, self._queue, connection, caller.tenant, new)
-            if is_new:
-                # One that is too many is taken back with the transaction.
-                self._check_waiting(jobs.waiting(connection, caller.name[:MAX_OWNER]) - 1)
-            if asked is not None:
-                QuestionRepository(self._engine, caller.tenant).ask(connection, asked, plan=key.digest, is_there=False)
-            wanted.idempotency.note(connection, f"job:{job.id}")
+    def _start(self, wanted: Wanted, connection: Connection) -> Submission:
+        caller, key = wanted.caller, wanted.key
+        new = plan_job(key, owner=caller.name, kind=JobKind.PLAN, urgency=wanted.urgency)
+        job, is_new = submit(self._engine, self._queue, connection, caller.tenant, new)
+        if is_new:
+            jobs = JobRepository(self._engine, caller.tenant)
+            self._check_waiting(jobs.waiting(connection, caller.name[:MAX_OWNER]) - 1)
+        if wanted.asked is not None:
+            questions = QuestionRepository(self._engine, caller.tenant)
+            questions.ask(connection, wanted.asked, plan=key.digest, is_there=False)
+        wanted.idempotency.note(connection, f"job:{job.id}")
         return Submission(key.digest, None, job, is_new)
 
-    def _note(self, caller: Principal, key: KeyedRequest, asked: Asked | None, idempotency: _Idempotency) -> None:
+    def _note(self, wanted: Wanted, connection: Connection) -> None:
         """Note that a stored plan answers a question and a call, unless both are known."""
-        questions = QuestionRepository(self._engine, caller.tenant)
-        known = None if asked is None else questions.find(asked.digest)
-        if known is not None and known.plan == key.digest and known.stale_since is None and known.pending is None:
-            asked = None
-        with writing(self._engine) as connection:
-            if asked is not None:
-                questions.ask(connection, asked, plan=key.digest, is_there=True)
-            idempotency.note(connection, f"plan:{key.digest}")
+        if wanted.asked is not None:
+            questions = QuestionRepository(self._engine, wanted.caller.tenant)
+            known = questions.find(connection, wanted.asked.digest)
+            if known is None or not known.is_answered_by(wanted.key.digest):
+                questions.ask(connection, wanted.asked, plan=wanted.key.digest, is_there=True)
+        wanted.idempotency.note(connection, f"plan:{wanted.key.digest}")
 
     def _repeat(self, caller: Principal, target: str) -> Submission:
         """What a call led to when it was first made."""

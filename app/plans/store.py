@@ -11,8 +11,8 @@ from app.db.calibration_repository import CalibrationRepository, StaleUse
 from app.db.metadata import DEFAULT_TENANT
 from app.db.plan_repository import PlanFilter, PlanRepository, PlanSummary, StoredPlan
 from app.errors import PlanNotFoundError
-from app.plans.digest import DIGEST_PATTERN, SHORT_DIGEST_PATTERN, digest_of_document
-from app.plans.documents import compact_json, join_texts, plan_document
+from app.plans.digest import DIGEST_PATTERN, SHORT_DIGEST_PATTERN, digest_of_texts, field_texts
+from app.plans.documents import compact_json, join_texts, object_text, plan_document
 from app.requests.resolve import request_document
 from costmodels.errors import PlanFileError
 from solver.plan import Plan
@@ -30,8 +30,8 @@ class KeyedRequest:
 
 def keyed_request(request: PlanRequest) -> KeyedRequest:
     """The request with its key."""
-    document = request_document(request)
-    return KeyedRequest(request, digest_of_document(document), compact_json(document))
+    texts = field_texts(request_document(request))
+    return KeyedRequest(request, digest_of_texts(texts), object_text(texts))
 
 
 def plan_text(plan: Plan, key: KeyedRequest) -> str:

@@ -88,7 +88,7 @@ class LocalWorker:
 @contextmanager
 def running_service(settings: Settings, solver: Solver | None) -> Iterator[httpx.Client]:
     """A client, which waits for plans, of a service that runs until the block ends; its jobs are solved by ``solver``."""
-    config = uvicorn.Config(create_app(settings, lambda url: NoQueue()), port=0, log_config=None, lifespan="on")
+    config = uvicorn.Config(create_app(settings, lambda engine: NoQueue()), port=0, log_config=None, lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -65,7 +65,7 @@ def migrated(url: str) -> Engine:
     return engine
 
 
-def fill(engine: Engine, url: str) -> None:
+def fill(engine: Engine) -> None:
     """Plans, a calibration and a job that waits."""
     plans = PlanRepository(engine, TENANT)
     for number in range(PLANS):
@@ -73,7 +73,7 @@ def fill(engine: Engine, url: str) -> None:
     new = NewCalibration("h100_sxm@sha256:ab", "h100_sxm", NOW, "made up", 3, "sha256:cd", '{"rate":0.30000000000000004}')
     CalibrationRepository(engine, TENANT).add(new)
     job = NewJob("job-1", "test", JobKind.PLAN, "sha256:" + "f" * 64, 3, "model", "{}")
-    queue = QueueClient(url)
+    queue = QueueClient(engine)
     with writing(engine) as connection:
         submit(engine, queue, connection, TENANT, job)
     queue.close()
@@ -93,7 +93,7 @@ def check_restored(url: str, before: dict[str, list[tuple[Any, ...]]]) -> None:
     plans = PlanRepository(engine, TENANT)
     assert [plans.find(plan(number).digest) for number in range(PLANS)] == [plan(number) for number in range(PLANS)]
     assert plans.add(plan(PLANS + 1))[1]
-    queue = QueueClient(url)
+    queue = QueueClient(engine)
     assert queue.states(["job-1"]) == {"job-1": WorkflowState.WAITING}
     queue.close()
     engine.dispose()
@@ -103,7 +103,7 @@ def test_sqlite(tmp_path: Path) -> None:
     file, backup = tmp_path / "plans.db", tmp_path / "backup.db"
     url = f"sqlite:///{file}"
     engine = migrated(url)
-    fill(engine, url)
+    fill(engine)
     before = everything(engine)
     names = {"DATABASE_FILE": str(file), "BACKUP_FILE": str(backup)}
     with writing(engine) as connection:
@@ -124,7 +124,7 @@ def test_postgresql(tmp_path: Path) -> None:
         pytest.skip("needs PostgreSQL's programs, and root to become another user")
     with postgresql_cluster() as database:
         engine = migrated(database.url)
-        fill(engine, database.url)
+        fill(engine)
         before = everything(engine)
         bare = database.url.replace("+psycopg", "")
         names = {"PATH": f"{programs}:{os.environ['PATH']}", "BACKUP_FILE": str(tmp_path / "backup.dump")}

@@ -59,7 +59,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     engine = open_engine(settings.database_url)
     upgrade(engine)
     migrate_queue(settings.database_url)
-    queue = QueueClient(settings.database_url)
+    queue = QueueClient(engine)
     service = PlanService(engine, queue, settings)
 
     def submit(seed: int) -> None:

@@ -130,7 +130,7 @@ def run_trial(database: Database, violence: Violence, say: Callable[[str], None]
 
 
 def _submit_all(engine: Engine, url: str, count: int, outcome: Outcome) -> None:
-    queue = QueueClient(url)
+    queue = QueueClient(engine)
     service = PlanService(engine, queue, Settings(url, max_waiting_jobs=10 * count))
     for seed in range(count):
         while True:

@@ -1,0 +1,97 @@
+"""Short writes for callers on the event loop: over SQLite, those that come together are committed together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from app.db.engine import is_sqlite, writing
+
+Answer = TypeVar("Answer")
+
+MOST_TOGETHER = 32
+"""Writes of one transaction at most: other processes wait for the lock meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A write, and who waits for what it gives."""
+
+    write: Callable[[Connection], Any]
+    future: asyncio.Future[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a write gave or raised."""
+
+    answer: Any = None
+    error: Exception | None = None
+
+
+class Writes:
+    """Runs short writes, for callers on one event loop.
+
+    PostgreSQL takes each in a transaction and a thread of its own. SQLite takes one writer at a time, which waits for the disk
+    at every commit: there, writes that come during a commit share the next transaction. One that fails leaves no trace and
+    does not touch the others. A write may be called twice and so may change nothing but what its connection leads to.
+    """
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self._asked: list[_Asked] = []
+        self._working: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
+
+    async def soon(self, write: Callable[[Connection], Answer]) -> Answer:
+        """What a write gives, once it is committed. Raises what it raises, and StoreError when the database can't take it."""
+        if not is_sqlite(self._engine):
+            return await asyncio.to_thread(self._alone, write)
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        context = copy_context()
+        self._asked.append(_Asked(lambda connection: context.run(write, connection), future))
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work())
+        return await future
+
+    def close(self) -> None:
+        """Wait for the writes that have begun, and take no more."""
+        self._thread.shutdown()
+
+    def _alone(self, write: Callable[[Connection], Answer]) -> Answer:
+        with writing(self._engine) as connection:
+            return write(connection)
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._asked:
+            together, self._asked = self._asked[:MOST_TOGETHER], self._asked[MOST_TOGETHER:]
+            outcomes = await loop.run_in_executor(self._thread, self._outcomes, [asked.write for asked in together])
+            for asked, outcome in zip(together, outcomes, strict=True):
+                _tell(asked.future, outcome)
+
+    def _outcomes(self, writes: Sequence[Callable[[Connection], Any]]) -> list[_Outcome]:
+        """What became of each write. When one fails, all are taken back and tried one by one."""
+        try:
+            with writing(self._engine) as connection:
+                return [_Outcome(write(connection)) for write in writes]
+        except Exception as error:
+            if len(writes) == 1:
+                return [_Outcome(error=error)]
+        return [outcome for write in writes for outcome in self._outcomes([write])]
+
+
+def _tell(future: asyncio.Future[Any], outcome: _Outcome) -> None:
+    if future.done():
+        # Whoever asked has gone.
+        return
+    if outcome.error is None:
+        future.set_result(outcome.answer)
+    else:
+        future.set_exception(outcome.error)
