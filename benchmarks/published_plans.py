@@ -24,7 +24,6 @@ from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, evaluate_decision
 from solver.training.pipelining import PLAIN, Pipelining
-from solver.training.search import stage_tables
 from solver.training.space import Candidate, Mesh
 
 GPT_VOCAB = 51_200
@@ -132,7 +131,7 @@ def print_published(only: str) -> None:
                 for name, choice in zip(costs.block_names, s, strict=True)
             ),
         )
-        tables = stage_tables(run.candidate, sharding, kinds, costs)
+        tables = costs.stage_tables(run.candidate, sharding, kinds)
         spans = launchers_spans(len(run.request.model.layers), run.candidate)
         given = evaluate_decision(Decision(run.candidate, sharding, spans), tables)
         ours, cpu_s = timed(run.request)

@@ -31,7 +31,6 @@ from solver.request import PlanRequest, TrainingWorkload
 from solver.stages.longest import objective_s
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
-from solver.training.search import stage_tables
 from solver.training.space import Candidate
 from solver.training.stage_table import Sharding, StageKind, StageTable
 
@@ -66,7 +65,7 @@ def _predicted(run: Run, source: Convention, constants: Constants | None) -> Pre
     costs = _costs(_at_rates(plan.request, run, constants), plan.implementation)
     kinds = costs.stage_kinds(plan.candidate)
     sharding = _sharding(costs, plan.candidate, kinds)
-    tables = stage_tables(plan.candidate, sharding, kinds, costs)
+    tables = costs.stage_tables(plan.candidate, sharding, kinds)
     decision = Decision(plan.candidate, sharding, launchers_spans(len(costs.model.layers), plan.candidate))
     cost = evaluate_decision(decision, tables)
     extra_s = [stage.extra_s for stage in cost.stages]

@@ -26,7 +26,6 @@ from solver.sharding import REPLICATED
 from solver.stages.longest import objective_s
 from solver.training.costs import Sharding, StageKind, StageTable, TrainingCosts
 from solver.training.evaluate import Decision, evaluate_decision
-from solver.training.search import stage_tables
 from solver.training.space import Candidate, Mesh
 
 MODEL = read_huggingface_config(CONFIG, name="cpu-truth")
@@ -62,7 +61,7 @@ class Predictor:
         candidate = Candidate(mesh, plan.microbatch, plan.microbatches, plan.zero_stage, REPLICATED, (plan.recompute,))
         kinds = costs.stage_kinds(candidate)
         sharding = _megatron_sharding(costs, candidate, kinds)
-        tables = stage_tables(candidate, sharding, kinds, costs)
+        tables = costs.stage_tables(candidate, sharding, kinds)
         decision = Decision(candidate, sharding, launchers_spans(len(costs.model.layers), candidate))
         cost = evaluate_decision(decision, tables)
         times_s = [stage.time_s for stage in cost.stages]

@@ -136,6 +136,11 @@ class TrainingCosts(BlockCosts):
             known[kind] = tables[0] if len(tables) == 1 else max_table(tables)
         return self._scheduled(known[kind], candidate, kind)
 
+    def stage_tables(self, candidate: Candidate, sharding: Sharding, kinds: tuple[StageKind, ...]) -> tuple[StageTable, ...]:
+        """Cost table of each stage position; equal positions share one object, as `stage_kinds` gives them one."""
+        made = {id(kind): self.table(candidate, kind, sharding) for kind in {id(kind): kind for kind in kinds}.values()}
+        return tuple(made[id(kind)] for kind in kinds)
+
     def _scheduled(self, table: StageTable, candidate: Candidate, kind: StageKind) -> StageTable:
         """A table of 1F1B under the candidate's schedule: its sends, its wait, and sums over copies of a part."""
         choice, mesh = candidate.pipelining, candidate.mesh

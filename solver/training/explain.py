@@ -20,7 +20,7 @@ from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.joined import joined
 from solver.training.orders import in_order
 from solver.training.planner import decision_of
-from solver.training.search import RELATIVE_TIE, stage_tables
+from solver.training.search import RELATIVE_TIE
 from solver.training.space import Candidate
 from solver.training.stage_table import Sharding, StageKind
 from solver.training.tied import TiedUse, restricted, tied_uses, unrestricted
@@ -173,7 +173,7 @@ class _Explainer:
         )
 
     def _cost(self, sharding: Sharding) -> DecisionCost:
-        tables = stage_tables(self.candidate, sharding, self.kinds, self.costs)
+        tables = self.costs.stage_tables(self.candidate, sharding, self.kinds)
         return evaluate_decision(Decision(self.candidate, sharding, self.decision.spans), tables)
 
     def _with_choice(self, choice: tuple[int, ...]) -> Sharding:

@@ -17,7 +17,7 @@ from solver.training.given import given_branches, given_pipelining, given_shard_
 from solver.training.orders import best_order, in_order
 from solver.training.partition import Shortfall
 from solver.training.report import decided_plan, feasible_plan, host_memory_reason, infeasible_plan, memory_reason
-from solver.training.search import SearchResult, closest_to_fitting, search, stage_tables
+from solver.training.search import SearchResult, closest_to_fitting, search
 from solver.training.sizes import UNITS, search_sizes
 from solver.training.space import Candidate, Mesh, experts_fit, families
 from solver.training.stage_table import Sharding
@@ -80,7 +80,7 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     costs = TrainingCosts(request)
     decision = decision_of(request, costs, plan)
     kinds = costs.stage_kinds(decision.candidate)
-    tables = stage_tables(decision.candidate, decision.sharding, kinds, costs)
+    tables = costs.stage_tables(decision.candidate, decision.sharding, kinds)
     cost = evaluate_decision(decision, tables)
     certificate = Certificate(Status.FEASIBLE, cost.step_time_s, None, None, "s", "a given plan: no search was made")
     predicted = decided_plan(request, costs, decision, cost, certificate=certificate, stats=SearchStats(1, 1, 0.0))

@@ -37,7 +37,7 @@ from solver.training.evaluate import Decision, DecisionCost, StageCost, StageSpa
 from solver.training.frontier import Costed, cost_per_million_tokens, frontier
 from solver.training.naming import summary
 from solver.training.partition import Shortfall
-from solver.training.search import SearchResult, Solved, stage_tables
+from solver.training.search import SearchResult, Solved
 from solver.training.sizes import SizedResult
 from solver.training.space import Candidate, launcher_schedules
 from solver.training.stage_table import StageTable
@@ -110,7 +110,7 @@ def decided_plan(
     assert isinstance(workload, TrainingWorkload)
     mesh = candidate.mesh
     kinds = costs.stage_kinds(candidate)
-    tables = stage_tables(candidate, decision.sharding, kinds, costs)
+    tables = costs.stage_tables(candidate, decision.sharding, kinds)
     tokens_per_s = workload.global_batch * workload.seq_len / cost.step_time_s
     mfu = _mfu(request, cost.step_time_s)
     stages = tuple(

@@ -22,6 +22,7 @@ from solver.request import PlanRequest
 from solver.training.aims import Aim, LeastStepTime
 from solver.training.bounds import Member, first_rank_lacks_bytes, host_suffices, least_shortfall_bytes
 from solver.training.costs import TrainingCosts
+from solver.training.crowding import crowded_candidates
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
 from solver.training.pipelining import PLAIN
@@ -243,7 +244,7 @@ class ChunkChoices:
         """A member that is bounded no higher than any of these: it waits as with the most chunks, sends as with the fewest, and
         may have any borders."""
         fewest, most = (
-            stage_tables(candidate, self.sharding, self.kinds, costs) for candidate in (self.candidates[0], self.candidates[-1])
+            costs.stage_tables(candidate, self.sharding, self.kinds) for candidate in (self.candidates[0], self.candidates[-1])
         )
         made = {id(waits): replace(waits, boundary_s=sends.boundary_s) for sends, waits in zip(fewest, most, strict=True)}
         plain = replace(self.candidates[0], pipelining=PLAIN)
@@ -261,7 +262,7 @@ class ChunkChoices:
     def members(self, costs: TrainingCosts) -> Iterator[Member]:
         """Each of them."""
         for candidate in self.candidates:
-            member = Member(candidate, self.sharding, stage_tables(candidate, self.sharding, self.kinds, costs))
+            member = Member(candidate, self.sharding, costs.stage_tables(candidate, self.sharding, self.kinds))
             if host_suffices(member):
                 yield member
 
@@ -270,33 +271,38 @@ _Node = _Unpriced | Family | ChunkChoices | Member
 
 
 def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoices]:
-    """Members of a family: its candidates, each with every combination of Pareto-optimal shardings of its distinct blocks."""
+    """Members of a family: its candidates, each with every combination of Pareto-optimal shardings of its distinct blocks.
+
+    A candidate that fits under none of them comes with the roomiest alone, which is enough to tell by how much.
+    """
     kinds = costs.stage_kinds(next(family.candidates()))
     for _, alike in itertools.groupby(family.candidates(), key=lambda c: (c.zero_stage, c.shard_ranks, c.offload, c.recompute)):
         candidates = tuple(alike)
-        in_chunks = tuple(c for c in candidates if c.pipelining.schedule is Schedule.INTERLEAVED)
-        alone = tuple(c for c in candidates if c not in in_chunks)
-        for sharding in costs.shardings(candidates[0], kinds):
-            for candidate in alone:
-                member = Member(candidate, sharding, stage_tables(candidate, sharding, kinds, costs))
-                if host_suffices(member):
-                    yield member
-            if in_chunks:
-                yield ChunkChoices(in_chunks, sharding, kinds)
+        shardings = tuple(costs.shardings(candidates[0], kinds))
+        roomiest, crowded = crowded_candidates(candidates, shardings, kinds, costs)
+        fitting = tuple(candidate for candidate in candidates if candidate not in crowded)
+        for sharding in shardings:
+            yield from _members(fitting, sharding, kinds, costs)
+        yield from _members(crowded, roomiest, kinds, costs)
 
 
-def stage_tables(
-    candidate: Candidate, sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
-) -> tuple[StageTable, ...]:
-    """Cost table of each stage position; equal positions share one object."""
-    distinct = {id(kind): kind for kind in kinds}  # stage_kinds() gives equal positions one object
-    made = {key: costs.table(candidate, kind, sharding) for key, kind in distinct.items()}
-    return tuple(made[id(kind)] for kind in kinds)
+def _members(
+    candidates: tuple[Candidate, ...], sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
+) -> Iterator[Member | ChunkChoices]:
+    """Candidates that differ in schedule alone under one sharding, those that differ in chunks alone as one node."""
+    in_chunks = tuple(c for c in candidates if c.pipelining.schedule is Schedule.INTERLEAVED)
+    for candidate in candidates:
+        if candidate.pipelining.schedule is not Schedule.INTERLEAVED:
+            member = Member(candidate, sharding, costs.stage_tables(candidate, sharding, kinds))
+            if host_suffices(member):
+                yield member
+    if in_chunks:
+        yield ChunkChoices(in_chunks, sharding, kinds)
 
 
 def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:
     """Cost table of each pipeline rank of a decision."""
-    return stage_tables(decision.candidate, decision.sharding, costs.stage_kinds(decision.candidate), costs)
+    return costs.stage_tables(decision.candidate, decision.sharding, costs.stage_kinds(decision.candidate))
 
 
 def _refuse(result: SearchResult, candidate: Candidate, shortfall: Shortfall) -> None:
@@ -335,7 +341,7 @@ def closest_to_fitting(request: PlanRequest, costs: TrainingCosts, *, stop: Stop
         bound, _, candidate, sharding = heapq.heappop(waiting)
         if best is not None and bound >= best[1].lacking_bytes:
             break
-        tables = stage_tables(candidate, sharding, costs.stage_kinds(candidate), costs)
+        tables = costs.stage_tables(candidate, sharding, costs.stage_kinds(candidate))
         shortfall = smallest_shortfall(candidate, tables)
         if best is None or shortfall.lacking_bytes < best[1].lacking_bytes:
             best = (candidate, shortfall)

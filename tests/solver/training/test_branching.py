@@ -24,7 +24,6 @@ from solver.request import Launcher, PlanRequest, Search, TrainingWorkload
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, StageSpan, evaluate_decision
 from solver.training.planner import plan_training, predict_training
-from solver.training.search import stage_tables
 from solver.training.space import Candidate
 from solver.verify import check
 from tests.solver.training.instances import random_cluster
@@ -75,7 +74,7 @@ def fitting_step_times(request: PlanRequest) -> Iterator[float]:
         if key not in splits:
             splits[key] = list(every_split(request, candidate))
         for sharding in every_sharding(costs, candidate):
-            tables = stage_tables(candidate, sharding, kinds, costs)
+            tables = costs.stage_tables(candidate, sharding, kinds)
             for spans in splits[key]:
                 cost = evaluate_decision(Decision(candidate, sharding, spans), tables)
                 if cost.fits:
@@ -200,7 +199,7 @@ def test_sending_more_tensors_is_never_faster(t5: tuple[PlanRequest, Plan]) -> N
     candidate = next(c for c in every_candidate_of_pipeline(request, costs))
     kinds = costs.stage_kinds(candidate)
     sharding = next(iter(costs.shardings(candidate, kinds)))
-    tables = stage_tables(candidate, sharding, kinds, costs)
+    tables = costs.stage_tables(candidate, sharding, kinds)
     ends = (26, 39, 52)
     spans = tuple(
         StageSpan(a, b - 1, candidate.recompute[0], tuple(range(a, b))) for a, b in zip((0, *ends[:-1]), ends, strict=True)

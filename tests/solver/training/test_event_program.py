@@ -13,7 +13,7 @@ from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorklo
 from solver.stages.longest import objective_s
 from solver.training.costs import TrainingCosts
 from solver.training.pipelining import pass_shares
-from solver.training.search import Solved, search, stage_tables
+from solver.training.search import Solved, search
 
 
 def solved(search_options: Search) -> tuple[TrainingCosts, Solved]:
@@ -36,7 +36,7 @@ def test_the_formula_is_near_the_event_program(pp: int, modes: tuple[Recompute, 
     embedding and the head, and layers that are recomputed beside a head that is not, bend it by less than 1%."""
     costs, best = solved(Search(pp=(pp,), recompute=modes, schedules=(Schedule.ONE_F_ONE_B,)))
     candidate, spans = best.decision.candidate, best.decision.spans
-    tables = stage_tables(candidate, best.decision.sharding, costs.stage_kinds(candidate), costs)
+    tables = costs.stage_tables(candidate, best.decision.sharding, costs.stage_kinds(candidate))
     forward = [float(t.parts.forward_s[s.first : s.last + 1].sum()) for s, t in zip(spans, tables, strict=True)]
     times = [stage.time_s for stage in best.cost.stages]
     # Sends are part of each stage's steady time, half forward and half backward.
@@ -69,7 +69,7 @@ def test_other_schedules_are_near_their_event_programs(schedule: Schedule, withi
     narrow = {"pp": (4,), "tp": (8,), "cp": (1,), "microbatch": (1,), "zero_stages": (1,), "virtual_stages": (2, 4)}
     costs, best = solved(Search(space=Space.FREE, recompute=(Recompute.NONE,), schedules=(schedule,), **narrow))
     candidate, spans = best.decision.candidate, best.decision.spans
-    tables = stage_tables(candidate, best.decision.sharding, costs.stage_kinds(candidate), costs)
+    tables = costs.stage_tables(candidate, best.decision.sharding, costs.stage_kinds(candidate))
     assert len({id(table) for table in tables}) == 1
     shares = pass_shares(costs.model, seq_len=8192, recompute=Recompute.NONE)
     times = [float(tables[0].time_s[0, span.layers].sum()) for span in spans]

@@ -19,7 +19,6 @@ from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from solver.training.pipelining import Pipelining
 from solver.training.planner import plan_training, predict_training
-from solver.training.search import stage_tables
 from solver.training.space import Candidate, Mesh
 from solver.training.stage_table import StageTable
 from solver.verify import check
@@ -70,7 +69,7 @@ def every_fitting_plan(request: PlanRequest) -> Iterator[Priced]:
     for candidate in every_candidate(request):
         kinds = costs.stage_kinds(candidate)
         for sharding in every_sharding(costs, candidate):
-            tables = stage_tables(candidate, sharding, kinds, costs)
+            tables = costs.stage_tables(candidate, sharding, kinds)
             for spans in every_split(len(request.model.layers), candidate):
                 decision = Decision(candidate, sharding, spans)
                 cost = evaluate_decision(decision, tables)

@@ -21,7 +21,6 @@ from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.pipelining import Pipelining
 from solver.training.planner import predict_training
 from solver.training.report import decided_plan
-from solver.training.search import stage_tables
 from solver.training.space import Candidate, Mesh
 from solver.verify import check
 
@@ -45,7 +44,7 @@ def deepseek(workload: TrainingWorkload, candidate: Candidate) -> tuple[Training
     kinds = costs.stage_kinds(candidate)
     sharding = next(costs.shardings(candidate, kinds))
     decision = Decision(candidate, sharding, launchers_spans(len(costs.model.layers), candidate))
-    return costs, decision, evaluate_decision(decision, stage_tables(candidate, sharding, kinds, costs))
+    return costs, decision, evaluate_decision(decision, costs.stage_tables(candidate, sharding, kinds))
 
 
 def test_deepseek_v3_fits_and_passes_the_checker() -> None:
