@@ -69,8 +69,6 @@ def random_request(seed: int) -> PlanRequest:
     replicas, pools_of_two = ServingMode.AGGREGATED, ServingMode.DISAGGREGATED
     modes = ((replicas,), (pools_of_two,), (replicas, pools_of_two))[seed % 3]
     objective = (Objective.DEVICES, Objective.COST, Objective.THROUGHPUT)[seed // 3 % 3]
-    if objective is Objective.THROUGHPUT:
-        modes = (replicas,)
     pooled = ServingMode.DISAGGREGATED in modes
     prompt, output = draw.choice((200, 1000, 4000)), draw.choice((50, 200, 500))
     return PlanRequest(

@@ -34,10 +34,15 @@ from solver.serving.room import room_note
 
 UNITS = {Objective.DEVICES: "devices", Objective.COST: "USD/h", Objective.THROUGHPUT: "s/request"}
 
-PROOF = (
+_COUNTS = (
     f"{SPACE}; a layout counts when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed) meet "
     "the targets. Others are refused by memory, by a request alone, by a throughput bound of any schedule, or by simulation; "
-    "a layout refused at a rate is taken to be refused at higher rates"
+)
+
+PROOF = _COUNTS + "a layout refused at a rate is taken to be refused at higher rates"
+
+GOODPUT_PROOF = _COUNTS + (
+    "the rate is the highest of a grid of 1% at which, and at all of its rates below, they are met (simulated down to half of it)"
 )
 
 DRAFTED = "; with drafted tokens pp is 1 and requests start when the cache has room for all their tokens"
@@ -132,7 +137,8 @@ def searched_certificate(request: PlanRequest, found: Found, bound: float) -> Ce
 
 def _proof(request: PlanRequest) -> str:
     assert isinstance(request.workload, ServingWorkload)
-    return PROOF if request.workload.speculation is None else PROOF + DRAFTED
+    proof = GOODPUT_PROOF if request.objective is Objective.THROUGHPUT else PROOF
+    return proof if request.workload.speculation is None else proof + DRAFTED
 
 
 def predicted_certificate(request: PlanRequest, found: Found) -> Certificate:

@@ -9,8 +9,9 @@ as they do to the whole system miss them behind prefill workers too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import product
 
@@ -18,10 +19,14 @@ from solver.control import Stop
 from solver.request import PlanRequest
 from solver.serving.engine import Engine
 from solver.serving.evaluation import SearchStoppedError
-from solver.serving.goodput import RATE_GRID
+from solver.serving.goodput import LEAST_RATE_SHARE, RATE_GRID, SUSTAINED_STEPS, step_below, step_under
 from solver.serving.phases import Phase, PhaseKind, phase
 from solver.serving.pools import MeasuredPair, PairSimulator, PoolPair, placed
 from solver.serving.question import Question
+
+
+_GOODPUT_STEPS = math.ceil(math.log(1.0 / LEAST_RATE_SHARE) / math.log(RATE_GRID))
+"""Steps of the grid below a phase's bound that are looked at."""
 
 
 @dataclass
@@ -42,6 +47,10 @@ class _Option:
     engine: Engine
     workers: int
     cost: float
+
+
+_Judge = Callable[[_Option, _Option, PairResult, int], MeasuredPair | None]
+"""What two pools measure at a step of the rate grid that they are taken to keep; None otherwise."""
 
 
 class PairSearch:
@@ -81,16 +90,32 @@ class PairSearch:
         return result
 
     def largest_goodput(self, *, above: float) -> PairResult:
-        """The pair that keeps the promise at the highest load of the grid, if that is more than ``above``."""
+        """The pair that sustains the highest load of the grid, if that is more than ``above``.
+
+        As for replicas: looked for first as if whatever is kept were sustained, and with the answer's own lower loads after.
+        """
+        result = self._searched(above, self._kept)
+        if result.stopped or result.best is None:
+            return result
+        try:
+            if self._is_sustained(result.best):
+                return result
+        except SearchStoppedError:
+            result.stopped = True
+            result.bound = math.inf
+            return result
+        return self._searched(above, self._sustained)
+
+    def _searched(self, above: float, judge: _Judge) -> PairResult:
         result = PairResult(bound=above)
         try:
-            capacities = [self._capacities(p) for p in (self.prefill, self.decode)]
-            splits = sorted(self._splits(*capacities), key=lambda split: (-split[0], split[1].engine.key, split[2].engine.key))
-            for ceiling, prefill, decode in splits:
+            refused = [self._refused_rates(p) for p in (self.prefill, self.decode)]
+            splits = sorted(self._splits(*refused), key=lambda split: (-split[0], split[1].engine.key, split[2].engine.key))
+            for step, prefill, decode in splits:
                 best = above if result.best is None else result.best.load
-                if ceiling < best * RATE_GRID:
+                if best > 0.0 and step <= step_below(best):
                     break
-                self._raise(prefill, decode, _step(ceiling), best, result)
+                self._raise(partial(judge, prefill, decode, result), step, best, result)
             result.bound = above if result.best is None else result.best.load
         except SearchStoppedError:
             result.stopped = True
@@ -182,52 +207,62 @@ class PairSearch:
             return None
         return PoolPair(chosen, answering, *ranks)
 
-    def _capacities(self, of: Phase) -> list[tuple[Engine, float]]:
-        """The highest load of the grid that one worker of each engine keeps its phase's targets under."""
+    def _refused_rates(self, of: Phase) -> list[tuple[Engine, float]]:
+        """The lowest rate of the grid that one worker of each engine does not sustain in its phase."""
         found = []
         for engine in of.engines:
             candidates = of.usable(engine)
             if not candidates:
                 continue
-            high = _step(max(of.evaluator.rate_bound(candidate) for candidate in candidates)) + 1
-            low = high - math.ceil(math.log(1e3) / math.log(RATE_GRID))
+            high = step_below(max(of.evaluator.rate_bound(candidate) for candidate in candidates)) + 1
+            low = high - _GOODPUT_STEPS
             if of.choice(engine, 1, RATE_GRID**low) is None:
                 continue
             while high - low > 1:
                 middle = (low + high) // 2
                 low, high = (middle, high) if of.choice(engine, 1, RATE_GRID**middle) is not None else (low, middle)
-            found.append((engine, RATE_GRID**low))
+            found.append((engine, RATE_GRID**high))
         return found
 
     def _splits(
         self, prefill: list[tuple[Engine, float]], decode: list[tuple[Engine, float]]
-    ) -> Iterator[tuple[float, _Option, _Option]]:
-        """Pairs that use the cluster as far as it goes, with the load that neither phase exceeds by itself."""
+    ) -> Iterator[tuple[int, _Option, _Option]]:
+        """Pairs that use the cluster as far as it goes, with the last step of the grid that neither phase by itself refuses."""
         for (p, p_rate), (d, d_rate) in product(prefill, decode):
             for p_workers in range(1, p.layout.most_replicas + 1):
                 fitting = [n for n in range(1, d.layout.most_replicas + 1) if placed(p.layout, p_workers, d.layout, n)]
                 if fitting:
                     d_workers = fitting[-1]
-                    ceiling = min(p_workers * p_rate, d_workers * d_rate)
-                    yield ceiling, _Option(p, p_workers, 0.0), _Option(d, d_workers, 0.0)
+                    refused = min(p_workers * p_rate, d_workers * d_rate)
+                    yield step_under(refused), _Option(p, p_workers, 0.0), _Option(d, d_workers, 0.0)
 
-    def _raise(self, prefill: _Option, decode: _Option, step: int, best: float, result: PairResult) -> None:
+    def _raise(self, kept_at: Callable[[int], MeasuredPair | None], step: int, best: float, result: PairResult) -> None:
         """Look for the highest step that the pair keeps, downwards from its ceiling, as long as it beats the best."""
-        lowest = _step(best) + 1 if best > 0.0 else step - math.ceil(math.log(1e3) / math.log(RATE_GRID))
+        lowest = step_below(best) + 1 if best > 0.0 else step - _GOODPUT_STEPS
         if step < lowest:
             return
-        low = self._kept(prefill, decode, lowest, result)
+        low = kept_at(lowest)
         if low is None:
             return
         high = step + 1
         while high - lowest > 1:
             middle = (lowest + high) // 2
-            kept = self._kept(prefill, decode, middle, result)
+            kept = kept_at(middle)
             lowest, high, low = (lowest, middle, low) if kept is None else (middle, high, kept)
         result.best = low
 
-    def _kept(self, prefill: _Option, decode: _Option, step: int, result: PairResult) -> MeasuredPair | None:
+    def _kept(self, prefill: _Option, decode: _Option, result: PairResult, step: int) -> MeasuredPair | None:
         return self._first_that_keeps([(prefill, decode)], RATE_GRID**step, result)
+
+    def _sustained(self, prefill: _Option, decode: _Option, result: PairResult, step: int) -> MeasuredPair | None:
+        kept = self._kept(prefill, decode, result, step)
+        return kept if kept is not None and self._is_sustained(kept) else None
+
+    def _is_sustained(self, kept: MeasuredPair) -> bool:
+        """Whether the pair with these batch limits keeps the promise at the lower rates of the grid too, down to half."""
+        step = step_below(kept.load)
+        lower = (RATE_GRID ** (step - down) for down in range(1, SUSTAINED_STEPS + 1))
+        return all(self.simulator.measure(kept.pair, load).keeps for load in lower)
 
 
 def _levels(
@@ -248,8 +283,3 @@ def _by_cost(options: list[_Option]) -> dict[float, list[_Option]]:
     for option in options:
         grouped.setdefault(option.cost, []).append(option)
     return grouped
-
-
-def _step(rate_per_s: float) -> int:
-    """Last step of the rate grid that is not above a rate."""
-    return math.floor(math.log(rate_per_s) / math.log(RATE_GRID) + 1e-9)

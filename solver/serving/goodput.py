@@ -1,15 +1,19 @@
-"""The largest goodput: the highest rate at which a layout keeps the promise with all devices that it can use.
+"""The largest goodput: the highest rate that a layout sustains with all devices that it can use.
 
-As for the fewest devices, an engine is left out only when a bound or a simulation refuses every batch limit at the next rate
-of the grid above the best so far; a replica that misses its targets at a rate is taken to miss them at every higher rate.
+A rate is sustained when the promise is kept at it and at every lower rate of the grid: next to its capacity a run may keep the
+targets at a rate above one at which it misses them, which is luck and no promise. So one rate that is missed refuses all
+higher ones by definition, and an engine is left out when a bound or a simulation refuses every batch limit at the next rate
+above the best. The answer's lower rates are simulated down to half of it; those below are taken to be kept as well.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 from solver.serving.engine import Engine
-from solver.serving.evaluation import Candidate, SearchStoppedError
+from solver.serving.evaluation import Candidate, Measured, SearchStoppedError
 from solver.serving.question import (
     Cause,
     Found,
@@ -27,18 +31,64 @@ from solver.serving.traffic import Share
 RATE_GRID = 1.01
 """Goodput is found on a geometric grid of rates, one percent apart."""
 
-_LEAST_RATE_SHARE = 1e-3
+SUSTAINED_STEPS = math.ceil(math.log(2.0) / math.log(RATE_GRID))
+"""Rates of the grid below a goodput that are simulated too: down to half of it."""
+
+LEAST_RATE_SHARE = 1e-3
 """Share of an engine's capacity below which no goodput is looked for."""
+
+_GRID_ROUNDING = 1e-9
+"""Steps that a rate may be off its own for rounding."""
+
+_KeptAt = Callable[[int], Found | None]
+"""What keeps the promise at a step of the rate grid; None where nothing does."""
+
+_Judge = Callable[[Question, list[Candidate], int, int], Found | None]
+"""The same of some candidates and a number of replicas."""
 
 
 def largest_goodput(question: Question) -> SearchResult:
-    """The layout that keeps the promise at the highest rate with all devices that it can use, on the grid of rates."""
+    """The layout that sustains the highest rate of the grid with all devices that it can use.
+
+    Looked for first as if whatever is kept were sustained, which one more look at the answer mostly confirms.
+    """
+    result = _searched(question, _keeping_at)
+    if result.stopped or result.best is None:
+        return result
+    try:
+        if _is_sustained(question, result.best.measured):
+            return result
+    except SearchStoppedError:
+        # No layout sustains the next rate, and this one may not sustain its own.
+        result.bound = 1.0 / (result.best.load * RATE_GRID)
+        result.stopped = True
+        return result
+    return _searched(question, _sustaining_at)
+
+
+def goodput_of(question: Question, candidate: Candidate, found: Found, *, claimed_per_s: float) -> Found:
+    """The highest rate of the grid that one candidate sustains.
+
+    Looked for upwards from the rate that a plan claims, or, where it does not sustain that, from one at which it is known to
+    keep the promise.
+    """
+    kept_at = partial(_sustaining_at, question, [candidate], found.replicas)
+    for rate in (claimed_per_s, found.load):
+        step = step_below(rate)
+        kept = kept_at(step)
+        if kept is not None:
+            return _upwards(kept_at, kept, step)
+    return found
+
+
+def _searched(question: Question, judge: _Judge) -> SearchResult:
+    """The best of all engines by a judge for whom what is refused at a rate is refused at higher rates too."""
     result = SearchResult()
     ordered = sorted(question.engines, key=lambda engine: (-_expected_goodput(question, engine), engine.key))
     result.bound = 0.0
     for done, engine in enumerate(ordered):
         try:
-            _raise_goodput(question, engine, result)
+            _raise_goodput(question, engine, result, judge)
         except SearchStoppedError:
             ceilings = [_goodput_ceiling(question, engine) for engine in ordered[done:]]
             result.bound = 1.0 / max(*ceilings, 1e-12, result.best.load if result.best else 0.0)
@@ -50,20 +100,7 @@ def largest_goodput(question: Question) -> SearchResult:
     return result
 
 
-def goodput_of(question: Question, candidate: Candidate, found: Found, *, claimed_per_s: float) -> Found:
-    """The highest rate of the grid at which one candidate keeps the promise.
-
-    Looked for upwards from the rate that a plan claims, or, where it does not keep that, from one at which it is known to.
-    """
-    for rate in (claimed_per_s, found.load):
-        step = _step_below(rate)
-        kept = _keeping_at(question, [candidate], found.replicas, step)
-        if kept is not None:
-            return _upwards(question, [candidate], kept, step)
-    return found
-
-
-def _raise_goodput(question: Question, engine: Engine, result: SearchResult) -> None:
+def _raise_goodput(question: Question, engine: Engine, result: SearchResult, judge: _Judge) -> None:
     usable = usable_candidates(question.evaluator, engine)
     if isinstance(usable, Refused):
         result.refused.append(usable)
@@ -74,11 +111,12 @@ def _raise_goodput(question: Question, engine: Engine, result: SearchResult) -> 
         result.refused.append(Refused(engine, Cause.MEMORY, "the allowed numbers of replicas do not fit in the cluster"))
         return
     replicas = counts[-1]
+    kept_at = partial(judge, question, usable, replicas)
     before = result.best
-    step = _step_below(_goodput_ceiling(question, engine)) if before is None else _step_below(before.load) + 1
-    found = _keeping_at(question, usable, replicas, step)
+    step = step_below(_goodput_ceiling(question, engine)) if before is None else step_below(before.load) + 1
+    found = kept_at(step)
     if found is None and before is None:
-        found, step = _downwards(question, usable, replicas, step)
+        found, step = _downwards(kept_at, step)
     if found is None:
         rate = RATE_GRID**step
         why = f"misses the targets at {rate:.3g} requests/s with {replica_count(replicas)}, whatever the batch limits"
@@ -86,45 +124,62 @@ def _raise_goodput(question: Question, engine: Engine, result: SearchResult) -> 
         return
     if before is not None:
         result.beaten.append(before)
-    result.best = _upwards(question, usable, found, step)
+    result.best = _upwards(kept_at, found, step)
 
 
 def _keeping_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
-    rate = RATE_GRID**step
-    for measured in measurements(question.evaluator, candidates, Share(rate, replicas)):
+    """The first candidate that keeps the promise at a step."""
+    for measured in measurements(question.evaluator, candidates, Share(RATE_GRID**step, replicas)):
         if measured.keeps:
             return Found(measured)
     return None
 
 
-def _downwards(question: Question, candidates: list[Candidate], replicas: int, refused_step: int) -> tuple[Found | None, int]:
+def _sustaining_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
+    """The first candidate that sustains a step."""
+    share = Share(RATE_GRID**step, replicas)
+    for candidate in candidates:
+        if question.evaluator.can_keep_up(candidate, share):
+            measured = question.evaluator.measure(candidate, share)
+            if measured.keeps and _is_sustained(question, measured):
+                return Found(measured)
+    return None
+
+
+def _is_sustained(question: Question, kept: Measured) -> bool:
+    """Whether the promise is kept at the lower rates of the grid too, down to half of this one."""
+    replicas, step = kept.share.replicas, step_below(kept.share.load)
+    lower = (Share(RATE_GRID ** (step - down), replicas) for down in range(1, SUSTAINED_STEPS + 1))
+    return all(question.evaluator.measure(kept.candidate, share).keeps for share in lower)
+
+
+def _downwards(kept_at: _KeptAt, refused_step: int) -> tuple[Found | None, int]:
     """The highest step of the rate grid, below one that is refused, at which the promise is kept."""
     stride, found, step = 8, None, refused_step
-    lowest = refused_step + math.floor(math.log(_LEAST_RATE_SHARE) / math.log(RATE_GRID))
+    lowest = refused_step + math.floor(math.log(LEAST_RATE_SHARE) / math.log(RATE_GRID))
     while found is None:
         refused_step, step = step, step - stride
         if step < lowest:
             return None, lowest
-        found, stride = _keeping_at(question, candidates, replicas, step), 2 * stride
-    return _between(question, candidates, found, step, refused_step)
+        found, stride = kept_at(step), 2 * stride
+    return _between(kept_at, found, step, refused_step)
 
 
-def _upwards(question: Question, candidates: list[Candidate], found: Found, step: int) -> Found:
+def _upwards(kept_at: _KeptAt, found: Found, step: int) -> Found:
     """From a step at which the promise is kept to the highest one."""
     stride = 1
     while True:
-        higher = _keeping_at(question, candidates, found.replicas, step + stride)
+        higher = kept_at(step + stride)
         if higher is None:
-            return _between(question, candidates, found, step, step + stride)[0] or found
+            return _between(kept_at, found, step, step + stride)[0]
         found, step, stride = higher, step + stride, 2 * stride
 
 
-def _between(
-    question: Question, candidates: list[Candidate], found: Found, kept: int, refused: int
-) -> tuple[Found | None, int]:
+def _between(kept_at: _KeptAt, found: Found, kept: int, refused: int) -> tuple[Found, int]:
+    """The highest step between one that is kept and one that is refused, and what keeps it."""
     while refused - kept > 1:
         middle = (kept + refused) // 2
-        higher = _keeping_at(question, candidates, found.replicas, middle)
+        higher = kept_at(middle)
         if higher is None:
             refused = middle
         else:
@@ -132,9 +187,14 @@ def _between(
     return found, kept
 
 
-def _step_below(rate_per_s: float) -> int:
+def step_below(rate_per_s: float) -> int:
     """Last step of the rate grid that is not above a rate."""
-    return math.floor(math.log(rate_per_s) / math.log(RATE_GRID) + 1e-9)
+    return math.floor(math.log(rate_per_s) / math.log(RATE_GRID) + _GRID_ROUNDING)
+
+
+def step_under(rate_per_s: float) -> int:
+    """Last step of the rate grid that is less than a rate."""
+    return math.ceil(math.log(rate_per_s) / math.log(RATE_GRID) - _GRID_ROUNDING) - 1
 
 
 def _goodput_ceiling(question: Question, engine: Engine) -> float:

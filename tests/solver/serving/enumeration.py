@@ -20,14 +20,15 @@ from solver.serving.traffic import Share
 def best_objective(request: PlanRequest, *, found: float | None) -> float | None:
     """The objective of the best plan of the modes that the request allows, None where no plan keeps the promise.
 
-    Devices or USD/h: of all plans. Seconds a request: ``found`` where no plan does better; otherwise that of one that does.
+    Devices or USD/h: of all plans. Seconds a request: of the highest rate of the grid, not above the one after ``found``, at which
+    and at all lower rates of the grid some plan keeps the promise; by that definition higher rates need no look.
     """
     assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     engines = [builder.engine(layout) for layout in layouts(request)]
     if request.objective is Objective.THROUGHPUT:
-        return _goodput(request, evaluator, engines, found)
+        return _least_seconds(request, evaluator, engines, found)
     best = math.inf
     if ServingMode.AGGREGATED in request.search.modes:
         best = _cheapest_replicas(request, evaluator, engines)
@@ -52,11 +53,9 @@ def _cheapest_pools(request: PlanRequest, evaluator: Evaluator, engines: list[En
     simulator, best = PairSimulator(request.cluster, evaluator), below
     for (p, p_workers), (d, d_workers) in itertools.product(_workers(engines), repeat=2):
         cost = _cost(request, p, p_workers) + _cost(request, d, d_workers)
-        ranks = placed(p.layout, p_workers, d.layout, d_workers)
-        if cost < best and ranks is not None:
-            first, second = _choice(prefill, p, p_workers), _choice(decode, d, d_workers)
-            if first and second and simulator.measure(PoolPair(first, second, *ranks), load).keeps:
-                best = cost
+        pair = _pair(prefill, p, p_workers, decode, d, d_workers) if cost < best else None
+        if pair is not None and simulator.measure(pair, load).keeps:
+            best = cost
     return best
 
 
@@ -64,19 +63,42 @@ def _choice(of: Phase, engine: Engine, workers: int) -> Measured | None:
     return of.choice(engine, workers) if of.usable(engine) else None
 
 
-def _goodput(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], found: float | None) -> float | None:
-    """Every rate of the grid above the found one that a bound does not refuse, or the requested one and those above."""
-    first = (
-        math.log(1.0 / found) / math.log(RATE_GRID) + 0.5 if found else math.log(evaluator.traffic.load) / math.log(RATE_GRID)
-    )
-    for candidate in _candidates(evaluator, engines):
-        replicas = candidate.engine.layout.most_replicas
-        step = math.ceil(first)
-        while RATE_GRID**step < replicas * evaluator.rate_bound(candidate):
-            if evaluator.measure(candidate, Share(RATE_GRID**step, replicas)).keeps:
-                return RATE_GRID**-step
-            step += 1
-    return found
+def _least_seconds(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], found: float | None) -> float | None:
+    requested = math.ceil(_steps(evaluator.traffic.load) - 1e-9)
+    first = requested if found is None else round(_steps(1.0 / found)) + 1
+    for step in range(first, requested - 1, -1):
+        if _sustained(request, evaluator, engines, step):
+            return RATE_GRID**-step
+    return None
+
+
+def _sustained(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], step: int) -> bool:
+    """Whether any replicas or pools keep the promise at a step of the rate grid and at all below, down to a hundredth of it."""
+    modes, steps = request.search.modes, range(step, step - math.ceil(_steps(100.0)), -1)
+    if ServingMode.AGGREGATED in modes:
+        for candidate in _candidates(evaluator, engines):
+            shares = (Share(RATE_GRID**lower, candidate.engine.layout.most_replicas) for lower in steps)
+            if all(evaluator.measure(candidate, share).keeps for share in shares):
+                return True
+    if ServingMode.DISAGGREGATED in modes:
+        prefill, decode = (phase(kind, request, engines, load=RATE_GRID**step, stop=never_stop) for kind in PhaseKind)
+        simulator = PairSimulator(request.cluster, evaluator)
+        for (p, p_workers), (d, d_workers) in itertools.product(_workers(engines), repeat=2):
+            pair = _pair(prefill, p, p_workers, decode, d, d_workers)
+            if pair is not None and all(simulator.measure(pair, RATE_GRID**lower).keeps for lower in steps):
+                return True
+    return False
+
+
+def _pair(prefill: Phase, p: Engine, p_workers: int, decode: Phase, d: Engine, d_workers: int) -> PoolPair | None:
+    """Two pools with the roomiest batch limits of each phase; None where they do not fit or a phase misses its targets."""
+    ranks = placed(p.layout, p_workers, d.layout, d_workers)
+    first, second = _choice(prefill, p, p_workers), _choice(decode, d, d_workers)
+    return PoolPair(first, second, *ranks) if ranks and first and second else None
+
+
+def _steps(rate_per_s: float) -> float:
+    return math.log(rate_per_s) / math.log(RATE_GRID)
 
 
 def _replicas(evaluator: Evaluator, engines: list[Engine]) -> Iterator[tuple[Candidate, int]]:
