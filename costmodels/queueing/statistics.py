@@ -16,6 +16,10 @@ SECTIONS = 20
 
 CONFIDENCE = 0.90
 
+_ALIKE = 1e-6
+"""Relative difference below which two times are one: each is the difference of two moments of a run, so that equal ones differ
+by rounding, late in a long run most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Percentile:
@@ -42,7 +46,7 @@ def percentile(observations: FloatArray, probability: float) -> Percentile:
     size = n // SECTIONS
     if size == 0:
         return Percentile(value, -math.inf, math.inf)
-    shares = np.mean(observations[: size * SECTIONS].reshape(SECTIONS, size) <= value, axis=1)
+    shares = np.mean(observations[: size * SECTIONS].reshape(SECTIONS, size) <= value * (1.0 + _ALIKE), axis=1)
     spread = math.sqrt(float(np.var(shares, ddof=1)) / SECTIONS)
     # Where no section differs, the error of independent observations is the least that is credible.
     spread = max(spread, math.sqrt(probability * (1.0 - probability) / n))

@@ -42,7 +42,7 @@ _COUNTS = (
 PROOF = _COUNTS + "a layout refused at a rate is taken to be refused at higher rates"
 
 GOODPUT_PROOF = _COUNTS + (
-    "the rate is the highest of a grid of 1% at which, and at all of its rates below, they are met (simulated down to half of it)"
+    "the rate is the highest of a grid of 1% at which, and at all of its rates below, they are met (simulated down to half)"
 )
 
 DRAFTED = "; with drafted tokens pp is 1 and requests start when the cache has room for all their tokens"

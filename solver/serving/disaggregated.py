@@ -24,7 +24,6 @@ from solver.serving.phases import Phase, PhaseKind, phase
 from solver.serving.pools import MeasuredPair, PairSimulator, PoolPair, placed
 from solver.serving.question import Question
 
-
 _GOODPUT_STEPS = math.ceil(math.log(1.0 / LEAST_RATE_SHARE) / math.log(RATE_GRID))
 """Steps of the grid below a phase's bound that are looked at."""
 
@@ -109,13 +108,10 @@ class PairSearch:
     def _searched(self, above: float, judge: _Judge) -> PairResult:
         result = PairResult(bound=above)
         try:
-            refused = [self._refused_rates(p) for p in (self.prefill, self.decode)]
-            splits = sorted(self._splits(*refused), key=lambda split: (-split[0], split[1].engine.key, split[2].engine.key))
-            for step, prefill, decode in splits:
+            for ceiling, prefill, decode in self._splits():
                 best = above if result.best is None else result.best.load
-                if best > 0.0 and step <= step_below(best):
-                    break
-                self._raise(partial(judge, prefill, decode, result), step, best, result)
+                if best == 0.0 or ceiling > step_below(best):
+                    self._raise(partial(judge, prefill, decode, result), ceiling, best, result)
             result.bound = above if result.best is None else result.best.load
         except SearchStoppedError:
             result.stopped = True
@@ -207,34 +203,39 @@ class PairSearch:
             return None
         return PoolPair(chosen, answering, *ranks)
 
-    def _refused_rates(self, of: Phase) -> list[tuple[Engine, float]]:
-        """The lowest rate of the grid that one worker of each engine does not sustain in its phase."""
+    def _splits(self) -> list[tuple[int, _Option, _Option]]:
+        """Pairs that use the cluster as far as it goes, each with the last step of the grid that the bounds of both phases
+        leave it; those first whose phases by themselves keep the highest loads."""
+        found = []
+        for (p, p_rates), (d, d_rates) in product(self._rates(self.prefill), self._rates(self.decode)):
+            for p_workers in range(1, p.layout.most_replicas + 1):
+                workers = range(d.layout.most_replicas, 0, -1)
+                d_workers = next((n for n in workers if placed(p.layout, p_workers, d.layout, n)), None)
+                if d_workers is None:
+                    break
+                rates = zip(p_rates, d_rates, strict=True)
+                kept, bound = (min(p_workers * p_rate, d_workers * d_rate) for p_rate, d_rate in rates)
+                entry = (step_under(bound), _Option(p, p_workers, 0.0), _Option(d, d_workers, 0.0))
+                found.append((-kept, p.key, d.key, p_workers, entry))
+        return [entry for *_, entry in sorted(found, key=lambda ranked: ranked[:4])]
+
+    def _rates(self, of: Phase) -> list[tuple[Engine, tuple[float, float]]]:
+        """Of each engine that keeps its phase's targets at all: a high rate at which one worker does, and its bound."""
         found = []
         for engine in of.engines:
             candidates = of.usable(engine)
             if not candidates:
                 continue
-            high = step_below(max(of.evaluator.rate_bound(candidate) for candidate in candidates)) + 1
+            bound = max(of.evaluator.rate_bound(candidate) for candidate in candidates)
+            high = step_below(bound) + 1
             low = high - _GOODPUT_STEPS
             if of.choice(engine, 1, RATE_GRID**low) is None:
                 continue
             while high - low > 1:
                 middle = (low + high) // 2
                 low, high = (middle, high) if of.choice(engine, 1, RATE_GRID**middle) is not None else (low, middle)
-            found.append((engine, RATE_GRID**high))
+            found.append((engine, (RATE_GRID**low, bound)))
         return found
-
-    def _splits(
-        self, prefill: list[tuple[Engine, float]], decode: list[tuple[Engine, float]]
-    ) -> Iterator[tuple[int, _Option, _Option]]:
-        """Pairs that use the cluster as far as it goes, with the last step of the grid that neither phase by itself refuses."""
-        for (p, p_rate), (d, d_rate) in product(prefill, decode):
-            for p_workers in range(1, p.layout.most_replicas + 1):
-                fitting = [n for n in range(1, d.layout.most_replicas + 1) if placed(p.layout, p_workers, d.layout, n)]
-                if fitting:
-                    d_workers = fitting[-1]
-                    refused = min(p_workers * p_rate, d_workers * d_rate)
-                    yield step_under(refused), _Option(p, p_workers, 0.0), _Option(d, d_workers, 0.0)
 
     def _raise(self, kept_at: Callable[[int], MeasuredPair | None], step: int, best: float, result: PairResult) -> None:
         """Look for the highest step that the pair keeps, downwards from its ceiling, as long as it beats the best."""
@@ -259,10 +260,16 @@ class PairSearch:
         return kept if kept is not None and self._is_sustained(kept) else None
 
     def _is_sustained(self, kept: MeasuredPair) -> bool:
-        """Whether the pair with these batch limits keeps the promise at the lower rates of the grid too, down to half."""
-        step = step_below(kept.load)
+        """Whether the pair with these batch limits, and each phase of it by itself, keeps the promise at the lower rates of the
+        grid too, down to half."""
+        pair, step = kept.pair, step_below(kept.load)
         lower = (RATE_GRID ** (step - down) for down in range(1, SUSTAINED_STEPS + 1))
-        return all(self.simulator.measure(kept.pair, load).keeps for load in lower)
+        return all(
+            self.prefill.keeps(pair.prefill, load)
+            and self.decode.keeps(pair.decode, load)
+            and self.simulator.measure(pair, load).keeps
+            for load in lower
+        )
 
 
 def _levels(

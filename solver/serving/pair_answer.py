@@ -34,7 +34,7 @@ PAIR_PROOF = (
 
 PAIR_GOODPUT = (
     ". The rate is the highest of a grid of 1% at which, and at all of its rates below, the targets are met (simulated down to "
-    "half of it)"
+    "half)"
 )
 
 

@@ -62,6 +62,10 @@ class Phase:
             self._choices[key] = min(keeping, key=lambda m: (self.strain(m), m.candidate.key), default=None)
         return self._choices[key]
 
+    def keeps(self, chosen: Measured, load: float) -> bool:
+        """Whether workers with their batch limits keep the phase's targets under another load."""
+        return self.evaluator.measure(chosen.candidate, Share(load, chosen.share.replicas)).keeps
+
     def least_workers(self, engine: Engine, most: int) -> int | None:
         """Fewest workers of an engine that keep the phase's targets, at most ``most``; None where they do not."""
         if not self.usable(engine) or most < 1:

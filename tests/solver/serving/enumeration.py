@@ -20,8 +20,8 @@ from solver.serving.traffic import Share
 def best_objective(request: PlanRequest, *, found: float | None) -> float | None:
     """The objective of the best plan of the modes that the request allows, None where no plan keeps the promise.
 
-    Devices or USD/h: of all plans. Seconds a request: of the highest rate of the grid, not above the one after ``found``, at which
-    and at all lower rates of the grid some plan keeps the promise; by that definition higher rates need no look.
+    Devices or USD/h: of all plans. Seconds a request: of the highest rate of the grid, at most the one after ``found``, at
+    which and at all lower rates of the grid some plan keeps the promise; by that definition higher rates need no look.
     """
     assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
@@ -85,7 +85,7 @@ def _sustained(request: PlanRequest, evaluator: Evaluator, engines: list[Engine]
         simulator = PairSimulator(request.cluster, evaluator)
         for (p, p_workers), (d, d_workers) in itertools.product(_workers(engines), repeat=2):
             pair = _pair(prefill, p, p_workers, decode, d, d_workers)
-            if pair is not None and all(simulator.measure(pair, RATE_GRID**lower).keeps for lower in steps):
+            if pair is not None and all(_kept(prefill, decode, simulator, pair, RATE_GRID**lower) for lower in steps):
                 return True
     return False
 
@@ -95,6 +95,12 @@ def _pair(prefill: Phase, p: Engine, p_workers: int, decode: Phase, d: Engine, d
     ranks = placed(p.layout, p_workers, d.layout, d_workers)
     first, second = _choice(prefill, p, p_workers), _choice(decode, d, d_workers)
     return PoolPair(first, second, *ranks) if ranks and first and second else None
+
+
+def _kept(prefill: Phase, decode: Phase, simulator: PairSimulator, pair: PoolPair, load: float) -> bool:
+    """Whether both pools together keep the promise under a load, and each of them its part of it."""
+    by_itself = prefill.keeps(pair.prefill, load) and decode.keeps(pair.decode, load)
+    return by_itself and simulator.measure(pair, load).keeps
 
 
 def _steps(rate_per_s: float) -> float:

@@ -13,6 +13,7 @@ from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Plan, Status
 from solver.request import Objective, PlanRequest, Recompute, Search
 from solver.serving import evaluation, plan_serving, predict_serving
+from solver.serving.traffic import Share
 from solver.serving_load import LognormalLength
 from solver.verify import check
 from tests.solver.serving.enumeration import best_objective
@@ -142,6 +143,27 @@ def test_goodput_grows_with_the_cluster() -> None:
     assert large.predicted is not None
     assert large.predicted.tokens_per_s == pytest.approx(2 * small.predicted.tokens_per_s, rel=0.08)
     assert small.certificate.objective == pytest.approx(100.0 / small.predicted.tokens_per_s)
+
+
+def test_a_rate_above_one_that_is_missed_is_no_goodput(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = serving_request(rate=1.0, objective=Objective.THROUGHPUT, search=Search(tp=(2,), pp=(1,)))
+    highest = 1.0 / certified(plan(request))
+    measure = evaluation.Evaluator.measure
+
+    def unlucky(self: evaluation.Evaluator, candidate: evaluation.Candidate, share: Share) -> evaluation.Measured:
+        measured = measure(self, candidate, share)
+        return replace(measured, keeps=measured.keeps and not 0.955 < share.load / highest < 0.985)
+
+    monkeypatch.setattr(evaluation.Evaluator, "measure", unlucky)
+    answer = plan(request)
+    assert 0.94 < 1.0 / certified(answer) / highest < 0.955
+    assert best_objective(request, found=certified(answer)) == pytest.approx(certified(answer))
+    assert certified(predict_serving(request, answer)) == certified(answer)
+
+
+def certified(answer: Plan) -> float:
+    assert answer.certificate.objective is not None
+    return answer.certificate.objective
 
 
 def test_cheaper_devices_win_on_cost() -> None:
