@@ -16,6 +16,9 @@ SECTIONS = 20
 
 CONFIDENCE = 0.90
 
+_STUDENT_T = float(student_t.ppf((1.0 + CONFIDENCE) / 2.0, SECTIONS - 1))
+"""Quantile of Student's distribution for that confidence and so many sections."""
+
 _ALIKE = 1e-6
 """Relative difference below which two times are one: each is the difference of two moments of a run, so that equal ones differ
 by rounding, late in a long run most."""
@@ -50,7 +53,7 @@ def percentile(observations: FloatArray, probability: float) -> Percentile:
     spread = math.sqrt(float(np.var(shares, ddof=1)) / SECTIONS)
     # Where no section differs, the error of independent observations is the least that is credible.
     spread = max(spread, math.sqrt(probability * (1.0 - probability) / n))
-    half = float(student_t.ppf((1.0 + CONFIDENCE) / 2.0, SECTIONS - 1)) * spread
+    half = _STUDENT_T * spread
     low, high = probability - half, probability + half
     return Percentile(
         value,

@@ -156,12 +156,12 @@ class Evaluator:
     def candidates(self, engine: Engine) -> list[Candidate]:
         """Batch limits whose cache holds the longest request and every sequence of which may get a token, most first."""
         if engine.key not in self._candidates:
+            every = (Candidate(engine, step, sequences) for step in STEP_TOKENS for sequences in reversed(SEQUENCES))
             self._candidates[engine.key] = [
-                Candidate(engine, step_tokens, sequences)
-                for step_tokens in STEP_TOKENS
-                for sequences in reversed(SEQUENCES)
-                if Candidate(engine, step_tokens, sequences).limits.kv_tokens >= self.longest_request
-                and -(-sequences // engine.layout.pp) * engine.query_tokens <= step_tokens
+                candidate
+                for candidate in every
+                if -(-candidate.sequences // engine.layout.pp) * engine.query_tokens <= candidate.step_tokens
+                and candidate.limits.kv_tokens >= self.longest_request
             ]
         return self._candidates[engine.key]
 

@@ -10,6 +10,7 @@ from solver.plan import Plan, PrefillPool, Reason, SearchStats
 from solver.request import Objective, PlanRequest, ServingWorkload
 from solver.serving.answer import infeasible_plan
 from solver.serving.evaluation import Candidate, Evaluator
+from solver.serving.goodput import RATE_GRID, step_below
 from solver.serving.layouts import require_servable
 from solver.serving.pair_answer import pair_certificate, pair_plan
 from solver.serving.phases import PhaseKind, phase_evaluator
@@ -32,7 +33,9 @@ def predict_pair(request: PlanRequest, plan: Plan) -> Plan:
         return infeasible_plan(request, shortfall, stats)
     evaluator, loads = given.evaluator, [given.evaluator.traffic.load]
     if request.objective is Objective.THROUGHPUT and plan.predicted is not None:
-        loads.insert(0, max(loads[0], plan.predicted.tokens_per_s / evaluator.output.mean))
+        # Goodputs are rates of a grid; tokens per second have their rounding.
+        claimed = RATE_GRID ** step_below(plan.predicted.tokens_per_s / evaluator.output.mean)
+        loads.insert(0, max(loads[0], claimed))
     found = given.measured(loads[0])
     if not found.keeps and loads[-1] < loads[0]:
         found = given.measured(loads[-1])

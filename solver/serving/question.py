@@ -145,14 +145,14 @@ def least_replicas(question: Question, engine: Engine) -> int:
 def measurements(evaluator: Evaluator, candidates: list[Candidate], share: Share) -> Iterator[Measured]:
     """Simulations of all candidates under a load, but those that can't differ from one already seen.
 
-    For one token limit, sequence limits come largest first. A limit that a run never reached changes nothing, nor does
-    any smaller one that it never reached either.
+    Token limits come by their throughput bound, and for each of them sequence limits largest first. A limit that a run never
+    reached changes nothing, nor does any smaller one that it never reached either.
     """
     by_step_tokens: dict[int, list[Candidate]] = {}
     for candidate in candidates:
         if evaluator.can_keep_up(candidate, share):
             by_step_tokens.setdefault(candidate.step_tokens, []).append(candidate)
-    for group in sorted(by_step_tokens.values(), key=lambda group: expected_strain(evaluator, group[0], share)):
+    for group in sorted(by_step_tokens.values(), key=lambda group: -evaluator.rate_bound(group[0])):
         unreached = math.inf
         for candidate in group:
             if candidate.sequences >= unreached:
