@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, and_, func, insert, select, text
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, and_, bindparam, func, insert, select, text
 
 from app.db.calibration_tables import calibrations, plan_calibrations
 from app.db.dialects import in_utc
 from app.db.engine import reading, writing
 from app.db.metadata import DEFAULT_TENANT
-from app.db.scope import owned
+from app.db.scope import TENANT, owned
 from app.db.tables import plans
 from costmodels.calibration import calibration_key
 
@@ -131,11 +131,11 @@ class CalibrationRepository:
 
         ``plan_digests`` restricts the answer to those plans; None asks for every stored plan.
         """
-        query = _stale_uses(self._tenant)
+        query, given = _STALE, dict[str, Any](tenant=self._tenant)
         if plan_digests is not None:
-            query = query.where(plans.c.digest.in_(plan_digests))
+            query, given = _STALE_AMONG, given | {"digests": plan_digests}
         with reading(self._engine) as connection:
-            rows = connection.execute(query).mappings().all()
+            rows = connection.execute(query, given).mappings().all()
             if not rows:
                 return ()
             newest_ids = {row["newest_id"] for row in rows}
@@ -163,7 +163,7 @@ def note_calibrations(connection: Connection, *, plan: str, request: str, tenant
         connection.execute(insert(plan_calibrations).values(tenant=tenant, plan=plan, key=key, calibration=name))
 
 
-def _stale_uses(tenant: str) -> Select[Any]:
+def _stale_uses() -> Select[Any]:
     rests_on = and_(plan_calibrations.c.tenant == plans.c.tenant, plan_calibrations.c.plan == plans.c.digest)
     newer = and_(
         calibrations.c.tenant == plans.c.tenant,
@@ -184,7 +184,11 @@ def _stale_uses(tenant: str) -> Select[Any]:
         .group_by(plans.c.id, plans.c.digest, plan_calibrations.c.key, plan_calibrations.c.calibration)
         .order_by(plans.c.id, plan_calibrations.c.key)
     )
-    return owned(query, plans, tenant)
+    return owned(query, plans, TENANT)
+
+
+_STALE = _stale_uses()
+_STALE_AMONG = _STALE.where(plans.c.digest.in_(bindparam("digests", expanding=True)))
 
 
 def _lock(connection: Connection) -> None:

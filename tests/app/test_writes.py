@@ -80,7 +80,7 @@ def test_one_that_fails_leaves_no_trace_and_harms_no_other(engine: Engine) -> No
 
     async def use(writes: Writes) -> None:
         asked = (add(engine, 1), refuse, add(engine, 2), wrong, add(engine, 3))
-        given = await asyncio.gather(*(writes.soon(write) for write in asked), return_exceptions=True)  # type: ignore[arg-type]
+        given = await asyncio.gather(*(writes.soon(write) for write in asked), return_exceptions=True)
         assert [given[index] for index in (0, 2, 4)] == [1, 2, 3]
         assert isinstance(given[1], QueueFullError)
         assert isinstance(given[3], StoreError)
@@ -108,6 +108,6 @@ def test_a_write_runs_in_its_callers_context(engine: Engine) -> None:
             said.set(word)
             return await writes.soon(lambda connection: said.get())
 
-        assert await asyncio.gather(ask("one"), ask("two")) == ["one", "two"]
+        assert [*await asyncio.gather(ask("one"), ask("two"))] == ["one", "two"]
 
     run(engine, use)
