@@ -17,6 +17,7 @@ from solver.intra_op import evaluate, frontier
 from solver.kept_bytes import PARTIAL_MODES, kept_bytes
 from solver.recompute import recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.sharding import REPLICATED
 from solver.training.host import HostTime, host_time
 from solver.training.implementation import launcher_implementation
 from solver.training.joined import joined
@@ -122,7 +123,10 @@ class BlockCosts:
         return self._fastest[setting]
 
     def _host_time(self, block: str, setting: BlockSetting) -> HostTime:
-        return host_time(self.model.block(block), setting.device, setting.implementation, cp=setting.cp)
+        collectives = 0 if setting.tp == 1 else 1 if setting.boundary == REPLICATED else 2
+        return host_time(
+            self.model.block(block), setting.device, setting.implementation, cp=setting.cp, collectives_of_sum=collectives
+        )
 
     def block_memory(self, setting: BlockSetting) -> tuple[dict[Recompute, FloatArray], FloatArray]:
         """By distinct block: bytes kept for an element of its own input under each partial recompute mode, and bytes of

@@ -10,15 +10,24 @@ from costmodels.implementation import HostPath, Implementation, ScanKernels
 from costmodels.operators import Operator, OperatorKind
 from costmodels.step_by_step_scan import step_by_step_launches
 from costmodels.sustained import sustained_launch_s
+from costmodels.tensor_parallel import leaves_partial_sums, split_dim
 from costmodels.vector_traffic import vector_passes
 from solver.graph import Block
 
-CALLS_OF_OPERATOR: Mapping[HostPath, float] = {HostPath.MODULES: 4.4, HostPath.MEGATRON_CORE: 11.5}
+CALLS_OF_OPERATOR: Mapping[HostPath, float] = {HostPath.MODULES: 4.1, HostPath.MEGATRON_CORE: 11.0}
 """Host work of an operator in one pass beside its kernels, in units of ``launch_s`` (25 us on an A100's host).
 
 MODULES: a GPT layer of 10 operators with full recompute takes 3.0 to 3.6 ms of a micro-batch where it waits for the host
 in vTrain's 1,080 single-node runs on A100 (MICRO'24). MEGATRON_CORE: a layer of 10 operators takes 6 to 7 ms of a
-micro-batch in Megatron-LM's own functional tests on A100, whatever the mesh (golden values of its repository).
+micro-batch in Megatron-LM's own functional tests on A100, with tp and without (golden values of its repository).
+"""
+
+CALLS_OF_COLLECTIVE = 1.5
+"""Host work of launching a collective over tp, in units of ``launch_s``: PyTorch's dispatch, NCCL's queue, and the events by
+which two streams wait for one another.
+
+Layers of vTrain's runs that wait for the host take 0.3 ms longer with tp 2 or 4 than without, six all-reduces each. This and
+MODULES are fitted to the runs of 12 and 20 layers (off by 5.7%); those of 16 and 24 are off by 5.6%.
 """
 
 LAUNCH_SHARE = 0.2
@@ -32,7 +41,7 @@ RING_MODULES = 2.5
 """Host work of passing keys and values around a ring, over that of an operator.
 
 With cp 2 the layers of Megatron-LM's tests take 14% longer, whatever tp; on the survey's Ascends (Tables 10 and 11) a layer
-that waits for the host takes a quarter longer with cp, of any degree. Collectives of tp show in neither, nor in vTrain's runs.
+that waits for the host takes a quarter longer with cp, of any degree.
 """
 
 MATMUL_KERNELS = (1, 2)
@@ -54,14 +63,33 @@ class HostTime:
         return self.forward_s + self.backward_s
 
 
-def host_time(block: Block, device: Device, implementation: Implementation, *, cp: int = 1) -> HostTime:
-    """Launch time of a block's passes; the device waits for it where its own work is shorter (DESIGN section 4, point 2)."""
+def host_time(
+    block: Block, device: Device, implementation: Implementation, *, cp: int = 1, collectives_of_sum: int = 0
+) -> HostTime:
+    """Launch time of a block's passes; the device waits for it where its own work is shorter (DESIGN section 4, point 2).
+
+    ``collectives_of_sum`` is how many collectives over tp add up partial sums: none without tp, an all-reduce, or with
+    sequence parallelism a reduce-scatter and the gather before it.
+    """
     modules = _modules(block) + _rings(block, cp)
     calls = CALLS_OF_OPERATOR[implementation.host] * modules
     counts = [launches(operator, implementation) for operator in block.operators]
-    forward, backward = (sum(count[i] for count in counts) for i in (0, 1))
     each_s = sustained_launch_s(device)
-    return HostTime((calls + LAUNCH_SHARE * forward) * each_s, (calls + LAUNCH_SHARE * backward) * each_s)
+    forward_s, backward_s = (
+        (calls + LAUNCH_SHARE * sum(count[i] for count in counts) + CALLS_OF_COLLECTIVE * collectives_of_sum * sums) * each_s
+        for i, sums in enumerate(_sums_over_tp(block))
+    )
+    return HostTime(forward_s, backward_s)
+
+
+def _sums_over_tp(block: Block) -> tuple[int, int]:
+    """Operators that leave partial sums over tp: of their outputs forward, of their input gradients backward."""
+    outputs = sum(leaves_partial_sums(operator) for operator in block.operators)
+    gradients = sum(
+        operator.kind is OperatorKind.MATMUL and split_dim(operator) is not None and not leaves_partial_sums(operator)
+        for operator in block.operators
+    )
+    return outputs, gradients
 
 
 def _modules(block: Block) -> int:

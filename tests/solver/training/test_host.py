@@ -13,10 +13,14 @@ from costmodels.cluster import Cluster, NodeGroup
 from costmodels.compute import launch_s
 from costmodels.hardware import node_type
 from costmodels.implementation import HostPath, Implementation, VectorKernels
+from costmodels.sustained import sustained_launch_s
 from solver.control import ignore_progress, never_stop
-from solver.request import PlanRequest, Search, TrainingWorkload
+from solver.request import PlanRequest, Recompute, Search, TrainingWorkload
+from solver.sharding import REPLICATED
 from solver.training import plan_training
-from solver.training.host import LAUNCH_SHARE, host_time, launches, step_host_s
+from solver.training.costs import TrainingCosts
+from solver.training.host import CALLS_OF_COLLECTIVE, LAUNCH_SHARE, host_time, launches, step_host_s
+from solver.training.space import Candidate, Mesh
 
 MODULES = Implementation()
 MEGATRON_CORE = Implementation(host=HostPath.MEGATRON_CORE)
@@ -87,3 +91,33 @@ def test_a_ring_adds_host_work_and_its_length_does_not() -> None:
     assert 1.1 * alone < two == eight < 1.3 * alone
     head = model("llama-3.1-8b").block("head")
     assert host_time(head, device, MEGATRON_CORE, cp=2) == host_time(head, device, MEGATRON_CORE)
+
+
+def test_launching_collectives_of_tensor_parallelism_takes_the_host() -> None:
+    device, graph = node_type("dgx-a100").device, model("llama-3.1-8b")
+    layer = graph.block("layer")
+    alone, summed, sequence = (host_time(layer, device, MODULES, collectives_of_sum=n) for n in (0, 1, 2))
+    # Attention and the feed-forward network each leave partial sums once in either pass.
+    each_s = CALLS_OF_COLLECTIVE * launch_s(device)
+    assert summed.forward_s - alone.forward_s == pytest.approx(2 * each_s)
+    assert summed.backward_s - alone.backward_s == pytest.approx(2 * each_s)
+    assert sequence.total_s - alone.total_s == pytest.approx(8 * each_s)
+    embedding = graph.block("embedding")
+    looked_up = host_time(embedding, device, MODULES, collectives_of_sum=1)
+    assert looked_up.forward_s > host_time(embedding, device, MODULES).forward_s
+    assert looked_up.backward_s == host_time(embedding, device, MODULES).backward_s
+
+
+def test_a_layer_that_waits_for_the_host_takes_longer_split_than_whole() -> None:
+    cluster = Cluster((NodeGroup("pool", node_type("dgx-a100"), 1),))
+    request = PlanRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", global_batch=8, seq_len=64))
+    costs = TrainingCosts(request, implementation=MODULES)
+
+    def layer_s(tp: int) -> float:
+        candidate = Candidate(Mesh(dp=8 // tp, tp=tp, pp=1, cp=1), 1, tp, 0, REPLICATED, (Recompute.NONE,))
+        fastest = costs.fastest_layers_s(costs.settings(candidate, costs.stage_kinds(candidate)[0])[0])
+        assert fastest is not None
+        return float(fastest[1])
+
+    each_s = CALLS_OF_COLLECTIVE * sustained_launch_s(cluster.groups[0].node.device)
+    assert layer_s(8) - layer_s(1) == pytest.approx(4 * each_s)
