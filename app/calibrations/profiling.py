@@ -1,8 +1,12 @@
 """Measuring kernels and collectives with PyTorch on the machine at hand.
 
 All ranks measure the same shape at the same time: where ranks share cores, memory or power, as on a CPU, a kernel takes as
-long as it will in a job of so many ranks. A time is the median of repeats, averaged over ranks; where threads
-outnumber cores it is the mean of repeats, for a median leaves out the waiting for a core.
+long as it will in a job of so many ranks. A time is the median of repeats, averaged over ranks.
+
+On a CPU ranks compete for cores, and so does what joins them. Where threads outnumber cores, a kernel takes the processor
+time that it uses, times the threads for each core: no core is idle while another rank can run. A collective is timed between
+matrix products, as a training step runs it: it starts when the last rank's time slice has ended, its own threads wait for a
+core, and nothing it moves is in a cache.
 """
 
 from __future__ import annotations
@@ -17,12 +21,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from app.calibrations.profile_kernels import Kernels
+from app.calibrations.profile_kernels import Kernels, Run
 from app.calibrations.profile_shapes import Backend, Shape, shapes_of
 from app.errors import MissingExtraError
-from costmodels.samples import SampleError, SampleKind, Samples, samples_of
+from costmodels.samples import COLLECTIVE_KINDS, SampleError, SampleKind, Samples, samples_of
+from costmodels.units import DType
 
 WARM_UP = 2
+PRODUCTS_S = 0.01
+"""Computation between two collectives: longer than a time slice of Linux's scheduler (2.8 ms times 1 + log2 of the cores)."""
+PRODUCT = Shape(SampleKind.GEMM, DType.FP32, m=128, n=512, k=512, batch=1)
 FEWEST_REPEATS = 5
 MOST_REPEATS = 200
 JOIN_S = 60.0
@@ -141,12 +149,45 @@ def _middle_s(kernels: Kernels, shape: Shape, task: ProfileTask) -> float:
     began_s = time.perf_counter()
     run()
     kernels.synchronise()
-    once_s = time.perf_counter() - began_s
-    repeats = kernels.agreed(int(min(MOST_REPEATS, max(FEWEST_REPEATS, task.repeat_s / max(once_s, 1e-7)))))
+    repeats = kernels.agreed(_repeats(time.perf_counter() - began_s, task))
     kernels.wait_for_ranks()
-    middle = statistics.fmean if _shares_cores(task) else statistics.median
-    return middle([kernels.timed_s(run) / kernels.per_run(shape) for _ in range(repeats)])
+    if task.backend is Backend.CUDA or (shape.kind not in COLLECTIVE_KINDS and _threads_a_core(task) == 1.0):
+        return statistics.median([kernels.timed_s(run) / kernels.per_run(shape) for _ in range(repeats)])
+    if shape.kind in COLLECTIVE_KINDS:
+        return _between_products_s(kernels, run, task) / kernels.per_run(shape)
+    began_s = time.process_time()
+    for _ in range(repeats):
+        run()
+    # A clock of processor time may tick too slowly to see a short kernel at all.
+    used_s = max(time.process_time() - began_s, time.get_clock_info("process_time").resolution)
+    return used_s / repeats / task.threads * _threads_a_core(task)
 
 
-def _shares_cores(task: ProfileTask) -> bool:
-    return task.backend is Backend.CPU and task.ranks * task.threads > len(os.sched_getaffinity(0))
+def _between_products_s(kernels: Kernels, collective: Run, task: ProfileTask) -> float:
+    """Seconds that a collective adds to computation: what a loop of both takes over the computation in it."""
+    product = kernels.prepared(PRODUCT)
+    began_s = time.perf_counter()
+    product()
+    products = kernels.agreed(max(1, round(PRODUCTS_S / (time.perf_counter() - began_s))))
+    computed_s = 0.0
+    kernels.wait_for_ranks()
+    began_s = time.perf_counter()
+    for _ in range(FEWEST_REPEATS):
+        computing_s = time.thread_time()
+        for _ in range(products):
+            product()
+        computed_s += time.thread_time() - computing_s
+        collective()
+    added_s = time.perf_counter() - began_s - computed_s * _threads_a_core(task)
+    alone_s = statistics.fmean([kernels.timed_s(collective) for _ in range(FEWEST_REPEATS)])
+    # Work of its own never makes a collective shorter; where it seems to, the clock's noise is larger than the waiting.
+    return max(added_s / FEWEST_REPEATS, alone_s)
+
+
+def _repeats(once_s: float, task: ProfileTask) -> int:
+    return int(min(MOST_REPEATS, max(FEWEST_REPEATS, task.repeat_s / max(once_s, 1e-7))))
+
+
+def _threads_a_core(task: ProfileTask) -> float:
+    """Threads that compute on each core of this machine, at least one."""
+    return max(1.0, task.ranks * task.threads / len(os.sched_getaffinity(0)))

@@ -27,7 +27,7 @@ from app.calibrations.profiling import ProfileTask, profile
 from app.calibrations.sample_files import read_samples, write_samples
 from costmodels.samples import COLLECTIVE_KINDS, SampleKind, Samples
 
-STEPS = 3
+STEPS = 5
 REPEAT_S = 0.01
 CORES = len(os.sched_getaffinity(0))
 RANKS = sorted({plan.ranks for plan in PLANS})

@@ -1,8 +1,8 @@
 """What the predictor says of the plans, on a CPU "device" whose calibration was measured here.
 
 Nothing is fitted to the runs. Kernels were measured with as many ranks at once as the plan has, so they hold what ranks take
-from one another where they share cores and memory. One fact of the machine is stated: Gloo runs on the cores that compute,
-so no communication hides under computation.
+from one another where they share cores and memory, and collectives between kernels. One fact of the machine is stated: Gloo
+runs on the cores that compute, so no communication hides under computation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from solver.training.space import Candidate, Mesh
 
 MODEL = read_huggingface_config(CONFIG, name="cpu-truth")
 PYTORCH = Implementation(VectorKernels.EAGER)
-FSDP_COPIES = 3
 MEMORY_BYTES = 4 * 2**30
 
 
@@ -91,18 +90,22 @@ def _step_end_s(costs: TrainingCosts, decision: Decision, kind: StageKind, table
     group = kind.topology.state
     if group.n == 1:
         return optimizer_s
-    communication_s = 0.0
-    for layer in costs.layer_block[span.first : span.last + 1]:
-        name, choice = costs.block_names[layer], decision.sharding[layer]
-        parameters = float(costs.block_cost(name, setting, choice)[Criterion.PARAMETERS])
+    communication_s = copied_bytes = 0.0
+    for layer in range(span.first, span.last + 1):
+        block = costs.layer_block[layer]
+        parameters = float(costs.block_cost(costs.block_names[block], setting, decision.sharding[block])[Criterion.PARAMETERS])
         gradients = parameters * costs.workload.gradient_dtype.size_bytes
         if candidate.zero_stage == 0:
             communication_s += float(collective_s(Collective.ALL_REDUCE, gradients, group))
         else:
-            # Weights are gathered for each pass; what the tables count of it as not hidden is taken off again.
+            # A layer's weights are gathered for each pass, those of the model's ends once: FSDP2 keeps the root's until the
+            # backward pass. What the tables count of it as not hidden is taken off again.
+            gathers = 2 if costs.recomputable[block] else 1
             gather_s = float(collective_s(Collective.ALL_GATHER, gradients, group))
-            communication_s += 2 * gather_s + float(collective_s(Collective.REDUCE_SCATTER, gradients, group))
-            # FSDP2 copies weights out of the gathered buffer each time, and gradients into the one that is reduced.
-            communication_s += FSDP_COPIES * float(memory_bound_s(setting.device, 2 * gradients))
+            communication_s += gathers * gather_s + float(collective_s(Collective.REDUCE_SCATTER, gradients, group))
+            # Copied: shards into the buffer that is gathered, weights out of it, gradients into the one that is reduced.
+            copied_bytes += 2 * gradients * (gathers * (1 + 1 / group.n) + 1)
+    # More than a cache holds is copied between two uses of any of it.
+    communication_s += float(memory_bound_s(setting.device, copied_bytes)) if copied_bytes else 0.0
     exposed_s = float(table.parts.dp_comm_s[span.first : span.last + 1].sum())
     return optimizer_s + communication_s - exposed_s

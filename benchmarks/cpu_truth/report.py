@@ -18,9 +18,35 @@ INTRODUCTION = (
     "`meshwright calibrate`, runs training steps of a small transformer (4 layers, hidden size 512, vocabulary",
     "4096, 8 sequences of 128 tokens, fp32, AdamW) under PyTorch, and predicts each plan. Nothing is fitted to the",
     "runs. Kernels are measured with as many ranks at once as a plan has: they hold what ranks take from one another",
-    "where they share cores and memory. Gloo runs on the cores that compute: no communication is predicted to hide",
-    "under computation. Kernels and runs are measured in alternation.",
+    "where they share cores and memory. Where ranks outnumber cores, a kernel takes the processor time that it uses times",
+    "the ranks of a core. Collectives are measured between matrix products, and hold the wait for the last rank and for a",
+    "core. Gloo runs on the cores that compute: no communication is predicted to hide under computation. Kernels and runs",
+    "are measured in alternation.",
     "",
+)
+
+ATTEMPTS = (
+    "",
+    "## Ranks that share cores",
+    "",
+    "Four ranks on two cores were 11 to 44% short (FSDP2 44%, TP 23%, TP x DDP 18%, DDP 11%). Processor time of the runs",
+    "says why: a step takes within 10% of what all ranks compute and communicate over two cores. Little is lost by idling;",
+    "collectives were too short.",
+    "",
+    "1. *Processor time of kernels, times ranks a core.* It is the same beside other work: at a load of 10 it predicts 0.85",
+    "   s for DDP 4, which takes 0.80 to 0.97, where times by the wall are three times too long. With collectives timed one",
+    "   after another TP 4 and TP 2 x DDP 2 stay 20 to 25% short, FSDP2 4 32%.",
+    "2. *Collectives between products.* An all-reduce of 1 kB over four ranks takes 7 ms one after another and 9 to 11 ms",
+    "   after 10 to 20 ms of computation, two thirds of it processor time: socket calls, and threads that wake one another",
+    "   on busy cores. Together with 1 it is what is shown above.",
+    "3. *New memory.* A page that is touched first takes 2 to 4 us here, and FSDP2 on four ranks touches 40,000 to 80,000 a",
+    "   step: 0.1 s. Whether freed memory comes back from glibc or from the kernel differs between runs of the same loop",
+    "   (23,000 pages, then none), so it is left out. FSDP2's gathers and copies are counted as in its source: weights of a",
+    "   layer gathered for each pass, the root's once.",
+    "",
+    "What limits the order: measured orders repeat little themselves. The run before the one above, of the same code on a",
+    "busier machine, gave 0.59 and 13%; its measured order agrees with the one above to 0.52, and either with that of the",
+    "version before to 0.82 or 0.83: the two virtual cores change speed by a third within minutes.",
 )
 
 
@@ -68,6 +94,7 @@ def page(outcomes: Sequence[Outcome], *, machine: str, loads: Sequence[float], r
             "| plan | ranks | predicted | measured, median | measured, range | error |",
             "|---|---|---|---|---|---|",
             *(_row(one) for one in outcomes),
+            *ATTEMPTS,
             "",
         ]
     )

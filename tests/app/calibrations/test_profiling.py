@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from app.calibrations.profile_shapes import RANGES, Backend, shapes_of
-from app.calibrations.profiling import ProfileTask, profile
-from costmodels.samples import SampleError, SampleKind, check_samples
+from app.calibrations.profile_shapes import RANGES, Backend, Shape, shapes_of
+from app.calibrations.profiling import ProfileTask, _middle_s, profile
+from costmodels.samples import COLLECTIVE_KINDS, SampleError, SampleKind, check_samples
+from costmodels.units import DType
 from tests.app.command_line import Cli
 
 KINDS = frozenset(SampleKind)
@@ -56,3 +61,45 @@ def test_without_pytorch_the_command_says_what_to_install(cli: Cli, monkeypatch:
     assert cli("calibrate", "profile", "here", "-o", str(tmp_path / "here.csv")) == 2
     assert "pip install 'meshwright[profile]'" in cli.err
     assert not (tmp_path / "here.csv").exists()
+
+
+class Waiting:
+    """Kernels whose products take no time and whose collectives wait for another rank."""
+
+    WAIT_S = 2e-3
+
+    def prepared(self, shape: Shape) -> Callable[[], None]:
+        return (lambda: time.sleep(self.WAIT_S)) if shape.kind in COLLECTIVE_KINDS else (lambda: None)
+
+    def timed_s(self, run: Callable[[], None]) -> float:
+        return 0.0
+
+    def per_run(self, shape: Shape) -> int:
+        return 1
+
+    def agreed(self, repeats: int) -> int:
+        return min(repeats, 3)
+
+    def wait_for_ranks(self) -> None:
+        pass
+
+    synchronise = wait_for_ranks
+
+
+def middle_s(monkeypatch: pytest.MonkeyPatch, kind: SampleKind, *, ranks: int, kernels: Any) -> float:
+    """Seconds of a kind on a machine of two cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    task = ProfileTask("here", Backend.CPU, KINDS, ranks=ranks, threads=1, repeat_s=1e-4)
+    return _middle_s(kernels, Shape(kind, DType.FP32, moved_bytes=4, ranks=ranks), task)
+
+
+def test_a_collective_holds_the_wait_for_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What the collective takes between products counts, not what it takes alone (here nothing).
+    assert middle_s(monkeypatch, SampleKind.ALL_REDUCE, ranks=4, kernels=Waiting()) >= Waiting.WAIT_S
+
+
+def test_kernels_of_ranks_that_share_cores_take_their_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([10.0, 10.3])
+    monkeypatch.setattr(time, "process_time", lambda: next(clock))
+    # 0.1 s of a core each, of which two ranks run one after the other.
+    assert middle_s(monkeypatch, SampleKind.STREAM, ranks=4, kernels=Waiting()) == pytest.approx(0.2)
