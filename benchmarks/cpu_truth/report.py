@@ -45,8 +45,9 @@ ATTEMPTS = (
     "   layer gathered for each pass, the root's once.",
     "",
     "What limits the order: measured orders repeat little themselves. The run before the one above, of the same code on a",
-    "busier machine, gave 0.59 and 13%; its measured order agrees with the one above to 0.52, and either with that of the",
-    "version before to 0.82 or 0.83: the two virtual cores change speed by a third within minutes.",
+    "busier machine, gave 0.59 and 13% (FSDP2 4 24% and TP 4 20% short, DDP 4 and TP 2 x DDP 2 within 4%); its measured",
+    "order agrees with the one above to 0.52, and either with that of the version before to 0.82 or 0.83: the two virtual",
+    "cores change speed by a third within minutes.",
 )
 
 
