@@ -110,6 +110,8 @@ def _shape_problems(where: str, fields: Mapping[str, Any]) -> Iterator[str]:
     if "size_correction" in fields:
         expected["tile_efficiency"] = (len(TILES),)
         expected["size_correction"] = (axes["log2_rows"], axes["log2_columns"], axes["log2_k"])
+        measured = ("log2_measured_rows", "log2_measured_columns", "log2_measured_k")
+        expected["measured_correction"] = tuple(axes[name] for name in measured)
         expected["wave_correction"] = (len(WAVE_TILES), axes["log2_waves"], axes["log2_wave_k"])
     elif "correction" in fields:
         expected["correction"] = tuple(axes.values())

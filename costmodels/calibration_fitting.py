@@ -6,8 +6,9 @@ the device's shipped calibration, where there is one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,8 @@ FEWEST_SHAPES = 10
 NO_ERROR = KernelError(0.0, 0.0, "")
 
 
-OnCurve = Callable[[str], None]
-"""Told the name of each curve before it is fitted."""
+OnCurve = Callable[[int, int, str], None]
+"""Told before each fit of a curve: rows that are fitted, of how many over all folds, and the curve's name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +63,11 @@ def fit_kernels(samples: Samples, board: Board, *, folds: int, on_curve: OnCurve
     if board.base is not None:
         document["base"] = dict(board.base)
     scores = []
-    for task in _tasks(samples, board):
-        on_curve(task.name)
-        entry, score = _fitted(task, folds)
+    tasks = tuple(_tasks(samples, board))
+    done, total = 0, sum(_n_fits(task, folds) * len(task.samples) for task in tasks)
+    for task in tasks:
+        entry, score = _fitted(_counted(task, folds, done=done, total=total, on_curve=on_curve), folds)
+        done += _n_fits(task, folds) * len(task.samples)
         _place(document, task.place, entry)
         scores.append(score)
     backward = samples.of_kind(SampleKind.ATTENTION_BACKWARD)
@@ -81,6 +84,22 @@ def fit_kernels(samples: Samples, board: Board, *, folds: int, on_curve: OnCurve
                 remedy="measure them ('meshwright calibrate profile' does), or use the key of a device of the catalogue",
             )
     return document, tuple(scores)
+
+
+def _n_fits(task: CurveTask, folds: int) -> int:
+    """Times that a curve is fitted: without each fold, without some weight matrices (products only), and to all."""
+    return folds + 1 + (task.place[0] == "gemm")
+
+
+def _counted(task: CurveTask, folds: int, *, done: int, total: int, on_curve: OnCurve) -> CurveTask:
+    """The task, telling of each of its fits."""
+    fits = itertools.count()
+
+    def fit(chosen: Rows) -> Any:
+        on_curve(done + min(next(fits), _n_fits(task, folds)) * len(task.samples), total, task.name)
+        return task.fit(chosen)
+
+    return replace(task, fit=fit)
 
 
 def _tasks(samples: Samples, board: Board) -> Iterator[CurveTask]:

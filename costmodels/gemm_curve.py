@@ -36,6 +36,10 @@ OUTPUT_BYTES = 2.0
 PARTIAL_SUM_BYTES = 8.0
 """An fp32 partial sum of a split is written once and read once."""
 
+TWO_NODES = np.array([0.0, 1.0])
+NO_CORRECTION = np.zeros((2, 2, 2))
+"""Of a curve without a correction at the measured sizes."""
+
 
 class GemmCurve(NamedTuple):
     """Constants of one device and number format (a NamedTuple, so that compiled code can take it).
@@ -51,6 +55,8 @@ class GemmCurve(NamedTuple):
     saturating_waves   waves of tiles in flight that it takes to reach it
     log2_rows, log2_columns, log2_k, size_correction     log-ratio of measured to modelled time by size
     log2_waves, log2_wave_k, wave_correction             and by waves of each of WAVE_TILES
+    log2_measured_rows, log2_measured_columns, log2_measured_k, measured_correction
+                       what these leave at the measured sizes themselves; two nodes an axis where nothing is known of it
     """
 
     cores: float
@@ -69,6 +75,10 @@ class GemmCurve(NamedTuple):
     log2_waves: Floats
     log2_wave_k: Floats
     wave_correction: Floats
+    log2_measured_rows: Floats = TWO_NODES
+    log2_measured_columns: Floats = TWO_NODES
+    log2_measured_k: Floats = TWO_NODES
+    measured_correction: Floats = NO_CORRECTION
 
 
 class Silicon(NamedTuple):
@@ -121,6 +131,11 @@ def log_correction(m: float, n: float, k: float, curve: GemmCurve) -> float:
     for index in range(curve.wave_correction.shape[0]):
         log2_waves = math.log2(tile_waves(m, n, index, curve.cores))
         total += bilinear(log2_waves, log2_k, curve.log2_waves, curve.log2_wave_k, curve.wave_correction[index])
+    if curve.measured_correction.shape[0] > 2:
+        total += trilinear(
+            math.log2(m), math.log2(n), log2_k,
+            curve.log2_measured_rows, curve.log2_measured_columns, curve.log2_measured_k, curve.measured_correction,
+        )  # fmt: skip
     return total
 
 

@@ -30,7 +30,7 @@ FINEST_STEP = 0.005
 
 CURVE_FIELDS = frozenset({"gemm", "prefill", "decode", "memory_bound"})
 
-TABLE_FIELDS = frozenset({"size_correction", "wave_correction", "correction"})
+TABLE_FIELDS = frozenset({"size_correction", "wave_correction", "measured_correction", "correction"})
 
 
 def kernel_calibration(key: str) -> KernelCalibration:
@@ -148,7 +148,9 @@ def _inherited(document: Mapping[str, Any]) -> KernelCalibration:
         )
         if not keep:
             curve = curve._replace(
-                size_correction=np.zeros_like(curve.size_correction), wave_correction=np.zeros_like(curve.wave_correction)
+                size_correction=np.zeros_like(curve.size_correction),
+                wave_correction=np.zeros_like(curve.wave_correction),
+                measured_correction=np.zeros_like(curve.measured_correction),
             )
         return Fitted(curve, error_of(fitted), base["key"])
 

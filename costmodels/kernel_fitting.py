@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
-from scipy.sparse import csr_matrix, diags, hstack
-from scipy.sparse.linalg import lsqr
+from scipy.sparse import csr_matrix, hstack
 
 from costmodels.attention_curve import DecodeCurve, PrefillCurve, decodes_s, prefills_s
 from costmodels.gemm_curve import TILES, WAVE_TILES, GemmCurve, Silicon, gemms_s
 from costmodels.interpolation import stencil
 from costmodels.kernel_calibration import MemoryCurve
+from costmodels.lattice_correction import fit_lattice
 
 Floats = NDArray[np.float64]
 
@@ -38,6 +38,15 @@ LOG2_GROUP_NODES = tuple(range(7))
 RIDGE = 0.3
 """Damping of a table's nodes, in the units of one measured row: a node that few rows see stays near no correction."""
 
+REWEIGHTINGS = 5
+"""Rounds in which rows far off lose weight."""
+
+SOLVED_TO = 1e-4
+"""Share of the right-hand side that a table's normal equations are solved to; a table is stored to half a per cent."""
+
+MOST_STEPS = 200
+"""Steps of conjugate gradients at most; they take 30 to 100."""
+
 ROBUST_SCALE = 0.05
 """Log-ratio beyond which a row counts as an outlier in the fit of the constants."""
 
@@ -52,6 +61,12 @@ FEWEST_SIZES_FOR_A_CACHE = 8
 
 ROWS_FOR_CONSTANTS = 4000
 """Rows that the constants are fitted to; more change no constant by more than a few per cent."""
+
+COARSE = 8
+"""Every so many of them say where the constants of products, of which there are 18, are about."""
+
+FINE_STEPS = 6
+"""Steps from there to the fit to all."""
 
 
 def fit_gemm(m: Floats, n: Floats, k: Floats, seconds: Floats, *, silicon: Silicon, cores: int, seed: int = 0) -> GemmCurve:
@@ -79,7 +94,10 @@ def fit_gemm(m: Floats, n: Floats, k: Floats, seconds: Floats, *, silicon: Silic
     ]  # fmt: skip
     chosen = sample(len(m), seed)
     picked = (m[chosen], n[chosen], k[chosen], ones[chosen])
-    x = fit_constants(lambda x: gemms_s(*picked, curve_of(x), silicon), seconds[chosen], bounds)
+    few = tuple(column[::COARSE] for column in picked)
+    first = fit_constants(lambda x: gemms_s(*few, curve_of(x), silicon), seconds[chosen][::COARSE], bounds)
+    nearer = [(low, start, high) for (low, _, high), start in zip(bounds, first, strict=True)]
+    x = fit_constants(lambda x: gemms_s(*picked, curve_of(x), silicon), seconds[chosen], nearer, most_steps=FINE_STEPS)
     curve = curve_of(x)
     residual = np.log(seconds / gemms_s(m, n, k, ones, curve, silicon))
     rows = np.where(m > 64, np.ceil(m / 64) * 64, np.where(m > 16, np.ceil(m / 16) * 16, m))
@@ -88,10 +106,17 @@ def fit_gemm(m: Floats, n: Floats, k: Floats, seconds: Floats, *, silicon: Silic
         waves = np.ceil(m / tile_rows) * np.ceil(n / tile_columns) / cores
         designs.append(_design((np.log2(waves), np.log2(k)), (curve.log2_waves, curve.log2_wave_k)))
     size, *by_waves = _fit_tables(designs, residual)
-    return curve._replace(
+    curve = curve._replace(
         size_correction=size.reshape(curve.size_correction.shape),
         wave_correction=np.concatenate(by_waves).reshape(curve.wave_correction.shape),
     )
+    lattice = fit_lattice((m, n, k), np.log(seconds / gemms_s(m, n, k, ones, curve, silicon)))
+    if lattice is None:
+        return curve
+    return curve._replace(
+        log2_measured_rows=np.log2(lattice.axes[0]), log2_measured_columns=np.log2(lattice.axes[1]),
+        log2_measured_k=np.log2(lattice.axes[2]), measured_correction=lattice.field,
+    )  # fmt: skip
 
 
 def fit_prefill(shapes: Floats, seconds: Floats, *, silicon: Silicon, cores: int, seed: int = 0) -> PrefillCurve:
@@ -168,14 +193,20 @@ def sample(rows: int, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).permutation(rows)[:ROWS_FOR_CONSTANTS])
 
 
-def fit_constants(predict: Callable[[Floats], Floats], seconds: Floats, bounds: Sequence[tuple[float, float, float]]) -> Floats:
+def fit_constants(
+    predict: Callable[[Floats], Floats],
+    seconds: Floats,
+    bounds: Sequence[tuple[float, float, float]],
+    *,
+    most_steps: int = 40,
+) -> Floats:
     """Constants within (low, start, high) that make predicted times fit, searched on a log scale."""
     low, start, high = np.log(np.array(bounds).T)
 
     def log_ratios(x: Floats) -> Floats:
         return np.asarray(np.log(predict(np.exp(x)) / seconds))
 
-    found = least_squares(log_ratios, start, bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE, max_nfev=40)
+    found = least_squares(log_ratios, start, bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE, max_nfev=most_steps)
     return np.asarray(np.exp(found.x))
 
 
@@ -194,10 +225,36 @@ def _design(points: tuple[Floats, ...], nodes: tuple[Floats, ...]) -> csr_matrix
 def _fit_tables(designs: Sequence[csr_matrix], residual: Floats) -> list[Floats]:
     """Node values of tables whose interpolated sum fits the residual, one array for each design."""
     design = hstack(designs).tocsr()
+    transposed = design.T.tocsr()
     weights = np.ones(len(residual))
     values = np.zeros(design.shape[1])
-    for _ in range(5):
-        root = np.sqrt(weights)
-        values = lsqr(diags(root) @ design, root * residual, damp=RIDGE, iter_lim=200)[0]
+    for _ in range(REWEIGHTINGS):
+        values = _weighted_ridge(design, transposed, weights, residual, values)
         weights = 1.0 / np.maximum(np.abs(residual - design @ values) / 0.02, 1.0)
     return np.split(values, np.cumsum([part.shape[1] for part in designs])[:-1])
+
+
+def _weighted_ridge(design: csr_matrix, transposed: csr_matrix, weights: Floats, residual: Floats, start: Floats) -> Floats:
+    """Node values of least weighted squares and ridge, by conjugate gradients on the normal equations from ``start`` on.
+
+    Preconditioned by the diagonal, for some nodes have a thousand rows and some have one (Saad, "Iterative Methods for Sparse
+    Linear Systems", algorithm 9.1).
+    """
+    ridge = RIDGE**2
+    inverse = 1.0 / (transposed.multiply(transposed) @ weights + ridge)
+    wanted = transposed @ (weights * residual)
+    values = start
+    left = wanted - (transposed @ (weights * (design @ values)) + ridge * values)
+    scaled = inverse * left
+    direction, size = scaled, float(left @ scaled)
+    enough = SOLVED_TO**2 * float(wanted @ (inverse * wanted))
+    for _ in range(MOST_STEPS):
+        if size <= enough:
+            break
+        image = transposed @ (weights * (design @ direction)) + ridge * direction
+        step = size / float(direction @ image)
+        values, left = values + step * direction, left - step * image
+        scaled = inverse * left
+        size, before = float(left @ scaled), size
+        direction = scaled + size / before * direction
+    return values

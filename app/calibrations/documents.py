@@ -31,7 +31,7 @@ class FittedCalibration:
 def fit_calibration(samples: Samples, board: Board, *, folds: int, on_curve: OnCurve) -> FittedCalibration:
     """Fit every curve that the samples of one device allow; raises SampleError when they do not suffice."""
     kernels, scores = fit_kernels(samples, board, folds=folds, on_curve=on_curve)
-    on_curve("collectives")
+    on_curve(1, 1, "collectives")
     collectives, collective_score = fit_collectives(samples, board)
     if collective_score is not None:
         scores = (*scores, collective_score)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,7 +148,7 @@ def _fit_and_keep(samples: Samples, options: FitOptions, settings: Settings) -> 
         rows = samples.where(samples.device == key)
         board = board_of(rows, key=key, node=node, cores=options.cores)
         with _progress(f"fitting {key}") as show:
-            fitted = fit_calibration(rows, board, folds=options.folds, on_curve=partial(show, 0, 0))
+            fitted = fit_calibration(rows, board, folds=options.folds, on_curve=show)
         kept = None if store is None else store.keep(fitted.calibration)
         answers.append(_answer(fitted, kept))
         if options.output is Output.PAGE:

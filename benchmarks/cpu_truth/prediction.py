@@ -38,7 +38,7 @@ class Predictor:
 
     def __init__(self, samples: Samples, *, ranks: int):
         board = board_of(samples, key=f"cpu-{ranks}", node=None, cores=1)
-        fitted = fit_calibration(samples, board, folds=5, on_curve=lambda name: None)
+        fitted = fit_calibration(samples, board, folds=5, on_curve=lambda done, total, name: None)
         self.scores = fitted.scores
         self._calibration: Calibration = fitted.calibration
         device = Device(f"cpu-{ranks}", MEMORY_BYTES, board.peak_flops, board.memory_bytes_per_s, self._calibration.name)

@@ -28,7 +28,7 @@ def toy() -> Json:
     """A calibration document of the made-up device."""
     samples = toy_samples()
     board = board_of(samples, key="toy", node=None, cores=2)
-    kernels, _ = fit_kernels(samples, board, folds=2, on_curve=lambda name: None)
+    kernels, _ = fit_kernels(samples, board, folds=2, on_curve=lambda done, total, name: None)
     collectives, _ = fit_collectives(samples, board)
     whole = {
         "schema": CALIBRATION_SCHEMA,

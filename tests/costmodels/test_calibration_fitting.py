@@ -28,7 +28,7 @@ from tests.costmodels.measurements import (
 )
 
 
-def quiet(name: str) -> None:
+def quiet(done: int, total: int, name: str) -> None:
     pass
 
 
@@ -42,6 +42,19 @@ def test_vector_kernels_get_back_their_constants() -> None:
     assert times == pytest.approx([stream_s(moved) for moved in (2e4, 3e6, 5e8)], rel=3e-3)
     assert {score.name for score in scores} == {"gemm/fp32", "stream", "norm", "activation", "gather"}
     assert next(score for score in scores if score.name == "stream").p95 < 5e-3
+
+
+def test_progress_is_told_in_rows_of_all_fits() -> None:
+    samples = samples_of([*vector_rows(), *product_rows()])
+    told: list[tuple[int, int, str]] = []
+    board = board_of(samples, key="toy", node=None, cores=1)
+    fit_kernels(samples, board, folds=3, on_curve=lambda done, total, name: told.append((done, total, name)))
+    done = [step[0] for step in told]
+    assert done == sorted(set(done))
+    assert (done[0], len({step[1] for step in told})) == (0, 1)
+    # Three folds, one part of the weight matrices, and all.
+    assert [step[2] for step in told].count("gemm/fp32") == 5
+    assert told[-1][0] + len(samples.of_kind(SampleKind.GATHER)) == told[-1][1]
 
 
 def test_collectives_get_back_their_times() -> None:

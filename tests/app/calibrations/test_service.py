@@ -30,7 +30,7 @@ def fitted() -> Calibration:
     rows = samples_of(collective_rows())
     samples = replace(rows, device=np.full(len(rows), "h100_sxm"))
     board = board_of(samples, key="h100_sxm", node=None, cores=1)
-    return fit_calibration(samples, board, folds=2, on_curve=lambda name: None).calibration
+    return fit_calibration(samples, board, folds=2, on_curve=lambda done, total, name: None).calibration
 
 
 def test_requests_name_stored_calibrations(client: httpx.Client, settings: Settings) -> None:
