@@ -2,12 +2,13 @@
 
     python benchmarks/helix.py
 
-Prints the gains; benchmarks/helix_page.py writes the page.
+Prints its figures beside the paper's; benchmarks/helix_page.py writes the page.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,8 +22,12 @@ from costmodels.helix import (
     DecodeHardware,
     DecodeShape,
     Layouts,
+    hop_b_s,
+    kv_read_s,
+    lockstep_s,
     memory_used_bytes,
     token_s,
+    weight_read_s,
 )
 
 Floats = NDArray[np.float64]
@@ -211,17 +216,51 @@ def fastest_at(front: tuple[Floats, Floats], per_device: Floats) -> Floats:
     return front[0][::-1][np.minimum(at, len(falling) - 1)]
 
 
+def figure_1() -> str:
+    """Table of Figure 1: reads of a layer in microseconds at B 8, Q 128, K 8, Hsz 128, F 65536, FP4, 8000 GB/s."""
+    kv = {"batch": 8, "kv_heads": 8, "head_size": 128, "element_bytes": 0.5, "memory_bytes_per_s": 8e12}
+    weights = {"hidden": 16384, "query_heads": 128, "kv_heads": 8, "head_size": 128, "ffn": 65536}
+    widths = np.array(DEGREES)
+    rows = [
+        ("KV read, S = 1M, by TP", kv_read_s(tokens=1e6, tpa=widths, kvp=1, **kv)),
+        ("KV read, S = 1M, TPA = 8, by KVP", kv_read_s(tokens=1e6, tpa=8, kvp=widths, **kv)),
+        (
+            "weight read, by TP (TPA = TPF)",
+            weight_read_s(tpa=widths, tpf=widths, element_bytes=0.5, memory_bytes_per_s=8e12, **weights),
+        ),
+        (
+            "weight read, TPA = 8, by KVP (TPF = 8 KVP)",
+            weight_read_s(tpa=8, tpf=8 * widths, element_bytes=0.5, memory_bytes_per_s=8e12, **weights),
+        ),
+        ("KV read, TP = 8, by S in multiples of 64k", kv_read_s(tokens=65_536 * widths, tpa=8, kvp=1, **kv)),
+    ]
+    head = "| read of a layer, us | " + " | ".join(map(str, DEGREES)) + " |\n|" + " --- |" * (len(DEGREES) + 1)
+    return "\n".join([head, *(f"| {name} | " + " | ".join(f"{1e6 * s:.1f}" for s in row) + " |" for name, row in rows)])
+
+
+def figure_3() -> tuple[float, float]:
+    """Figure 3: eight requests of 2 units of attention and 1.2 of communication, in lockstep and with HOP-B."""
+    return float(lockstep_s(8, 2.0, 1.2)), float(hop_b_s(8, 2.0, 1.2))
+
+
 MODELS = {"Llama-405B": llama, "DeepSeek-R1": deepseek}
+
+PUBLISHED = {"Llama-405B": ("1.13x", "4x", "12%"), "DeepSeek-R1": ("1.5x", "32x", "1%")}
+"""The paper's gains: interactivity, users at equal speed, and what HOP-B off costs."""
 
 
 def main() -> None:
-    """Print the gains of both models."""
+    """Print figures 1 and 3, and the gains of both models beside the paper's."""
+    print(figure_1())
+    print("\nFigure 3: {:.1f} in lockstep, {:.1f} with HOP-B\n".format(*figure_3()))
     for name, shape in MODELS.items():
+        began_s = time.process_time()
         points, evaluated = all_points(shape())
-        found = gains(points)
+        found, (interactivity, users, loss) = gains(points), PUBLISHED[name]
         print(
-            f"{name}: {evaluated} configurations, interactivity {found.interactivity:.2f}x, users {found.batch:.1f}x, "
-            f"HOP-B off {found.hop_b_loss:.0%}"
+            f"{name}: {evaluated:,} configurations in {time.process_time() - began_s:.2f} CPU s, interactivity "
+            f"{found.interactivity:.2f}x ({interactivity}), users {found.batch:.1f}x ({users}), "
+            f"HOP-B off {found.hop_b_loss:.0%} ({loss})"
         )
 
 
