@@ -44,7 +44,12 @@ Calibrations = Annotated[
     typer.Option("--calibration", metavar="CALIBRATION", help="Stored calibration, or file of one, to use; again for more."),
 ]
 ExplainOption = Annotated[
-    str | None, typer.Option("--explain", metavar="OPERATOR", help="Say what other shardings of an operator would cost.")
+    str | None,
+    typer.Option(
+        "--explain",
+        metavar="OPERATOR|LAYOUT",
+        help="Training: say what other shardings of an operator would cost. Serving: say why a layout, or all 'layouts', lost.",
+    ),
 ]
 
 

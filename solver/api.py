@@ -14,6 +14,7 @@ from solver.control import Incumbent, OnProgress, Progress, Stop
 from solver.plan import Plan
 from solver.request import PlanRequest, TrainingWorkload
 from solver.serving import ServingSimulation, plan_serving, predict_pair, predict_serving, simulate_serving
+from solver.serving.explain import LayoutExplanation, explain_layouts
 from solver.training import plan_training, predict_training
 from solver.training.explain import Explanation
 from solver.training.explain import explain as explain_sharding
@@ -72,6 +73,15 @@ def predict(request: PlanRequest, plan: Plan) -> Plan:
         if isinstance(request.workload, TrainingWorkload):
             return predict_training(request, plan)
         return predict_serving(request, plan) if plan.prefill is None else predict_pair(request, plan)
+
+
+def explain_serving(request: PlanRequest, plan: Plan, name: str) -> tuple[LayoutExplanation, ...]:
+    """Why layouts of a serving request are not its plan, feasible or not; ``name`` is a layout's, or "layouts" for all.
+
+    Raises PlanFileError for a name that no layout has.
+    """
+    with calibrations_in_force(request.calibrations):
+        return explain_layouts(request, plan, name)
 
 
 def explain(request: PlanRequest, plan: Plan, operator: str) -> tuple[Explanation, ...]:

@@ -26,7 +26,10 @@ from solver.plan import Plan
 from solver.request import FrontierScope, PlanRequest, TrainingWorkload
 
 if TYPE_CHECKING:
+    from solver.serving.explain import LayoutExplanation
     from solver.training.explain import Explanation
+
+    Explanations = tuple[Explanation, ...] | tuple[LayoutExplanation, ...]
 
 PAGE_WIDTH = 80
 """Columns of a page that does not go to a terminal."""
@@ -57,7 +60,7 @@ class Output(Enum):
 @dataclass(frozen=True, slots=True)
 class PlanCommand:
     """Options of ``plan``: the request's path, the file to write, the store's use, what is printed, calibrations to use,
-    the operator whose sharding is explained, if any, and the frontier's scope where it is not the request's."""
+    the operator or layout that is explained, if any, and the frontier's scope where it is not the request's."""
 
     request: str
     file: Path | None
@@ -73,7 +76,7 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
     request = read_request(command.request, stored=CalibrationsOf(settings), calibrations=command.calibrations)
     if command.frontier is not None:
         request = replace(request, search=replace(request.search, frontier=command.frontier))
-    _check_operator(request, command.explain)
+    _check_name(request, command.explain)
     key = keyed_request(request)
     store = None if command.store is Store.NONE else open_store(settings)
     text, stored = _answer(key, store, command)
@@ -100,12 +103,12 @@ def run_predict(
 ) -> int:
     """Predict a given plan's figures for a request, print them; exit code 1 when the plan misses a constraint.
 
-    ``explain`` names an operator whose sharding is explained.
+    ``explain`` names an operator whose sharding is explained, or a layout of a serving request.
     """
     if request_path == plan_path == STDIN:
         raise InvalidInputError("request and plan can't both come from stdin", given="-")
     request = read_request(request_path, stored=CalibrationsOf(settings), calibrations=calibrations)
-    _check_operator(request, explain)
+    _check_name(request, explain)
     plan = read_plan(read_document(plan_path, what="plan"))
     predicted = replace(predict_here(request, plan), digest="")
     explained = _explained(request, predicted, explain)
@@ -150,44 +153,45 @@ def _solve(request: PlanRequest) -> Plan:
         return solve_here(request, on_progress)
 
 
-def _check_operator(request: PlanRequest, explain: str | None) -> None:
+def _check_name(request: PlanRequest, explain: str | None) -> None:
     """Refuse to explain what isn't there before anything is solved."""
     if explain is None:
         return
-    from solver.training.explain import named_operators
+    if isinstance(request.workload, TrainingWorkload):
+        from solver.training.explain import named_operators
 
-    named_operators(request.model, explain)
-    if not isinstance(request.workload, TrainingWorkload):
-        raise InvalidInputError("shardings of training plans can be explained", given=f"a {request.workload.kind} workload")
+        named_operators(request.model, explain)
+    else:
+        from solver.serving.explain import named_layouts
+
+        named_layouts(request, explain)
 
 
-def _explained(request: PlanRequest, plan: Plan, explain: str | None) -> tuple[Explanation, ...]:
-    """Explanations of an operator; none where none was asked for, or the plan has no stages."""
-    if explain is None or not plan.stages:
+def _explained(request: PlanRequest, plan: Plan, explain: str | None) -> Explanations:
+    """Explanations of an operator or of layouts; none where none was asked for, or a training plan has no stages."""
+    if explain is None:
         return ()
     from solver.api import explain as explain_operator
+    from solver.api import explain_serving
 
-    return explain_operator(request, plan, explain)
-
-
-def _explanation_field(explained: tuple[Explanation, ...]) -> dict[str, object]:
-    if not explained:
-        return {}
-    from solver.training.explain import Explanation
-
-    return {"explanations": [to_document(Explanation, each) for each in explained]}
+    if not isinstance(request.workload, TrainingWorkload):
+        return explain_serving(request, plan, explain)
+    return explain_operator(request, plan, explain) if plan.stages else ()
 
 
-def _print_page(plan: Plan, request: PlanRequest, next_step: NextStep, explained: tuple[Explanation, ...]) -> None:
+def _explanation_field(explained: Explanations) -> dict[str, object]:
+    return {"explanations": [to_document(type(each), each) for each in explained]} if explained else {}
+
+
+def _print_page(plan: Plan, request: PlanRequest, next_step: NextStep, explained: Explanations) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)
     print_plan(console, plan, request, next_step)
     if explained:
-        from app.render.explanation_page import print_explanation
+        from app.render.explanation_page import print_explanations
 
-        for each in explained:
-            print_explanation(console, each)
+        print_explanations(console, explained)
 
 
 def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stored: bool) -> NextStep:

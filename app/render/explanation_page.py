@@ -1,6 +1,8 @@
-"""The page of ``plan --explain``: every sharding of an operator, what it would cost, and what keeps it out."""
+"""The page of ``plan --explain``: every sharding of an operator, or layout of a serving request, and what keeps it out."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
@@ -8,8 +10,70 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from app.render.figures import gib, seconds
+from app.render.figures import amount, gib, percent, seconds
+from solver.serving.explain import Excluded as LayoutExcluded
+from solver.serving.explain import LayoutExplanation
 from solver.training.explain import Alternative, Excluded, Explanation, Figures
+
+MOST_LAYOUTS = 20
+"""Layouts that the page shows; the document has all."""
+
+REASONS_SHOWN = 5
+"""Layouts whose reason is told in a sentence."""
+
+_CONSTRAINTS = {
+    LayoutExcluded.NOTHING: "(the plan)",
+    LayoutExcluded.OBJECTIVE: "no better",
+    LayoutExcluded.TTFT: "P95 TTFT",
+    LayoutExcluded.TPOT: "P95 TPOT",
+    LayoutExcluded.LOAD: "load",
+    LayoutExcluded.MEMORY: "memory",
+    LayoutExcluded.SEARCH: "(not reached)",
+}
+
+
+def print_explanations(console: Console, explained: Sequence[Explanation] | Sequence[LayoutExplanation]) -> None:
+    """Print what was explained: operators one by one, layouts in one table."""
+    print_layouts(console, [each for each in explained if isinstance(each, LayoutExplanation)])
+    for each in explained:
+        if isinstance(each, Explanation):
+            print_explanation(console, each)
+
+
+def print_layouts(console: Console, explained: Sequence[LayoutExplanation]) -> None:
+    """Print why layouts are not the plan, nearest first."""
+    if not explained:
+        return
+    console.print()
+    console.print(Text("Why these layouts are, or are not, the plan", style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    table.add_column("layout", overflow="fold")
+    for name in ("replicas", "devices"):
+        table.add_column(name, justify="right")
+    table.add_column("kept out by")
+    for name in ("needs", "has", "over"):
+        table.add_column(name, justify="right")
+    several = len({each.group for each in explained}) > 1
+    for each in explained[:MOST_LAYOUTS]:
+        layout = f"{each.layout} on {each.group}" if several else each.layout
+        counts = (str(each.replicas), str(max(1, each.replicas) * each.devices))
+        table.add_row(layout, *counts, _CONSTRAINTS[each.excluded_by], *_needs(each))
+    console.print(table)
+    if len(explained) > MOST_LAYOUTS:
+        console.print(Text(f"{len(explained) - MOST_LAYOUTS} more with --json", style="dim"))
+    for each in explained[:REASONS_SHOWN]:
+        console.print(Padding(Text(f"{each.layout}: {each.why}"), (0, 0, 0, 2), expand=False))
+    console.print(Padding(Text(explained[0].basis, style="dim"), (0, 0, 0, 2), expand=False))
+
+
+def _needs(each: LayoutExplanation) -> list[str]:
+    if each.need is None or each.have is None:
+        return ["", "", ""]
+    if each.unit == "devices":
+        return [f"{each.need:g}", f"{each.have:g}", ""]
+    unit = {"requests/s": "/s", "x": ""}.get(each.unit, each.unit)
+    figures = [amount(value, unit).strip() for value in (each.need, each.have)]
+    return [*figures, f"+{percent(each.excess)}" if each.need > each.have else ""]
 
 
 def print_explanation(console: Console, explanation: Explanation) -> None:

@@ -86,19 +86,32 @@ def _layout(request: PlanRequest, plan: Plan) -> tuple[Layout, int]:
     """The layout that the plan describes; raises PlanFileError when it is none of this request."""
     if plan.kind != "serving" or plan.axes is None or plan.serving is None or not plan.stages or not plan.stages[0].devices:
         raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)
-    first = min(devices.first for stage in plan.stages for devices in stage.devices)
     for layout in layouts(request):
-        grid, axes = layout.grid, plan.axes
-        degrees = (grid.tp, grid.kvp, grid.attention_dp, grid.ep, layout.pp)
-        same = degrees == (axes.tp, axes.kvp, axes.attention_dp, axes.ep, axes.pp)
-        if same and layout.first_rank <= first < layout.first_rank + layout.group.n_devices:
+        if _has_degrees_and_place(plan, layout):
             _require_room(layout, plan, request)
             return layout, plan.serving.replicas
     raise PlanFileError(
         "the plan's layout does not fit the request's model and cluster",
-        given=f"{plan.axes}, first device {first}",
+        given=f"{plan.axes}, first device {_first_device(plan)}",
         remedy="use degrees that divide the model and a node, and values that the search allows",
     )
+
+
+def is_layout_of(plan: Plan, layout: Layout) -> bool:
+    """Whether a plan's replicas, which do both phases, have this layout."""
+    return plan.prefill is None and bool(plan.stages) and _has_degrees_and_place(plan, layout)
+
+
+def _has_degrees_and_place(plan: Plan, layout: Layout) -> bool:
+    grid, axes = layout.grid, plan.axes
+    assert axes is not None
+    degrees = (grid.tp, grid.kvp, grid.attention_dp, grid.ep, layout.pp)
+    same = degrees == (axes.tp, axes.kvp, axes.attention_dp, axes.ep, axes.pp)
+    return same and layout.first_rank <= _first_device(plan) < layout.first_rank + layout.group.n_devices
+
+
+def _first_device(plan: Plan) -> int:
+    return min(devices.first for stage in plan.stages for devices in stage.devices)
 
 
 def _require_room(layout: Layout, plan: Plan, request: PlanRequest) -> None:

@@ -34,7 +34,7 @@ def why_infeasible(question: Question) -> Reason:
     fitting = [engine for engine in question.engines if evaluator.candidates(engine)]
     if not fitting:
         return _memory(question)
-    late = _latency(evaluator, fitting)
+    late = late_alone(evaluator, fitting)
     return _rate(question) if late is None else late
 
 
@@ -84,8 +84,10 @@ def missed_figures(evaluator: Evaluator, *, ttft: Percentile, tpot: Percentile, 
     if not name:
         message = f"arrivals are {value:.2f} times what the engines keep up with"
         return Reason(constraint, max(value, math.nextafter(1.0, 2.0)), 1.0, "x", message, remedies=remedies)
-    message = f"{name}: {value * 1e3:.1f} ms (up to {high * 1e3:.1f} ms, 95% confidence) against {target * 1e3:g} ms"
-    return Reason(constraint, high * 1e3, target * 1e3, "ms", message, remedies=remedies)
+    upper = f"up to {high * 1e3:.1f} ms, 95% confidence" if math.isfinite(high) else "no upper confidence limit"
+    message = f"{name}: {value * 1e3:.1f} ms ({upper}) against {target * 1e3:g} ms"
+    need = high if math.isfinite(high) else max(value, math.nextafter(target, math.inf))
+    return Reason(constraint, need * 1e3, target * 1e3, "ms", message, remedies=remedies)
 
 
 def _memory(question: Question) -> Reason:
@@ -97,8 +99,8 @@ def _memory(question: Question) -> Reason:
     return min((shortfall(engine) for engine in question.engines), key=lambda reason: reason.need / reason.have)
 
 
-def _latency(evaluator: Evaluator, engines: list[Engine]) -> Reason | None:
-    """The target that even a request alone misses on every engine; None when some engine meets both."""
+def late_alone(evaluator: Evaluator, engines: list[Engine]) -> Reason | None:
+    """The target that even a request alone misses on every engine, all of which fit in memory; None when some meets both."""
     targets = evaluator.targets
     points = [
         (evaluator.alone(candidate.engine, candidate.step_tokens), candidate)

@@ -115,3 +115,14 @@ def test_an_unknown_operator_is_exit_2_with_the_list_and_nothing_is_solved(cli: 
     assert "layer/o_proj" in cli.err and "head/lm_head" in cli.err
     assert "planning" not in cli.out
     assert cli("plan", cli.write("serving.json", serving()), "--explain", "o_proj") == 2
+    assert "tp 2 x pp 2" in cli.err
+
+
+def test_layouts_of_a_serving_request_are_explained(cli: Cli) -> None:
+    request = cli.write("serving.json", serving(search={"tp": [1, 2], "pp": [1]}))
+    code = cli("plan", request, "--explain", "layouts")
+    assert "Why these layouts are, or are not, the plan" in cli.out
+    assert max(map(len, cli.out.splitlines())) <= 80
+    assert cli("plan", request, "--explain", "tp 2", "--json") == code
+    (explanation,) = cli.json()["explanations"]
+    assert (explanation["layout"], explanation["devices"]) == ("tp 2", 2)
