@@ -27,7 +27,7 @@ _FIRST_ENTRIES, _FEWEST_ENTRIES, _MOST_ENTRIES = 60_000.0, 8_000.0, 1e6
 _SHRINK, _GROW, _EASY = 0.7, 1.4, 0.2
 """Windows shrink after one that was given up and grow after one that took less than this share of its work."""
 
-_WINDOW_WORK = float(__import__("os").environ.get("WW", "3e8"))
+_WINDOW_WORK = 3e8
 """Work after which a window is given up: about 2 s."""
 
 _MOST_REDUCED_ENTRIES = 25_000
