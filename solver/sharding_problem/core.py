@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from solver.sharding_problem.problem import IntArray
+from solver.sharding_problem.problem import IntArray, offsets_of
 from solver.sharding_problem.working_graph import FloatArray, Span, WorkingGraph
 
 
@@ -50,25 +51,55 @@ class Core:
         """How many nodes still choose."""
         return len(self.nodes)
 
+    @cached_property
+    def most_strategies(self) -> int:
+        """Strategies of the node that has most, at least 1."""
+        return int(np.diff(self.offsets).max(initial=1))
+
     def table(self, edge: int) -> FloatArray:
         """Costs of one edge, rows for its first node."""
         u, v = self.edge_nodes[edge]
         shape = (self.offsets[u + 1] - self.offsets[u], self.offsets[v + 1] - self.offsets[v])
         return self.tables[self.edge_offsets[edge] : self.edge_offsets[edge + 1]].reshape(shape)
 
+    @cached_property
+    def item_of_usage(self) -> IntArray:
+        """Item of each entry of ``usage``."""
+        return np.repeat(np.arange(len(self.item_nodes)), np.diff(self.item_offsets))
+
+    @cached_property
+    def strategy_of_usage(self) -> IntArray:
+        """Entry of ``cost`` that each entry of ``usage`` belongs to."""
+        item = self.item_of_usage
+        strategies: IntArray = np.arange(len(self.usage)) - self.item_offsets[item] + self.offsets[self.item_nodes[item]]
+        return strategies
+
+    def chosen_pairs(self, choice: IntArray) -> IntArray:
+        """Entry of ``tables`` that a choice takes of each edge, shape (m,)."""
+        first, second = self.edge_nodes[:, 0], self.edge_nodes[:, 1]
+        entries: IntArray = self.edge_offsets[:-1] + choice[first] * np.diff(self.offsets)[second] + choice[second]
+        return entries
+
     def cost_of(self, choice: IntArray) -> float:
         """Cost of one strategy per core node, the constant included."""
-        first, second = self.edge_nodes[:, 0], self.edge_nodes[:, 1]
-        entries = self.edge_offsets[:-1] + choice[first] * np.diff(self.offsets)[second] + choice[second]
-        return self.constant + float(self.cost[self.offsets[:-1] + choice].sum() + self.tables[entries].sum())
+        of_nodes, of_edges = self.cost[self.offsets[:-1] + choice], self.tables[self.chosen_pairs(choice)]
+        return self.constant + float(of_nodes.sum() + of_edges.sum())
 
-    def load_of(self, choice: IntArray) -> FloatArray:
-        """Memory used at every time point, shape (time points,)."""
-        used = self.usage[self.item_offsets[:-1] + choice[self.item_nodes]]
+    def used_by_items(self, choice: IntArray) -> FloatArray:
+        """Memory that each item holds under a choice, shape (items,)."""
+        used: FloatArray = self.usage[self.item_offsets[:-1] + choice[self.item_nodes]]
+        return used
+
+    def load_of_items(self, used: FloatArray) -> FloatArray:
+        """Memory used at every time point where each item holds so much, shape (time points,)."""
         steps = np.zeros(len(self.capacity) + 1)
         np.add.at(steps, self.item_spans[:, 0], used)
         np.subtract.at(steps, self.item_spans[:, 1], used)
         return np.cumsum(steps)[:-1]
+
+    def load_of(self, choice: IntArray) -> FloatArray:
+        """Memory used at every time point, shape (time points,)."""
+        return self.load_of_items(self.used_by_items(choice))
 
     def fits(self, choice: IntArray) -> bool:
         """Whether memory stays within capacity."""
@@ -107,10 +138,10 @@ def assemble_core(
     spans = [(i, span, usage) for i, mine in enumerate(items) for span, usage in sorted(mine.items())]
     return Core(
         nodes=np.asarray(nodes, dtype=np.int64),
-        offsets=_offsets([len(values) for values in cost]),
+        offsets=offsets_of([len(values) for values in cost]),
         cost=_joined(cost),
         edge_nodes=edge_nodes,
-        edge_offsets=_offsets([table.size for table in edges.values()]),
+        edge_offsets=offsets_of([table.size for table in edges.values()]),
         tables=_joined([table.ravel() for table in edges.values()]),
         transposed=_joined([table.T.ravel() for table in edges.values()]),
         links=(order % max(count, 1)).astype(np.int64),
@@ -118,15 +149,11 @@ def assemble_core(
         link_offsets=link_offsets.astype(np.int64),
         item_nodes=np.asarray([i for i, _, _ in spans], dtype=np.int64),
         item_spans=np.asarray([span for _, span, _ in spans], dtype=np.int64).reshape(-1, 2),
-        item_offsets=_offsets([len(usage) for _, _, usage in spans]),
+        item_offsets=offsets_of([len(usage) for _, _, usage in spans]),
         usage=_joined([usage for _, _, usage in spans]),
         capacity=capacity,
         constant=constant,
     )
-
-
-def _offsets(sizes: list[int]) -> IntArray:
-    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)))
 
 
 def _joined(parts: list[FloatArray]) -> FloatArray:

@@ -15,7 +15,7 @@ def descend(core: Core, choice: IntArray, *, max_passes: int = 50) -> IntArray:
     """Improve a choice that fits by single-node changes until none helps; the result fits."""
     improved = choice.copy()
     load = core.load_of(choice)
-    _descend(*(*core_arrays(core), improved, load, max_passes))
+    _descend(*(*core_arrays(core), improved, load, np.empty(core.most_strategies), max_passes))
     return improved
 
 
@@ -23,7 +23,7 @@ def repair(core: Core, choice: IntArray, *, max_moves: int) -> IntArray | None:
     """Make a choice fit by single-node changes, cheapest per byte freed at the fullest time; None if that gets stuck."""
     repaired = choice.copy()
     load = core.load_of(choice)
-    _repair(*(*core_arrays(core), repaired, load, max_moves))
+    _repair(*(*core_arrays(core), repaired, load, np.empty(core.most_strategies), max_moves))
     return repaired if core.fits(repaired) else None
 
 
@@ -41,7 +41,8 @@ def _costs_at(  # type: ignore[no-untyped-def]
     i, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice, out
 ):  # fmt: skip
     k = offsets[i + 1] - offsets[i]
-    out[:k] = cost[offsets[i] : offsets[i + 1]]
+    for s in range(k):
+        out[s] = cost[offsets[i] + s]
     for link in range(link_offsets[i], link_offsets[i + 1]):
         j = link_ends[link]
         # Entries of j's strategy are contiguous where j's strategies are the rows.
@@ -77,10 +78,9 @@ def _overflow(i, old, new, item_starts, item_spans, item_offsets, usage, load, c
 @numba.njit(cache=True)
 def _descend(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
-    item_offsets, usage, capacity, choice, load, max_passes,
+    item_offsets, usage, capacity, choice, load, here, max_passes,
 ):  # fmt: skip
     nodes = len(offsets) - 1
-    here = np.empty((offsets[1:] - offsets[:-1]).max() if nodes else 1)
     for _ in range(max_passes):
         moved = False
         for i in range(nodes):
@@ -107,10 +107,9 @@ def _descend(  # type: ignore[no-untyped-def]
 @numba.njit(cache=True)
 def _repair(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
-    item_offsets, usage, capacity, choice, load, max_moves,
+    item_offsets, usage, capacity, choice, load, here, max_moves,
 ):  # fmt: skip
     nodes = len(offsets) - 1
-    here = np.empty((offsets[1:] - offsets[:-1]).max() if nodes else 1)
     for _ in range(max_moves):
         worst = 0
         for t in range(len(capacity)):
@@ -118,7 +117,7 @@ def _repair(  # type: ignore[no-untyped-def]
                 worst = t
         if len(capacity) == 0 or load[worst] <= capacity[worst]:
             return
-        best_rate, best_node, best_new = np.inf, -1, -1
+        best_rate, best_node, best_new = np.inf, nodes, nodes
         over = load[worst] - capacity[worst]
         for i in range(nodes):
             k = offsets[i + 1] - offsets[i]
@@ -143,7 +142,7 @@ def _repair(  # type: ignore[no-untyped-def]
                     _overflow(i, choice[i], s, item_starts, item_spans, item_offsets, usage, load, capacity) < over
                 ):
                     best_rate, best_node, best_new = rate, i, s
-        if best_node < 0:
+        if best_node == nodes:
             return
         shift(best_node, choice[best_node], best_new, item_starts, item_spans, item_offsets, usage, load)
         choice[best_node] = best_new

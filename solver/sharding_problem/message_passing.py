@@ -11,7 +11,7 @@ import numba
 import numpy as np
 
 from solver.sharding_problem.core import Core
-from solver.sharding_problem.problem import IntArray
+from solver.sharding_problem.problem import IntArray, offsets_of
 from solver.sharding_problem.working_graph import FloatArray
 
 
@@ -21,26 +21,25 @@ class Messages:
     def __init__(self, core: Core):
         self.core = core
         widths = np.diff(core.offsets)[np.repeat(np.arange(core.node_count), np.diff(core.link_offsets))]
-        self.offsets: IntArray = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(widths)))
+        self.offsets: IntArray = offsets_of(widths)
         self.values: FloatArray = np.zeros(int(self.offsets[-1]))
         self.opposite = _opposite_links(core)
         self.choice: IntArray = np.zeros(core.node_count, dtype=np.int64)
-        self.reduced: FloatArray = np.zeros(len(core.cost))
 
     def sweep(self, cost: FloatArray) -> tuple[float, float]:
         """One forward and one backward pass under these node costs.
 
         Returns the lower bound on the sum of node and edge costs and a limit on its rounding error. Leaves a decoded
-        choice in ``choice`` and, in ``reduced``, a lower bound on how much each strategy costs above the bound.
+        choice in ``choice``.
         """
         core = self.core
-        scratch = np.empty(2 * int(np.diff(core.offsets).max(initial=1)))
+        scratch = np.empty(2 * core.most_strategies)
         arrays = (
             core.offsets, cost, core.link_offsets, core.links, core.link_ends, core.edge_offsets, core.tables,
             core.transposed, self.offsets, self.opposite, self.values, scratch,
         )  # fmt: skip
-        _pass(*arrays, True, self.choice, self.reduced)
-        bound, magnitude = _pass(*arrays, False, self.choice, self.reduced)
+        _pass(*arrays, True, self.choice)
+        bound, magnitude = _pass(*arrays, False, self.choice)
         # Standard error of summation: terms x unit roundoff x sum of magnitudes; degree and strategies enter each term.
         terms = float(len(cost) + core.node_count + 2 * len(core.links))
         return bound, terms * np.finfo(np.float64).eps * magnitude
@@ -57,8 +56,9 @@ def _opposite_links(core: Core) -> IntArray:
 @numba.njit(cache=True, fastmath={"nnan", "nsz"})
 def _pass(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, message_offsets, opposite,
-    messages, scratch, forward, choice, reduced,
+    messages, scratch, forward, choice,
 ):  # fmt: skip
+    """One pass over the nodes, forward or backward, which also decodes; returns the bound and its sum of magnitudes."""
     nodes = len(offsets) - 1
     bound = 0.0
     magnitude = 0.0
@@ -67,7 +67,8 @@ def _pass(  # type: ignore[no-untyped-def]
         k = offsets[i + 1] - offsets[i]
         first_link, last_link = link_offsets[i], link_offsets[i + 1]
         total = scratch[:k]
-        total[:] = cost[offsets[i] : offsets[i + 1]]
+        for s in range(k):
+            total[s] = cost[offsets[i] + s]
         ahead = 0
         for link in range(first_link, last_link):
             incoming = messages[message_offsets[link] : message_offsets[link + 1]]
@@ -87,7 +88,6 @@ def _pass(  # type: ignore[no-untyped-def]
         magnitude += abs(least)
         for s in range(k):
             total[s] -= least
-            reduced[offsets[i] + s] = total[s]
         behind = last_link - first_link - ahead
         share = 1.0 / max(ahead, behind, 1)
         for link in range(first_link, last_link):
@@ -101,7 +101,8 @@ def _pass(  # type: ignore[no-untyped-def]
             incoming = messages[message_offsets[link] : message_offsets[link + 1]]
             there = opposite[link]
             outgoing = messages[message_offsets[there] : message_offsets[there + 1]]
-            outgoing[:] = np.inf
+            for r in range(k_j):
+                outgoing[r] = np.inf
             for s in range(k):
                 height = share * total[s] - incoming[s]
                 row = table[start + s * k_j : start + (s + 1) * k_j]
@@ -123,9 +124,10 @@ def _decode(  # type: ignore[no-untyped-def]
     i, k, total, first_link, last_link, links, link_ends, edge_offsets, tables, transposed, offsets, message_offsets,
     messages, scratch, choice,
 ):  # fmt: skip
-    # Nodes after i have chosen in this backward pass: their messages give way to the exact edge costs.
+    """Choose a strategy of node i, the nodes after which have chosen: their messages give way to the exact edge costs."""
     best_of = scratch[len(scratch) // 2 : len(scratch) // 2 + k]
-    best_of[:] = total
+    for s in range(k):
+        best_of[s] = total[s]
     for link in range(first_link, last_link):
         j = link_ends[link]
         if j < i:

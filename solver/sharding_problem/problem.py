@@ -101,6 +101,11 @@ class ShardingProblem:
         return chosen_costs
 
 
+def offsets_of(sizes: Sequence[int] | IntArray) -> IntArray:
+    """Where parts of these sizes start when laid end to end, and where the last one ends, shape (parts + 1,)."""
+    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)))
+
+
 def problem_from_lists(
     *,
     name: str,
@@ -129,19 +134,15 @@ def problem_from_lists(
             )
     return ShardingProblem(
         name=name,
-        node_offsets=_offsets(node_costs),
+        node_offsets=offsets_of([len(costs) for costs in node_costs]),
         node_costs=_flat(node_costs),
         node_usages=_flat(node_usages),
         intervals=_pairs(intervals, "interval"),
         edge_nodes=_pairs(edge_nodes, "edge"),
-        edge_offsets=_offsets(edge_costs),
+        edge_offsets=offsets_of([len(costs) for costs in edge_costs]),
         edge_costs=_flat(edge_costs),
         usage_limit=usage_limit,
     )
-
-
-def _offsets(lists: Sequence[Sequence[int]]) -> IntArray:
-    return np.concatenate(([0], np.cumsum([len(values) for values in lists], dtype=np.int64))).astype(np.int64)
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> IntArray:

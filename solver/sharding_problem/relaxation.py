@@ -59,11 +59,7 @@ class Relaxation:
         self._average: FloatArray | None = None
         self._step = _FIRST_STEP
         self._failures = 0
-        sizes = np.diff(core.item_offsets)
-        self._item_of_entry = np.repeat(np.arange(len(sizes)), sizes)
-        within = np.arange(len(core.usage)) - np.repeat(core.item_offsets[:-1], sizes)
-        self._strategy_of_entry = within + np.repeat(core.offsets[core.item_nodes], sizes)
-        self._most_usage = float(np.maximum.reduceat(core.usage, core.item_offsets[:-1]).sum()) if len(sizes) else 0.0
+        self._most_usage = float(np.maximum.reduceat(core.usage, core.item_offsets[:-1]).sum()) if len(core.usage) else 0.0
 
     @property
     def work(self) -> float:
@@ -113,7 +109,8 @@ class Relaxation:
             return core.cost
         before = np.concatenate((np.zeros(1), np.cumsum(prices)))
         price = before[core.item_spans[:, 1]] - before[core.item_spans[:, 0]]
-        memory = np.bincount(self._strategy_of_entry, weights=core.usage * price[self._item_of_entry], minlength=len(core.cost))
+        weights = core.usage * price[core.item_of_usage]
+        memory = np.bincount(core.strategy_of_usage, weights=weights, minlength=len(core.cost))
         priced: FloatArray = core.cost + memory
         return priced
 
@@ -133,8 +130,8 @@ class Relaxation:
         edge = np.empty(len(core.tables))
         strategy = np.zeros(len(core.cost))
         value, magnitude = _slacks(
-            core.offsets, cost, core.link_offsets, core.links, core.link_ends, core.edge_nodes, core.edge_offsets,
-            core.tables, messages.offsets, messages.opposite, messages.values, edge, strategy,
+            core.offsets, core.link_offsets, core.links, core.link_ends, core.edge_offsets,
+            core.tables, messages.offsets, messages.opposite, messages.values, cost.copy(), edge, strategy,
         )  # fmt: skip
         error = float(len(cost) + len(core.tables)) * _EPSILON * magnitude
         return Certificate(self._total(value, error, self.prices), edge, strategy, cost - core.cost)
@@ -147,21 +144,25 @@ def _dot(a: FloatArray, b: FloatArray) -> float:
 
 @numba.njit(cache=True)
 def _slacks(  # type: ignore[no-untyped-def]
-    offsets, cost, link_offsets, links, link_ends, edge_nodes, edge_offsets, tables, message_offsets, opposite,
-    messages, edge, strategy,
+    offsets, link_offsets, links, link_ends, edge_offsets, tables, message_offsets, opposite, messages, spare, edge,
+    strategy,
 ):  # fmt: skip
-    """Explicit decomposition: bound = sum of node minima + sum of edge minima of the reparametrised problem."""
+    """Explicit decomposition: bound = sum of node minima + sum of edge minima of the reparametrised problem.
+
+    ``spare`` comes as the costs of nodes and is written to; ``edge`` and ``strategy`` (zeros) receive the slacks.
+    """
     bound = 0.0
     magnitude = 0.0
     nodes = len(offsets) - 1
-    spare = cost.copy()
     for i in range(nodes):
         first, k = offsets[i], offsets[i + 1] - offsets[i]
         for link in range(link_offsets[i], link_offsets[i + 1]):
             start = message_offsets[link]
             for s in range(k):
                 spare[first + s] += messages[start + s]
-        least = spare[first : first + k].min()
+        least = spare[first]
+        for s in range(1, k):
+            least = min(least, spare[first + s])
         bound += least
         magnitude += abs(least)
         degree = link_offsets[i + 1] - link_offsets[i]

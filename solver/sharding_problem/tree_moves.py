@@ -28,6 +28,13 @@ class TreeMoves:
     def __init__(self, core: Core):
         self.core = core
         self._arrays = core_arrays(core)
+        of_tree = (max(_SIZES), core.most_strategies)
+        self._scratch = (
+            np.full(core.node_count, -1, dtype=np.int64),
+            np.zeros(core.node_count, dtype=np.int64),
+            np.empty(of_tree),
+            np.empty(of_tree, dtype=np.int64),
+        )
 
     def improve(
         self, choice: IntArray, memory_cost: FloatArray, rng: np.random.Generator, *, moves: int
@@ -44,28 +51,23 @@ class TreeMoves:
         sizes = rng.choice(np.asarray(_SIZES), size=moves)
         factors = rng.uniform(0.0, _PRICE_SPREAD, size=moves)
         factors[rng.random(moves) < 0.5] = 0.0
-        touched = _improve(
-            *(*self._arrays, memory_cost, roots, sizes, factors, int(rng.integers(2**32)), improved, load)
-        )  # fmt: skip
+        drawn = (roots, sizes, factors, int(rng.integers(2**32)))
+        touched = _improve(*(*self._arrays, memory_cost, *drawn, *self._scratch, improved, load))
         return improved, float(touched)
 
 
 @numba.njit(cache=True)
 def _improve(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
-    item_offsets, usage, capacity, memory_cost, roots, sizes, factors, seed, choice, load,
+    item_offsets, usage, capacity, memory_cost, roots, sizes, factors, seed, place, contacts,
+    total, best, choice, load,
 ):  # fmt: skip
+    """Try one move for each root; returns entries touched. ``place`` (all -1) and ``contacts`` (all 0) stay as they came."""
     np.random.seed(seed)
-    nodes = len(offsets) - 1
-    place = np.full(nodes, -1, dtype=np.int64)
-    contacts = np.zeros(nodes, dtype=np.int64)
-    most = sizes.max()
+    most = total.shape[0]
     tree = np.empty(most, dtype=np.int64)
     parent = np.empty(most, dtype=np.int64)
     parent_link = np.empty(most, dtype=np.int64)
-    widest = (offsets[1:] - offsets[:-1]).max()
-    total = np.empty((most, widest))
-    best = np.empty((most, widest), dtype=np.int64)
     old = np.empty(most, dtype=np.int64)
     touched = 0.0
     for move in range(len(roots)):
