@@ -48,14 +48,11 @@ class ExactAnswer:
     bound: float
 
 
-def solve_exactly(core: Core, stop: WorkStop, *, start: IntArray | None = None, reference: float | None = None) -> ExactAnswer:
-    """Minimise cost within memory.
-
-    ``start`` is a choice that fits, to begin from; ``reference`` a cost of the size that matters, to scale by.
-    """
-    program = _Program(core, stop, start, reference)
-    best, best_cost = start, np.inf if start is None else core.cost_of(start)
-    bound = -np.inf
+def solve_exactly(core: Core, stop: WorkStop, *, reference: float | None = None) -> ExactAnswer:
+    """Minimise cost within memory; ``reference`` is a cost of the size that matters, to scale by (None: the largest entry)."""
+    program = _Program(core, stop, reference)
+    best: IntArray | None = None
+    best_cost, bound = np.inf, -np.inf
     for is_integer in (False, True):
         if is_integer:
             program.require_integers()
@@ -70,7 +67,7 @@ def solve_exactly(core: Core, stop: WorkStop, *, start: IntArray | None = None, 
             fits = choice is not None and core.fits(choice)
             if choice is not None and fits and core.cost_of(choice) < best_cost:
                 best, best_cost = choice, core.cost_of(choice)
-                program.begin_from(choice)
+                program.incumbent = choice
             if is_integer and status is ExactStatus.OPTIMAL and fits:
                 return ExactAnswer(ExactStatus.OPTIMAL, best, min(bound, best_cost))
             if not program.add_violated_rows(choice) and not (is_integer and status is ExactStatus.OPTIMAL):
@@ -79,27 +76,25 @@ def solve_exactly(core: Core, stop: WorkStop, *, start: IntArray | None = None, 
 
 
 class _Program:
-    """The program in HiGHS, with the memory rows added so far."""
+    """The program in HiGHS, with the memory rows added so far; ``incumbent`` is the best choice that fits."""
 
-    def __init__(self, core: Core, stop: WorkStop, start: IntArray | None, reference: float | None):
+    def __init__(self, core: Core, stop: WorkStop, reference: float | None):
         self.core = core
         self.stop = stop
         self.is_integer = False
+        self.incumbent: IntArray | None = None
         self.strategies = len(core.cost)
         self.owner = np.repeat(np.arange(core.node_count), np.diff(core.offsets))
-        cost, matrix, upper = _columns_and_rows(core)
+        cost, matrix, right_hand_side = _columns_and_rows(core)
         if reference is None:
-            reference = float(np.max(cost, initial=0)) if start is None else core.cost_of(start) - core.constant
+            reference = float(np.max(cost, initial=0))
         self.scale = _OBJECTIVE_RANGE / reference if reference > 0 else 1.0
-        self.start = start
         self.rows: set[int] = set()
         self.highs = _new_highs()
-        self.highs.passModel(_linear_program(cost * self.scale, matrix, upper))
+        self.highs.passModel(_linear_program(cost * self.scale, matrix, right_hand_side))
         self.nonzeros = matrix.nnz
         self.highs.cbSimplexInterrupt += self._check
         self.highs.cbMipInterrupt += self._check
-        if start is not None:
-            self._add_rows(core.load_of(start) - core.capacity, at_least=-np.inf)
 
     def _check(self, event: highspy.highs.HighsCallbackEvent) -> None:
         # Both interrupts come about once per iteration of a simplex or once per step of the branching.
@@ -113,17 +108,11 @@ class _Program:
         columns = np.arange(self.strategies, dtype=np.int32)
         kinds = np.full(self.strategies, int(highspy.HighsVarType.kInteger), dtype=np.uint8)
         self.highs.changeColsIntegrality(self.strategies, columns, kinds)
-        if self.start is not None:
-            self.begin_from(self.start)
-
-    def begin_from(self, choice: IntArray) -> None:
-        """Offer a choice that fits as the first incumbent of the next run."""
-        self.start = choice
 
     def run(self) -> ExactStatus:
-        """Solve the program as it stands."""
-        if self.is_integer and self.start is not None:
-            columns = (self.core.offsets[:-1] + self.start).astype(np.int32)
+        """Solve the program as it stands, from the incumbent if there is one."""
+        if self.incumbent is not None:
+            columns = (self.core.offsets[:-1] + self.incumbent).astype(np.int32)
             every = np.arange(self.strategies, dtype=np.int32)
             values = np.zeros(self.strategies)
             values[columns] = 1.0
@@ -267,12 +256,6 @@ def _usage_at(core: Core, t: int) -> FloatArray:
 
 
 def _load_of_shares(core: Core, shares: FloatArray) -> FloatArray:
-    sizes = np.diff(core.item_offsets)
-    within = np.arange(len(core.usage)) - np.repeat(core.item_offsets[:-1], sizes)
-    strategies = within + np.repeat(core.offsets[core.item_nodes], sizes)
-    item = np.repeat(np.arange(len(sizes)), sizes)
-    used = np.bincount(item, weights=core.usage * shares[strategies], minlength=len(sizes))
-    steps = np.zeros(len(core.capacity) + 1)
-    np.add.at(steps, core.item_spans[:, 0], used)
-    np.subtract.at(steps, core.item_spans[:, 1], used)
-    return np.cumsum(steps)[:-1]
+    weights = core.usage * shares[core.strategy_of_usage]
+    used = np.bincount(core.item_of_usage, weights=weights, minlength=len(core.item_nodes))
+    return core.load_of_items(used.astype(np.float64))

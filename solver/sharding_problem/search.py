@@ -118,7 +118,7 @@ class Search:
         core = self.core
         if kind is _Kind.WHOLE or count >= core.node_count:
             return np.arange(core.node_count)
-        weight = current_slacks(core, self.choice, certificate) / (1.0 + self.fatigue) ** 2
+        weight = _current_slacks(core, self.choice, certificate) / (1.0 + self.fatigue) ** 2
         total = float(weight.sum())
         chances = weight / total if total > 0 else np.full(core.node_count, 1 / core.node_count)
         seed = int(self.rng.choice(core.node_count, p=chances))
@@ -228,8 +228,8 @@ class Search:
         high = max(self.cost - certificate.bound, 0.0)
 
         def entries_at(slack: float) -> float:
-            allowed: IntArray = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(certificate.strategy <= slack)))
-            width = np.maximum(np.diff(allowed[core.offsets]), 1)
+            allowed = np.add.reduceat(certificate.strategy <= slack, core.offsets[:-1], dtype=np.int64)
+            width = np.maximum(allowed, 1)
             return float((width[first] * width[second]).sum())
 
         if entries_at(high) <= target:
@@ -245,13 +245,11 @@ class Search:
         return low
 
 
-def current_slacks(core: Core, choice: IntArray, certificate: Certificate) -> FloatArray:
+def _current_slacks(core: Core, choice: IntArray, certificate: Certificate) -> FloatArray:
     """Slack that the choice's edges (and lone nodes) hold, summed at each node, shape (n,)."""
-    first, second = core.edge_nodes[:, 0], core.edge_nodes[:, 1]
-    entries = core.edge_offsets[:-1] + choice[first] * np.diff(core.offsets)[second] + choice[second]
-    slack = np.maximum(certificate.edge[entries], 0.0)
+    slack = np.maximum(certificate.edge[core.chosen_pairs(choice)], 0.0)
     lone = np.diff(core.link_offsets) == 0
     of_lone = np.where(lone, np.maximum(certificate.strategy[core.offsets[:-1] + choice], 0.0), 0.0)
-    ends = np.concatenate((first, second))
+    ends = core.edge_nodes.T.ravel()
     summed: FloatArray = of_lone + np.bincount(ends, np.concatenate((slack, slack)), core.node_count)
     return summed

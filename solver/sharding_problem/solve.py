@@ -136,16 +136,22 @@ class _Run:
         if self._is_done():
             return
         if certificate is None or self.choice is None:
-            answer = solve_exactly(self.core, stop)
-            self.bound = max(self.bound, answer.bound)
-            if answer.status is ExactStatus.INFEASIBLE:
-                self.is_infeasible = True
-            elif answer.choice is not None:
-                self._take(answer.choice)
-            return
-        # Every choice that is left out costs more than this one.
-        choice, cost, slack = self.choice, self.cost, self.cost - certificate.bound
-        every = np.arange(self.core.node_count)
+            self._solve_whole(stop)
+        else:
+            self._solve_rest(self.choice, certificate, stop)
+
+    def _solve_whole(self, stop: WorkStop) -> None:
+        answer = solve_exactly(self.core, stop)
+        self.bound = max(self.bound, answer.bound)
+        if answer.status is ExactStatus.INFEASIBLE:
+            self.is_infeasible = True
+        elif answer.choice is not None:
+            self._take(answer.choice)
+
+    def _solve_rest(self, choice: IntArray, certificate: Certificate, stop: WorkStop) -> None:
+        """The program over all that may be in a choice that costs no more than this one."""
+        cost, every = self.cost, np.arange(self.core.node_count)
+        slack = cost - certificate.bound
         part = reduced_part(self.core, choice, free=every, certificate=certificate, slack=slack, stop=stop)
         if part.core.node_count:
             found = solve_exactly(part.core, stop, reference=cost)

@@ -35,26 +35,26 @@ class Part:
 
 def reduced_part(core: Core, choice: IntArray, *, free: IntArray, certificate: Certificate, slack: float, stop: Stop) -> Part:
     """The subproblem of the ``free`` nodes around a choice that fits, strategies beyond ``slack`` left out, reduced."""
-    graph = restricted(core, choice, free=free, certificate=certificate, slack=slack)
+    graph, kept = _restricted(core, choice, free=free, certificate=certificate, slack=slack)
     try:
         reduce_graph(graph, stop)
     except ProvenInfeasible as error:
         raise AssertionError("a part always holds the current choice") from error
-    kept = strategies_kept(core, choice, free=free, certificate=certificate, slack=slack)
     return Part(core_of(graph), graph, free, kept, choice)
 
 
-def restricted(
-    core: Core, choice: IntArray | None, *, free: IntArray, certificate: Certificate | None, slack: float
-) -> WorkingGraph:
-    """The problem over the ``free`` nodes (ascending); node i of the result is free[i].
+def _restricted(
+    core: Core, choice: IntArray, *, free: IntArray, certificate: Certificate, slack: float
+) -> tuple[WorkingGraph, list[IntArray]]:
+    """The problem over the ``free`` nodes (ascending), and the strategies that it keeps of each; its node i is free[i].
 
     Strategies and pairs whose certified slack exceeds ``slack`` are left out, never the current choice. Nodes that are
     not free keep their choice: their edges become costs and their memory is taken from the capacity.
     """
     position = np.full(core.node_count, -1, dtype=np.int64)
     position[free] = np.arange(len(free))
-    allowed = _allowed_strategies(core, choice, certificate, slack)
+    allowed: BoolArray = certificate.strategy <= slack
+    allowed[core.offsets[:-1] + choice] = True
     kept = [np.flatnonzero(allowed[core.offsets[i] : core.offsets[i + 1]]) for i in free.tolist()]
     graph = WorkingGraph(
         [core.cost[core.offsets[i] + states] for i, states in zip(free.tolist(), kept, strict=True)],
@@ -69,68 +69,37 @@ def restricted(
             j, edge = int(core.link_ends[link]), int(core.links[link])
             q = int(position[j])
             if q < 0:
-                assert choice is not None
                 table = core.table(edge)
                 fixed = table[:, choice[j]] if i < j else table[choice[j]]
                 graph.cost[p] = graph.cost[p] + fixed[kept[p]]
             elif i < j:
-                graph.add_edge(p, q, _allowed_pairs(core, edge, (kept[p], kept[q]), choice, certificate, slack))
+                graph.add_edge(p, q, _allowed_pairs(core, edge, choice, (kept[p], kept[q]), certificate, slack))
     _take_memory(core, choice, position, kept, graph)
     graph.touched_nodes = dict.fromkeys(range(len(kept)))
-    return graph
-
-
-def strategies_kept(
-    core: Core, choice: IntArray, *, free: IntArray, certificate: Certificate | None, slack: float
-) -> list[IntArray]:
-    """For each free node, the strategies of the core that ``restricted`` numbers 0, 1, ..."""
-    allowed = _allowed_strategies(core, choice, certificate, slack)
-    return [np.flatnonzero(allowed[core.offsets[i] : core.offsets[i + 1]]) for i in free.tolist()]
-
-
-def _allowed_strategies(core: Core, choice: IntArray | None, certificate: Certificate | None, slack: float) -> BoolArray:
-    if certificate is None:
-        return np.ones(len(core.cost), dtype=bool)
-    allowed: BoolArray = certificate.strategy <= slack
-    if choice is not None:
-        allowed[core.offsets[:-1] + choice] = True
-    return allowed
+    return graph, kept
 
 
 def _allowed_pairs(
-    core: Core,
-    edge: int,
-    kept: tuple[IntArray, IntArray],
-    choice: IntArray | None,
-    certificate: Certificate | None,
-    slack: float,
+    core: Core, edge: int, choice: IntArray, kept: tuple[IntArray, IntArray], certificate: Certificate, slack: float
 ) -> FloatArray:
     table = core.table(edge)
     rows, columns = kept
     small: FloatArray = table[rows[:, None], columns]
-    if certificate is None:
-        return small
     slacks = certificate.edge[core.edge_offsets[edge] : core.edge_offsets[edge + 1]].reshape(table.shape)
     limited: FloatArray = np.where(slacks[rows[:, None], columns] <= slack, small, np.inf)
-    if choice is not None:
-        i, j = core.edge_nodes[edge]
-        row, column = np.searchsorted(rows, choice[i]), np.searchsorted(columns, choice[j])
-        limited[row, column] = small[row, column]
+    i, j = core.edge_nodes[edge]
+    row, column = np.searchsorted(rows, choice[i]), np.searchsorted(columns, choice[j])
+    limited[row, column] = small[row, column]
     return limited
 
 
-def _take_memory(core: Core, choice: IntArray | None, position: IntArray, kept: list[IntArray], graph: WorkingGraph) -> None:
+def _take_memory(core: Core, choice: IntArray, position: IntArray, kept: list[IntArray], graph: WorkingGraph) -> None:
     of_free = np.flatnonzero(position[core.item_nodes] >= 0)
     if not len(of_free):
         return
-    left = core.capacity
-    if choice is not None:
-        load = core.load_of(choice)
-        mine = np.zeros(len(core.capacity) + 1)
-        used = core.usage[core.item_offsets[of_free] + choice[core.item_nodes[of_free]]]
-        np.add.at(mine, core.item_spans[of_free, 0], used)
-        np.subtract.at(mine, core.item_spans[of_free, 1], used)
-        left = core.capacity - (load - np.cumsum(mine)[:-1])
+    used = core.used_by_items(choice)
+    used[of_free] = 0.0
+    left = core.capacity - core.load_of_items(used)
     # Between two starts or ends of the free items only the least capacity matters.
     breaks = np.unique(core.item_spans[of_free])
     starts = breaks[:-1] if breaks[-1] == len(left) else breaks

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.sharding_problem.working_graph import FloatArray, ProvenInfeasible, Span, WorkingGraph
+from solver.sharding_problem.problem import IntArray
+from solver.sharding_problem.working_graph import BoolArray, FloatArray, ProvenInfeasible, Span, WorkingGraph
 
 
 def tighten_memory(graph: WorkingGraph) -> bool:
@@ -60,9 +61,7 @@ def _drop_time_points(graph: WorkingGraph) -> bool:
     return True
 
 
-def _undominated_points(
-    capacity: FloatArray, starts: FloatArray, ends: FloatArray, may_bind: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def _undominated_points(capacity: FloatArray, starts: FloatArray, ends: FloatArray, may_bind: BoolArray) -> IntArray:
     kept: list[int] = []
     started = ended = False
     for t in range(len(capacity)):
@@ -79,7 +78,7 @@ def _undominated_points(
     return np.asarray(kept, dtype=np.int64)
 
 
-def _renumber_items(graph: WorkingGraph, v: int, rank: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> None:
+def _renumber_items(graph: WorkingGraph, v: int, rank: IntArray) -> None:
     renumbered: dict[Span, FloatArray] = {}
     for (start, end), usage in graph.items[v].items():
         span = int(rank[start]), int(rank[end])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from solver.sharding_problem.problem import FORBIDDEN, ShardingProblem
+from solver.sharding_problem.problem import FORBIDDEN, ShardingProblem, offsets_of
 from solver.strategies.graph_costs import Choice, GraphCosts, best_storages, by_storage
 
 IntArray = npt.NDArray[np.int64]
@@ -78,19 +78,15 @@ class _Parts:
     def problem(self, name: str, limit: int | None) -> ShardingProblem:
         return ShardingProblem(
             name=name,
-            node_offsets=_offsets(self.node_costs),
+            node_offsets=offsets_of([len(costs) for costs in self.node_costs]),
             node_costs=np.concatenate(self.node_costs),
             node_usages=np.concatenate(self.node_usages),
             intervals=np.array(self.intervals, dtype=np.int64).reshape(-1, 2),
             edge_nodes=np.array(self.edge_nodes, dtype=np.int64).reshape(-1, 2),
-            edge_offsets=_offsets([table.ravel() for table in self.edge_costs]),
+            edge_offsets=offsets_of([table.size for table in self.edge_costs]),
             edge_costs=np.concatenate([table.ravel() for table in self.edge_costs] or [np.empty(0, dtype=np.int64)]),
             usage_limit=limit,
         )
-
-
-def _offsets(parts: list[IntArray]) -> IntArray:
-    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum([len(part) for part in parts], dtype=np.int64)))
 
 
 def without_limit(costs: GraphCosts) -> BuiltProblem:
