@@ -41,6 +41,7 @@ def _costs_at(  # type: ignore[no-untyped-def]
     i, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice, out
 ):  # fmt: skip
     k = offsets[i + 1] - offsets[i]
+    # One by one, here and elsewhere: with a slice assignment numba compiles the text of its error on shapes, for seconds.
     for s in range(k):
         out[s] = cost[offsets[i] + s]
     for link in range(link_offsets[i], link_offsets[i + 1]):

@@ -67,6 +67,7 @@ def _pass(  # type: ignore[no-untyped-def]
         k = offsets[i + 1] - offsets[i]
         first_link, last_link = link_offsets[i], link_offsets[i + 1]
         total = scratch[:k]
+        # One by one: with a slice assignment numba compiles the text of its error on shapes, for seconds.
         for s in range(k):
             total[s] = cost[offsets[i] + s]
         ahead = 0

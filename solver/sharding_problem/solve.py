@@ -41,6 +41,9 @@ _SWEEPS_PER_REPAIR = 5
 _SWEEPS_PER_MARK, _STALLED = 60, 0.03
 """Bounds give way to the search when so many sweeps close less than this share of the gap."""
 
+_TOLERANCE, _RELATIVE_TOLERANCE = 1e-6, 1e-12
+"""What a bound may exceed a whole cost by and still stand for it: HiGHS and sums of float64 are exact up to so much."""
+
 _REDUCTION_WORK = 8000.0
 """Work of the reductions for each node and edge: about 50 us."""
 
@@ -254,7 +257,7 @@ def _answer(problem: ShardingProblem, graph: WorkingGraph, run: _Run) -> Shardin
     work = Work(run.core.node_count, len(run.core.tables), run.sweeps, run.windows)
     if run.is_infeasible:
         return ShardingAnswer(None, None, None, None, Status.INFEASIBLE, work)
-    bound = math.ceil(run.bound - 1e-6 * max(1.0, abs(run.bound) * 1e-6))
+    bound = math.ceil(run.bound - max(_TOLERANCE, abs(run.bound) * _RELATIVE_TOLERANCE))
     if run.choice is None:
         return ShardingAnswer(None, None, bound, None, Status.UNKNOWN, work)
     full = np.zeros(problem.node_count, dtype=np.int64)

@@ -218,10 +218,7 @@ class GraphCosts:
         places = len(self._shape(edge).sizes)
         if len(first[0].splits) == places:
             return first, second
-        first, second = (
-            tuple(Layout((*layout.splits, ()), layout.partial) for layout in layouts) for layouts in (first, second)
-        )
-        return first, second
+        return _with_experts(first), _with_experts(second)
 
     def _shape(self, edge: GraphEdge) -> TensorShape:
         """The tensor with its experts, if either end routes its rows."""
@@ -232,6 +229,10 @@ class GraphCosts:
         if routed is not None:
             sizes = (*sizes, self.graph.sizes[routed])
         return TensorShape(sizes, self.step.dtype.size_bytes, routed=routed is not None)
+
+
+def _with_experts(layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
+    return tuple(Layout((*layout.splits, ()), layout.partial) for layout in layouts)
 
 
 def by_storage(kind: Kind) -> bool:
