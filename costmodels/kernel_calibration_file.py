@@ -121,7 +121,9 @@ def write_fitted(fitted: Fitted[Any]) -> dict[str, Any]:
                 "shape": list(value.shape), "step": step, "steps": base64.b64encode(steps.tobytes()).decode("ascii")
             }  # fmt: skip
         elif isinstance(value, np.ndarray):
-            curve[field] = [float(f"{x:.5g}") for x in value]
+            # Measured sizes lie as near as 3840 and 3841: five digits of their logarithms would not tell them apart.
+            digits = 9 if field.startswith("log2_") else 5
+            curve[field] = [float(f"{x:.{digits}g}") for x in value]
         else:
             curve[field] = float(f"{value:.5g}")
     error = {"median": round(fitted.error.median, 4), "p95": round(fitted.error.p95, 4), "basis": fitted.error.basis}
