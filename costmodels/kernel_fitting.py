@@ -44,7 +44,7 @@ REWEIGHTINGS = 5
 SOLVED_TO = 1e-4
 """Share of the right-hand side that a table's normal equations are solved to; a table is stored to half a per cent."""
 
-MOST_STEPS = 200
+MOST_SOLVER_STEPS = 200
 """Steps of conjugate gradients at most; they take 30 to 100."""
 
 ROBUST_SCALE = 0.05
@@ -61,6 +61,9 @@ FEWEST_SIZES_FOR_A_CACHE = 8
 
 ROWS_FOR_CONSTANTS = 4000
 """Rows that the constants are fitted to; more change no constant by more than a few per cent."""
+
+MOST_STEPS = 40
+"""Steps of a fit of constants at most."""
 
 COARSE = 8
 """Every so many of them say where the constants of products, of which there are 18, are about."""
@@ -92,12 +95,16 @@ def fit_gemm(m: Floats, n: Floats, k: Floats, seconds: Floats, *, silicon: Silic
         (2e-7, 2.5e-6, 3e-5), (1.0, 100.0, 2000.0), (1e-3, 0.8, 1.0), (1e-7, 2e-6, 2e-5), (1e12, 1.5e13, 6e13),
         (0.2, 0.8, 1.0), (0.01, 0.3, 4.0), *tiles,
     ]  # fmt: skip
+
+    def constants(rows: NDArray[np.int64], around: Sequence[tuple[float, float, float]], most_steps: int) -> Floats:
+        def predicted_s(x: Floats) -> Floats:
+            return np.asarray(gemms_s(m[rows], n[rows], k[rows], ones[rows], curve_of(x), silicon))
+
+        return fit_constants(predicted_s, seconds[rows], around, most_steps=most_steps)
+
     chosen = sample(len(m), seed)
-    picked = (m[chosen], n[chosen], k[chosen], ones[chosen])
-    few = tuple(column[::COARSE] for column in picked)
-    first = fit_constants(lambda x: gemms_s(*few, curve_of(x), silicon), seconds[chosen][::COARSE], bounds)
-    nearer = [(low, start, high) for (low, _, high), start in zip(bounds, first, strict=True)]
-    x = fit_constants(lambda x: gemms_s(*picked, curve_of(x), silicon), seconds[chosen], nearer, most_steps=FINE_STEPS)
+    about = constants(chosen[::COARSE], bounds, MOST_STEPS)
+    x = constants(chosen, [(low, start, high) for (low, _, high), start in zip(bounds, about, strict=True)], FINE_STEPS)
     curve = curve_of(x)
     residual = np.log(seconds / gemms_s(m, n, k, ones, curve, silicon))
     rows = np.where(m > 64, np.ceil(m / 64) * 64, np.where(m > 16, np.ceil(m / 16) * 16, m))
@@ -198,7 +205,7 @@ def fit_constants(
     seconds: Floats,
     bounds: Sequence[tuple[float, float, float]],
     *,
-    most_steps: int = 40,
+    most_steps: int = MOST_STEPS,
 ) -> Floats:
     """Constants within (low, start, high) that make predicted times fit, searched on a log scale."""
     low, start, high = np.log(np.array(bounds).T)
@@ -248,7 +255,7 @@ def _weighted_ridge(design: csr_matrix, transposed: csr_matrix, weights: Floats,
     scaled = inverse * left
     direction, size = scaled, float(left @ scaled)
     enough = SOLVED_TO**2 * float(wanted @ (inverse * wanted))
-    for _ in range(MOST_STEPS):
+    for _ in range(MOST_SOLVER_STEPS):
         if size <= enough:
             break
         image = transposed @ (weights * (design @ direction)) + ridge * direction

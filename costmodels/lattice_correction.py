@@ -70,10 +70,10 @@ def _spread(covariances: list[Floats], at: Ints, amounts: Floats) -> Floats:
     """Amounts at some nodes, spread over the whole lattice by the covariance."""
     shape = tuple(len(covariance) for covariance in covariances)
     # Rows of one node add up.
-    field = np.bincount(at, weights=amounts, minlength=int(np.prod(shape))).reshape(shape)
+    field: Floats = np.bincount(at, weights=amounts, minlength=int(np.prod(shape))).astype(np.float64).reshape(shape)
     for covariance in covariances:
         # Each turn handles the first axis and moves it to the end.
-        field = np.tensordot(field, covariance, axes=(0, 0))
+        field = np.asarray(np.tensordot(field, covariance, axes=(0, 0)), np.float64)
     return np.asarray(VARIANCE * field)
 
 
