@@ -81,6 +81,15 @@ class HostPath(StrEnum):
     """Megatron Core with its hooks for gradients and communication, Transformer Engine or not."""
 
 
+class Projections(StrEnum):
+    """How queries, keys and values come from the residual stream."""
+
+    JOINT = "joint"
+    """One product, of whose output all three are views (Megatron-LM's linear_qkv)."""
+    SEPARATE = "separate"
+    """A product each (wq, wk and wv of Meta's published Llama code)."""
+
+
 class TensorOverlap(StrEnum):
     """What tensor-parallel communication runs under computation."""
 
@@ -112,6 +121,7 @@ class Implementation:
     stated_loss: LossKernels | None = None
     logits: Logits = Logits.SPLIT
     tensor_overlap: TensorOverlap = TensorOverlap.NONE
+    projections: Projections = Projections.JOINT
 
     @property
     def loss(self) -> LossKernels:

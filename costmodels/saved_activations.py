@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodels.implementation import LossKernels, VectorKernels
+from costmodels.implementation import LossKernels, Projections, VectorKernels
 from costmodels.low_precision import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
 from costmodels.operators import Operator, OperatorKind
 from costmodels.units import DType
@@ -22,7 +22,8 @@ _SINGLE = DType.FP32.size_bytes
 @dataclass(frozen=True, slots=True)
 class SavingRules:
     """What decides the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how, loss,
-    and the format asked for."""
+    the format asked for, how queries, keys and values are projected, and over how many ranks (cp) attention splits a sequence.
+    """
 
     dtype: DType
     kernels: VectorKernels = VectorKernels.FUSED
@@ -30,6 +31,8 @@ class SavingRules:
     recipe: MatmulRecipe = MatmulRecipe.WORKING
     loss: LossKernels = LossKernels.BY_HAND
     saved: SavedFormat = SavedFormat.WORKING
+    projections: Projections = Projections.JOINT
+    cp: int = 1
 
     @property
     def eager_norms(self) -> bool:
@@ -72,8 +75,9 @@ def saved_element_bytes(
                     as_written.add(name)
     readers = {name for operator in operators for name in operator.saved}
     as_written |= kept - readers
-    if rules.kernels is VectorKernels.FUSED:
-        as_written |= _in_one_storage(operators, as_written)
+    if rules.kernels is VectorKernels.FUSED and rules.projections is Projections.JOINT:
+        views = as_written if rules.cp == 1 else as_written - _kept_by_attention_alone(operators, rerun)
+        as_written |= _in_one_storage(operators, views)
     # What runs again casts its input again, where that is kept for others.
     in_low_precision |= cast_again - as_written
     if rules.kernels is VectorKernels.COMPILED:
@@ -126,6 +130,14 @@ def _in_one_storage(operators: Sequence[Operator], as_written: set[str]) -> set[
         if operator.kind is OperatorKind.MATMUL and any(tensor.name in as_written for tensor in operator.outputs)
         for tensor in operator.outputs
     }
+
+
+def _kept_by_attention_alone(operators: Sequence[Operator], rerun: frozenset[str]) -> set[str]:
+    """Tensors that nothing but attention of several ranks keeps, which keeps what it received from them: queries, keys and
+    values in storage of their own (Transformer Engine's context_parallel.py). One that runs again keeps what it was given."""
+    attention = {op.name for op in operators if op.kind is OperatorKind.ATTENTION and op.name not in rerun}
+    kept = {name for op in operators if op.name in attention for name in op.saved}
+    return kept - {name for op in operators if op.name not in attention for name in op.saved}
 
 
 def _made_again_by_compiler(operators: Sequence[Operator], kept: frozenset[str]) -> set[str]:

@@ -13,6 +13,7 @@ class Axes:
 
     Serving: ``dp`` are replicas; a pipeline stage of a replica has tp x kvp x attention_dp ranks. ``kvp`` ranks split each
     cache along the sequence, ``attention_dp`` groups run attention for requests of their own, ``ep`` groups hold experts.
+    Training: of the ``cp`` ranks of a sequence ``ulysses`` neighbours exchange tokens for heads, and cp / ulysses form a ring.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -24,3 +25,4 @@ class Axes:
     ep: int = 1
     attention_dp: int = 1
     kvp: int = 1
+    ulysses: int = 1

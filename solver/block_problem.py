@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
+from costmodels.context_parallel import head_exchange_s, ring_s, sizes_after_exchange
 from costmodels.expert_parallel import expert_dims, expert_region
 from costmodels.implementation import HAND_FUSED, Implementation, Logits, ScanKernels, TensorOverlap, TrainedWeights
 from costmodels.low_precision import MatmulRecipe, SavedFormat
-from costmodels.operator_time import operator_time, weight_gradient_s
+from costmodels.operator_time import OperatorTime, operator_time, weight_gradient_s
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
 from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from costmodels.saved_activations import loss_transient_element_bytes
@@ -23,7 +24,7 @@ from costmodels.tensor_parallel import VOCAB
 from costmodels.units import DType
 from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge
-from solver.kept_bytes import kept_bytes
+from solver.kept_bytes import KeptBytes, kept_bytes
 from solver.request import Recompute, Space
 from solver.sharding import REPLICATED, Spec, SpecKind, Strategy, conversion, strategies
 
@@ -86,13 +87,13 @@ class BlockSetting:
 
     seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
     stream between blocks; ``padded`` dims need not divide by tp; ``implementation`` is the framework's. Without an
-    ``ep_topology`` each rank holds all experts; ``recipe`` is that of the products that `low_precision_products` names,
-    ``saved`` the format of what is kept.
+    ``ep_topology`` each rank holds all experts, without a ``heads_topology`` all cp ranks are one ring; ``recipe`` is that
+    of the products that `low_precision_products` names, ``saved`` the format of what is kept.
     """
 
     device: Device
     tp_topology: GroupTopology
-    cp_topology: GroupTopology
+    ring_topology: GroupTopology
     dtype: DType
     gradient_dtype: DType
     microbatch: int
@@ -102,6 +103,7 @@ class BlockSetting:
     padded: frozenset[str] = frozenset()
     implementation: Implementation = HAND_FUSED
     ep_topology: GroupTopology | None = None
+    heads_topology: GroupTopology | None = None
     recipe: MatmulRecipe = MatmulRecipe.WORKING
     saved: SavedFormat = SavedFormat.WORKING
 
@@ -113,7 +115,12 @@ class BlockSetting:
     @property
     def cp(self) -> int:
         """Context-parallel degree."""
-        return self.cp_topology.n
+        return self.ring_topology.n * self.ulysses
+
+    @property
+    def ulysses(self) -> int:
+        """Ranks that exchange tokens for heads."""
+        return 1 if self.heads_topology is None else self.heads_topology.n
 
     @property
     def ep(self) -> int:
@@ -176,7 +183,7 @@ class _Costing:
         self.is_last = graph.layers[-1] == block.name
         self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
         self.region = expert_region(block.operators)
-        self.kept_bytes = kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved)
+        self.kept_bytes = kept_in(block, setting)
 
     def node(self, operator: Operator, strategy: Strategy) -> FloatArray:
         """Cost vector of one operator under a strategy; conversions at the block's own boundary included."""
@@ -185,10 +192,10 @@ class _Costing:
         cost = np.zeros(len(Criterion))
         time = operator_time(
             operator,
-            local,
+            sizes_after_exchange(local, setting.ulysses) if operator.kind is OperatorKind.ATTENTION else local,
             device=setting.device,
             dtype=setting.dtype,
-            cp=setting.cp,
+            cp=setting.ring_topology.n,
             gradient_dtype=setting.gradient_dtype,
             kernels=setting.implementation.kernels,
             attention=setting.implementation.attention,
@@ -216,7 +223,7 @@ class _Costing:
         self._add_boundary(cost, operator, strategy)
         self._add_expert_parallel(cost, operator, strategy)
         if operator.kind is OperatorKind.ATTENTION and setting.cp > 1:
-            self._add_context_parallel(cost, operator, local, time.forward_s, time.backward_s)
+            self._add_context_parallel(cost, operator, local, time)
         return cost
 
     def edge(self, source: Operator, a: Strategy, target: Operator, b: Strategy, tensor: Tensor) -> FloatArray:
@@ -302,24 +309,28 @@ class _Costing:
                 cost[Criterion.FORWARD_S] += each_s
                 cost[Criterion.EP_COMM_S] += 2 * each_s
 
-    def _add_context_parallel(
-        self, cost: FloatArray, operator: Operator, local: dict[str, int], forward_s: float, backward_s: float
-    ) -> None:
-        """Ring attention: cp - 1 steps pass keys and values on, backward their gradients too; attention of the other
-        chunks hides what it can (survey Table 3, CP row)."""
-        _, key, value = operator.inputs
-        chunk = (key.elements(local) + value.elements(local)) * self.setting.dtype.size_bytes
-        step_s = float(collective_s(Collective.SEND_RECV, chunk, self.setting.cp_topology))
-        backward_step_s = float(collective_s(Collective.SEND_RECV, 2 * chunk, self.setting.cp_topology))
-        steps, cp = self.setting.cp - 1, self.setting.cp
-        stream = Stream.INTER_NODE if self.setting.cp_topology.spans_nodes else Stream.INTRA_NODE
-        sends_s, chunks_s = np.array([step_s, backward_step_s]), np.array([forward_s, backward_s]) / cp
-        forward, backward = (steps * exposed_s(sends_s, chunks_s, stream, MEASURED_INTERFERENCE)).tolist()
+    def _add_context_parallel(self, cost: FloatArray, operator: Operator, local: dict[str, int], kernels: OperatorTime) -> None:
+        """Exposed communication of attention over the ranks of a sequence; a forward pass that runs again has it again."""
+        setting = self.setting
+        parts = []
+        if setting.heads_topology is not None:
+            parts.append(
+                head_exchange_s(operator, local, device=setting.device, dtype=setting.dtype, ranks=setting.heads_topology)
+            )
+        if setting.ring_topology.n > 1:
+            attended = sizes_after_exchange(local, setting.ulysses)
+            parts.append(ring_s(operator, attended, kernels, dtype=setting.dtype, ring=setting.ring_topology))
+        forward, backward = (sum(part.forward_s for part in parts), sum(part.backward_s for part in parts))
         cost[Criterion.TIME_S] += forward + backward
         cost[Criterion.FORWARD_S] += forward
         cost[Criterion.CP_COMM_S] += forward + backward
         for mode, (rerun_s, _) in OF_MODE.items():
             cost[rerun_s] += self.kept_bytes.tensors[mode].rerun_share(operator, local) * forward
+
+
+def kept_in(block: Block, setting: BlockSetting) -> KeptBytes:
+    """What a block keeps for the backward pass in a setting."""
+    return kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved, cp=setting.cp)
 
 
 def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> float:

@@ -40,10 +40,15 @@ def kept_bytes(
     implementation: Implementation,
     recipe: MatmulRecipe,
     saved: SavedFormat = SavedFormat.WORKING,
+    *,
+    cp: int = 1,
 ) -> KeptBytes:
-    """What a block keeps, with activations in ``dtype``, products by ``recipe`` and saved tensors in the format ``saved``."""
+    """What a block keeps, with activations in ``dtype``, products by ``recipe``, saved tensors in the format ``saved``, and
+    attention over ``cp`` ranks."""
     products = low_precision_products(block) if recipe.dtype or saved is SavedFormat.FP8 else frozenset()
-    rules = SavingRules(dtype, implementation.kernels, products, recipe, implementation.loss, saved)
+    rules = SavingRules(
+        dtype, implementation.kernels, products, recipe, implementation.loss, saved, implementation.projections, cp
+    )
     tensors = {mode: kept_tensors(block, mode, implementation.selective) for mode in PARTIAL_MODES}
     by_mode = {
         mode: saved_element_bytes(block.operators, rules, kept=each.tensors, rerun=each.reruns)

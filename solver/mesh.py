@@ -46,12 +46,15 @@ def _strides(sizes: Sequence[int]) -> list[int]:
 class StageTopology:
     """What each axis of a stage's mesh sees.
 
-    ``state`` is dp x cp: the group that shares gradients and ZeRO shards. Experts lie on ep of its ranks; ``expert_state``
-    is the group of dp x cp / ep ranks with the same experts. ``hybrid`` are ways to shard within a part of ``state``.
+    Of the cp ranks of a sequence ``heads`` are neighbours that exchange tokens for heads, ``ring`` those that pass keys and
+    values on. ``state`` is dp x cp: the group that shares gradients and ZeRO shards. Experts lie on ep of its ranks;
+    ``expert_state`` is the group of dp x cp / ep ranks with the same experts. ``hybrid`` are ways to shard within a part of
+    ``state``.
     """
 
     tp: GroupTopology
-    cp: GroupTopology
+    heads: GroupTopology
+    ring: GroupTopology
     state: GroupTopology
     ep: GroupTopology
     expert_state: GroupTopology
@@ -71,16 +74,26 @@ class HybridGroups:
 
 
 def stage_topology(
-    cluster: Cluster, *, first: int, dp: int, tp: int, cp: int, ep: int = 1, shard_ranks: Sequence[int] = ()
+    cluster: Cluster,
+    *,
+    first: int,
+    dp: int,
+    tp: int,
+    cp: int,
+    ep: int = 1,
+    ulysses: int = 1,
+    shard_ranks: Sequence[int] = (),
 ) -> StageTopology:
     """Topologies of a stage that starts at rank ``first`` and holds dp x cp x tp ranks in Megatron's order.
 
-    Experts are laid out by themselves, tp innermost, then ep, then the ranks that share experts (megatron.core.parallel_state
-    builds a second generator of ranks for them).
+    Ranks that exchange heads are inside those of a ring (its create_hierarchical_groups, sizes from inner to outer). Experts
+    are laid out by themselves, tp innermost, then ep, then the ranks that share experts (megatron.core.parallel_state builds
+    a second generator of ranks for them).
     """
     return StageTopology(
         tp=group_topology(cluster, n=tp, stride=1, first=first),
-        cp=group_topology(cluster, n=cp, stride=tp, first=first),
+        heads=group_topology(cluster, n=ulysses, stride=tp, first=first),
+        ring=group_topology(cluster, n=cp // ulysses, stride=tp * ulysses, first=first),
         state=group_topology(cluster, n=dp * cp, stride=tp, first=first),
         ep=group_topology(cluster, n=ep, stride=tp, first=first),
         expert_state=group_topology(cluster, n=dp * cp // ep, stride=tp * ep, first=first),

@@ -227,6 +227,7 @@ class Search:
 
     engine                       serving engine whose layouts compete and whose host times count
     dp, tp, pp, cp, ep           allowed degrees
+    ulysses                      allowed shares of cp that exchange tokens for heads; the others form rings
     attention_dp, kvp            allowed degrees of serving layouts
     microbatch                   allowed micro-batch sizes
     modes                        allowed ways of serving; prefill and decode pools are searched only where this names them
@@ -252,6 +253,7 @@ class Search:
     pp: tuple[PositiveInt, ...] = ()
     cp: tuple[PositiveInt, ...] = ()
     ep: tuple[PositiveInt, ...] = ()
+    ulysses: tuple[PositiveInt, ...] = ()
     attention_dp: tuple[PositiveInt, ...] = ()
     kvp: tuple[PositiveInt, ...] = ()
     modes: Annotated[tuple[ServingMode, ...], Len(1)] = (ServingMode.AGGREGATED,)

@@ -14,6 +14,7 @@ from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_sha
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
 from costmodels.units import DType
+from solver.axes import Axes
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Recompute, TrainingWorkload
 
@@ -147,12 +148,22 @@ def _parallelism_words(plan: Plan, request: PlanRequest) -> list[Words]:
     if plan.sequence_parallel:
         words.append(flag("sequence-parallel"))
     if axes.cp > 1:
-        words.append((*flag("context-parallel-size", axes.cp), *flag("cp-comm-type", "p2p")))
+        words += [flag("context-parallel-size", axes.cp), _context_words(axes)]
     layers = part_layers(plan, request)
     # The layout's parts over the stages are the virtual stages, so it stands for interleaving, too.
     if len(set(layers)) > 1 or chunks_a_rank(plan) > 1:
         words.append(flag("pipeline-model-parallel-layout", pipeline_layout(layers)))
     return words
+
+
+def _context_words(axes: Axes) -> Words:
+    """Keys and values in a ring, an exchange of heads (Ulysses), or exchanges inside a ring, sizes from inner to outer."""
+    if axes.ulysses == 1:
+        return flag("cp-comm-type", "p2p")
+    if axes.ulysses == axes.cp:
+        return flag("cp-comm-type", "a2a")
+    sizes = flag("hierarchical-context-parallel-sizes", axes.ulysses, axes.cp // axes.ulysses)
+    return (*flag("cp-comm-type", "a2a+p2p"), *sizes)
 
 
 def _batch_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:

@@ -143,6 +143,7 @@ def _check_search(search: Search) -> None:
         "pp",
         "cp",
         "ep",
+        "ulysses",
         "microbatch",
         "recompute",
         "zero_stages",

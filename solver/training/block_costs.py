@@ -11,10 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodels.implementation import Implementation
-from solver.block_problem import BlockProblem, BlockSetting, Criterion, build_block_problem, n_objectives, working_bytes
+from solver.block_problem import (
+    BlockProblem,
+    BlockSetting,
+    Criterion,
+    build_block_problem,
+    kept_in,
+    n_objectives,
+    working_bytes,
+)
 from solver.graph import ModelGraph
 from solver.intra_op import evaluate, frontier
-from solver.kept_bytes import PARTIAL_MODES, kept_bytes
+from solver.kept_bytes import PARTIAL_MODES
 from solver.recompute import recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.sharding import REPLICATED
@@ -133,7 +141,7 @@ class BlockCosts:
         gradients at work."""
         if setting not in self._memory:
             blocks = [self.model.block(name) for name in self.block_names]
-            kept = [kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved) for block in blocks]
+            kept = [kept_in(block, setting) for block in blocks]
             inputs = {mode: np.array([each.inputs[mode] for each in kept]) for mode in PARTIAL_MODES}
             working = np.array([working_bytes(self.model, block, setting) for block in blocks])
             self._memory[setting] = (inputs, working)

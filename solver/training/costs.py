@@ -75,7 +75,14 @@ class TrainingCosts(BlockCosts):
             devices = tuple(dict.fromkeys(group.node.device.name for group in groups))
             by_name = {group.node.device.name: group.node.device for group in groups}
             topology = stage_topology(
-                cluster, first=first, dp=mesh.dp, tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, shard_ranks=self._shard_ranks(candidate)
+                cluster,
+                first=first,
+                dp=mesh.dp,
+                tp=mesh.tp,
+                cp=mesh.cp,
+                ep=mesh.ep,
+                ulysses=mesh.ulysses,
+                shard_ranks=self._shard_ranks(candidate),
             )
             kind = StageKind(tuple(by_name[name] for name in devices), topology)
             kinds.append(self._kinds.setdefault(kind, kind))
@@ -96,7 +103,7 @@ class TrainingCosts(BlockCosts):
             BlockSetting(
                 device=device,
                 tp_topology=kind.topology.tp,
-                cp_topology=kind.topology.cp,
+                ring_topology=kind.topology.ring,
                 dtype=self.workload.precision,
                 gradient_dtype=self.workload.gradient_dtype,
                 microbatch=candidate.microbatch,
@@ -106,6 +113,7 @@ class TrainingCosts(BlockCosts):
                 padded=padded_dims(self.request.search),
                 implementation=self.implementation,
                 ep_topology=kind.topology.ep if kind.topology.ep.n > 1 else None,
+                heads_topology=kind.topology.heads if kind.topology.heads.n > 1 else None,
                 recipe=self.workload.matmul,
                 saved=self.workload.saved_activations,
             )
@@ -340,5 +348,7 @@ def _communicators(candidate: Candidate) -> int:
     expert_groups = (mesh.ep, mesh.dp * mesh.cp // mesh.ep) if mesh.ep > 1 else ()
     state = mesh.dp * mesh.cp
     state_groups = (state,) if candidate.shard_ranks is None else (candidate.shard_ranks, state // candidate.shard_ranks)
-    groups = (mesh.stage_devices * mesh.pp, mesh.tp, mesh.cp, *state_groups, mesh.pp, *expert_groups)
+    # Both levels of context parallelism have groups of their own where there are two.
+    cp_groups = (mesh.ulysses, mesh.ring) if 1 < mesh.ulysses < mesh.cp else ()
+    groups = (mesh.stage_devices * mesh.pp, mesh.tp, mesh.cp, *cp_groups, *state_groups, mesh.pp, *expert_groups)
     return sum(degree > 1 for degree in groups)

@@ -24,6 +24,8 @@ class LauncherRules:
 
     max_zero_with_pipeline   highest ZeRO stage beside pipeline parallelism
     context_parallel         whether it has ring context parallelism
+    head_exchange            whether context parallelism may exchange tokens for heads (Ulysses), alone or inside a ring
+    windows_in_rings         whether attention in a ring may have a sliding window
     sequence_parallel        whether norms may be sharded over the sequence beside tp
     replicates_kv_heads      whether tp may be larger than the number of key/value heads
     ties_across_stages       whether a tied head may be on another stage than the embedding
@@ -43,6 +45,8 @@ class LauncherRules:
     replicates_kv_heads: bool
     ties_across_stages: bool
     schedules: frozenset[Schedule]
+    head_exchange: bool = False
+    windows_in_rings: bool = True
     expert_parallel: bool = False
     experts_ask_for_sp: bool = False
     max_zero_with_muon: int = MAX_ZERO_STAGE
@@ -59,6 +63,9 @@ LAUNCHERS = {
     Launcher.MEGATRON_LM: LauncherRules(
         max_zero_with_pipeline=1,
         context_parallel=True,
+        # --cp-comm-type a2a and a2a+p2p; Transformer Engine's ring refuses sliding windows.
+        head_exchange=True,
+        windows_in_rings=False,
         sequence_parallel=True,
         replicates_kv_heads=True,
         ties_across_stages=True,

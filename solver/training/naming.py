@@ -11,6 +11,8 @@ def summary(candidate: Candidate) -> str:
     """One line that names a candidate."""
     mesh = candidate.mesh
     parts = [f"dp {mesh.dp}", f"tp {mesh.tp}", f"pp {mesh.pp}", f"cp {mesh.cp}", f"micro-batch {candidate.microbatch}"]
+    if mesh.ulysses > 1:
+        parts.insert(4, f"ulysses {mesh.ulysses}")
     if mesh.ep > 1:
         parts.append(f"ep {mesh.ep}")
     within = "" if candidate.shard_ranks is None else f" within {candidate.shard_ranks} ranks"

@@ -19,7 +19,7 @@ from solver.training.partition import Shortfall
 from solver.training.report import decided_plan, feasible_plan, host_memory_reason, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search
 from solver.training.sizes import UNITS, search_sizes
-from solver.training.space import Candidate, Mesh, experts_fit, families
+from solver.training.space import Candidate, Mesh, experts_fit, families, heads_fit
 from solver.training.stage_table import Sharding
 from solver.training.stageable import check_stageable
 from solver.training.sweep import swept_plans
@@ -181,7 +181,7 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
         raise PlanFileError("this is not a plan with training stages", given=plan.kind)
     workload, axes = request.workload, plan.axes
     assert isinstance(workload, TrainingWorkload)
-    mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp, ep=axes.ep)
+    mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp, ep=axes.ep, ulysses=axes.ulysses)
     if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
         raise PlanFileError(
             "the plan needs more devices than the cluster has",
@@ -199,6 +199,12 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
             "experts can't be spread evenly over the ep axis",
             given=f"ep {mesh.ep} of dp x cp = {mesh.dp * mesh.cp}",
             allowed="a divisor of dp x cp and of the number of experts",
+        )
+    if not heads_fit(request.model, mesh):
+        raise PlanFileError(
+            "heads can't be exchanged evenly over the ulysses axis",
+            given=f"ulysses {mesh.ulysses} of cp {mesh.cp} beside tp {mesh.tp}",
+            allowed="a divisor of cp that, times tp, divides the heads and key/value heads of every attention",
         )
     pipelining = given_pipelining(plan)
     modes = tuple(dict.fromkeys(stage.recompute for stage in plan.stages))

@@ -39,12 +39,13 @@ from solver.training.naming import summary
 from solver.training.partition import Shortfall
 from solver.training.search import SearchResult, Solved
 from solver.training.sizes import SizedResult
-from solver.training.space import Candidate, launcher_schedules
+from solver.training.space import Candidate, Mesh, launcher_schedules
 from solver.training.stage_table import StageTable
 
 NOTES = (
     "gradient buckets are layers: each travels under the next layer's backward pass and slows it, the last one is exposed",
-    "tensor-parallel communication is exposed; ring context parallelism hides under attention and slows it",
+    "tensor-parallel communication is exposed; ring context parallelism hides under attention and slows it, exchanges of "
+    "heads do not",
     "pipeline sends are not hidden, but for those of interleaved 1F1B, which hide under the pass of another chunk",
 )
 """What the time model assumes about overlap; every training plan says so."""
@@ -117,7 +118,7 @@ def decided_plan(
         Stage(
             blocks=tuple(blocks for span in spans for blocks in _layer_spans(costs.model.layers, span)),
             devices=(DeviceRange(position * mesh.stage_devices, mesh.stage_devices),),
-            axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep),
+            axes=_axes(mesh),
             recompute=spans[0].recompute,
             zero_stage=candidate.zero_stage,
             shard_ranks=candidate.shard_ranks,
@@ -149,7 +150,7 @@ def decided_plan(
             energy_per_step_j=step_energy_j(request.cluster, decision, cost, tables),
             bands=step_time_bands(request, step_time_s=cost.step_time_s, tokens_per_s=tokens_per_s, mfu=mfu),
         ),
-        axes=Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep),
+        axes=_axes(mesh),
         stages=stages,
         shardings=_shardings(request, costs, decision),
         sequence_parallel=candidate.boundary.dim == SEQ,
@@ -193,6 +194,7 @@ def space_text(request: PlanRequest) -> str:
             ("pp", search.pp),
             ("cp", search.cp),
             ("ep", search.ep),
+            ("ulysses", search.ulysses),
             ("microbatch", search.microbatch),
             ("recompute", search.recompute),
             ("zero_stage", search.zero_stages),
@@ -251,6 +253,10 @@ def host_memory_reason(stage: int, cost: StageCost) -> Reason:
         ),
         remedies=("move smaller shares (offload)", "shard over more ranks", "use hosts with more memory"),
     )
+
+
+def _axes(mesh: Mesh) -> Axes:
+    return Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep, ulysses=mesh.ulysses)
 
 
 def _layer_spans(layers: Sequence[str], span: StageSpan) -> tuple[LayerSpan, ...]:

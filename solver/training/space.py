@@ -11,8 +11,9 @@ from costmodels.errors import WorkloadError
 from costmodels.expert_parallel import expert_dims
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
 from costmodels.offload import NOTHING_OFFLOADED, Offload
-from costmodels.operators import OperatorKind
+from costmodels.operators import SEQ, Operator, OperatorKind, key_tokens, query_tokens
 from costmodels.pipeline import Schedule
+from costmodels.tensor_parallel import HEADS, KV_HEADS
 from solver.graph import ModelGraph
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import Spec, boundary_specs
@@ -20,18 +21,23 @@ from solver.training.launcher_rules import LAUNCHERS, HostOptimizer, LauncherRul
 from solver.training.pipelining import PLAIN, Pipelining, pipelinings
 from solver.training.presets import preset_of
 
-KV_HEADS = "kv_heads"
-
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Degrees of a candidate; tp x cp x dp x pp devices, experts spread over ep of each dp x cp of them."""
+    """Degrees of a candidate; tp x cp x dp x pp devices, experts spread over ep of each dp x cp of them; of the cp ranks of a
+    sequence ``ulysses`` exchange tokens for heads."""
 
     dp: int
     tp: int
     pp: int
     cp: int
     ep: int = 1
+    ulysses: int = 1
+
+    @property
+    def ring(self) -> int:
+        """Ranks of a sequence that pass keys and values on."""
+        return self.cp // self.ulysses
 
     @property
     def stage_devices(self) -> int:
@@ -62,7 +68,7 @@ class Candidate:
         """Canonical order among equals: fewer ways of splitting first."""
         mesh = self.mesh
         modes = ",".join(mode.value for mode in self.recompute)
-        split = (mesh.tp, mesh.cp, mesh.ep, mesh.pp, mesh.dp, *self.pipelining.sort_key)
+        split = (mesh.tp, mesh.cp, mesh.ulysses, mesh.ep, mesh.pp, mesh.dp, *self.pipelining.sort_key)
         state = (self.zero_stage, self.shard_ranks or 0, self.offload.optimizer, self.offload.activations)
         return (*split, self.microbatch, *state, self.boundary.dim or "", modes)
 
@@ -171,6 +177,8 @@ def _expresses(rules: LauncherRules, model: ModelGraph, mesh: Mesh, boundary: Sp
     return (
         (mesh.pp == 1 or rules.passes_branches or model.is_chain)
         and (mesh.cp == 1 or rules.context_parallel)
+        and (mesh.ulysses == 1 or rules.head_exchange)
+        and (mesh.ring == 1 or rules.windows_in_rings or not _has_windows(model))
         and (mesh.ep == 1 or rules.expert_parallel)
         and (boundary.dim is None or rules.sequence_parallel)
         and not (rules.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and _numbers_of_experts(model))
@@ -181,7 +189,7 @@ def _expresses(rules: LauncherRules, model: ModelGraph, mesh: Mesh, boundary: Sp
 
 def meshes(request: PlanRequest) -> Iterator[Mesh]:
     """Every mesh over all devices: tp inside a node, cp where attention can be split, pp at most the number of layers, ep
-    where experts are."""
+    where experts are, and every share of cp that exchanges heads where they divide."""
     workload, search, cluster = request.workload, request.search, request.cluster
     assert isinstance(workload, TrainingWorkload)
     n_devices = cluster.n_devices
@@ -198,9 +206,10 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
                 dp = n_devices // (tp * cp * pp)
                 if pp > n_layers or not _allowed(pp, search.pp) or not _allowed(dp, search.dp):
                     continue
-                for ep in _divisors(math.gcd(dp * cp, experts)):
-                    if _allowed(ep, search.ep):
-                        yield Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep)
+                for ep, ulysses in itertools.product(_divisors(math.gcd(dp * cp, experts)), _divisors(cp)):
+                    mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses)
+                    if _allowed(ep, search.ep) and _allowed(ulysses, search.ulysses) and heads_fit(request.model, mesh):
+                        yield mesh
 
 
 def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
@@ -294,6 +303,30 @@ def _cp_fits(model: ModelGraph, seq_len: int, cp: int) -> bool:
     kinds = {operator.kind for block in model.blocks for operator in block.operators}
     sequential = kinds & {OperatorKind.SCAN, OperatorKind.CONVOLUTION}
     return OperatorKind.ATTENTION in kinds and not sequential and seq_len % (2 * cp) == 0
+
+
+def heads_fit(model: ModelGraph, mesh: Mesh) -> bool:
+    """Whether every attention's heads, and key/value heads, can be exchanged evenly beside tp: attention of a sequence to
+    itself, with keys as wide as values (Transformer Engine's a2a refuses latent attention)."""
+    if mesh.ulysses == 1:
+        return True
+    attention = [op for block in model.blocks for op in block.operators if op.kind is OperatorKind.ATTENTION]
+    return mesh.cp % mesh.ulysses == 0 and all(
+        _splits_evenly(model, operator, mesh.tp * mesh.ulysses)
+        and query_tokens(operator) == key_tokens(operator) == SEQ
+        and len({model.dims[tensor.dims[-1]] for tensor in operator.inputs[1:]}) == 1
+        for operator in attention
+    )
+
+
+def _splits_evenly(model: ModelGraph, attention: Operator, parts: int) -> bool:
+    """Whether queries, keys and values all have heads, in numbers that divide into so many parts."""
+    heads = [{HEADS, KV_HEADS} & set(tensor.dims) for tensor in attention.inputs]
+    return all(heads) and all(model.dims[dim] % parts == 0 for dims in heads for dim in dims)
+
+
+def _has_windows(model: ModelGraph) -> bool:
+    return any(operator.window is not None for block in model.blocks for operator in block.operators)
 
 
 def experts_fit(model: ModelGraph, mesh: Mesh) -> bool:

@@ -25,12 +25,14 @@ _REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How the tp axis divides the model, by the strategy of every operator, and the ep axis its experts."""
+    """How the tp axis divides the model, by the strategy of every operator, the ep axis its experts, and the cp axis (whose
+    share of the sequence is in ``sizes``) attention."""
 
     tp: int
     strategies: dict[tuple[str, str], str]
     sizes: dict[str, int]
     ep: int = 1
+    cp: int = 1
 
     def local(self, block: str, operator: Operator) -> dict[str, int]:
         """Sizes of dims on one rank; a vocabulary that is padded is rounded up, key/value heads fewer than tp are copied."""
@@ -49,7 +51,7 @@ def training_share(plan: Plan, request: PlanRequest) -> Share:
     """The division of a training plan: sizes of one micro-batch on one cp rank."""
     assert plan.axes is not None and plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
     sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
-    return Share(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep)
+    return Share(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep, plan.axes.cp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ def kept_bytes(block: Block, share: Share, request: PlanRequest, mode: Recompute
         again = _run_for_rebuilding(block, kept & dropped, kept) & light
         read = {t.name for op in block.operators if op.name in again for t in op.inputs} - dropped
         kept = (kept - dropped) | read
-    each = form_bytes(block, request, kept, again)
+    each = form_bytes(block, request, kept, again, cp=share.cp)
     total = 0.0
     written: set[str] = set()
     for operator in block.operators:

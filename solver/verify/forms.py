@@ -19,8 +19,9 @@ _E5M6 = 12 / 8
 """Bytes of DeepSeek-V3's format of attention outputs (its report, section 3.3.3): 5 bits of exponent, 6 of mantissa, a sign."""
 
 
-def form_bytes(block: Block, request: PlanRequest, kept: set[str], again: set[str]) -> dict[str, float]:
-    """Bytes that stay for an element of each tensor while ``kept`` are kept and operators ``again`` run a second time."""
+def form_bytes(block: Block, request: PlanRequest, kept: set[str], again: set[str], *, cp: int) -> dict[str, float]:
+    """Bytes that stay for an element of each tensor while ``kept`` are kept and operators ``again`` run a second time, where
+    ``cp`` ranks share a sequence."""
     workload, search = request.workload, request.search
     assert isinstance(workload, TrainingWorkload)
     plain, by_steps = workload.precision.size_bytes, search.space is Space.LAUNCHABLE and search.launcher in _STEP_BY_STEP
@@ -50,7 +51,8 @@ def form_bytes(block: Block, request: PlanRequest, kept: set[str], again: set[st
     if not by_steps:
         for operator in block.operators:
             together = {tensor.name for tensor in operator.outputs}
-            if operator.kind is OperatorKind.MATMUL and together & whole:
+            in_place = (name for name in together & whole if _stays_in_place(block, name, again, cp))
+            if operator.kind is OperatorKind.MATMUL and any(in_place):
                 # Parts of one projection's output share its storage.
                 whole |= together
     low = workload.matmul.element_bytes(workload.precision)
@@ -76,6 +78,14 @@ def _cast_products(block: Block) -> set[str]:
         for operator in block.operators
         if operator.kind is OperatorKind.MATMUL and not experts & {dim for tensor in operator.outputs for dim in tensor.dims}
     }
+
+
+def _stays_in_place(block: Block, name: str, again: set[str], cp: int) -> bool:
+    """Whether a kept tensor lies where its writer left it: not if attention of several ranks alone keeps it, as buffers of what
+    came from other ranks, unless attention runs again and so keeps what it was given."""
+    keepers = [operator for operator in block.operators if name in operator.saved]
+    in_buffers = [operator.kind is OperatorKind.ATTENTION and operator.name not in again for operator in keepers]
+    return cp == 1 or not keepers or not all(in_buffers)
 
 
 def _is_root_mean_square(operator: Operator) -> bool:

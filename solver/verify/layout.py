@@ -26,6 +26,7 @@ def layout_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         yield from layer_violations(plan, request)
     yield from _axis_violations(plan)
     yield from expert_axis_violations(plan, request)
+    yield from _exchange_violations(plan, request)
     yield from schedule_violations(plan, request)
     yield from _device_violations(plan, request)
     yield from _batch_violations(plan, request)
@@ -85,13 +86,39 @@ def _name_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
 def _axis_violations(plan: Plan) -> Iterator[Violation]:
     axes = plan.axes
     assert axes is not None, "answer_violations asks for axes first"
-    if min(axes.dp, axes.tp, axes.pp, axes.cp, axes.ep) < 1:
+    if min(axes.dp, axes.tp, axes.pp, axes.cp, axes.ep, axes.ulysses) < 1:
         yield Violation(Rule.AXES, "plan.axes", f"{axes}: every degree is at least 1")
     if len(plan.stages) != axes.pp:
         yield Violation(Rule.STAGES, "plan.stages", f"{len(plan.stages)} stages, pp is {axes.pp}")
     for index, stage in enumerate(plan.stages):
         if stage.axes != axes:
             yield Violation(Rule.AXES, f"plan.stages[{index}].axes", f"{stage.axes}, the plan has {axes}")
+
+
+def _exchange_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Ranks of a sequence that exchange tokens for heads hold equal whole numbers of both kinds of heads, of attention within
+    one sequence whose keys are as wide as its values."""
+    axes = plan.axes
+    assert axes is not None
+    if axes.ulysses <= 1:
+        return
+    where, parts = "plan.axes.ulysses", axes.tp * axes.ulysses
+    if axes.cp % axes.ulysses:
+        yield Violation(Rule.AXES, where, f"{axes.ulysses} does not divide cp {axes.cp}")
+    for name in dict.fromkeys(request.model.layers):
+        for operator in request.model.block(name).operators:
+            if operator.kind is not OperatorKind.ATTENTION:
+                continue
+            named = f"{where} ({name}/{operator.name})"
+            for tensor in operator.inputs:
+                counts = [request.model.dims[dim] for dim in tensor.dims if dim in ("heads", "kv_heads")]
+                if not counts or counts[0] % parts:
+                    yield Violation(Rule.DIVISIBILITY, named, f"{counts} heads of {tensor.name!r} over tp x ulysses = {parts}")
+                if "seq" not in tensor.dims:
+                    yield Violation(Rule.SEQUENCE, named, f"{tensor.name!r} is of another sequence")
+            key_width, value_width = (request.model.dims[tensor.dims[-1]] for tensor in operator.inputs[1:])
+            if key_width != value_width:
+                yield Violation(Rule.SEQUENCE, named, f"keys {key_width} wide, values {value_width}")
 
 
 def _device_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:

@@ -19,6 +19,8 @@ class _LauncherLimits:
 
     zero_with_pipeline    highest ZeRO stage beside pp > 1
     context_parallel      whether it has ring context parallelism
+    exchanges_heads       whether ranks of a sequence may exchange tokens for heads
+    ring_with_window      whether a ring may run attention with a sliding window
     sequence_parallel     whether it can split norms over the sequence beside tp
     replicated_kv_heads   whether tp may exceed the key/value heads
     zero_with_muon        highest ZeRO stage beside the optimizer Muon
@@ -37,6 +39,8 @@ class _LauncherLimits:
     replicated_kv_heads: bool
     tied_with_pipeline: bool
     schedules: tuple[str, ...]
+    exchanges_heads: bool = False
+    ring_with_window: bool = True
     zero_with_muon: int = 3
     expert_parallel: bool = False
     experts_ask_for_sp: bool = False
@@ -54,6 +58,8 @@ _TRAINERS = {
         replicated_kv_heads=True,
         tied_with_pipeline=True,
         schedules=("1f1b", "interleaved-1f1b"),
+        exchanges_heads=True,
+        ring_with_window=False,
         zero_with_muon=0,
         expert_parallel=True,
         experts_ask_for_sp=True,
@@ -118,6 +124,7 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         ("pp", axes.pp, search.pp),
         ("cp", axes.cp, search.cp),
         ("ep", axes.ep, search.ep),
+        ("ulysses", axes.ulysses, search.ulysses),
         ("microbatch", microbatch.size, search.microbatch),
     ]
     if axes.pp > 1:
@@ -183,6 +190,12 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             f"ZeRO {zero} beside the optimizer muon; at most {limits.zero_with_muon}",
         ),
         (axes.cp > 1 and not limits.context_parallel, "axes.cp", f"cp {axes.cp}; it has no ring context parallelism"),
+        (axes.ulysses > 1 and not limits.exchanges_heads, "axes.ulysses", "it exchanges no heads between ranks of a sequence"),
+        (
+            axes.cp > axes.ulysses and not limits.ring_with_window and _has_window(request),
+            "axes.cp",
+            "a ring can't run attention with a sliding window; exchange heads on all cp ranks",
+        ),
         (axes.ep > 1 and not limits.expert_parallel, "axes.ep", f"ep {axes.ep}; it can't spread these experts"),
         (
             plan.sequence_parallel and not limits.sequence_parallel,
@@ -250,6 +263,11 @@ def _offload_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[boo
 def _has_experts(request: PlanRequest) -> bool:
     used = (operator for name in set(request.model.layers) for operator in request.model.block(name).operators)
     return any(picked_dims(operator) for operator in used)
+
+
+def _has_window(request: PlanRequest) -> bool:
+    used = (operator for name in set(request.model.layers) for operator in request.model.block(name).operators)
+    return any(operator.window for operator in used)
 
 
 def _uses_muon(request: PlanRequest) -> bool:

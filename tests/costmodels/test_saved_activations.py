@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.importers.huggingface import read_huggingface_config
-from costmodels.implementation import LossKernels, VectorKernels
+from costmodels.implementation import LossKernels, Projections, VectorKernels
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.operators import Operator
 from costmodels.saved_activations import SavingRules, loss_transient_element_bytes, saved_element_bytes
@@ -98,6 +98,21 @@ def test_saved_in_fp8_attention_keeps_one_copy_and_activation_functions_a_byte()
     assert saved["x"] == saved["q_rot"] == saved["v"] == 2.0
     again = saved_element_bytes(LAYER, rules, kept=frozenset({"gate", "up"}), rerun=frozenset({"act"}))
     assert again["gate"] == again["up"] == 1.0, "an activation function that runs again reads what is kept of its input"
+
+
+def test_joint_projections_stay_whole_unless_attention_keeps_what_other_ranks_sent() -> None:
+    joint = SavingRules(DType.BF16)
+    assert {name: kept(LAYER, joint)[name] for name in ("q", "k", "v", "q_rot", "k_rot")} == dict.fromkeys(
+        ("q", "k", "v", "q_rot", "k_rot"), 2.0
+    )
+    for apart in (replace(joint, cp=2), replace(joint, projections=Projections.SEPARATE)):
+        found = kept(LAYER, apart)
+        assert "q" not in found and "k" not in found
+        assert found["v"] == found["q_rot"] == found["k_rot"] == 2.0
+    given = saved_element_bytes(
+        LAYER, replace(joint, cp=2), kept=frozenset({"q_rot", "k_rot", "v"}), rerun=frozenset({"attention"})
+    )
+    assert given["q"] == 2.0, "attention that runs again keeps what it was given"
 
 
 def test_what_runs_again_finds_its_input_as_it_was_written() -> None:

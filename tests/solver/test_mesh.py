@@ -40,7 +40,7 @@ def test_axes_of_a_stage_see_what_their_ranks_share() -> None:
     cluster = Cluster((NodeGroup("pool", node_type("dgx-h100"), 8),))
     topology = stage_topology(cluster, first=0, dp=4, tp=4, cp=2)
     assert not topology.tp.spans_nodes
-    assert not topology.cp.spans_nodes
+    assert not topology.ring.spans_nodes
     # dp x cp: 8 ranks, 2 on each node; the 4 tp peers of a rank share the node's network with it.
     assert topology.state.n == 8
     assert topology.state.ranks_per_node == 2

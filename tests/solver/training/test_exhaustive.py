@@ -110,9 +110,11 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                     by_stage = free and pipelining.schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
                     for choice in [tuple(modes)] if by_stage else [(mode,) for mode in modes]:
                         places = list(every_offload(request, zero if dp * cp > 1 else None))
-                        for ep, offload in itertools.product(every_ep(request, dp * cp), places):
+                        inner = itertools.product(every_ep(request, dp * cp), every_ulysses(request, tp, cp), places)
+                        for ep, ulysses, offload in inner:
                             for shards in every_shard_ranks(request, dp * cp, cp) if zero == 3 and ep == 1 else [None]:
-                                outer = Candidate(Mesh(dp, tp, pp, cp, ep), b, m, zero, layout, choice, pipelining)
+                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses)
+                                outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
                                 yield replace(outer, shard_ranks=shards, offload=offload)
 
 
@@ -145,6 +147,13 @@ def every_ep(request: PlanRequest, n: int) -> list[int]:
     routed = has_experts(request)
     spread = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
     return [ep for ep in range(1, n + 1) if n % ep == 0 and 4 % ep == 0] if routed and spread else [1]
+
+
+def every_ulysses(request: PlanRequest, tp: int, cp: int) -> list[int]:
+    """Every part of cp that leaves each rank beside tp whole heads of both kinds, where the launcher exchanges heads."""
+    exchanges = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
+    heads = math.gcd(request.model.dims.get("heads", 1), request.model.dims.get("kv_heads", 1))
+    return [u for u in range(1, cp + 1) if u == 1 or (exchanges and cp % u == 0 and heads % (tp * u) == 0)]
 
 
 def every_pipelining(request: PlanRequest, pp: int, m: int) -> Iterator[Pipelining]:

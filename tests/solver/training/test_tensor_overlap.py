@@ -28,7 +28,7 @@ def costs(overlap: TensorOverlap, *, link_share: float = 1.0) -> tuple[float, fl
     setting = BlockSetting(
         device=node_type("dgx-h100").device,
         tp_topology=group_topology(cluster, n=8, stride=1),
-        cp_topology=group_topology(cluster, n=1, stride=8),
+        ring_topology=group_topology(cluster, n=1, stride=8),
         dtype=DType.BF16,
         gradient_dtype=DType.FP32,
         microbatch=1,
