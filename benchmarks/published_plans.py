@@ -1,12 +1,14 @@
 """Plans that were run in production, as our cost model predicts them, beside our own plans for the same requests.
 
 Run from the root of the repository: python -m benchmarks.published_plans [--only TEXT]
+With --memory it prints instead what the plans of Llama-3 need under each reading of how Meta's trainer keeps tensors.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -15,29 +17,45 @@ from app.catalog import model
 from app.importers.huggingface import read_huggingface_config
 from app.validation.prediction import launchers_spans
 from benchmarks.full_search import deepseek_request, request, summary, timed
+from costmodels.implementation import HAND_FUSED, Implementation, Projections
+from costmodels.memory import RESERVED_OVER_ALLOCATED
 from costmodels.operators import SEQ
 from costmodels.pipeline import Schedule
-from solver.block_problem import Criterion
+from costmodels.units import GIB
+from solver.block_problem import Criterion, boundary_bytes
+from solver.control import ignore_progress, never_stop
 from solver.graph import ModelGraph
-from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.plan import Plan
+from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, evaluate_decision
+from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.pipelining import PLAIN, Pipelining
+from solver.training.report import feasible_plan
+from solver.training.search import search
 from solver.training.space import Candidate, Mesh
 
 GPT_VOCAB = 51_200
 """Vocabulary of Megatron-LM's GPT models, padded (Narayanan et al., SC'21, section 5.1)."""
 
 
+META_KERNELS = replace(HAND_FUSED, projections=Projections.SEPARATE)
+"""Meta's trainer is its own: 8,192 tokens without recomputation say that its kernels are written by hand, and its published
+model code (wq, wk and wv) projects queries, keys and values apart."""
+
+
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A plan that was run in production, as its report states it, and the seconds that a step took where it says so."""
+    """A plan that was run in production, as its report states it, and the seconds that a step took where it says so.
+
+    ``implementation`` is that of its trainer where no launcher of ours runs it so; our plan is then costed with it, too.
+    """
 
     name: str
     request: PlanRequest
     candidate: Candidate
     measured_s: float | None = None
+    implementation: Implementation | None = None
 
 
 def published() -> Iterator[Published]:
@@ -50,8 +68,8 @@ def published() -> Iterator[Published]:
 
 def _llama() -> Iterator[Published]:
     """Llama 3 report, section 3.3.2 and Table 4 (16M tokens a step): FSDP shards optimizer states and gradients, weights are
-    not gathered again; embedding and head are chunks of their own, so 8 chunks a rank. Its trainer is its own, with the
-    memory of hand-written kernels (8K tokens without recomputation), so both plans are costed with Megatron-LM's."""
+    not gathered again; embedding and head are chunks of their own, so 8 chunks a rank. Of our launchers torchtitan has
+    ZeRO-2 beside a pipeline, so the plan is in its space."""
     llama, interleaved = model("llama-3.1-405b"), Pipelining(Schedule.INTERLEAVED, 8)
     for nodes, seq_len, mesh in (
         (1024, 8192, Mesh(dp=64, tp=8, pp=16, cp=1)),
@@ -59,8 +77,10 @@ def _llama() -> Iterator[Published]:
         (2048, 131072, Mesh(dp=8, tp=8, pp=16, cp=16)),
     ):
         asked = request(llama, [("dgx-h100", nodes)], 2**24 // seq_len, seq_len)
+        asked = replace(asked, search=Search(launcher=Launcher.TORCHTITAN))
         candidate = _candidate(asked, mesh, Recompute.NONE, interleaved, zero_stage=2)
-        yield Published(f"Llama-3 405B, {8 * nodes} H100, {seq_len} tokens", asked, candidate)
+        name = f"Llama-3 405B, {8 * nodes} H100, {seq_len} tokens"
+        yield Published(name, asked, candidate, implementation=META_KERNELS)
 
 
 def _deepseek() -> Published:
@@ -121,20 +141,8 @@ def print_published(only: str) -> None:
     for run in published():
         if only not in run.name:
             continue
-        costs = TrainingCosts(run.request)
-        kinds = costs.stage_kinds(run.candidate)
-        setting = costs.settings(run.candidate, kinds[0])[0]
-        sharding = min(
-            costs.shardings(run.candidate, kinds),
-            key=lambda s: sum(
-                float(costs.block_cost(name, setting, choice)[Criterion.TIME_S])
-                for name, choice in zip(costs.block_names, s, strict=True)
-            ),
-        )
-        tables = costs.stage_tables(run.candidate, sharding, kinds)
-        spans = launchers_spans(len(run.request.model.layers), run.candidate)
-        given = evaluate_decision(Decision(run.candidate, sharding, spans), tables)
-        ours, cpu_s = timed(run.request)
+        given, _ = predicted(run, run.implementation)
+        ours, cpu_s = timed(run.request) if run.implementation is None else timed_with(run.request, run.implementation)
         own = "-" if ours.predicted is None else f"{ours.predicted.step_time_s:.3f}"
         gap = "-" if ours.certificate.gap is None else f"{ours.certificate.gap:.2%}"
         fits = f"{'yes' if given.fits else 'no'} ({given.peak_bytes / 2**30:.0f} GiB)"
@@ -143,11 +151,62 @@ def print_published(only: str) -> None:
         print(f"| {run.name} | {theirs} | {own} | {summary(ours)} | {gap} | {cpu_s:.1f} |", flush=True)
 
 
+def predicted(run: Published, implementation: Implementation | None) -> tuple[DecisionCost, float]:
+    """Cost of the published plan, of each block the fastest sharding, and bytes of the tensor that enters a stage."""
+    costs = TrainingCosts(run.request, implementation=implementation)
+    kinds = costs.stage_kinds(run.candidate)
+    setting = costs.settings(run.candidate, kinds[0])[0]
+    sharding = min(
+        costs.shardings(run.candidate, kinds),
+        key=lambda s: sum(
+            float(costs.block_cost(name, setting, choice)[Criterion.TIME_S])
+            for name, choice in zip(costs.block_names, s, strict=True)
+        ),
+    )
+    tables = costs.stage_tables(run.candidate, sharding, kinds)
+    spans = launchers_spans(len(run.request.model.layers), run.candidate)
+    cost = evaluate_decision(Decision(run.candidate, sharding, spans), tables)
+    return cost, boundary_bytes(run.request.model, setting)
+
+
+def timed_with(asked: PlanRequest, implementation: Implementation) -> tuple[Plan, float]:
+    """The best plan with an implementation that is not the launcher's, and CPU seconds."""
+    started_s = time.process_time()
+    costs = TrainingCosts(asked, implementation=implementation)
+    found = feasible_plan(asked, costs, search(asked, costs, stop=never_stop, progress=ignore_progress))
+    return found, time.process_time() - started_s
+
+
+def print_memory() -> None:
+    """GiB on the fullest device of each plan of Llama-3 under each reading of how tensors are kept."""
+    print("| what is kept | " + " | ".join(run.name for run in _llama()) + " |\n|---|---|---|---|")
+    readings: dict[str, list[float]] = {}
+    for run in _llama():
+        modules, joint, apart = (predicted(run, way) for way in (None, HAND_FUSED, META_KERNELS))
+        cost, entry_bytes = apart
+        peak = {"PyTorch modules": modules[0].peak_bytes, "hand-written kernels, joint projections": joint[0].peak_bytes}
+        peak["separate projections"] = cost.peak_bytes
+        # Each part that a rank holds has one layer, so each held micro-batch of a part has one tensor that entered it.
+        chunks = run.candidate.pipelining.chunks
+        freed = [RESERVED_OVER_ALLOCATED * chunks * stage.in_flight * entry_bytes for stage in cost.stages]
+        inputs = zip(cost.stages, freed, strict=True)
+        peak["and inputs of stages freed"] = max(
+            RESERVED_OVER_ALLOCATED * stage.need_bytes + stage.overhead_bytes - less for stage, less in inputs
+        )
+        peak["or no allocator's share"] = max(stage.need_bytes + stage.overhead_bytes for stage in cost.stages)
+        for reading, value in peak.items():
+            readings.setdefault(reading, []).append(value / GIB)
+    for reading, values in readings.items():
+        print(f"| {reading} | " + " | ".join(f"{value:.1f}" for value in values) + " |")
+
+
 def main() -> None:
     """The table, in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="rows whose name holds this text")
-    print_published(parser.parse_args().only)
+    parser.add_argument("--memory", action="store_true", help="readings of the memory of Llama-3's plans instead")
+    options = parser.parse_args()
+    print_memory() if options.memory else print_published(options.only)
 
 
 if __name__ == "__main__":

@@ -308,8 +308,8 @@ def _cp_fits(model: ModelGraph, seq_len: int, cp: int) -> bool:
 def heads_fit(model: ModelGraph, mesh: Mesh) -> bool:
     """Whether every attention's heads, and key/value heads, can be exchanged evenly beside tp: attention of a sequence to
     itself, with keys as wide as values (Transformer Engine's a2a refuses latent attention)."""
-    if mesh.ulysses == 1:
-        return True
+    if mesh.ulysses <= 1:
+        return mesh.ulysses == 1
     attention = [op for block in model.blocks for op in block.operators if op.kind is OperatorKind.ATTENTION]
     return mesh.cp % mesh.ulysses == 0 and all(
         _splits_evenly(model, operator, mesh.tp * mesh.ulysses)

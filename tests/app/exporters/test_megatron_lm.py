@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.catalog import model
@@ -12,6 +14,7 @@ from costmodels.errors import ExportError
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
 from costmodels.units import DType
+from solver.axes import Axes
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
 from solver.request import PlanRequest, Recompute, Search, TrainingWorkload
@@ -87,6 +90,24 @@ def test_zero_stages(zero_stage: int, expected: dict[str, tuple[str, ...]]) -> N
     assert ("--use-megatron-fsdp" in given) == (zero_stage >= 2)
     # arguments.py: Megatron FSDP takes this checkpoint format only, and only it may.
     assert given.get("--ckpt-format") == (("fsdp_dtensor",) if zero_stage >= 2 else None)
+
+
+@pytest.mark.parametrize(
+    ("ulysses", "expected"),
+    [
+        (1, {"--cp-comm-type": ("p2p",)}),
+        (4, {"--cp-comm-type": ("a2a",)}),
+        (2, {"--cp-comm-type": ("a2a+p2p",), "--hierarchical-context-parallel-sizes": ("2", "2")}),
+    ],
+)
+def test_context_parallelism_names_its_exchange(ulysses: int, expected: dict[str, tuple[str, ...]]) -> None:
+    plan, request = training(dp=2, cp=4)
+    axes = Axes(dp=2, cp=4, ulysses=ulysses)
+    stages = tuple(replace(stage, axes=axes) for stage in plan.stages)
+    given = flags(export(replace(plan, axes=axes, stages=stages), request, "megatron-lm"))
+    assert given["--context-parallel-size"] == ("4",)
+    assert expected.items() <= given.items()
+    assert ("--hierarchical-context-parallel-sizes" in given) == (ulysses == 2)
 
 
 def test_one_data_parallel_rank_shares_no_state() -> None:
