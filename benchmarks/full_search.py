@@ -100,7 +100,7 @@ def vars_of(plan: Plan) -> dict[str, int]:
     """Degrees by name."""
     axes = plan.axes
     assert axes is not None
-    return {"dp": axes.dp, "tp": axes.tp, "pp": axes.pp, "cp": axes.cp, "ep": axes.ep}
+    return {"dp": axes.dp, "tp": axes.tp, "pp": axes.pp, "cp": axes.cp, "ulysses": axes.ulysses, "ep": axes.ep}
 
 
 def deeper(graph: ModelGraph, layers: int) -> ModelGraph:

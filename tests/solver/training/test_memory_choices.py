@@ -57,6 +57,7 @@ def test_no_choice_switched_off_gives_a_better_plan(seed: int) -> None:
     ablated = [
         replace(search, offload_optimizer=()),
         replace(search, offload_activations=()),
+        replace(search, ulysses=(1,)),
         replace(search, shard_ranks=(1, *(d for d in range(2, n + 1) if n % d == 0))),
         *([replace(search, recompute=tuple(modes))] if modes else []),
     ]
