@@ -148,7 +148,7 @@ def _parallelism_words(plan: Plan, request: PlanRequest) -> list[Words]:
     if plan.sequence_parallel:
         words.append(flag("sequence-parallel"))
     if axes.cp > 1:
-        words += [flag("context-parallel-size", axes.cp), _context_words(axes)]
+        words.append((*flag("context-parallel-size", axes.cp), *_context_words(axes)))
     layers = part_layers(plan, request)
     # The layout's parts over the stages are the virtual stages, so it stands for interleaving, too.
     if len(set(layers)) > 1 or chunks_a_rank(plan) > 1:
