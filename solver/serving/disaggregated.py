@@ -108,10 +108,13 @@ class PairSearch:
     def _searched(self, above: float, judge: _Judge) -> PairResult:
         result = PairResult(bound=above)
         try:
-            for ceiling, prefill, decode in self._splits():
+            refused = [self._refused_rates(p) for p in (self.prefill, self.decode)]
+            splits = sorted(self._splits(*refused), key=lambda split: (-split[0], split[1].engine.key, split[2].engine.key))
+            for ceiling, prefill, decode in splits:
                 best = above if result.best is None else result.best.load
-                if best == 0.0 or ceiling > step_below(best):
-                    self._raise(partial(judge, prefill, decode, result), ceiling, best, result)
+                if best > 0.0 and ceiling <= step_below(best):
+                    break
+                self._raise(partial(judge, prefill, decode, result), ceiling, best, result)
             result.bound = above if result.best is None else result.best.load
         except SearchStoppedError:
             result.stopped = True
@@ -198,44 +201,38 @@ class PairSearch:
         if ranks is None:
             return None
         chosen = self.prefill.choice(prefill.engine, prefill.workers, load)
-        answering = self.decode.choice(decode.engine, decode.workers, load)
-        if chosen is None or answering is None:
-            return None
-        return PoolPair(chosen, answering, *ranks)
+        answering = None if chosen is None else self.decode.choice(decode.engine, decode.workers, load)
+        return None if chosen is None or answering is None else PoolPair(chosen, answering, *ranks)
 
-    def _splits(self) -> list[tuple[int, _Option, _Option]]:
-        """Pairs that use the cluster as far as it goes, each with the last step of the grid that the bounds of both phases
-        leave it; those first whose phases by themselves keep the highest loads."""
-        found = []
-        for (p, p_rates), (d, d_rates) in product(self._rates(self.prefill), self._rates(self.decode)):
-            for p_workers in range(1, p.layout.most_replicas + 1):
-                workers = range(d.layout.most_replicas, 0, -1)
-                d_workers = next((n for n in workers if placed(p.layout, p_workers, d.layout, n)), None)
-                if d_workers is None:
-                    break
-                rates = zip(p_rates, d_rates, strict=True)
-                kept, bound = (min(p_workers * p_rate, d_workers * d_rate) for p_rate, d_rate in rates)
-                entry = (step_under(bound), _Option(p, p_workers, 0.0), _Option(d, d_workers, 0.0))
-                found.append((-kept, p.key, d.key, p_workers, entry))
-        return [entry for *_, entry in sorted(found, key=lambda ranked: ranked[:4])]
-
-    def _rates(self, of: Phase) -> list[tuple[Engine, tuple[float, float]]]:
-        """Of each engine that keeps its phase's targets at all: a high rate at which one worker does, and its bound."""
+    def _refused_rates(self, of: Phase) -> list[tuple[Engine, float]]:
+        """A rate of the grid that one worker of each engine misses in its phase, next above one that it keeps."""
         found = []
         for engine in of.engines:
             candidates = of.usable(engine)
             if not candidates:
                 continue
-            bound = max(of.evaluator.rate_bound(candidate) for candidate in candidates)
-            high = step_below(bound) + 1
+            high = step_below(max(of.evaluator.rate_bound(candidate) for candidate in candidates)) + 1
             low = high - _GOODPUT_STEPS
             if of.choice(engine, 1, RATE_GRID**low) is None:
                 continue
             while high - low > 1:
                 middle = (low + high) // 2
                 low, high = (middle, high) if of.choice(engine, 1, RATE_GRID**middle) is not None else (low, middle)
-            found.append((engine, (RATE_GRID**low, bound)))
+            found.append((engine, RATE_GRID**high))
         return found
+
+    def _splits(
+        self, prefill: list[tuple[Engine, float]], decode: list[tuple[Engine, float]]
+    ) -> Iterator[tuple[int, _Option, _Option]]:
+        """Pairs that use the cluster as far as it goes, with the last step of the grid that neither phase by itself refuses."""
+        for (p, p_rate), (d, d_rate) in product(prefill, decode):
+            for p_workers in range(1, p.layout.most_replicas + 1):
+                workers = range(d.layout.most_replicas, 0, -1)
+                d_workers = next((n for n in workers if placed(p.layout, p_workers, d.layout, n)), None)
+                if d_workers is None:
+                    break
+                refused = min(p_workers * p_rate, d_workers * d_rate)
+                yield step_under(refused), _Option(p, p_workers, 0.0), _Option(d, d_workers, 0.0)
 
     def _raise(self, kept_at: Callable[[int], MeasuredPair | None], step: int, best: float, result: PairResult) -> None:
         """Look for the highest step that the pair keeps, downwards from its ceiling, as long as it beats the best."""
@@ -263,13 +260,9 @@ class PairSearch:
         """Whether the pair with these batch limits, and each phase of it by itself, keeps the promise at the lower rates of the
         grid too, down to half."""
         pair, step = kept.pair, step_below(kept.load)
+        by_itself = self.prefill.sustains(pair.prefill, kept.load) and self.decode.sustains(pair.decode, kept.load)
         lower = (RATE_GRID ** (step - down) for down in range(1, SUSTAINED_STEPS + 1))
-        return all(
-            self.prefill.keeps(pair.prefill, load)
-            and self.decode.keeps(pair.decode, load)
-            and self.simulator.measure(pair, load).keeps
-            for load in lower
-        )
+        return by_itself and all(self.simulator.measure(pair, load).keeps for load in lower)
 
 
 def _levels(

@@ -14,6 +14,7 @@ from solver.control import Stop, never_stop
 from solver.request import PlanRequest, ServingWorkload, Slo
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
+from solver.serving.goodput import RATE_GRID, SUSTAINED_STEPS, step_below
 from solver.serving.question import Refused, expected_strain, measurements, ordering_candidate, usable_candidates
 from solver.serving.traffic import Share
 from solver.serving_load import FixedLength, TraceArrivals
@@ -62,9 +63,14 @@ class Phase:
             self._choices[key] = min(keeping, key=lambda m: (self.strain(m), m.candidate.key), default=None)
         return self._choices[key]
 
-    def keeps(self, chosen: Measured, load: float) -> bool:
-        """Whether workers with their batch limits keep the phase's targets under another load."""
-        return self.evaluator.measure(chosen.candidate, Share(load, chosen.share.replicas)).keeps
+    def sustains(self, chosen: Measured, load: float, *, steps: int = SUSTAINED_STEPS) -> bool:
+        """Whether workers with their batch limits keep the phase's targets under a load and at so many lower rates of the grid:
+        those of all workers, and those of one."""
+        workers = chosen.share.replicas
+        whole, each = step_below(load), step_below(load / workers)
+        shares = [Share(RATE_GRID ** (whole - down), workers) for down in range(steps + 1)]
+        shares += [Share(RATE_GRID ** (each - down)) for down in range(steps + 1)]
+        return all(self.evaluator.measure(chosen.candidate, share).keeps for share in shares)
 
     def least_workers(self, engine: Engine, most: int) -> int | None:
         """Fewest workers of an engine that keep the phase's targets, at most ``most``; None where they do not."""

@@ -85,7 +85,11 @@ def _sustained(request: PlanRequest, evaluator: Evaluator, engines: list[Engine]
         simulator = PairSimulator(request.cluster, evaluator)
         for (p, p_workers), (d, d_workers) in itertools.product(_workers(engines), repeat=2):
             pair = _pair(prefill, p, p_workers, decode, d, d_workers)
-            if pair is not None and all(_kept(prefill, decode, simulator, pair, RATE_GRID**lower) for lower in steps):
+            by_itself = pair is not None and all(
+                of.sustains(chosen, RATE_GRID**step, steps=len(steps))
+                for of, chosen in ((prefill, pair.prefill), (decode, pair.decode))
+            )
+            if pair is not None and by_itself and all(simulator.measure(pair, RATE_GRID**lower).keeps for lower in steps):
                 return True
     return False
 
@@ -95,12 +99,6 @@ def _pair(prefill: Phase, p: Engine, p_workers: int, decode: Phase, d: Engine, d
     ranks = placed(p.layout, p_workers, d.layout, d_workers)
     first, second = _choice(prefill, p, p_workers), _choice(decode, d, d_workers)
     return PoolPair(first, second, *ranks) if ranks and first and second else None
-
-
-def _kept(prefill: Phase, decode: Phase, simulator: PairSimulator, pair: PoolPair, load: float) -> bool:
-    """Whether both pools together keep the promise under a load, and each of them its part of it."""
-    by_itself = prefill.keeps(pair.prefill, load) and decode.keeps(pair.decode, load)
-    return by_itself and simulator.measure(pair, load).keeps
 
 
 def _steps(rate_per_s: float) -> float:
