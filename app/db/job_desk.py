@@ -42,11 +42,9 @@ class SilentJob:
     """An active job that gave no sign of life for a while, and the workflow that should run it."""
 
     id: str
-    tenant: str
     workflow: str
     urgency: int
     beat_s: float
-    is_running: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +128,12 @@ class JobDesk:
         """Active jobs without a sign of life for a time, the longest silent first."""
         with reading(self._engine) as connection:
             found = connection.execute(
-                select(jobs.c.id, jobs.c.tenant, jobs.c.workflow, jobs.c.urgency, jobs.c.beat_s, jobs.c.status)
+                select(jobs.c.id, jobs.c.workflow, jobs.c.urgency, jobs.c.beat_s)
                 .where(jobs.c.status.in_(_ACTIVE), jobs.c.beat_s < now_s(connection) - for_s)
                 .order_by(jobs.c.beat_s)
                 .limit(limit)
             ).all()
-        return tuple(
-            SilentJob(row.id, row.tenant, row.workflow, row.urgency, row.beat_s, row.status == JobStatus.RUNNING.value)
-            for row in found
-        )
+        return tuple(SilentJob(*row) for row in found)
 
     def claim_silent(self, connection: Connection, job: SilentJob, *, workflow: str | None = None) -> bool:
         """Be the one who deals with a silent job, its workflow replaced if another is given; False when someone else is."""

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select, 
 
 from app.db.compiled import compiled_if_absent
 from app.db.dialects import in_utc
-from app.db.engine import is_sqlite, reading, writing
+from app.db.engine import is_sqlite, reading
 from app.db.job_tables import jobs
 from app.db.scope import TENANT, owned
 from app.jobs.job import ACTIVE, Job, JobKind, JobStatus, NewJob
@@ -88,20 +88,15 @@ class JobRepository:
         row = connection.execute(insert, values).mappings().one_or_none()
         return None if row is None else job_of(row)
 
-    def cancel(self, job_id: str) -> bool:
-        """Mark an active job as cancelled; whether it was active."""
-        cancelled = (
-            owned(update(jobs), jobs, self._tenant)
-            .where(jobs.c.id == job_id, jobs.c.status.in_([status.value for status in ACTIVE]))
-            .values(
-                status=JobStatus.CANCELLED.value,
-                active_digest=None,
-                finished_at=datetime.now(UTC),
-                revision=jobs.c.revision + 1,
-            )
+    def cancel(self, connection: Connection, job_id: str, *, kind: JobKind | None = None) -> bool:
+        """Mark an active job, of this kind if one is given, as cancelled; whether it was one."""
+        cancelled = owned(update(jobs), jobs, self._tenant).where(
+            jobs.c.id == job_id, jobs.c.status.in_([status.value for status in ACTIVE])
         )
-        with writing(self._engine) as connection:
-            return connection.execute(cancelled).rowcount > 0
+        if kind is not None:
+            cancelled = cancelled.where(jobs.c.kind == kind.value)
+        values = {"status": JobStatus.CANCELLED.value, "active_digest": None, "finished_at": datetime.now(UTC)}
+        return connection.execute(cancelled.values(revision=jobs.c.revision + 1, **values)).rowcount > 0
 
     def page(self, wanted: JobFilter, *, before: int | None, limit: int) -> tuple[Job, ...]:
         """Newest jobs first: at most ``limit`` of those submitted before row ``before``."""

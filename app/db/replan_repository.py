@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import Connection, Engine, Update, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Row, Update, and_, func, insert, or_, select, update
 
 from app.db.dialects import in_utc, now_s
 from app.db.engine import reading
@@ -68,8 +69,17 @@ class WaitingItem:
 
     id: int
     question: int
-    question_digest: str
     document: str
+    old_plan: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitingItem:
+    """An item that waits for a plan."""
+
+    id: int
+    replan: str
+    question: int
     old_plan: str | None
 
 
@@ -87,7 +97,6 @@ _WAITING_COLUMNS = (
     replan_items.c.id,
     replan_items.c.question,
     replan_items.c.old_plan,
-    questions.c.digest.label("question_digest"),
     questions.c.document,
 )
 
@@ -184,43 +193,53 @@ class ReplanRepository:
             )
         )
 
-    def awaiting(self, connection: Connection, digest: str) -> tuple[tuple[int, str, int, str | None], ...]:
-        """(item, batch, question, old plan) of the items that wait for a plan."""
+    def awaiting(self, connection: Connection, digest: str) -> tuple[AwaitingItem, ...]:
+        """The items that wait for a plan."""
         columns = (replan_items.c.id, replan_items.c.replan, replan_items.c.question, replan_items.c.old_plan)
         query = owned(select(*columns), replan_items, self._tenant).where(
             replan_items.c.digest == digest, replan_items.c.outcome == Outcome.WAITING.value
         )
-        return tuple((row.id, row.replan, row.question, row.old_plan) for row in connection.execute(query))
+        return tuple(AwaitingItem(**row) for row in connection.execute(query).mappings())
 
     def close_if_done(self, connection: Connection, replan_id: str) -> bool:
         """Finish a batch that waits for nothing any more; whether it is finished by this call."""
-        # The row is locked first: of two items that end at once, the second sees the first.
-        batch = owned(select(replans.c.webhook), replans, self._tenant).where(
-            replans.c.id == replan_id, replans.c.status == RUNNING
-        )
-        row = connection.execute(batch.with_for_update()).one_or_none()
+        batch = self._locked(connection, replan_id)
         left = owned(select(func.count()), replan_items, self._tenant).where(
             replan_items.c.replan == replan_id, replan_items.c.outcome == Outcome.WAITING.value
         )
-        if row is None or connection.execute(left).scalar_one():
+        if batch is None or connection.execute(left).scalar_one():
             return False
-        self._end(connection, replan_id, FINISHED, WEBHOOK_PENDING if row.webhook else None)
+        self._end(connection, replan_id, FINISHED, WEBHOOK_PENDING if batch.webhook else None)
         return True
 
-    def cancel(self, connection: Connection, replan_id: str) -> tuple[str, ...]:
-        """Cancel a running batch; the jobs that only its items waited for, to be cancelled as well."""
-        mine = owned(select(replan_items.c.job), replan_items, self._tenant).where(
-            replan_items.c.replan == replan_id,
-            replan_items.c.outcome == Outcome.WAITING.value,
-            replan_items.c.job.is_not(None),
-        )
-        jobs = tuple(str(job) for job in connection.execute(mine.distinct()).scalars())
+    def cancel(self, connection: Connection, replan_id: str) -> tuple[str, ...] | None:
+        """Cancel a running batch; the jobs that nothing else waits for, to be cancelled as well. None when it has ended."""
+        if self._locked(connection, replan_id) is None:
+            return None
         waiting = owned(update(replan_items), replan_items, self._tenant).where(
             replan_items.c.replan == replan_id, replan_items.c.outcome == Outcome.WAITING.value
         )
         connection.execute(waiting.values(outcome=Outcome.CANCELLED.value, reason="the batch was cancelled"))
         self._end(connection, replan_id, CANCELLED, None)
-        return jobs
+        by_others = owned(select(replan_items.c.job), replan_items, self._tenant).where(
+            replan_items.c.outcome == Outcome.WAITING.value, replan_items.c.job.is_not(None)
+        )
+        by_callers = owned(select(questions.c.pending), questions, self._tenant).where(questions.c.pending.is_not(None))
+        idle = owned(select(replan_items.c.job), replan_items, self._tenant).where(
+            replan_items.c.replan == replan_id,
+            replan_items.c.outcome == Outcome.CANCELLED.value,
+            replan_items.c.job.is_not(None),
+            replan_items.c.job.not_in(by_others),
+            replan_items.c.digest.not_in(by_callers),
+        )
+        return tuple(str(job) for job in connection.execute(idle.distinct()).scalars())
+
+    def _locked(self, connection: Connection, replan_id: str) -> Row[Any] | None:
+        """A running batch, its row locked: of two that would end it at once, the second finds that it has ended."""
+        running = owned(select(replans.c.webhook), replans, self._tenant).where(
+            replans.c.id == replan_id, replans.c.status == RUNNING
+        )
+        return connection.execute(running.with_for_update()).one_or_none()
 
     def _end(self, connection: Connection, replan_id: str, status: str, webhook_status: str | None) -> None:
         ended = owned(update(replans), replans, self._tenant).where(replans.c.id == replan_id)

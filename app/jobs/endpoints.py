@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -12,15 +13,19 @@ from sqlalchemy import Engine
 
 from app.bodies import JSON
 from app.cursors import cursor_of
+from app.db.engine import writing
 from app.db.job_repository import JobFilter, JobRepository
 from app.errors import JobIsFinalError, NoSuchError
-from app.jobs.job import Job, JobStatus
+from app.jobs.job import Job, JobKind, JobStatus
 from app.jobs.queue import JobQueue
 from app.jobs.schemas import JobDocument, JobPage, job_document
 from app.jobs.watcher import JobWatcher
 from app.paging import Cursor, Limit, NameFilter, before_of, page_of
 from app.plans.store import PlanStore
 from app.problem_responses import problem_answers
+from app.replans.batch import end_items
+from app.replans.outcome import Compared, Outcome
+from app.replans.service import BATCH_PREFIX, ReplanService
 from app.security.gate import Reader, Writer
 from app.security.principal import Principal
 
@@ -28,6 +33,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 KEEP_ALIVE_S = 15.0
 EVENT_STREAM = "text/event-stream"
+JOB_CANCELLED = Compared(Outcome.CANCELLED, "its job was cancelled", None, None)
 _CURSOR = "job"
 _MAX_ID = 36
 _PLAN_ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -92,13 +98,22 @@ def get_best_plan(request: Request, caller: Reader, job_id: str) -> Response:
 
 @router.post("/{job_id}/cancel", summary="Cancel a job", responses=problem_answers(401, 403, 404, 409, 422, 429, 500, 503))
 def cancel_job(request: Request, caller: Writer, job_id: str) -> JobDocument:
-    """Cancel a job that is queued or running. A running solve ends within seconds."""
+    """Cancel a job that is queued or running. A running solve ends within seconds.
+
+    Re-plans that wait for its plan go on without it; with the job that starts one, the re-plan is cancelled.
+    """
     engine: Engine = request.app.state.engine
     queue: JobQueue = request.app.state.queue
+    replans: ReplanService = request.app.state.replans
     job = find_job(engine, caller, job_id)
-    if not JobRepository(engine, caller.tenant).cancel(job_id):
-        raise JobIsFinalError("the job has ended already", given=job.status.value)
+    with writing(engine) as connection:
+        if not JobRepository(engine, caller.tenant).cancel(connection, job_id):
+            raise JobIsFinalError("the job has ended already", given=job.status.value)
+        end_items(engine, connection, caller.tenant, job.digest, JOB_CANCELLED)
     queue.cancel([job_id])
+    if job.kind is JobKind.BATCH:
+        with suppress(JobIsFinalError):
+            replans.cancel(caller, job.digest.removeprefix(BATCH_PREFIX))
     return job_document(find_job(engine, caller, job_id))
 
 

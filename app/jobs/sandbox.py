@@ -31,7 +31,6 @@ GRACE_S = 30.0
 BEAT_S = 1.0
 """How often a caller hears of a running solve."""
 PROGRESS_EVERY_S = 0.25
-PRELOADED = "app.jobs.preloaded"
 PR_SET_PDEATHSIG = 1
 """Linux, prctl(2): the signal that a process gets when its parent ends."""
 

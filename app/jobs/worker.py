@@ -49,7 +49,7 @@ class Worker:
         self._threads = [
             threading.Thread(target=self._regularly, args=(WORKER_BEAT_S, self._beat), name="worker-beat", daemon=True),
             threading.Thread(
-                target=self._regularly, args=(settings.takeover_after_s / 3, self._reap), name="reaper", daemon=True
+                target=self._regularly, args=(settings.takeover_after_s / 3, self._reaper), name="reaper", daemon=True
             ),
             threading.Thread(target=self._regularly, args=(WEBHOOK_LOOK_S, self._webhooks), name="webhooks", daemon=True),
         ]
@@ -93,15 +93,12 @@ class Worker:
     def _beat(self) -> None:
         self._desk.worker_beat(self.name, version=VERSION, slots=self._settings.max_solves, draining=self._draining.is_set())
 
-    def _reap(self) -> None:
-        self._reaper()
-
-    def _regularly(self, every_s: float, call: Callable[[], None]) -> None:
+    def _regularly(self, every_s: float, call: Callable[[], object]) -> None:
         while not self._over.is_set():
             self._try(call)
             self._over.wait(every_s)
 
-    def _try(self, call: Callable[[], None]) -> None:
+    def _try(self, call: Callable[[], object]) -> None:
         """Call; what the database can't do now, it will be asked again."""
         try:
             call()

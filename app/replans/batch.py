@@ -112,7 +112,7 @@ class Settler:
         with reading(self._engine) as connection:
             waiting = ReplanRepository(self._engine, job.tenant).awaiting(connection, job.digest)
             new = (end.plan or plans.find_with(connection, job.digest)) if waiting else None
-            olds = [plans.find_with(connection, old) for old in {old for *_, old in waiting if old}]
+            olds = [plans.find_with(connection, old) for old in {item.old_plan for item in waiting if item.old_plan}]
         for old in olds:
             if old is not None and new is not None:
                 switches.between(old, new)
@@ -128,13 +128,17 @@ class Settler:
         else:
             undecided = "the search ended at its time limit before it could decide"
             reason = undecided if end.problem is None else str(json.loads(end.problem)["detail"])
-            self._fail(connection, job, reason)
+            end_items(self._engine, connection, job.tenant, job.digest, Compared(Outcome.FAILED, reason, None, None))
 
-    def _fail(self, connection: Connection, job: BegunJob, reason: str) -> None:
-        batches = ReplanRepository(self._engine, job.tenant)
-        for item, replan_id, _, _ in batches.awaiting(connection, job.digest):
-            batches.settle(connection, item, Compared(Outcome.FAILED, reason, None, None))
-            batches.close_if_done(connection, replan_id)
+
+def end_items(engine: Engine, connection: Connection, tenant: str, digest: str, compared: Compared) -> None:
+    """Settle every item that waits for a plan which will not come."""
+    batches = ReplanRepository(engine, tenant)
+    waiting = batches.awaiting(connection, digest)
+    for item in waiting:
+        batches.settle(connection, item.id, compared)
+    for replan_id in {item.replan for item in waiting}:
+        batches.close_if_done(connection, replan_id)
 
 
 def settle_plan(engine: Engine, connection: Connection, tenant: str, digest: str, switches: SwitchCosts) -> None:
@@ -145,10 +149,10 @@ def settle_plan(engine: Engine, connection: Connection, tenant: str, digest: str
     if stored is None:
         return
     new = plan_value(stored.plan)
-    for item, replan_id, question, old_plan in waiting:
-        old = plans.find_with(connection, old_plan) if old_plan else None
+    for item in waiting:
+        old = plans.find_with(connection, item.old_plan) if item.old_plan else None
         compared = compare_values(plan_value(old.plan) if old else None, new)
-        batches.settle(connection, item, compared, switches.between(old, stored) if old else None)
-        QuestionRepository(engine, tenant).point_to(connection, question, digest, replan=replan_id)
-    for replan_id in {replan_id for _, replan_id, _, _ in waiting}:
+        batches.settle(connection, item.id, compared, switches.between(old, stored) if old else None)
+        QuestionRepository(engine, tenant).point_to(connection, item.question, digest, replan=item.replan)
+    for replan_id in {item.replan for item in waiting}:
         batches.close_if_done(connection, replan_id)

@@ -132,13 +132,16 @@ class ReplanService:
         return found
 
     def cancel(self, caller: Principal, replan_id: str) -> Replan:
-        """Cancel a batch and the jobs that it began; raises NoSuchError, JobIsFinalError when it has ended."""
-        batch = self.get(caller, replan_id)
-        if batch.status != RUNNING:
-            raise JobIsFinalError("the re-plan has ended already", given=batch.status)
+        """Cancel a batch, and the jobs that it began and nothing else waits for.
+
+        Raises NoSuchError, JobIsFinalError when it has ended.
+        """
+        self.get(caller, replan_id)
+        jobs = JobRepository(self._engine, caller.tenant)
         with writing(self._engine) as connection:
-            jobs = ReplanRepository(self._engine, caller.tenant).cancel(connection, replan_id)
-        repository = JobRepository(self._engine, caller.tenant)
-        ended = [job.id for job in repository.find_all(jobs) if job.kind is JobKind.REPLAN and repository.cancel(job.id)]
+            idle = ReplanRepository(self._engine, caller.tenant).cancel(connection, replan_id)
+            if idle is None:
+                raise JobIsFinalError("the re-plan has ended already", given=self.get(caller, replan_id).status)
+            ended = [job for job in idle if jobs.cancel(connection, job, kind=JobKind.REPLAN)]
         self._queue.cancel(ended)
         return self.get(caller, replan_id)

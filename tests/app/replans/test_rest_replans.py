@@ -227,6 +227,52 @@ def test_a_batch_can_be_cancelled(settings: Settings) -> None:
         gate.set()
 
 
+def test_a_cancelled_batch_leaves_what_another_waits_for(settings: Settings) -> None:
+    gate = threading.Event()
+    gate.set()
+    solver = FakeSolver(gate=gate)
+    with running_service(replace(settings, max_solves=2), solver) as client:
+        put(client, 2)
+        ask(client, 0)
+        gate.clear()
+        first = put(client, 1, replan="start")["replan"]
+        wait_until(lambda: solver.calls == 2)
+        second = client.post("/v1/replans", json={}).headers["location"]
+        wait_until(lambda: client.get(second + "/items").json()["items"][0]["job"] is not None)
+        assert client.post(first + "/cancel").json()["status"] == "cancelled"
+        gate.set()
+        assert outcomes(finished(client, second)) == {"unchanged": 1}
+        # One that has ended stays as it ended.
+        assert client.post(second + "/cancel").status_code == 409
+        assert client.get(second).json()["status"] == "finished"
+
+
+def test_a_batch_ends_without_a_job_that_is_cancelled(settings: Settings) -> None:
+    gate = threading.Event()
+    gate.set()
+    solver = FakeSolver(gate=gate)
+    with running_service(replace(settings, max_solves=2), solver) as client:
+        put(client, 2)
+        ask(client, 0)
+        gate.clear()
+        address = put(client, 1, replan="start")["replan"]
+        wait_until(lambda: solver.calls == 2)
+        job = client.get(address + "/items").json()["items"][0]["job"]
+        assert client.post(job + "/cancel").json()["status"] == "cancelled"
+        assert outcomes(finished(client, address)) == {"cancelled": 1}
+        gate.set()
+
+
+def test_a_batch_is_cancelled_with_the_job_that_starts_it(settings: Settings) -> None:
+    with running_service(settings, None) as client:
+        put(client, 2)
+        client.post("/v1/plans", json=training(cluster={"name": "prod"}), headers={"prefer": ""})
+        address = put(client, 1, replan="start")["replan"]
+        starts = next(job for job in client.get("/v1/jobs").json()["jobs"] if job["kind"] == "batch")
+        assert client.post(f"/v1/jobs/{starts['id']}/cancel").json()["status"] == "cancelled"
+        assert client.get(address).json()["status"] == "cancelled"
+
+
 def test_a_change_during_a_batch_keeps_its_plans_stale(settings: Settings) -> None:
     gate = threading.Event()
     gate.set()
