@@ -155,7 +155,9 @@ def test_a_new_calibration_starts_a_batch_of_what_follows_it(sized: httpx.Client
 def test_the_report_says_what_moves_to_switch(settings: Settings) -> None:
     with running_service(settings, SearchingSolver()) as client:
         put(client, 2)
-        asked = client.post("/v1/plans", json=training(cluster={"name": "prod"}, model={"graph": tiny_graph()}))
+        # Two stages: with fewer devices, some of them come to hold the other one.
+        request = training(cluster={"name": "prod"}, model={"graph": tiny_graph()}, search={"pp": [2]})
+        asked = client.post("/v1/plans", json=request)
         assert asked.is_success, asked.text
         batch = finished(client, put(client, 1, replan="start")["replan"])
         (trained,) = client.get(batch["items"]).json()["items"]
