@@ -63,6 +63,24 @@ class Logits(StrEnum):
     """All columns on every rank, gathered after the head (Aleph Alpha's scaling, whose head has no parallel output)."""
 
 
+class GatedProducts(StrEnum):
+    """How a gated feed-forward network reads its input."""
+
+    ONE = "one"
+    """Gate and up projection are one product (Megatron-LM, Transformer Engine)."""
+    TWO = "two"
+    """Two modules, each of which sums its own gradient of the input over tp (Aleph Alpha's scaling, ParallelSwiGLUMLP)."""
+
+
+class ValueStorage(StrEnum):
+    """What an attention kernel keeps of its value, where query, key and value are written by one projection."""
+
+    OWN = "own"
+    """A tensor of its own: there are three projections, or the value is copied."""
+    SLICE = "slice"
+    """A slice of the projection's output, all of which stays for it (Aleph Alpha's scaling; fused kernels always)."""
+
+
 class ScanKernels(StrEnum):
     """How the chunked scan of a state-space mixer (Mamba-2) and the convolution before it run."""
 
@@ -122,6 +140,8 @@ class Implementation:
     logits: Logits = Logits.SPLIT
     tensor_overlap: TensorOverlap = TensorOverlap.NONE
     projections: Projections = Projections.JOINT
+    gated: GatedProducts = GatedProducts.ONE
+    value: ValueStorage = ValueStorage.OWN
 
     @property
     def loss(self) -> LossKernels:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodels.implementation import LossKernels, Projections, VectorKernels
+from costmodels.implementation import LossKernels, Projections, ValueStorage, VectorKernels
 from costmodels.low_precision import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
 from costmodels.operators import Operator, OperatorKind
 from costmodels.units import DType
@@ -22,7 +22,8 @@ _SINGLE = DType.FP32.size_bytes
 @dataclass(frozen=True, slots=True)
 class SavingRules:
     """What decides the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how, loss,
-    the format asked for, how queries, keys and values are projected, and over how many ranks (cp) attention splits a sequence.
+    the format asked for, how queries, keys and values are projected, over how many ranks (cp) attention splits a sequence, and
+    what keeping a value keeps.
     """
 
     dtype: DType
@@ -33,6 +34,7 @@ class SavingRules:
     saved: SavedFormat = SavedFormat.WORKING
     projections: Projections = Projections.JOINT
     cp: int = 1
+    value: ValueStorage = ValueStorage.OWN
 
     @property
     def eager_norms(self) -> bool:
@@ -75,7 +77,7 @@ def saved_element_bytes(
                     as_written.add(name)
     readers = {name for operator in operators for name in operator.saved}
     as_written |= kept - readers
-    if rules.kernels is VectorKernels.FUSED and rules.projections is Projections.JOINT:
+    if _slices_stay(operators, rules):
         views = as_written if rules.cp == 1 else as_written - _kept_by_attention_alone(operators, rerun)
         as_written |= _in_one_storage(operators, views)
     # What runs again casts its input again, where that is kept for others.
@@ -119,6 +121,13 @@ def _kept_by_kernel(operator: Operator, rules: SavingRules, *, is_first: bool) -
             return False, _SINGLE
         case _:
             return True, 0.0
+
+
+def _slices_stay(operators: Sequence[Operator], rules: SavingRules) -> bool:
+    """Whether parts of a fused projection's output are kept as slices of it; unfused attention copies them for its products."""
+    by_attention = any(operator.kind is OperatorKind.ATTENTION for operator in operators)
+    sliced = rules.kernels is VectorKernels.FUSED or (rules.value is ValueStorage.SLICE and by_attention)
+    return sliced and rules.projections is Projections.JOINT
 
 
 def _in_one_storage(operators: Sequence[Operator], as_written: set[str]) -> set[str]:

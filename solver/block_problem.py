@@ -13,14 +13,22 @@ from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
 from costmodels.context_parallel import head_exchange_s, ring_s, sizes_after_exchange
 from costmodels.expert_parallel import expert_dims, expert_region
-from costmodels.implementation import HAND_FUSED, Implementation, Logits, ScanKernels, TensorOverlap, TrainedWeights
+from costmodels.implementation import (
+    HAND_FUSED,
+    GatedProducts,
+    Implementation,
+    Logits,
+    ScanKernels,
+    TensorOverlap,
+    TrainedWeights,
+)
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.operator_time import OperatorTime, operator_time, weight_gradient_s
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
 from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from costmodels.saved_activations import loss_transient_element_bytes
 from costmodels.step_by_step_scan import step_by_step_kept_bytes
-from costmodels.tensor_parallel import VOCAB
+from costmodels.tensor_parallel import FFN, VOCAB
 from costmodels.units import DType
 from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge
@@ -231,11 +239,17 @@ class _Costing:
         read = next(t for t in target.inputs if t.name == tensor.name)
         forward = self._convert_s(a.output_spec(source, tensor), b.spec(read), tensor)
         backward = self._convert_s(b.input_gradient_spec(target, read), a.output_gradient_spec(tensor), tensor)
+        backward *= self._modules_that_read(target)
         cost = self._communication(forward, self._beside_weight_gradient(backward, target, b))
         if target.kind is OperatorKind.MATMUL and target.name in self.kept_bytes.tensors[Recompute.FINE_GRAINED].reruns:
             # An up-projection that runs again gathers its latent again.
             cost[Criterion.FINE_GRAINED_S] += forward
         return cost
+
+    def _modules_that_read(self, operator: Operator) -> int:
+        """Modules among which a framework shares an operator, each with its own gradient of the input."""
+        is_gated = operator.kind is OperatorKind.MATMUL and [FFN in tensor.dims for tensor in operator.outputs] == [True, True]
+        return 2 if is_gated and self.setting.implementation.gated is GatedProducts.TWO else 1
 
     def _beside_weight_gradient(self, communication_s: float, operator: Operator, strategy: Strategy) -> float:
         """What summing an operator's input gradients over tp adds, where frameworks compute its weight gradient meanwhile."""
@@ -267,7 +281,9 @@ class _Costing:
         return float(collective_s(collective, size, self.setting.tp_topology))
 
     def _add_saved(self, cost: FloatArray, tensor: Tensor, local: dict[str, int]) -> None:
-        elements = tensor.elements(local)
+        gathered = self.setting.implementation.logits is Logits.GATHERED and VOCAB in tensor.dims
+        # The loss keeps its own copy, of all columns once they are gathered.
+        elements = tensor.elements(self.sizes if gathered else local)
         by_mode = self.kept_bytes.by_mode
         cost[Criterion.SAVED_BYTES] += elements * by_mode[Recompute.NONE].get(tensor.name, 0.0)
         for mode, (_, held) in OF_MODE.items():

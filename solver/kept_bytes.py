@@ -47,7 +47,15 @@ def kept_bytes(
     attention over ``cp`` ranks."""
     products = low_precision_products(block) if recipe.dtype or saved is SavedFormat.FP8 else frozenset()
     rules = SavingRules(
-        dtype, implementation.kernels, products, recipe, implementation.loss, saved, implementation.projections, cp
+        dtype,
+        implementation.kernels,
+        products,
+        recipe,
+        implementation.loss,
+        saved,
+        implementation.projections,
+        cp,
+        implementation.value,
     )
     tensors = {mode: kept_tensors(block, mode, implementation.selective) for mode in PARTIAL_MODES}
     by_mode = {

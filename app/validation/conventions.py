@@ -8,11 +8,13 @@ from enum import Enum
 
 from costmodels.implementation import (
     FlashAttention,
+    GatedProducts,
     HostPath,
     Logits,
     ScanKernels,
     TensorOverlap,
     TrainedWeights,
+    ValueStorage,
     VectorKernels,
 )
 from costmodels.low_precision import MatmulRecipe
@@ -27,6 +29,8 @@ class GradientReduction(Enum):
 
     OVERLAPPED = "overlapped"
     AFTER_BACKWARD = "after backward"
+    IN_FP32_AFTER_BACKWARD = "in fp32 after backward"
+    """All-reduced whatever the optimizer shards, each bucket cast to fp32."""
 
 
 class MemoryRank(Enum):
@@ -75,6 +79,15 @@ class Attention(Enum):
     UNFUSED = "unfused"
 
 
+class Softmax(Enum):
+    """How the softmax of attention runs that is not one kernel."""
+
+    FUSED = "fused"
+    """One kernel scales, masks and normalises (Megatron-LM's)."""
+    STEP_BY_STEP = "step by step"
+    """PyTorch's: cast to fp32, masked, normalised, cast back."""
+
+
 class Dropout(Enum):
     """Whether the model was trained with dropout, whose masks take memory."""
 
@@ -101,6 +114,8 @@ class Convention:
     scan: ScanKernels = ScanKernels.FUSED
     logits: Logits = Logits.SPLIT
     tensor_overlap: TensorOverlap = TensorOverlap.NONE
+    gated: GatedProducts = GatedProducts.ONE
+    value: ValueStorage = ValueStorage.OWN
     mamba_vocab: int | None = None
     devices: int | None = None
     unstated_recompute: UnstatedRecompute = UnstatedRecompute.NEVER
@@ -153,9 +168,15 @@ CONVENTIONS: Mapping[str, Convention] = {
     "vtrain_multi": _VTRAIN,
     "aleph_layouts": Convention(
         "its paper shards the optimizer (ZeRO-1), and tells its fused RMS norm from PyTorch's; gradients in 16 bits, since 13B "
-        "on one device would not fit with fp32 ones; its framework's head gathers the logits of all tp ranks before the loss",
+        "on one device would not fit with fp32 ones. Its framework's code: the head gathers the logits of all tp ranks before "
+        "the loss, gate and up projection each sum their input's gradient, flash attention gets slices of one projection's "
+        "output, gradients are all-reduced in fp32 after the backward pass, attention without a fused kernel masks step by "
+        "step; in fp32, since it ran out of memory where the fused softmax did not",
         zero_stage=1,
         logits=Logits.GATHERED,
+        gated=GatedProducts.TWO,
+        value=ValueStorage.SLICE,
+        reduction=GradientReduction.IN_FP32_AFTER_BACKWARD,
         kernels=VectorKernels.EAGER,
         flash=FlashAttention.FLASH_1,
         gradient_dtype=DType.BF16,

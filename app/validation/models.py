@@ -8,7 +8,7 @@ from typing import Any
 
 from app.catalog import model
 from app.importers.huggingface import read_huggingface_config
-from app.validation.conventions import Attention, Convention, Dropout
+from app.validation.conventions import Attention, Convention, Dropout, Softmax
 from app.validation.rows import Run
 from app.validation.unfused_attention import with_dropout, without_fused_attention
 from app.validation.unpredicted import NotPredictedError
@@ -39,6 +39,7 @@ def model_graph(run: Run, source: Convention) -> ModelGraph:
         _needed(run.seq_len, "seq_len"),
         _is_unfused(run, source),
         source.dropout,
+        run.softmax,
         run.model,
     )
 
@@ -77,6 +78,7 @@ def _graph(
     seq_len: int,
     unfused: bool,
     dropout: Dropout,
+    softmax: Softmax,
     name: str,
 ) -> ModelGraph:
     kind = _kind(arch)
@@ -96,7 +98,7 @@ def _graph(
         config |= {"model_type": "gpt2", "n_inner": ffn, "max_position_embeddings": seq_len}
     graph = read_huggingface_config(config, name=name)
     if unfused:
-        graph = without_fused_attention(graph, seq_len=seq_len, dropout=dropout)
+        graph = without_fused_attention(graph, seq_len=seq_len, dropout=dropout, softmax=softmax)
     return with_dropout(graph) if dropout is Dropout.MASKED else graph
 
 

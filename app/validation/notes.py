@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from app.validation.conventions import Softmax
 from costmodels.implementation import LossKernels, TrainedWeights, VectorKernels
 
 _KERNELS = {
@@ -41,6 +42,11 @@ def stated_loss(source: str, notes: str) -> LossKernels | None:
     if report and int(report[1] + report[2]) >= _LOSS_COMPILED_FROM and stated_kernels(notes) is VectorKernels.COMPILED:
         return LossKernels.COMPILED
     return None
+
+
+def stated_softmax(notes: str) -> Softmax:
+    """How attention without a fused kernel runs its softmax."""
+    return Softmax.STEP_BY_STEP if "kernel=torch" in notes else Softmax.FUSED
 
 
 def stated_flash_attention(notes: str, flash_attention: int | None) -> int | None:

@@ -93,6 +93,8 @@ def _implementation(run: Run, source: Convention) -> Implementation:
         stated_loss=run.loss,
         logits=source.logits,
         tensor_overlap=source.tensor_overlap,
+        gated=source.gated,
+        value=source.value,
         selective=_SELECTIVE.get(run.recompute, SelectiveRecompute.ATTENTION_AND_NORMS),
     )
 

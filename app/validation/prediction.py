@@ -26,6 +26,7 @@ from costmodels.collectives import Collective, collective_s
 from costmodels.errors import InvalidInputError
 from costmodels.implementation import Implementation
 from costmodels.memory import CONTEXT_BYTES, RESERVED_OVER_ALLOCATED, deepspeed_zero_bytes
+from costmodels.units import DType
 from solver.block_problem import Criterion
 from solver.request import PlanRequest, TrainingWorkload
 from solver.stages.longest import objective_s
@@ -69,8 +70,8 @@ def _predicted(run: Run, source: Convention, constants: Constants | None) -> Pre
     decision = Decision(plan.candidate, sharding, launchers_spans(len(costs.model.layers), plan.candidate))
     cost = evaluate_decision(decision, tables)
     extra_s = [stage.extra_s for stage in cost.stages]
-    if source.reduction is GradientReduction.AFTER_BACKWARD:
-        extra_s = _extra_without_overlap(costs, decision, kinds, tables)
+    if source.reduction is not GradientReduction.OVERLAPPED:
+        extra_s = extra_without_overlap(costs, decision, kinds, tables, source.reduction)
     times_s, m = [stage.time_s for stage in cost.stages], plan.candidate.n_microbatches
     return Prediction(
         objective_s(times_s, extra_s, m, waiting=tables[0].waiting), *_memory(plan, decision, cost, tables, source)
@@ -122,11 +123,17 @@ def _sharding(costs: TrainingCosts, candidate: Candidate, kinds: tuple[StageKind
     return fastest
 
 
-def _extra_without_overlap(
-    costs: TrainingCosts, decision: Decision, kinds: tuple[StageKind, ...], tables: Sequence[StageTable]
+def extra_without_overlap(
+    costs: TrainingCosts,
+    decision: Decision,
+    kinds: tuple[StageKind, ...],
+    tables: Sequence[StageTable],
+    reduction: GradientReduction,
 ) -> list[float]:
     """What a step adds once to each stage when its gradients travel after the backward pass, in one piece."""
     workload, candidate = costs.workload, decision.candidate
+    in_fp32 = reduction is GradientReduction.IN_FP32_AFTER_BACKWARD
+    travelling = DType.FP32 if in_fp32 else workload.gradient_dtype
     extra_s = []
     for rank, (kind, table) in enumerate(zip(kinds, tables, strict=True)):
         setting = costs.settings(candidate, kind)[0]
@@ -140,12 +147,12 @@ def _extra_without_overlap(
             (Criterion.EXPERT_PARAMETERS, kind.topology.expert_state),
         ):
             parameters = sum(float(by_block[i][criterion]) for i in layers)
-            gradients = parameters * workload.gradient_dtype.size_bytes
-            if candidate.zero_stage == 0:
-                reduction_s += float(collective_s(Collective.ALL_REDUCE, gradients, group))
-            else:
+            gradients = parameters * travelling.size_bytes
+            whole = in_fp32 or candidate.zero_stage == 0
+            kind_of_sum = Collective.ALL_REDUCE if whole else Collective.REDUCE_SCATTER
+            reduction_s += float(collective_s(kind_of_sum, gradients, group))
+            if candidate.zero_stage > 0:
                 gathered = parameters * workload.precision.size_bytes
-                reduction_s += float(collective_s(Collective.REDUCE_SCATTER, gradients, group))
                 reduction_s += float(collective_s(Collective.ALL_GATHER, gathered, group))
         optimizer_s = float(table.parts.optimizer_s[held].sum()) + table.parts.step_host_s
         extra_s.append(reduction_s + synchronised_s + optimizer_s)

@@ -7,8 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from app.validation.cells import Cells, read_table
-from app.validation.conventions import convention
-from app.validation.notes import stated_flash_attention, stated_kernels, stated_loss, stated_trained
+from app.validation.conventions import Softmax, convention
+from app.validation.notes import stated_flash_attention, stated_kernels, stated_loss, stated_softmax, stated_trained
 from costmodels.implementation import LossKernels, TrainedWeights, VectorKernels
 
 COLUMNS = (
@@ -123,6 +123,7 @@ class Run:
     kernels: VectorKernels | None = None
     trained: TrainedWeights | None = None
     loss: LossKernels | None = None
+    softmax: Softmax = Softmax.FUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,7 @@ def _measured_run(cells: Cells) -> MeasuredRun:
         flash_attention=stated_flash_attention(cells.text("notes"), cells.count("flash_attention")),
         kernels=stated_kernels(cells.text("notes")),
         trained=stated_trained(cells.text("notes")),
+        softmax=stated_softmax(cells.text("notes")),
         loss=stated_loss(cells.text("source"), cells.text("notes")),
     )
     run = _on_devices(run, convention(run.source).devices)

@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from app.validation.conventions import Dropout
+from app.validation.conventions import Dropout, Softmax
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
 from solver.graph import Block, ModelGraph
 
-_HALF_KEYS, _HALF_HIDDEN = "half_keys", "half_hidden"
-"""Dims of dropout masks: one byte an element is half an element of 16 bits."""
+_HALF_KEYS, _HALF_HIDDEN, _DOUBLE_KEYS = "half_keys", "half_hidden", "double_keys"
+"""Dims of dropout masks, one byte an element being half an element of 16 bits, and of scores in fp32, two of them."""
 
 _RESIDUAL_ENDING = "_residual"
 
 
-def without_fused_attention(graph: ModelGraph, *, seq_len: int, dropout: Dropout) -> ModelGraph:
+def without_fused_attention(
+    graph: ModelGraph, *, seq_len: int, dropout: Dropout, softmax: Softmax = Softmax.FUSED
+) -> ModelGraph:
     """The graph with each attention as scores, softmax, dropout and the product with the values, all through memory.
 
     Both products are memory-bound: they do 2 d_h FLOPs for each score of 2 bytes, below the ridge of an A100 up to a head
     dimension of 150. Kept for backward are the softmax, its mask and what dropout leaves: 5 a s^2 b bytes (Korthikanti et
-    al., MLSys'23, section 4.1). Kernels of the causal mask compute all pairs.
+    al., MLSys'23, section 4.1). Kernels of the causal mask compute all pairs. Step by step, the softmax is kept in fp32, and
+    again as the product reads it.
     """
-    dims = {**graph.dims, _HALF_KEYS: max(1, seq_len // 2)}
+    dims = {**graph.dims, _HALF_KEYS: max(1, seq_len // 2), _DOUBLE_KEYS: 2 * seq_len}
     blocks = tuple(
-        replace(block, operators=tuple(step for op in block.operators for step in _unfused(op, dropout)))
+        replace(block, operators=tuple(step for op in block.operators for step in _unfused(op, dropout, softmax)))
         for block in graph.blocks
     )
     return replace(graph, dims=dims, blocks=blocks)
@@ -50,7 +53,7 @@ def _with_mask(operator: Operator) -> Operator:
     return replace(operator, outputs=(*operator.outputs, mask), saved=(*operator.saved, mask.name))
 
 
-def _unfused(operator: Operator, dropout: Dropout) -> Iterator[Operator]:
+def _unfused(operator: Operator, dropout: Dropout, softmax: Softmax) -> Iterator[Operator]:
     if operator.kind is not OperatorKind.ATTENTION:
         yield operator
         return
@@ -58,7 +61,15 @@ def _unfused(operator: Operator, dropout: Dropout) -> Iterator[Operator]:
     pairs = (BATCH, query.dims[2], SEQ, SEQ)
     scores, probs = Tensor("scores", pairs), Tensor("probs", pairs)
     yield _vector("scores", (query, key), (scores,), saved=(query.name, key.name))
-    yield _vector("softmax", (scores,), (probs,), saved=(probs.name,))
+    if softmax is Softmax.FUSED:
+        yield _vector("softmax", (scores,), (probs,), saved=(probs.name,))
+    else:
+        in_fp32 = (*pairs[:3], _DOUBLE_KEYS)
+        cast, masked, normed = (Tensor(name, in_fp32) for name in ("scores_fp32", "scores_masked", "probs_fp32"))
+        yield _vector("scores_cast", (scores,), (cast,), saved=())
+        yield _vector("scores_mask", (cast,), (masked,), saved=())
+        yield _vector("softmax", (masked,), (normed,), saved=(normed.name,))
+        yield _vector("probs_cast", (normed,), (probs,), saved=(probs.name,))
     if dropout is Dropout.MASKED:
         dropped, mask = Tensor("probs_dropped", pairs), Tensor("probs_mask", (*pairs[:3], _HALF_KEYS))
         yield _vector("attention_dropout", (probs,), (dropped, mask), saved=(dropped.name, mask.name))

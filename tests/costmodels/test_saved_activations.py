@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.importers.huggingface import read_huggingface_config
-from costmodels.implementation import LossKernels, Projections, VectorKernels
+from costmodels.implementation import LossKernels, Projections, ValueStorage, VectorKernels
 from costmodels.low_precision import MatmulRecipe, SavedFormat
-from costmodels.operators import Operator
+from costmodels.operators import Operator, OperatorKind
 from costmodels.saved_activations import SavingRules, loss_transient_element_bytes, saved_element_bytes
 from costmodels.units import DType
 
@@ -53,6 +53,13 @@ def test_step_by_step_norms_keep_fp32_and_activations_their_own_output() -> None
     assert "q" not in eager
     norms = kept(LAYER, rules(VectorKernels.FUSED_NORMS))
     assert (norms["x"], norms["gate"]) == (2.0, 4.0)
+
+
+def test_a_value_that_is_a_slice_keeps_what_lies_beside_it() -> None:
+    sliced = replace(rules(VectorKernels.EAGER), value=ValueStorage.SLICE)
+    assert kept(LAYER, sliced) == kept(LAYER, rules(VectorKernels.EAGER)) | {"q": 2.0, "k": 2.0}
+    unfused = tuple(op for op in LAYER if op.kind is not OperatorKind.ATTENTION)
+    assert kept(unfused, sliced) == kept(unfused, rules(VectorKernels.EAGER))
 
 
 def test_layer_norms_are_one_kernel_everywhere() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.validation.notes import stated_flash_attention, stated_loss
+from app.validation.conventions import Softmax
+from app.validation.notes import stated_flash_attention, stated_loss, stated_softmax
 from costmodels.implementation import LossKernels
 
 H100_2024 = "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md Table 1"
@@ -40,3 +41,8 @@ def test_torchtitan_compiles_its_loss_from_april_2025(source: str, notes: str, e
 )
 def test_an_old_container_runs_deterministic_attention_unfused(notes: str, given: int | None, expected: int | None) -> None:
     assert stated_flash_attention(notes, given) == expected
+
+
+@pytest.mark.parametrize(("notes", "expected"), [("kernel=torch; x", Softmax.STEP_BY_STEP), ("kernel=fused; x", Softmax.FUSED)])
+def test_pytorch_s_softmax_runs_step_by_step(notes: str, expected: Softmax) -> None:
+    assert stated_softmax(notes) is expected

@@ -8,20 +8,25 @@ from pathlib import Path
 import pytest
 
 from app.validation.clusters import cluster_of
-from app.validation.conventions import DEFAULT, Attention, Convention, Dropout, convention
+from app.validation.conventions import DEFAULT, Attention, Convention, Dropout, GradientReduction, convention
 from app.validation.models import model_graph
 from app.validation.plans import given_plan
-from app.validation.prediction import launchers_spans, predict_run
+from app.validation.prediction import extra_without_overlap, launchers_spans, predict_run
 from app.validation.unpredicted import NotPredictedError
+from costmodels.collectives import Collective, collective_s
 from costmodels.hardware import node_type
 from costmodels.implementation import ScanKernels
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ
+from costmodels.units import DType
 from solver.api import solve
 from solver.control import ignore_progress, never_stop
 from solver.request import Recompute, Search, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training import predict_training
+from solver.training.costs import TrainingCosts
+from solver.training.evaluate import Decision
+from solver.training.search import stage_tables
 from solver.training.space import Candidate, Mesh
 from tests.app.validation.tables import measured, run
 
@@ -225,6 +230,36 @@ def test_unfused_attention_keeps_five_bytes_a_score(tmp_path: Path) -> None:
     kept = {name for operator in block.operators for name in operator.saved}
     tensors = {t.name: t for operator in block.operators for t in (*operator.inputs, *operator.outputs)}
     assert sum(2 * tensors[name].elements(sizes) for name in kept) == 34 * s * h + 5 * a * s * s
+
+
+def test_a_softmax_step_by_step_keeps_six_bytes_a_score(tmp_path: Path) -> None:
+    """The softmax in fp32, and in 16 bits as the product with the values reads it, where the fused one keeps the latter."""
+    fused, steps = (
+        predict_run(run(tmp_path, source_id="aleph_layouts", flash_attention="0", kv_heads="32", notes=f"kernel={kernel}"))
+        for kernel in ("fused", "torch")
+    )
+    # Two stages of 16 layers, 2 micro-batches at once on the first; 8 heads a rank.
+    scores = 2 * 16 * (32 // 4) * 4096**2
+    assert steps.peak_memory_gb - fused.peak_memory_gb > 4 * scores / 2**30
+    assert steps.step_time_s > 1.1 * fused.step_time_s
+
+
+def test_gradients_summed_whole_in_fp32_take_four_times_a_scatter_in_16_bits(tmp_path: Path) -> None:
+    row = run(tmp_path, source_id="simumax_b200", dp="8", tp="1", pp="1", zero_stage_or_fsdp="1")
+    plan = given_plan(row, convention("simumax_b200"))
+    costs = TrainingCosts(plan.request, implementation=plan.implementation)
+    kinds = costs.stage_kinds(plan.candidate)
+    sharding = next(costs.shardings(plan.candidate, kinds))
+    tables = stage_tables(plan.candidate, sharding, kinds, costs)
+    decision = Decision(plan.candidate, sharding, launchers_spans(len(costs.model.layers), plan.candidate))
+    scattered, whole = (
+        extra_without_overlap(costs, decision, kinds, tables, reduction)[0]
+        for reduction in (GradientReduction.AFTER_BACKWARD, GradientReduction.IN_FP32_AFTER_BACKWARD)
+    )
+    state = kinds[0].topology.state
+    gradients = costs.model.parameters() * DType.FP32.size_bytes
+    more_s = collective_s(Collective.ALL_REDUCE, gradients, state) - collective_s(Collective.REDUCE_SCATTER, gradients, state)
+    assert whole - scattered == pytest.approx(more_s, rel=0.05)
 
 
 def test_a_row_of_the_survey_s_mamba_is_predicted(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from app.catalog import model
 from costmodels.cluster import group_topology
+from costmodels.collectives import Collective, collective_s
 from costmodels.hardware import node_type
-from costmodels.implementation import Implementation, TensorOverlap
+from costmodels.implementation import GatedProducts, Implementation, TensorOverlap
 from costmodels.units import DType
 from solver.block_problem import BlockSetting, Criterion, build_block_problem
 from solver.intra_op import evaluate, frontier
@@ -19,7 +22,7 @@ from tests.solver.training.test_planner import llama_8b
 GRAPH = model("llama-3.1-8b")
 
 
-def costs(overlap: TensorOverlap, *, link_share: float = 1.0) -> tuple[float, float]:
+def costs(overlap: TensorOverlap, *, link_share: float = 1.0, gated: GatedProducts = GatedProducts.ONE) -> tuple[float, float]:
     """Forward and whole time of a layer over tp 8, its links slowed to a share."""
     cluster = llama_8b().cluster
     node = cluster.groups[0].node
@@ -35,7 +38,7 @@ def costs(overlap: TensorOverlap, *, link_share: float = 1.0) -> tuple[float, fl
         seq_len=8192,
         boundary=REPLICATED,
         space=Space.LAUNCHABLE,
-        implementation=Implementation(tensor_overlap=overlap),
+        implementation=Implementation(tensor_overlap=overlap, gated=gated),
     )
     built = build_block_problem(GRAPH, GRAPH.block("layer"), setting)
     assert built is not None
@@ -62,3 +65,11 @@ def test_megatron_overlaps_and_the_others_do_not() -> None:
     found = {launcher: launcher_implementation(Search(launcher=launcher)).tensor_overlap for launcher in Launcher}
     assert found.pop(Launcher.MEGATRON_LM) is TensorOverlap.WEIGHT_GRADIENT
     assert set(found.values()) == {TensorOverlap.NONE}
+
+
+def test_two_modules_that_read_one_input_sum_two_gradients_of_it() -> None:
+    one, two = (costs(TensorOverlap.NONE, gated=gated) for gated in GatedProducts)
+    assert two[0] == one[0]
+    topology = group_topology(llama_8b().cluster, n=8, stride=1)
+    size = 8192 * GRAPH.dims["hidden"] * DType.BF16.size_bytes
+    assert two[1] - one[1] == pytest.approx(float(collective_s(Collective.ALL_REDUCE, size, topology)))
