@@ -87,6 +87,12 @@ DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
 """Default of reduce_bucket_size and of allgather_bucket_size (DeepSpeed's documentation of its configuration)."""
 
 
+def deferred_head_bytes(*, tokens: int, hidden: int, vocab: int, n_microbatches: int, dtype: DType) -> float:
+    """What a head keeps of the micro-batches before whose weight gradients wait for the pipeline's end: its input and the
+    gradient of its logits, ``vocab`` columns on a rank (Megatron-LM's --defer-embedding-wgrad-compute, no limit set)."""
+    return (n_microbatches - 1) * tokens * (hidden + vocab) * dtype.size_bytes
+
+
 def deepspeed_zero_bytes(parameters: float, *, gradient_dtype: DType, shards: int) -> float:
     """What DeepSpeed's ZeRO 1 and 2 hold beside weights, gradients and optimizer state.
 

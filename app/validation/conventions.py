@@ -79,6 +79,14 @@ class Attention(Enum):
     UNFUSED = "unfused"
 
 
+class HeadGradients(Enum):
+    """When weight gradients of the vocabulary head are computed."""
+
+    IN_BACKWARD = "in backward"
+    DEFERRED = "deferred"
+    """While the pipeline drains (Megatron-LM's --defer-embedding-wgrad-compute)."""
+
+
 class Softmax(Enum):
     """How the softmax of attention runs that is not one kernel."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from app.validation.conventions import Softmax
+from app.validation.conventions import HeadGradients, Softmax
 from costmodels.implementation import LossKernels, TrainedWeights, VectorKernels
 
 _KERNELS = {
@@ -42,6 +42,11 @@ def stated_loss(source: str, notes: str) -> LossKernels | None:
     if report and int(report[1] + report[2]) >= _LOSS_COMPILED_FROM and stated_kernels(notes) is VectorKernels.COMPILED:
         return LossKernels.COMPILED
     return None
+
+
+def stated_head_gradients(notes: str) -> HeadGradients:
+    """When the head's weight gradients are computed."""
+    return HeadGradients.DEFERRED if "defer_embedding_wgrad_compute" in notes else HeadGradients.IN_BACKWARD
 
 
 def stated_softmax(notes: str) -> Softmax:

@@ -13,6 +13,7 @@ from app.validation.constants import Constants, cluster_name, with_constants
 from app.validation.conventions import (
     Convention,
     GradientReduction,
+    HeadGradients,
     MemoryCount,
     MemoryRank,
     StateBuffers,
@@ -25,7 +26,7 @@ from app.validation.unpredicted import NotPredictedError
 from costmodels.collectives import Collective, collective_s
 from costmodels.errors import InvalidInputError
 from costmodels.implementation import Implementation
-from costmodels.memory import CONTEXT_BYTES, RESERVED_OVER_ALLOCATED, deepspeed_zero_bytes
+from costmodels.memory import CONTEXT_BYTES, RESERVED_OVER_ALLOCATED, deepspeed_zero_bytes, deferred_head_bytes
 from costmodels.units import DType
 from solver.block_problem import Criterion
 from solver.request import PlanRequest, TrainingWorkload
@@ -74,7 +75,8 @@ def _predicted(run: Run, source: Convention, constants: Constants | None) -> Pre
         extra_s = extra_without_overlap(costs, decision, kinds, tables, source.reduction)
     times_s, m = [stage.time_s for stage in cost.stages], plan.candidate.n_microbatches
     return Prediction(
-        objective_s(times_s, extra_s, m, waiting=tables[0].waiting), *_memory(plan, decision, cost, tables, source)
+        objective_s(times_s, extra_s, m, waiting=tables[0].waiting),
+        *_memory(plan, decision, cost, tables, source, run.head_gradients),
     )
 
 
@@ -160,12 +162,19 @@ def extra_without_overlap(
 
 
 def _memory(
-    plan: GivenPlan, decision: Decision, cost: DecisionCost, tables: Sequence[StageTable], source: Convention
+    plan: GivenPlan,
+    decision: Decision,
+    cost: DecisionCost,
+    tables: Sequence[StageTable],
+    source: Convention,
+    head_gradients: HeadGradients,
 ) -> tuple[float, bool]:
     """Memory on the reported device in the reported unit, and whether every stage fits."""
     held = [stage.need_bytes for stage in cost.stages]
     if source.state_buffers is StateBuffers.DEEPSPEED_ZERO:
         held = [need + _zero_buffers(plan, decision, rank, tables[rank]) for rank, need in enumerate(held)]
+    if head_gradients is HeadGradients.DEFERRED:
+        held[-1] += _deferred(plan)
     more_context = source.context_bytes - CONTEXT_BYTES
     reserved = [RESERVED_OVER_ALLOCATED * need for need in held]
     fits = all(
@@ -191,6 +200,19 @@ def _memory(
         case MemoryRank.MEAN:
             shown = fmean(shown_by_rank)
     return shown / source.memory_unit_bytes, fits
+
+
+def _deferred(plan: GivenPlan) -> float:
+    """What the last stage keeps for weight gradients of the head that wait."""
+    workload, candidate, dims = plan.request.workload, plan.candidate, plan.request.model.dims
+    assert isinstance(workload, TrainingWorkload)
+    return deferred_head_bytes(
+        tokens=candidate.microbatch * workload.seq_len // candidate.mesh.cp,
+        hidden=dims["hidden"],
+        vocab=-(-dims["vocab"] // candidate.mesh.tp),
+        n_microbatches=candidate.n_microbatches,
+        dtype=workload.precision,
+    )
 
 
 def _zero_buffers(plan: GivenPlan, decision: Decision, rank: int, table: StageTable) -> float:

@@ -7,8 +7,15 @@ from enum import StrEnum
 from pathlib import Path
 
 from app.validation.cells import Cells, read_table
-from app.validation.conventions import Softmax, convention
-from app.validation.notes import stated_flash_attention, stated_kernels, stated_loss, stated_softmax, stated_trained
+from app.validation.conventions import HeadGradients, Softmax, convention
+from app.validation.notes import (
+    stated_flash_attention,
+    stated_head_gradients,
+    stated_kernels,
+    stated_loss,
+    stated_softmax,
+    stated_trained,
+)
 from costmodels.implementation import LossKernels, TrainedWeights, VectorKernels
 
 COLUMNS = (
@@ -124,6 +131,7 @@ class Run:
     trained: TrainedWeights | None = None
     loss: LossKernels | None = None
     softmax: Softmax = Softmax.FUSED
+    head_gradients: HeadGradients = HeadGradients.IN_BACKWARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +196,7 @@ def _measured_run(cells: Cells) -> MeasuredRun:
         kernels=stated_kernels(cells.text("notes")),
         trained=stated_trained(cells.text("notes")),
         softmax=stated_softmax(cells.text("notes")),
+        head_gradients=stated_head_gradients(cells.text("notes")),
         loss=stated_loss(cells.text("source"), cells.text("notes")),
     )
     run = _on_devices(run, convention(run.source).devices)

@@ -232,6 +232,16 @@ def test_unfused_attention_keeps_five_bytes_a_score(tmp_path: Path) -> None:
     assert sum(2 * tensors[name].elements(sizes) for name in kept) == 34 * s * h + 5 * a * s * s
 
 
+def test_deferred_gradients_of_the_head_keep_those_of_the_logits(tmp_path: Path) -> None:
+    given = {"source_id": "megatron_ci_dense", "global_batch": "4", "pp": "2", "tp": "4", "vocab": "32000"}
+    at_once, deferred = (
+        predict_run(run(tmp_path, **given, notes=notes)) for notes in ("", "gpt3_defer_embedding_wgrad_compute")
+    )
+    # Three micro-batches before the last, on the last rank in units of 1e9.
+    assert deferred.peak_memory_gb - at_once.peak_memory_gb == pytest.approx(3 * 4096 * (4096 + 8000) * 2 / 1e9)
+    assert deferred.step_time_s == at_once.step_time_s
+
+
 def test_a_softmax_step_by_step_keeps_six_bytes_a_score(tmp_path: Path) -> None:
     """The softmax in fp32, and in 16 bits as the product with the values reads it, where the fused one keeps the latter."""
     fused, steps = (
