@@ -83,24 +83,32 @@ class ExpertPlacement:
         """Experts and copies that each rank holds."""
         return int(self.picked.shape[2])
 
+    @property
+    def popularity(self) -> float:
+        """Rows that a token is expected to bring the fullest rank."""
+        return float(np.mean(np.max(self.picked.sum(axis=2), axis=1)))
+
+    @property
+    def skew(self) -> float:
+        """Rows of the fullest rank over those of the mean rank, of many tokens; 1 where all experts are as popular."""
+        return self.popularity * self.ep / self.top_k
+
     def fullest_rows(self, tokens: Floats) -> Floats:
         """Expected routed rows of the fullest rank.
 
         Which rank gets how many of a step's rows is chance: where all are as popular, the fullest is that of ``ep`` draws.
         Every step waits for it.
         """
-        popular = float(np.mean(np.max(self.picked.sum(axis=2), axis=1)))
         mean = self.top_k / self.ep
         # A token picks different experts: hypergeometric, of all experts those that a rank holds.
         spread = mean * (1.0 - 1.0 / self.ep) * (self.experts - self.top_k) / max(1, self.experts - 1)
         drawn = tokens * mean + np.sqrt(tokens * spread) * largest_of_draws(self.ep)
-        return np.minimum(np.maximum(tokens * popular, drawn), tokens * min(self.top_k, self.slots))
+        return np.minimum(np.maximum(tokens * self.popularity, drawn), tokens * min(self.top_k, self.slots))
 
     def most_active(self, tokens: Floats) -> Floats:
         """Expected distinct experts that get a row, on the rank where they are most: 1 - (1 - p)^tokens each, of as many
         tokens as would bring the fullest rank its rows."""
-        popular = float(np.mean(np.max(self.picked.sum(axis=2), axis=1)))
-        counted = self.fullest_rows(tokens) / popular
+        counted = self.fullest_rows(tokens) / self.popularity
         missed = np.exp(counted[:, None, None, None] * np.log1p(-np.minimum(self.picked, 1.0 - 1e-12)))
         active = np.mean(np.max(np.sum(1.0 - missed, axis=3), axis=2), axis=1)
         return np.asarray(np.maximum(1.0, active))

@@ -96,7 +96,8 @@ class BlockSetting:
     seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
     stream between blocks; ``padded`` dims need not divide by tp; ``implementation`` is the framework's. Without an
     ``ep_topology`` each rank holds all experts, without a ``heads_topology`` all cp ranks are one ring; ``recipe`` is that
-    of the products that `low_precision_products` names, ``saved`` the format of what is kept.
+    of the products that `low_precision_products` names, ``saved`` the format of what is kept, ``expert_load`` the rows of the
+    ep rank with the most over the mean.
     """
 
     device: Device
@@ -114,6 +115,7 @@ class BlockSetting:
     heads_topology: GroupTopology | None = None
     recipe: MatmulRecipe = MatmulRecipe.WORKING
     saved: SavedFormat = SavedFormat.WORKING
+    expert_load: float = 1.0
 
     @property
     def tp(self) -> int:
@@ -196,11 +198,14 @@ class _Costing:
     def node(self, operator: Operator, strategy: Strategy) -> FloatArray:
         """Cost vector of one operator under a strategy; conversions at the block's own boundary included."""
         setting = self.setting
-        local = self.region.local_sizes(operator, strategy.local_sizes(self.sizes, setting.tp), ep=setting.ep)
+        evenly = strategy.local_sizes(self.sizes, setting.tp)
+        local = self.region.local_sizes(operator, evenly, ep=setting.ep)
         cost = np.zeros(len(Criterion))
         time = operator_time(
             operator,
-            sizes_after_exchange(local, setting.ulysses) if operator.kind is OperatorKind.ATTENTION else local,
+            sizes_after_exchange(local, setting.ulysses)
+            if operator.kind is OperatorKind.ATTENTION
+            else self.region.local_sizes(operator, evenly, ep=setting.ep, load=setting.expert_load),
             device=setting.device,
             dtype=setting.dtype,
             cp=setting.ring_topology.n,
@@ -283,7 +288,9 @@ class _Costing:
     def _add_saved(self, cost: FloatArray, tensor: Tensor, local: dict[str, int]) -> None:
         gathered = self.setting.implementation.logits is Logits.GATHERED and VOCAB in tensor.dims
         # The loss keeps its own copy, of all columns once they are gathered.
-        elements = tensor.elements(self.sizes if gathered else local)
+        elements = float(tensor.elements(self.sizes if gathered else local))
+        if tensor.name in self.region.tensors:
+            elements *= self.setting.expert_load
         by_mode = self.kept_bytes.by_mode
         cost[Criterion.SAVED_BYTES] += elements * by_mode[Recompute.NONE].get(tensor.name, 0.0)
         for mode, (_, held) in OF_MODE.items():
@@ -319,7 +326,7 @@ class _Costing:
         local = strategy.local_sizes(self.sizes, self.setting.tp)
         for name, tensor in self.region.exchanged:
             if name == operator.name:
-                size = tensor.elements(local) * self.setting.dtype.size_bytes
+                size = tensor.elements(local) * self.setting.dtype.size_bytes * self.setting.expert_load
                 each_s = float(collective_s(Collective.ALL_TO_ALL, size, self.setting.ep_topology))
                 cost[Criterion.TIME_S] += 2 * each_s
                 cost[Criterion.FORWARD_S] += each_s
@@ -355,12 +362,14 @@ def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> flo
     Launchers split what is wide (feed-forward, heads); the loss has its own rule (`Criterion.TRANSIENT_BYTES`).
     """
     sizes = {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp}
+    routed = expert_region(block.operators).operators
     elements = (
         sum(tensor.elements(sizes) for tensor in (*operator.inputs, *operator.outputs))
+        * (setting.expert_load if operator.name in routed else 1.0)
         for operator in block.operators
         if operator.kind not in (OperatorKind.LOSS, OperatorKind.EMBEDDING) and VOCAB not in operator.dims
     )
-    return max(elements, default=0) / setting.tp * setting.dtype.size_bytes
+    return max(elements, default=0.0) / setting.tp * setting.dtype.size_bytes
 
 
 def _splits(strategy: Strategy, weight: Weight) -> bool:

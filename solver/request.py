@@ -118,7 +118,8 @@ class TrainingWorkload:
     """Training: ``global_batch`` sequences of ``seq_len`` tokens a step.
 
     ``precision`` is the working format of weights and activations, ``matmul`` that of the layers' matrix products,
-    ``saved_activations`` that of what layers keep for the backward pass.
+    ``saved_activations`` that of what layers keep for the backward pass. ``experts`` says how tokens spread over routed
+    experts: ranks that hold some of them wait for the one with the most rows.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -131,8 +132,13 @@ class TrainingWorkload:
     gradient_dtype: DType = DType.FP32
     matmul: MatmulRecipe = MatmulRecipe.WORKING
     saved_activations: SavedFormat = SavedFormat.WORKING
+    experts: ExpertRouting = BALANCED
 
     def __post_init__(self) -> None:
+        if self.experts.redundant_experts:
+            raise WorkloadError(
+                "training keeps one copy of each expert", given=self.experts.redundant_experts, allowed="0 redundant_experts"
+            )
         _require_one_of("precision", self.precision, (DType.BF16, DType.FP16, DType.FP32))
         _require_one_of("gradient_dtype", self.gradient_dtype, (DType.BF16, DType.FP16, DType.FP32))
         if self.matmul is not MatmulRecipe.WORKING:

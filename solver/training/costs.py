@@ -12,6 +12,7 @@ import numpy as np
 from costmodels.cluster import group_topology
 from costmodels.collectives import Collective, collective_s
 from costmodels.compute import memory_bound_s
+from costmodels.expert_routing import expert_placement
 from costmodels.implementation import Implementation, TrainedWeights
 from costmodels.memory import (
     RESERVED_OVER_ALLOCATED,
@@ -21,6 +22,7 @@ from costmodels.memory import (
 )
 from costmodels.offload import exposed_moves_s
 from costmodels.pipeline import PassShares, Schedule, n_copies
+from costmodels.tensor_parallel import EXPERTS, TOP_K
 from solver.block_problem import (
     OF_MODE,
     BlockSetting,
@@ -116,9 +118,17 @@ class TrainingCosts(BlockCosts):
                 heads_topology=kind.topology.heads if kind.topology.heads.n > 1 else None,
                 recipe=self.workload.matmul,
                 saved=self.workload.saved_activations,
+                expert_load=self._expert_load(kind.topology.ep.n),
             )
             for device in kind.devices
         )
+
+    def _expert_load(self, ep: int) -> float:
+        """Rows of the ep rank with the most over the mean."""
+        dims = self.model.dims
+        if ep == 1 or EXPERTS not in dims:
+            return 1.0
+        return expert_placement(self.workload.experts, experts=dims[EXPERTS], top_k=dims.get(TOP_K, 1), ep=ep).skew
 
     def shardings(self, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Iterator[Sharding]:
         """Every combination of one Pareto-optimal sharding a block, in canonical order; none where a dim does not divide.

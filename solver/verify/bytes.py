@@ -11,7 +11,7 @@ from costmodels.units import DType
 from solver.graph import Block
 from solver.plan import Plan, Stage
 from solver.request import PlanRequest, Recompute, TrainingWorkload
-from solver.verify.experts import picked_dims
+from solver.verify.experts import crowded_rows, fullest_share, picked_dims
 from solver.verify.forms import form_bytes
 from solver.verify.sharding import LEADERS, REPLICATE, strategies_by_operator
 
@@ -26,13 +26,14 @@ _REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
 @dataclass(frozen=True, slots=True)
 class Share:
     """How the tp axis divides the model, by the strategy of every operator, the ep axis its experts, and the cp axis (whose
-    share of the sequence is in ``sizes``) attention."""
+    share of the sequence is in ``sizes``) attention. ``crowding`` is the rows of the ep rank with the most over the mean."""
 
     tp: int
     strategies: dict[tuple[str, str], str]
     sizes: dict[str, int]
     ep: int = 1
     cp: int = 1
+    crowding: float = 1.0
 
     def local(self, block: str, operator: Operator) -> dict[str, int]:
         """Sizes of dims on one rank; a vocabulary that is padded is rounded up, key/value heads fewer than tp are copied."""
@@ -51,7 +52,8 @@ def training_share(plan: Plan, request: PlanRequest) -> Share:
     """The division of a training plan: sizes of one micro-batch on one cp rank."""
     assert plan.axes is not None and plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
     sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
-    return Share(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep, plan.axes.cp)
+    crowding = fullest_share(request, plan.axes.ep)
+    return Share(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep, plan.axes.cp, crowding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +147,14 @@ def kept_bytes(block: Block, share: Share, request: PlanRequest, mode: Recompute
         kept = (kept - dropped) | read
     each = form_bytes(block, request, kept, again, cp=share.cp)
     total = 0.0
+    crowded = crowded_rows(block)
     written: set[str] = set()
     for operator in block.operators:
         sizes = share.local(block.name, operator)
         for tensor in operator.outputs:
             written.add(tensor.name)
-            total += tensor.elements(sizes) * each.get(tensor.name, 0.0)
+            crowding = share.crowding if tensor.name in crowded else 1.0
+            total += crowding * tensor.elements(sizes) * each.get(tensor.name, 0.0)
     if OperatorKind.EMBEDDING in kinds:
         return total
     from_before = max((size for name, size in each.items() if name not in written), default=0.0)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from costmodels.expert_routing import expert_placement
 from costmodels.operators import Operator, OperatorKind
+from costmodels.tensor_parallel import EXPERTS, TOP_K
+from solver.graph import Block
 from solver.plan import Plan
-from solver.request import PlanRequest
+from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.violation import Rule, Violation
 
 
@@ -16,6 +19,23 @@ def picked_dims(operator: Operator) -> set[str]:
         return set()
     in_weights = {dim for weight in operator.weights for dim in weight.dims}
     return in_weights - {dim for tensor in (*operator.inputs, *operator.outputs) for dim in tensor.dims}
+
+
+def crowded_rows(block: Block) -> set[str]:
+    """Tensors whose rows routing sent to their experts' ranks: what products with a weight for each expert read or write."""
+    rows: set[str] = set()
+    for operator in block.operators:
+        if picked_dims(operator):
+            rows |= {tensor.name for tensor in (*operator.inputs, *operator.outputs)}
+    return rows
+
+
+def fullest_share(request: PlanRequest, ep: int) -> float:
+    """Rows of the rank with the most over the mean of ``ep`` ranks, as the workload says that tokens spread."""
+    workload, dims = request.workload, request.model.dims
+    if ep == 1 or EXPERTS not in dims or not isinstance(workload, TrainingWorkload):
+        return 1.0
+    return expert_placement(workload.experts, experts=dims[EXPERTS], top_k=dims.get(TOP_K, 1), ep=ep).skew
 
 
 def expert_axis_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:

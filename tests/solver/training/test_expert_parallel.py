@@ -9,7 +9,8 @@ import pytest
 from app.importers.huggingface import read_huggingface_config
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.collectives import Collective, collective_s
-from costmodels.errors import PlanFileError
+from costmodels.errors import PlanFileError, WorkloadError
+from costmodels.expert_routing import HistogramRouting, PowerLawRouting
 from costmodels.hardware import node_type
 from solver.axes import Axes
 from solver.control import ignore_progress, never_stop
@@ -125,3 +126,38 @@ def test_the_checker_finds_experts_that_are_not_divided() -> None:
     request = moe_request()
     whole = predicted(request, 1)
     assert {violation.rule for violation in check(with_ep(whole, 4), request)} >= {Rule.WEIGHTS, Rule.GRADIENTS}
+
+
+def test_ranks_wait_for_the_one_whose_experts_are_popular() -> None:
+    even = moe_request()
+    # Long enough not to wait for the host.
+    even = replace(even, workload=replace(even.workload, seq_len=8 * SEQ_LEN))
+    # Rank 0 of 4 holds the first four experts, which get half of all rows: twice the mean.
+    routing = HistogramRouting("histogram", (3.0,) * 4 + (1.0,) * 12)
+    crowded = replace(even, workload=replace(even.workload, experts=routing))
+    spread, uneven = predicted(even, 4), predicted(crowded, 4)
+    assert uneven.predicted is not None and spread.predicted is not None
+    assert uneven.predicted.step_time_s > 1.1 * spread.predicted.step_time_s
+    # Rows to the experts, gate, up and their product, once more as many: 2 bytes each.
+    rows = 8 * SEQ_LEN * TOP_K * (HIDDEN + 3 * FFN)
+    more = uneven.stages[0].memory.activations_bytes - spread.stages[0].memory.activations_bytes
+    assert more == pytest.approx(LAYERS * 2 * rows, rel=0.2)
+    # A rank that holds all experts has all rows.
+    assert predicted(crowded, 1).predicted == predicted(even, 1).predicted
+
+
+def test_the_checker_sees_rows_left_out_of_a_crowded_rank() -> None:
+    even = moe_request()
+    law = replace(even, workload=replace(even.workload, experts=PowerLawRouting("power_law", 0.8)))
+    assert Rule.ACTIVATIONS in {violation.rule for violation in check(predicted(even, 4), law)}
+
+
+def test_training_keeps_one_copy_of_each_expert() -> None:
+    with pytest.raises(WorkloadError, match="one copy"):
+        TrainingWorkload(
+            "training", global_batch=8, seq_len=128, experts=PowerLawRouting("power_law", 1.0, redundant_experts=8)
+        )
+    even = moe_request()
+    few = replace(even, workload=replace(even.workload, experts=HistogramRouting("histogram", (1.0, 1.0))))
+    with pytest.raises(WorkloadError, match="histogram"):
+        predict_training(few, with_ep(plan_training(even, stop=never_stop, progress=ignore_progress), 4))
