@@ -26,7 +26,6 @@ from solver.sharding import REPLICATED, sharded
 from solver.training import predict_training
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision
-from solver.training.search import stage_tables
 from solver.training.space import Candidate, Mesh
 from tests.app.validation.tables import measured, run
 
@@ -260,7 +259,7 @@ def test_gradients_summed_whole_in_fp32_take_four_times_a_scatter_in_16_bits(tmp
     costs = TrainingCosts(plan.request, implementation=plan.implementation)
     kinds = costs.stage_kinds(plan.candidate)
     sharding = next(costs.shardings(plan.candidate, kinds))
-    tables = stage_tables(plan.candidate, sharding, kinds, costs)
+    tables = costs.stage_tables(plan.candidate, sharding, kinds)
     decision = Decision(plan.candidate, sharding, launchers_spans(len(costs.model.layers), plan.candidate))
     scattered, whole = (
         extra_without_overlap(costs, decision, kinds, tables, reduction)[0]
