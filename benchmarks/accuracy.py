@@ -23,9 +23,9 @@ WHY = {
     "vtrain_single": "Layers wait for the host on most rows. The host's unit of work was set on these rows",
     "torchtitan": "One GPU is limited to 500 W: its rates are fitted to these rows. Asynchronous tensor parallelism is "
     "predicted as if exposed",
-    "seed_ascend": "The device has no measured kernels. LLaMA-7B with tp and cp at once waits longer for the host than with "
-    "either, and LLaMA-1B with tp 2 takes longer than with tp 2 and pp 2",
-    "aleph_layouts": "Short with tp 8, and with unfused attention, whose softmax is timed as one kernel",
+    "seed_ascend": "The device has no measured kernels. LLaMA-1B with tp 2 takes longer than with tp 2 and pp 2",
+    "aleph_layouts": "13B with FlashAttention-2 and pp 2 loses the time of four to six micro-batches where two stages wait for "
+    "one; short with tp 8 and one sequence",
     "simumax_b200": "Products run at 0.72 of the calibration's curve: without these runs little says so",
     "mbridge_pretrain": "GPT-OSS takes 1.5 times what is predicted on every device, and half as long after newer releases",
     "mbridge_sftlora": "Adapters beside fp8 products; what the products quantise is not known",
