@@ -1,29 +1,29 @@
 """Percentiles of a serving replica without simulation: used to order a search, checked against the simulator.
 
-Decoding is a symmetric queue: all sequences in the batch advance together, at a rate r(n) that falls with their number n.
-Its occupancy has the product form P(n) ~ prod_k (arrivals x tokens) / (k r(k)), whatever the distribution of output lengths
-(Kelly 1979, section 3.3; Cohen 1979). Prompts queue first come first served for an M/G/1 server; a step under way when
-nobody waits is a server's vacation, which adds its residual time (Fuhrmann and Cooper 1985).
+Three parts, each solved by itself because they change at different speeds. Prompts that wait, for a few steps: a queue with
+service in bulk (``prompt_queue``). Sequences that decode, for hundreds of rounds: arrivals slow rounds down, and slow rounds
+let more gather, a self-exciting process whose cumulants give the time per token (``feedback``). Who waits for a place: a
+diffusion (``steady_state``). Arrivals are Poisson whatever the load says of bursts, and nobody is evicted.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri
 
 from costmodels.queueing.load import Load
-from costmodels.queueing.simulation import BatchLimits, Scheduling
-from costmodels.queueing.single_server import waiting_time
+from costmodels.queueing.simulation import Admission, BatchLimits, Scheduling
+from costmodels.queueing.steady_state import capacity_per_s, first_token_distribution, settle
+from costmodels.queueing.step_curves import StepCurves, step_curves
 from costmodels.queueing.step_times import StepTimes
 
 FloatArray = npt.NDArray[np.float64]
 
-_LENGTH_NODES = 32
-"""Equally likely values that stand for a distribution of lengths."""
+P95 = 0.95
+"""The percentile that targets are about."""
 
 _BATCH_NODES = 40
 """Batch sizes at which step times are evaluated; linear between."""
@@ -35,16 +35,12 @@ class AnalyticFigures:
 
     utilisation       arrival rate over the largest rate that the engine can keep up with
     max_requests_per_s  that rate
-    prefill_s         engine time that a mean prompt adds, at the mean batch
-    decode_step_s     decode step at the mean batch
     ttft_p95_s, tpot_p95_s   infinite when arrivals outrun the engine
     """
 
     utilisation: float
     max_requests_per_s: float
     mean_batch: float
-    prefill_s: float
-    decode_step_s: float
     ttft_p95_s: float
     tpot_p95_s: float
 
@@ -61,6 +57,16 @@ class Rates:
 
 
 @dataclass(frozen=True, eq=False)
+class Curves:
+    """What a replica does with one kind of requests at any rate: its steps, sequences that there is room for on average, and
+    the largest rate of arrivals that it keeps up with."""
+
+    steps: StepCurves
+    places: float
+    max_requests_per_s: float
+
+
+@dataclass(frozen=True, eq=False)
 class SteadyBatches:
     """At batches that stay as large as ``sequences``: mean time per output token, requests answered per second, and the share
     of time that their prompts take (over 1 no batch stays so large: prompts come too slowly)."""
@@ -71,32 +77,26 @@ class SteadyBatches:
     prompts_share: FloatArray
 
 
-def predict(times: StepTimes, load: Load, limits: BatchLimits, rates: Rates | None = None) -> AnalyticFigures:
-    """Expected figures of a replica; see the module's docstring for the model. ``rates`` are those of another load of the same
-    requests, where they are known."""
-    rates = batch_rates(times, load, limits) if rates is None else rates
-    tokens = max(load.output.mean - 1.0, 1e-9)
-    # A request keeps a full engine busy for its share of decode rounds and the delay of its prompt.
-    per_request_s = tokens * rates.round_s / rates.sequences + rates.delay_s
-    max_rate = float(np.max(1.0 / np.maximum(per_request_s, rates.prefill_s)))
-    utilisation = load.requests_per_s / max_rate
+def predict(times: StepTimes, load: Load, limits: BatchLimits, known: Curves | None = None) -> AnalyticFigures:
+    """Expected figures of a replica; see the module's docstring for the model. ``known`` are the curves of another load of the
+    same requests, where they are there."""
+    known = curves(times, load, limits) if known is None else known
+    steps, rate = known.steps, load.requests_per_s
+    utilisation = rate / known.max_requests_per_s
     if utilisation >= 1.0:
-        full = float(rates.sequences[-1])
-        prefill_s, round_s = float(rates.prefill_s[-1]), float(rates.round_s[-1])
-        return AnalyticFigures(utilisation, max_rate, full, prefill_s, round_s, math.inf, math.inf)
-    open_share = np.maximum(1e-9, 1.0 - load.requests_per_s * rates.delay_s)
-    occupancy = _occupancy(load.requests_per_s * tokens * rates.round_s / open_share, rates.sequences)
-    decoding = np.minimum(np.arange(len(occupancy), dtype=np.float64), rates.sequences[-1])
-    mean_batch = float(np.dot(occupancy, decoding))
-    at_mean = max(1.0, mean_batch)
+        return AnalyticFigures(utilisation, known.max_requests_per_s, known.places, math.inf, math.inf)
+    if not len(steps.rounds):
+        queues = ((1.0, steps.at(0.0, idle=1.0)),)
+        ttft_p95_s = first_token_distribution(queues, rate).quantile(P95)
+        return AnalyticFigures(utilisation, known.max_requests_per_s, 0.0, ttft_p95_s, 0.0)
+    busy = settle(steps, rate, places=known.places)
+    ttft = replace(first_token_distribution(busy.queues(steps), rate), place=busy.place_wait(known.max_requests_per_s))
     return AnalyticFigures(
         utilisation=utilisation,
-        max_requests_per_s=max_rate,
-        mean_batch=mean_batch,
-        prefill_s=float(np.interp(at_mean, rates.sequences, rates.prefill_s)),
-        decode_step_s=float(np.interp(at_mean, rates.sequences, rates.round_s)),
-        ttft_p95_s=_ttft_p95(times, load, limits, rates, occupancy, at_mean),
-        tpot_p95_s=_tpot_p95(load, rates, mean_batch=mean_batch),
+        max_requests_per_s=known.max_requests_per_s,
+        mean_batch=busy.mean_batch,
+        ttft_p95_s=ttft.quantile(P95),
+        tpot_p95_s=busy.tpot_quantile(P95),
     )
 
 
@@ -119,11 +119,19 @@ def predict_closed(times: StepTimes, load: Load, limits: BatchLimits, *, clients
         utilisation=min(1.0, requests_per_s / max_rate),
         max_requests_per_s=max_rate,
         mean_batch=float(running),
-        prefill_s=prefill_s,
-        decode_step_s=float(rates.round_s[at]),
         ttft_p95_s=(clients - running) / requests_per_s + prefill_s + float(rates.round_s[at]),
         tpot_p95_s=tpot_s,
     )
+
+
+def curves(times: StepTimes, load: Load, limits: BatchLimits) -> Curves:
+    """What does not depend on the rate of arrivals."""
+    held = load.prompt.mean + load.output.mean
+    if limits.admission is Admission.PREEMPT:
+        held = mean_kv_tokens(load)
+    places = max(1.0, min(float(limits.sequences), limits.kv_tokens / held))
+    steps = step_curves(times, load, limits, places=places)
+    return Curves(steps, places, capacity_per_s(steps, places=places))
 
 
 def batch_rates(times: StepTimes, load: Load, limits: BatchLimits) -> Rates:
@@ -199,101 +207,3 @@ def _prefill(
         steps += weight
         done += size
     return total, steps
-
-
-def _occupancy(work: FloatArray, sequences: FloatArray) -> FloatArray:
-    """P(n) of requests that decode or wait for a place, n = 0, 1, ...; ``work`` is arrivals x tokens / rate at each n.
-
-    Beyond the last place the rate stays, and the tail is geometric; it is cut where it has fallen to 1e-6.
-    """
-    log_ratio = np.log(work) - np.log(sequences)
-    last = log_ratio[-1]
-    extra = int(min(20_000, math.ceil(math.log(1e-6) / last))) if last < 0.0 else 0
-    log_p = np.concatenate([[0.0], np.cumsum(log_ratio), np.sum(log_ratio) + last * np.arange(1, extra + 1)])
-    p = np.exp(log_p - log_p.max())
-    return np.asarray(p / p.sum())
-
-
-def _tpot_p95(load: Load, rates: Rates, *, mean_batch: float) -> float:
-    """Normal approximation over what a request meets while it decodes: others in its batch, and prompts between rounds.
-
-    The rounds of a request are work that arriving prompts interrupt: such a completion time has variance
-    work x rate x delay^2 / (1 - rate x delay)^3 (Gaver 1962). Besides, the batch varies over a residence.
-    """
-    if load.output.mean <= 1.0:
-        return 0.0
-    tokens = load.output.mean - 1.0
-    mean_s = mean_batch / load.requests_per_s
-    at_mean = max(1.0, mean_batch)
-    open_share, delay_s, slope_s = _sensitivity(load, rates, at_mean)
-    by_prompts = delay_s / open_share
-    by_batch = tokens * slope_s / open_share
-    variance = _batch_variance(load, mean_batch, by_prompts, by_batch)
-    quantiles = (np.arange(_LENGTH_NODES) + 0.5) / _LENGTH_NODES
-    lengths = np.maximum(1.0, load.output.quantile(quantiles) - 1.0) / tokens
-    # Of a request that is short against the mean, the batch varies less while it is there; it meets fewer prompts.
-    batch_share = np.clip(1.0 - lengths / 3.0, 1.0 / 3.0, 1.0)
-    together = by_prompts * by_batch * math.sqrt(mean_batch * variance)
-    spread = np.sqrt(by_batch**2 * batch_share * variance + by_prompts**2 * mean_batch / lengths + together)
-    return _mixture_quantile(mean_s, spread) / tokens
-
-
-def _sensitivity(load: Load, rates: Rates, batch: float) -> tuple[float, float, float]:
-    """Share of time that prompts leave to rounds, delay a prompt causes, and how a round grows with the batch."""
-    delay_s = float(np.interp(batch, rates.sequences, rates.delay_s))
-    step = max(1.0, 0.1 * batch)
-    low, high = max(1.0, batch - step), min(float(rates.sequences[-1]), batch + step)
-    slope_s = 0.0
-    if high > low:
-        slope_s = float(np.diff(np.interp([low, high], rates.sequences, rates.round_s))[0]) / (high - low)
-    return max(1e-3, 1.0 - load.requests_per_s * delay_s), delay_s, slope_s
-
-
-def _batch_variance(load: Load, mean_batch: float, by_prompts: float, by_batch: float) -> float:
-    """Variance of the batch: that of Poisson arrivals, and what longer residences add to it (fixed point)."""
-    rate, variance = load.requests_per_s, mean_batch
-    for _ in range(50):
-        residence = by_batch**2 * (2.0 / 3.0) * variance + by_prompts**2 * mean_batch
-        residence += by_prompts * by_batch * math.sqrt(mean_batch * variance)
-        variance = min(mean_batch + rate**2 * residence, 100.0 * mean_batch)
-    return variance
-
-
-def _mixture_quantile(mean_s: float, spread: FloatArray) -> float:
-    """95th percentile of a mixture of normals of one mean, by bisection."""
-    widest = float(spread.max())
-    if widest == float(spread.min()):
-        return mean_s + float(ndtri(0.95)) * widest
-    low, high = mean_s, mean_s + 6.0 * widest
-    for _ in range(50):
-        middle = (low + high) / 2.0
-        below = float(np.mean(ndtr((middle - mean_s) / np.maximum(spread, 1e-15))))
-        low, high = (middle, high) if below < 0.95 else (low, middle)
-    return high
-
-
-def _ttft_p95(times: StepTimes, load: Load, limits: BatchLimits, rates: Rates, occupancy: FloatArray, at_mean: float) -> float:
-    """Wait for earlier prompts, for the step under way, and the prompt's own steps; then the wait for a place."""
-    quantiles = (np.arange(_LENGTH_NODES) + 0.5) / _LENGTH_NODES
-    batch = np.array([max(1.0, at_mean / times.stages)])
-    kv_tokens = mean_kv_tokens(load)
-    prompts = np.array([load.prompt.mean]) if load.prompt.is_fixed else load.prompt.quantile(quantiles)
-    service_s = np.array([float(_prefill(times, limits, batch, kv_tokens, (p, load.cached_share))[0][0]) for p in prompts])
-    if load.requests_per_s * float(np.mean(service_s)) >= 1.0:
-        return math.inf
-    # Who arrives while sequences decode waits for the end of the step that holds the first stage.
-    round_s = float(np.interp(at_mean, rates.sequences, rates.round_s))
-    residual = (1.0 - float(occupancy[0])) * round_s / times.stages * quantiles
-    wait = waiting_time(load.requests_per_s, service_s, (residual, service_s * times.stages))
-    return wait.quantile(0.95) + _place_wait_p95(load, rates, occupancy)
-
-
-def _place_wait_p95(load: Load, rates: Rates, occupancy: FloatArray) -> float:
-    """95th percentile of the wait for a place in a full batch: places come free at the rate of a full engine."""
-    places = len(rates.sequences)
-    ahead = int(np.searchsorted(np.cumsum(occupancy), 0.95))
-    if ahead < places:
-        return 0.0
-    open_share = max(1e-9, 1.0 - load.requests_per_s * float(rates.delay_s[-1]))
-    served_per_s = places * open_share / float(rates.round_s[-1]) / max(load.output.mean - 1.0, 1e-9)
-    return (ahead - places + 1) / served_per_s

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodels.queueing.alone import first_token_s, token_s
-from costmodels.queueing.analytic import AnalyticFigures, Rates, batch_rates, predict, predict_closed
+from costmodels.queueing.analytic import AnalyticFigures, Curves, curves, predict, predict_closed
 from costmodels.queueing.capacity import demand_of, least_work_s
 from costmodels.queueing.simulation import (
     NO_TARGETS,
@@ -129,7 +129,7 @@ class Evaluator:
     _candidates: dict[EngineKey, list[Candidate]] = field(default_factory=dict)
     _rate_bounds: dict[EngineKey, dict[tuple[int, int], float]] = field(default_factory=dict)
     _best_rate_bound: dict[EngineKey, float] = field(default_factory=dict)
-    _batch_rates: dict[CandidateKey, Rates] = field(default_factory=dict)
+    _curves: dict[CandidateKey, Curves] = field(default_factory=dict)
     _capacity: dict[CandidateKey, float] = field(default_factory=dict)
     _alone: dict[tuple[CandidateKey, int], Alone] = field(default_factory=dict)
 
@@ -148,9 +148,9 @@ class Evaluator:
         if self.traffic.is_closed:
             figures = predict_closed(times, load, candidate.limits, clients=self.traffic.clients(share))
         else:
-            if candidate.key not in self._batch_rates:
-                self._batch_rates[candidate.key] = batch_rates(times, load, candidate.limits)
-            figures = predict(times, load, candidate.limits, self._batch_rates[candidate.key])
+            if candidate.key not in self._curves:
+                self._curves[candidate.key] = curves(times, load, candidate.limits)
+            figures = predict(times, load, candidate.limits, self._curves[candidate.key])
         return replace(figures, tpot_p95_s=figures.tpot_p95_s * self.traffic.rounds_per_token)
 
     def candidates(self, engine: Engine) -> list[Candidate]:
