@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +12,21 @@ from scipy.stats import t as student_t
 
 FloatArray = npt.NDArray[np.float64]
 
-SECTIONS = 20
-"""Sections of a run whose percentiles are compared: 10 to 30 are advised (Schmeiser 1982, batch size effects)."""
+_SECTIONS = 400
+"""Sections of a run whose means make the spectrum; more change nothing at the low end (Heidelberger and Welch 1981)."""
+
+_PAIRS = 25
+"""Pairs of low frequencies that the spectrum at zero is fitted to, as they advise."""
+
+_FEWEST_PAIRS = 3
+
+_LOG_VARIANCE = math.pi**2 / 6.0 - 1.0
+"""Variance of the log of a mean of two periodogram ordinates, each chi-squared with two degrees of freedom: trigamma(2)."""
+
+_LOG_BIAS = math.log(2.0) - (1.0 - float(np.euler_gamma))
+"""What its mean is too low by: log 2 - digamma(2)."""
 
 CONFIDENCE = 0.90
-
-_STUDENT_T = float(student_t.ppf((1.0 + CONFIDENCE) / 2.0, SECTIONS - 1))
-"""Quantile of Student's distribution for that confidence and so many sections."""
 
 _ALIKE = 1e-6
 """Relative difference below which two times are one: each is the difference of two moments of a run, so that equal ones differ
@@ -36,30 +45,66 @@ class Percentile:
 def percentile(observations: FloatArray, probability: float) -> Percentile:
     """Percentile of observations in order of time, with a confidence interval that holds for correlated ones.
 
-    Batch means (Schmeiser 1982) of "does not exceed the percentile" give the error of the probability, also when neighbours
-    are correlated, as in a queue; the percentiles at the probability more or less that error are the interval (Conover 1999,
-    section 3.2). This needs no density, so it holds where many requests see the same time. An end is infinite where the
-    run is too short to bound it.
+    The spectrum at zero of "does not exceed the percentile" (Heidelberger and Welch 1981) gives the error of the probability,
+    also when neighbours are correlated over much of a run, as in a busy queue; the percentiles at the probability more or less
+    that error are the interval (Conover 1999, section 3.2). This needs no density, so it holds where many requests see the same
+    time. An end is infinite where the run is too short to bound it.
     """
     n = len(observations)
     if n == 0:
         return Percentile(math.nan, -math.inf, math.inf)
     ordered = np.sort(observations)
     value = float(ordered[_rank(n, probability)])
-    size = n // SECTIONS
-    if size == 0:
+    sections = min(_SECTIONS, n)
+    fit = _fit(sections)
+    if fit is None:
         return Percentile(value, -math.inf, math.inf)
-    shares = np.mean(observations[: size * SECTIONS].reshape(SECTIONS, size) <= value * (1.0 + _ALIKE), axis=1)
-    spread = math.sqrt(float(np.var(shares, ddof=1)) / SECTIONS)
+    size = n // sections
+    shares = np.mean(observations[: size * sections].reshape(sections, size) <= value * (1.0 + _ALIKE), axis=1)
     # Where no section differs, the error of independent observations is the least that is credible.
-    spread = max(spread, math.sqrt(probability * (1.0 - probability) / n))
-    half = _STUDENT_T * spread
+    variance = max(fit.variance_of_mean(shares), probability * (1.0 - probability) / n)
+    half = fit.quantile * math.sqrt(variance)
     low, high = probability - half, probability + half
     return Percentile(
         value,
         float(ordered[_rank(n, low)]) if low > 0.0 else -math.inf,
         float(ordered[_rank(n, high)]) if high < 1.0 else math.inf,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """A straight line through the log of the spectrum, at zero: ``weights`` of its points and what their error does to it;
+    ``quantile`` of Student's t for an interval."""
+
+    weights: FloatArray
+    unbiased: float
+    quantile: float
+
+    def variance_of_mean(self, means: FloatArray) -> float:
+        """Variance of the mean of all sections."""
+        spectrum = np.abs(np.fft.rfft(means)[1 : 2 * len(self.weights) + 1]) ** 2 / len(means)
+        pairs = (spectrum[0::2] + spectrum[1::2]) / 2.0
+        if float(pairs.max()) <= 0.0:
+            return 0.0
+        # A pair that is zero but for rounding says little: it counts as a millionth of the largest.
+        level = float(self.weights @ (np.log(np.maximum(pairs, 1e-6 * float(pairs.max()))) + _LOG_BIAS))
+        return self.unbiased * math.exp(level) / len(means)
+
+
+@lru_cache
+def _fit(sections: int) -> _Fit | None:
+    """The fit for a number of sections; None for too few."""
+    pairs = min(_PAIRS, (sections - 1) // 4)
+    if pairs < _FEWEST_PAIRS:
+        return None
+    frequency = (4.0 * np.arange(1, pairs + 1) - 1.0) / (2.0 * sections)
+    centred = frequency - frequency.mean()
+    weights = 1.0 / pairs - frequency.mean() * centred / float(centred @ centred)
+    variance = _LOG_VARIANCE * float(weights @ weights)
+    # Degrees of freedom of a chi-squared variable whose variation is that of the level.
+    freedom = 2.0 / math.expm1(variance)
+    return _Fit(weights, math.exp(-variance / 2.0), float(student_t.ppf((1.0 + CONFIDENCE) / 2.0, freedom)))
 
 
 def _rank(n: int, probability: float) -> int:
