@@ -16,9 +16,11 @@ _SECTIONS = 400
 """Sections of a run whose means make the spectrum; more change nothing at the low end (Heidelberger and Welch 1981)."""
 
 _PAIRS = 25
-"""Pairs of low frequencies that the spectrum at zero is fitted to, as they advise."""
+"""Pairs of low frequencies that the spectrum at zero is fitted to, and the degree of the fit, both as they advise."""
 
-_FEWEST_PAIRS = 3
+_DEGREE = 2
+
+_FEWEST_PAIRS = 4
 
 _LOG_VARIANCE = math.pi**2 / 6.0 - 1.0
 """Variance of the log of a mean of two periodogram ordinates, each chi-squared with two degrees of freedom: trigamma(2)."""
@@ -74,7 +76,7 @@ def percentile(observations: FloatArray, probability: float) -> Percentile:
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """A straight line through the log of the spectrum, at zero: ``weights`` of its points and what their error does to it;
+    """A parabola through the log of the spectrum, at zero: ``weights`` of its points, what makes up for their error, and
     ``quantile`` of Student's t for an interval."""
 
     weights: FloatArray
@@ -99,8 +101,7 @@ def _fit(sections: int) -> _Fit | None:
     if pairs < _FEWEST_PAIRS:
         return None
     frequency = (4.0 * np.arange(1, pairs + 1) - 1.0) / (2.0 * sections)
-    centred = frequency - frequency.mean()
-    weights = 1.0 / pairs - frequency.mean() * centred / float(centred @ centred)
+    weights = np.linalg.pinv(np.vander(frequency, _DEGREE + 1, increasing=True))[0]
     variance = _LOG_VARIANCE * float(weights @ weights)
     # Degrees of freedom of a chi-squared variable whose variation is that of the level.
     freedom = 2.0 / math.expm1(variance)
