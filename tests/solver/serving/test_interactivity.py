@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.queueing.analytic import predict_closed
+from costmodels.queueing.analytic import batch_rates, predict_closed
 from costmodels.queueing.simulation import simulate_closed_loop
 from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Plan
@@ -54,10 +54,12 @@ def by_itself(candidate: Candidate, evaluator: Evaluator) -> tuple[float, float]
     figures = predict_closed(candidate.engine.times, load, candidate.limits, clients=candidate.sequences)
     if figures.mean_batch < candidate.sequences:
         figures = predict_closed(candidate.engine.times, load, candidate.limits, clients=int(figures.mean_batch))
-    residence_s = (load.output.mean - 1.0) * figures.tpot_p95_s + figures.prefill_s
+    rates = batch_rates(candidate.engine.times, load, candidate.limits)
+    prefill_s = float(rates.prefill_s[int(figures.mean_batch) - 1])
+    residence_s = (load.output.mean - 1.0) * figures.tpot_p95_s + prefill_s
     requests_per_s = figures.mean_batch / residence_s
     layout = candidate.engine.layout
-    if requests_per_s * figures.prefill_s > 1.0:
+    if requests_per_s * prefill_s > 1.0:
         return None
     return requests_per_s * load.output.mean * layout.grid.attention_dp / layout.devices, 1.0 / figures.tpot_p95_s
 
