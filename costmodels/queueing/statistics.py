@@ -50,7 +50,8 @@ def percentile(observations: FloatArray, probability: float) -> Percentile:
     The spectrum at zero of "does not exceed the percentile" (Heidelberger and Welch 1981) gives the error of the probability,
     also when neighbours are correlated over much of a run, as in a busy queue; the percentiles at the probability more or less
     that error are the interval (Conover 1999, section 3.2). This needs no density, so it holds where many requests see the same
-    time. An end is infinite where the run is too short to bound it.
+    time. Where correlation lets the error reach beyond all observations, the smallest or the largest of a run of several per
+    section is the end; of a shorter run it is infinite.
     """
     n = len(observations)
     if n == 0:
@@ -67,10 +68,11 @@ def percentile(observations: FloatArray, probability: float) -> Percentile:
     variance = max(fit.variance_of_mean(shares), probability * (1.0 - probability) / n)
     half = fit.quantile * math.sqrt(variance)
     low, high = probability - half, probability + half
+    several = n >= 2 * _SECTIONS
     return Percentile(
         value,
-        float(ordered[_rank(n, low)]) if low > 0.0 else -math.inf,
-        float(ordered[_rank(n, high)]) if high < 1.0 else math.inf,
+        float(ordered[_rank(n, low)]) if low > 0.0 or several else -math.inf,
+        float(ordered[_rank(n, high)]) if high < 1.0 or several else math.inf,
     )
 
 

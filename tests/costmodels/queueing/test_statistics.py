@@ -23,6 +23,12 @@ def test_too_few_observations_bound_nothing() -> None:
     assert math.isnan(percentile(np.empty(0), 0.95).value)
 
 
+def test_a_trend_is_bounded_by_the_largest_seen() -> None:
+    result = percentile(np.arange(2000.0), 0.95)
+    assert result.low < 1900.0
+    assert result.high == 1999.0
+
+
 def test_interval_of_independent_observations_covers_as_often_as_it_says() -> None:
     generator = np.random.Generator(np.random.PCG64(0))
     truth = -math.log(0.05)
