@@ -233,22 +233,26 @@ def _fit_tables(designs: Sequence[csr_matrix], residual: Floats) -> list[Floats]
     """Node values of tables whose interpolated sum fits the residual, one array for each design."""
     design = hstack(designs).tocsr()
     transposed = design.T.tocsr()
+    squares = transposed.multiply(transposed)
     weights = np.ones(len(residual))
     values = np.zeros(design.shape[1])
     for _ in range(REWEIGHTINGS):
-        values = _weighted_ridge(design, transposed, weights, residual, values)
+        diagonal = squares @ weights + RIDGE**2
+        values = _weighted_ridge(design, transposed, weights, residual, values, diagonal)
         weights = 1.0 / np.maximum(np.abs(residual - design @ values) / 0.02, 1.0)
     return np.split(values, np.cumsum([part.shape[1] for part in designs])[:-1])
 
 
-def _weighted_ridge(design: csr_matrix, transposed: csr_matrix, weights: Floats, residual: Floats, start: Floats) -> Floats:
+def _weighted_ridge(
+    design: csr_matrix, transposed: csr_matrix, weights: Floats, residual: Floats, start: Floats, diagonal: Floats
+) -> Floats:
     """Node values of least weighted squares and ridge, by conjugate gradients on the normal equations from ``start`` on.
 
-    Preconditioned by the diagonal, for some nodes have a thousand rows and some have one (Saad, "Iterative Methods for Sparse
+    Preconditioned by their diagonal, for some nodes have a thousand rows and some have one (Saad, "Iterative Methods for Sparse
     Linear Systems", algorithm 9.1).
     """
     ridge = RIDGE**2
-    inverse = 1.0 / (transposed.multiply(transposed) @ weights + ridge)
+    inverse = 1.0 / diagonal
     wanted = transposed @ (weights * residual)
     values = start
     left = wanted - (transposed @ (weights * (design @ values)) + ridge * values)
