@@ -21,7 +21,7 @@ LONGEST_VALUE = 40
 
 def print_scores(console: Console, scores: Sequence[Score]) -> None:
     """Held-out errors by kind of kernel, and whether they hold their targets."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     table.add_column("held-out error", overflow="fold", min_width=27)
     for heading in ("rows", "median", "P95", "unseen", "target"):
         table.add_column(heading, justify="right")
