@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -137,6 +137,11 @@ class BlockSetting:
         """Expert-parallel degree."""
         return 1 if self.ep_topology is None else self.ep_topology.n
 
+    @property
+    def beside_attention(self) -> tuple[int, BlockSetting]:
+        """What the costs of all operators but attention depend on: cp, but not how its ranks see each other's tokens."""
+        return self.cp, replace(self, ring_topology=self.tp_topology, heads_topology=None)
+
 
 @dataclass(frozen=True)
 class BlockProblem:
@@ -146,17 +151,26 @@ class BlockProblem:
     strategies: tuple[tuple[Strategy, ...], ...]
 
 
-def build_block_problem(graph: ModelGraph, block: Block, setting: BlockSetting) -> BlockProblem | None:
-    """The sharding problem of a block; None when an operator has no strategy in the space (a dim does not divide)."""
+def build_block_problem(
+    graph: ModelGraph, block: Block, setting: BlockSetting, *, like: BlockProblem | None = None
+) -> BlockProblem | None:
+    """The sharding problem of a block; None when an operator has no strategy in the space (a dim does not divide).
+
+    All costs but attention's are those of ``like``, the block's problem under the same setting `BlockSetting.beside_attention`.
+    """
     sizes = {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp}
+    if like is not None:
+        costing = _Costing(graph, block, setting, sizes)
+        nodes = tuple(
+            costing.nodes(operator, options) if operator.kind is OperatorKind.ATTENTION else known
+            for operator, options, known in zip(block.operators, like.strategies, like.problem.node_costs, strict=True)
+        )
+        return replace(like, problem=replace(like.problem, node_costs=nodes))
     choices = tuple(_strategies(operator, sizes, setting) for operator in block.operators)
     if not all(choices):
         return None
     costing = _Costing(graph, block, setting, sizes)
-    node_costs = tuple(
-        np.array([costing.node(operator, strategy) for strategy in options], dtype=np.float64)
-        for operator, options in zip(block.operators, choices, strict=True)
-    )
+    node_costs = tuple(costing.nodes(operator, options) for operator, options in zip(block.operators, choices, strict=True))
     index = {operator.name: i for i, operator in enumerate(block.operators)}
     edges = []
     for source, target, tensor_name in block.edges():
@@ -194,6 +208,10 @@ class _Costing:
         self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
         self.region = expert_region(block.operators)
         self.kept_bytes = kept_in(block, setting)
+
+    def nodes(self, operator: Operator, options: tuple[Strategy, ...]) -> FloatArray:
+        """Cost vectors of one operator, a row for each strategy."""
+        return np.array([self.node(operator, strategy) for strategy in options], dtype=np.float64)
 
     def node(self, operator: Operator, strategy: Strategy) -> FloatArray:
         """Cost vector of one operator under a strategy; conversions at the block's own boundary included."""

@@ -49,6 +49,7 @@ class BlockCosts:
         self.workload: TrainingWorkload = request.workload
         self.implementation = implementation or launcher_implementation(request.search)
         self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}
+        self._alike: dict[tuple[str, tuple[int, BlockSetting]], BlockProblem | None] = {}
         self._costs: dict[tuple[str, BlockSetting, tuple[int, ...]], FloatArray] = {}
         self._fastest: dict[BlockSetting, FloatArray | None] = {}
         self._memory: dict[BlockSetting, tuple[dict[Recompute, FloatArray], FloatArray]] = {}
@@ -73,7 +74,9 @@ class BlockCosts:
         """Sharding problem of a block; None where it can't be sharded this way."""
         key = (block, setting)
         if key not in self._problems:
-            self._problems[key] = build_block_problem(self.model, self.model.block(block), setting)
+            beside = (block, setting.beside_attention)
+            built = build_block_problem(self.model, self.model.block(block), setting, like=self._alike.get(beside))
+            self._problems[key] = self._alike[beside] = built
         return self._problems[key]
 
     def combinations(self, settings: tuple[BlockSetting, ...]) -> Iterator[Sharding]:

@@ -37,7 +37,7 @@ from solver.training.block_costs import COMMUNICATION, BlockCosts
 from solver.training.host import step_host_s
 from solver.training.host_memory import host_share
 from solver.training.pipelining import PLAIN, pass_shares, waiting
-from solver.training.space import Candidate, hybrid_ranks, padded_dims
+from solver.training.space import Candidate, Mesh, hybrid_ranks, padded_dims
 from solver.training.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
 from solver.training.tied import node_index
@@ -53,6 +53,7 @@ class TrainingCosts(BlockCosts):
         super().__init__(request, implementation=implementation)
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
         self._kinds: dict[StageKind, StageKind] = {}
+        self._kinds_of: dict[tuple[Mesh, tuple[int, ...]], tuple[StageKind, ...]] = {}
         self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
 
     def with_memory_reserve(self, reserve: float) -> TrainingCosts:
@@ -69,7 +70,13 @@ class TrainingCosts(BlockCosts):
 
     def stage_kinds(self, candidate: Candidate) -> tuple[StageKind, ...]:
         """The kind of each stage position, first to last; equal positions share one object."""
-        mesh, cluster = candidate.mesh, self.request.cluster
+        key = (candidate.mesh, self._shard_ranks(candidate))
+        if key not in self._kinds_of:
+            self._kinds_of[key] = self._stage_kinds(*key)
+        return self._kinds_of[key]
+
+    def _stage_kinds(self, mesh: Mesh, shard_ranks: tuple[int, ...]) -> tuple[StageKind, ...]:
+        cluster = self.request.cluster
         kinds = []
         for position in range(mesh.pp):
             first = position * mesh.stage_devices
@@ -84,7 +91,7 @@ class TrainingCosts(BlockCosts):
                 cp=mesh.cp,
                 ep=mesh.ep,
                 ulysses=mesh.ulysses,
-                shard_ranks=self._shard_ranks(candidate),
+                shard_ranks=shard_ranks,
             )
             kind = StageKind(tuple(by_name[name] for name in devices), topology)
             kinds.append(self._kinds.setdefault(kind, kind))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from costmodels.cluster import Cluster
 from costmodels.errors import WorkloadError
 from costmodels.expert_parallel import expert_dims
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
@@ -189,15 +190,14 @@ def _expresses(rules: LauncherRules, model: ModelGraph, mesh: Mesh, boundary: Sp
 
 def meshes(request: PlanRequest) -> Iterator[Mesh]:
     """Every mesh over all devices: tp inside a node, cp where attention can be split, pp at most the number of layers, ep
-    where experts are, and every share of cp that exchanges heads where they divide."""
+    where experts are, and every share of cp that exchanges heads where they divide: inside a node, unless asked for."""
     workload, search, cluster = request.workload, request.search, request.cluster
     assert isinstance(workload, TrainingWorkload)
     n_devices = cluster.n_devices
     n_layers = len(request.model.layers)
     experts = math.gcd(*_numbers_of_experts(request.model)) or 1
     for tp in _divisors(n_devices):
-        inside = all(group.node.devices_per_node % tp == 0 for group in cluster.groups)
-        if not inside or not _allowed(tp, search.tp):
+        if not _inside_nodes(cluster, tp) or not _allowed(tp, search.tp):
             continue
         for cp in _divisors(n_devices // tp):
             if not _allowed(cp, search.cp) or not _cp_fits(request.model, workload.seq_len, cp):
@@ -208,8 +208,14 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
                     continue
                 for ep, ulysses in itertools.product(_divisors(math.gcd(dp * cp, experts)), _divisors(cp)):
                     mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses)
-                    if _allowed(ep, search.ep) and _allowed(ulysses, search.ulysses) and heads_fit(request.model, mesh):
+                    exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
+                    if _allowed(ep, search.ep) and exchanged and heads_fit(request.model, mesh):
                         yield mesh
+
+
+def _inside_nodes(cluster: Cluster, ranks: int) -> bool:
+    """Whether groups of so many neighbours never cross the border of a node."""
+    return all(group.node.devices_per_node % ranks == 0 for group in cluster.groups)
 
 
 def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from costmodels.expert_routing import expert_placement
+import numpy as np
+import numpy.typing as npt
+
 from costmodels.operators import Operator, OperatorKind
-from costmodels.tensor_parallel import EXPERTS, TOP_K
 from solver.graph import Block
 from solver.plan import Plan
 from solver.request import PlanRequest, TrainingWorkload
@@ -30,12 +31,35 @@ def crowded_rows(block: Block) -> set[str]:
     return rows
 
 
+DRAWN_ORDERS = 32
+"""Orders of the experts on ranks, drawn by PCG64 from seed 0, over which a request's power law is averaged
+(docs/request-format.md): the law does not say which experts are hot."""
+
+
 def fullest_share(request: PlanRequest, ep: int) -> float:
     """Rows of the rank with the most over the mean of ``ep`` ranks, as the workload says that tokens spread."""
     workload, dims = request.workload, request.model.dims
-    if ep == 1 or EXPERTS not in dims or not isinstance(workload, TrainingWorkload):
+    if ep == 1 or "experts" not in dims or not isinstance(workload, TrainingWorkload) or workload.experts.kind == "balanced":
         return 1.0
-    return expert_placement(workload.experts, experts=dims[EXPERTS], top_k=dims.get(TOP_K, 1), ep=ep).skew
+    experts, top_k = dims["experts"], dims.get("top_k", 1)
+    if workload.experts.kind == "histogram":
+        rows = _chances(np.array(workload.experts.counts, np.float64), top_k)
+        return float(rows.reshape(ep, -1).sum(axis=1).max()) * ep / top_k
+    rows = _chances(np.arange(1.0, experts + 1.0) ** -workload.experts.exponent, top_k)
+    random = np.random.Generator(np.random.PCG64(0))
+    orders = [random.permutation(experts) for _ in range(DRAWN_ORDERS)]
+    return sum(float(rows[order].reshape(ep, -1).sum(axis=1).max()) for order in orders) * ep / top_k / DRAWN_ORDERS
+
+
+def _chances(weights: npt.NDArray[np.float64], top_k: int) -> npt.NDArray[np.float64]:
+    """Chances min(1, c w) of being among the ``top_k`` different experts of a token; c makes them add up to top_k.
+
+    If the s hottest experts have chance 1, the others share top_k - s by weight: s is the least for which none exceeds 1.
+    """
+    hottest_first = np.sort(weights)[::-1]
+    left = [float(hottest_first[sure:].sum()) for sure in range(top_k)]
+    sure = next(s for s, rest in enumerate(left) if (top_k - s) * float(hottest_first[s]) <= rest)
+    return np.minimum(1.0, weights * ((top_k - sure) / left[sure])) if left[sure] else np.sign(weights)
 
 
 def expert_axis_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:

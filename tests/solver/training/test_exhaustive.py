@@ -150,10 +150,11 @@ def every_ep(request: PlanRequest, n: int) -> list[int]:
 
 
 def every_ulysses(request: PlanRequest, tp: int, cp: int) -> list[int]:
-    """Every part of cp that leaves each rank beside tp whole heads of both kinds, where the launcher exchanges heads."""
+    """Every part of cp inside a node that leaves each rank beside tp whole heads, where the launcher exchanges heads."""
     exchanges = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
     heads = math.gcd(request.model.dims.get("heads", 1), request.model.dims.get("kv_heads", 1))
-    return [u for u in range(1, cp + 1) if u == 1 or (exchanges and cp % u == 0 and heads % (tp * u) == 0)]
+    node = math.gcd(*(group.node.devices_per_node for group in request.cluster.groups))
+    return [u for u in range(1, cp + 1) if u == 1 or (exchanges and cp % u == 0 and heads % (tp * u) == node % (tp * u) == 0)]
 
 
 def every_pipelining(request: PlanRequest, pp: int, m: int) -> Iterator[Pipelining]:
