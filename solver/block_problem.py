@@ -24,7 +24,7 @@ from costmodels.implementation import (
 )
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.operator_time import OperatorTime, operator_time, weight_gradient_s
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, parameters
+from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, parameters
 from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from costmodels.saved_activations import loss_transient_element_bytes
 from costmodels.step_by_step_scan import step_by_step_kept_bytes
@@ -333,7 +333,7 @@ class _Costing:
     def _gradient_sync_s(self, operator: Operator, strategy: Strategy, local: dict[str, int]) -> float:
         if strategy.dim is None or not any(strategy.dim in tensor.dims for tensor in operator.outputs):
             return 0.0
-        whole = [weight for weight in operator.weights if not _splits(strategy, weight)]
+        whole = [weight for weight in operator.weights if set(weight.dims).isdisjoint(strategy.dims())]
         size = sum(weight.elements(local) for weight in whole) * self.setting.gradient_dtype.size_bytes
         return float(collective_s(Collective.ALL_REDUCE, size, self.setting.tp_topology)) if size else 0.0
 
@@ -388,10 +388,6 @@ def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> flo
         if operator.kind not in (OperatorKind.LOSS, OperatorKind.EMBEDDING) and VOCAB not in operator.dims
     )
     return max(elements, default=0.0) / setting.tp * setting.dtype.size_bytes
-
-
-def _splits(strategy: Strategy, weight: Weight) -> bool:
-    return any(dim in weight.dims for dim in strategy.dims())
 
 
 def boundary_bytes(graph: ModelGraph, setting: BlockSetting) -> float:
