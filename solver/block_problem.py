@@ -160,6 +160,8 @@ def build_block_problem(
     """
     sizes = {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp}
     if like is not None:
+        if all(operator.kind is not OperatorKind.ATTENTION for operator in block.operators):
+            return like
         costing = _Costing(graph, block, setting, sizes)
         nodes = tuple(
             costing.nodes(operator, options) if operator.kind is OperatorKind.ATTENTION else known

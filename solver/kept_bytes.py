@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from costmodels.expert_parallel import expert_region
 from costmodels.implementation import Implementation
@@ -34,6 +35,7 @@ PARTIAL_MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE)
 """Recompute modes that keep some of what a block writes."""
 
 
+@lru_cache(maxsize=512)
 def kept_bytes(
     block: Block,
     dtype: DType,

@@ -51,6 +51,7 @@ class BlockCosts:
         self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}
         self._alike: dict[tuple[str, tuple[int, BlockSetting]], BlockProblem | None] = {}
         self._costs: dict[tuple[str, BlockSetting, tuple[int, ...]], FloatArray] = {}
+        self._host_times: dict[tuple[str, str, int, int], HostTime] = {}
         self._fastest: dict[BlockSetting, FloatArray | None] = {}
         self._memory: dict[BlockSetting, tuple[dict[Recompute, FloatArray], FloatArray]] = {}
 
@@ -135,9 +136,12 @@ class BlockCosts:
 
     def _host_time(self, block: str, setting: BlockSetting) -> HostTime:
         collectives = 0 if setting.tp == 1 else 1 if setting.boundary == REPLICATED else 2
-        return host_time(
-            self.model.block(block), setting.device, setting.implementation, cp=setting.cp, collectives_of_sum=collectives
-        )
+        key = (block, setting.device.name, setting.cp, collectives)
+        if key not in self._host_times:
+            self._host_times[key] = host_time(
+                self.model.block(block), setting.device, setting.implementation, cp=setting.cp, collectives_of_sum=collectives
+            )
+        return self._host_times[key]
 
     def block_memory(self, setting: BlockSetting) -> tuple[dict[Recompute, FloatArray], FloatArray]:
         """By distinct block: bytes kept for an element of its own input under each partial recompute mode, and bytes of
