@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -261,10 +261,7 @@ class ChunkChoices:
 
     def members(self, costs: TrainingCosts) -> Iterator[Member]:
         """Each of them."""
-        for candidate in self.candidates:
-            member = Member(candidate, self.sharding, costs.stage_tables(candidate, self.sharding, self.kinds))
-            if host_suffices(member):
-                yield member
+        return _members_of(self.candidates, self.sharding, self.kinds, costs)
 
 
 _Node = _Unpriced | Family | ChunkChoices | Member
@@ -282,22 +279,29 @@ def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoic
         roomiest, crowded = crowded_candidates(candidates, shardings, kinds, costs)
         fitting = tuple(candidate for candidate in candidates if candidate not in crowded)
         for sharding in shardings:
-            yield from _members(fitting, sharding, kinds, costs)
-        yield from _members(crowded, roomiest, kinds, costs)
+            yield from _nodes(fitting, sharding, kinds, costs)
+        yield from _nodes(crowded, roomiest, kinds, costs)
 
 
-def _members(
+def _nodes(
     candidates: tuple[Candidate, ...], sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
 ) -> Iterator[Member | ChunkChoices]:
     """Candidates that differ in schedule alone under one sharding, those that differ in chunks alone as one node."""
     in_chunks = tuple(c for c in candidates if c.pipelining.schedule is Schedule.INTERLEAVED)
-    for candidate in candidates:
-        if candidate.pipelining.schedule is not Schedule.INTERLEAVED:
-            member = Member(candidate, sharding, costs.stage_tables(candidate, sharding, kinds))
-            if host_suffices(member):
-                yield member
+    alone = (c for c in candidates if c.pipelining.schedule is not Schedule.INTERLEAVED)
+    yield from _members_of(alone, sharding, kinds, costs)
     if in_chunks:
         yield ChunkChoices(in_chunks, sharding, kinds)
+
+
+def _members_of(
+    candidates: Iterable[Candidate], sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
+) -> Iterator[Member]:
+    """Each candidate as a member under one sharding, those left out that move more to the host than it holds."""
+    for candidate in candidates:
+        member = Member(candidate, sharding, costs.stage_tables(candidate, sharding, kinds))
+        if host_suffices(member):
+            yield member
 
 
 def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:
