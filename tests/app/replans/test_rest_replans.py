@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -211,16 +212,23 @@ def test_only_what_is_stale_is_planned_again(sized: httpx.Client) -> None:
     assert sized.get("/v1/replans", params={"cursor": listed["next_cursor"]}).json()["next_cursor"] is None
 
 
-def test_a_batch_can_be_cancelled(settings: Settings) -> None:
+@contextmanager
+def held_replan(settings: Settings, *seeds: int, max_solves: int) -> Iterator[tuple[httpx.Client, threading.Event, str]]:
+    """A service whose cluster has lost a node, and the address of its re-plan, whose first solve waits for the gate."""
     gate = threading.Event()
     gate.set()
     solver = FakeSolver(gate=gate)
-    with running_service(replace(settings, max_solves=1), solver) as client:
+    with running_service(replace(settings, max_solves=max_solves), solver) as client:
         put(client, 2)
-        ask(client, 0, 1)
+        ask(client, *seeds)
         gate.clear()
         address = put(client, 1, replan="start")["replan"]
-        wait_until(lambda: solver.calls == 3)
+        wait_until(lambda: solver.calls == len(seeds) + 1)
+        yield client, gate, address
+
+
+def test_a_batch_can_be_cancelled(settings: Settings) -> None:
+    with held_replan(settings, 0, 1, max_solves=1) as (client, gate, address):
         cancelled = client.post(address + "/cancel").json()
         assert (cancelled["status"], outcomes(cancelled)) == ("cancelled", {"cancelled": 2})
         assert client.post(address + "/cancel").status_code == 409
@@ -230,15 +238,7 @@ def test_a_batch_can_be_cancelled(settings: Settings) -> None:
 
 
 def test_a_cancelled_batch_leaves_what_another_waits_for(settings: Settings) -> None:
-    gate = threading.Event()
-    gate.set()
-    solver = FakeSolver(gate=gate)
-    with running_service(replace(settings, max_solves=2), solver) as client:
-        put(client, 2)
-        ask(client, 0)
-        gate.clear()
-        first = put(client, 1, replan="start")["replan"]
-        wait_until(lambda: solver.calls == 2)
+    with held_replan(settings, 0, max_solves=2) as (client, gate, first):
         second = client.post("/v1/replans", json={}).headers["location"]
         wait_until(lambda: client.get(second + "/items").json()["items"][0]["job"] is not None)
         assert client.post(first + "/cancel").json()["status"] == "cancelled"
@@ -250,15 +250,7 @@ def test_a_cancelled_batch_leaves_what_another_waits_for(settings: Settings) -> 
 
 
 def test_a_batch_ends_without_a_job_that_is_cancelled(settings: Settings) -> None:
-    gate = threading.Event()
-    gate.set()
-    solver = FakeSolver(gate=gate)
-    with running_service(replace(settings, max_solves=2), solver) as client:
-        put(client, 2)
-        ask(client, 0)
-        gate.clear()
-        address = put(client, 1, replan="start")["replan"]
-        wait_until(lambda: solver.calls == 2)
+    with held_replan(settings, 0, max_solves=2) as (client, gate, address):
         job = client.get(address + "/items").json()["items"][0]["job"]
         assert client.post(job + "/cancel").json()["status"] == "cancelled"
         assert outcomes(finished(client, address)) == {"cancelled": 1}
@@ -276,15 +268,7 @@ def test_a_batch_is_cancelled_with_the_job_that_starts_it(settings: Settings) ->
 
 
 def test_a_change_during_a_batch_keeps_its_plans_stale(settings: Settings) -> None:
-    gate = threading.Event()
-    gate.set()
-    solver = FakeSolver(gate=gate)
-    with running_service(replace(settings, max_solves=1), solver) as client:
-        put(client, 2)
-        ask(client, 0)
-        gate.clear()
-        address = put(client, 1, replan="start")["replan"]
-        wait_until(lambda: solver.calls == 2)
+    with held_replan(settings, 0, max_solves=1) as (client, gate, address):
         put(client, 3)
         gate.set()
         finished(client, address)
