@@ -1,7 +1,8 @@
 """Compares the search with exhaustive enumeration on thousands of random small requests.
 
 Run from the root of the repository: python -m benchmarks.enumerable [first seed] [number of seeds]
-With `objectives` as a third word, requests ask for the fewest devices, the least cost and the least energy instead.
+With `objectives` as a third word, requests ask for the fewest devices, the least cost and the least energy instead; with
+`ablations` each is searched again without each of its choices in turn.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 from solver.control import ignore_progress, never_stop
-from solver.request import Objective
+from solver.plan import Plan
+from solver.request import Objective, PlanRequest
 from solver.training.planner import plan_training
 from solver.verify import check
+from tests.solver.training.ablations import ablations
 from tests.solver.training.instances import random_request
-from tests.solver.training.test_exhaustive import every_fitting_step_time
+from tests.solver.training.least_step import enumerated
 from tests.solver.training.test_objectives import least_of_each, request_with, with_slo
 
 TOLERANCE = 1e-9
@@ -26,23 +30,72 @@ def main(first: int = 0, count: int = 1000) -> int:
     """Prints how many requests agree, by the schedule of the best plan; 1 if one does not."""
     started_s = time.process_time()
     schedules: Counter[str] = Counter()
-    wrong = []
+    traits: Counter[str] = Counter()
+    wrong, n_plans = [], 0
     for seed in range(first, first + count):
         request = random_request(seed)
-        best_s = min(every_fitting_step_time(request), default=None)
+        every = enumerated(request)
+        n_plans += every.n_plans
         plan = plan_training(request, stop=never_stop, progress=ignore_progress)
-        found_s = plan.certificate.objective
+        found_s, best_s = plan.certificate.objective, every.least_s
         agrees = (found_s is None) == (best_s is None) and (
             best_s is None or found_s is None or abs(found_s - best_s) <= TOLERANCE * best_s
         )
         if not agrees or check(plan, request):
             wrong.append(seed)
-        kind = "nothing fits" if plan.axes is None else f"{plan.schedule}{'' if plan.axes.pp > 1 else ' (no pipeline)'}"
-        mixed = " on mixed devices" if len(request.cluster.groups) > 1 else ""
-        schedules[kind + mixed] += 1
-    print(f"{count - len(wrong)} of {count} agree with enumeration, {time.process_time() - started_s:.0f} CPU s")
-    for kind, number in schedules.most_common():
+        schedules[
+            "nothing fits" if plan.axes is None else f"{plan.schedule}{'' if plan.axes.pp > 1 else ' (no pipeline)'}"
+        ] += 1
+        traits.update(_traits(plan, request))
+    seconds = time.process_time() - started_s
+    print(f"{count - len(wrong)} of {count} agree with enumeration of {n_plans} plans, {seconds:.0f} CPU s")
+    for kind, number in (*schedules.most_common(), *traits.most_common()):
         print(f"  {number:5} {kind}")
+    if wrong:
+        print("wrong:", wrong)
+    return 1 if wrong else 0
+
+
+def _traits(plan: Plan, request: PlanRequest) -> Iterator[str]:
+    """What is special about the best plan of a request."""
+    if len(request.cluster.groups) > 1:
+        yield "on mixed devices"
+    if plan.axes is None:
+        return
+    axes, stages = plan.axes, plan.stages
+    if any(degree & (degree - 1) for degree in (axes.dp, axes.tp, axes.pp, axes.cp, axes.ep)):
+        yield "a degree that is no power of two"
+    of_axes = {"cp": axes.cp, "exchanges of heads": axes.ulysses, "ep": axes.ep, "tp": axes.tp}
+    yield from (f"with {name}" for name, degree in of_axes.items() if degree > 1)
+    if plan.group_order:
+        yield "another order of node groups"
+    if any(stage.shard_ranks for stage in stages):
+        yield "ZeRO-3 within groups"
+    if any(stage.offload.optimizer for stage in stages):
+        yield "optimizer states on the host"
+    if any(stage.offload.activations for stage in stages):
+        yield "activations on the host"
+
+
+def compare_ablations(first: int, count: int) -> int:
+    """Prints how many searches without one of their choices find no better plan; 1 if one finds a better."""
+    started_s = time.process_time()
+    wrong, worse, tried = [], Counter[str](), 0
+    for seed in range(first, first + count):
+        request = random_request(seed)
+        whole = plan_training(request, stop=never_stop, progress=ignore_progress).certificate.objective
+        for name, search in ablations(request):
+            asked = replace(request, search=search)
+            plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
+            less = plan.certificate.objective
+            tried += 1
+            if (less is not None and (whole is None or less < whole * (1 - TOLERANCE))) or check(plan, asked):
+                wrong.append((seed, name))
+            worse[name] += whole is not None and (less is None or less > whole * (1 + TOLERANCE))
+    seconds = time.process_time() - started_s
+    print(f"{tried - len(wrong)} of {tried} ablations of {count} requests are no better, {seconds:.0f} CPU s")
+    for name, number in worse.most_common():
+        print(f"  {number:5} worse without {name}")
     if wrong:
         print("wrong:", wrong)
     return 1 if wrong else 0
@@ -70,4 +123,5 @@ def compare_objectives(first: int, count: int) -> int:
 
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:3]]
-    sys.exit(compare_objectives(*given) if sys.argv[3:] == ["objectives"] else main(*given))
+    modes = {"objectives": compare_objectives, "ablations": compare_ablations}
+    sys.exit(modes[sys.argv[3]](*given) if sys.argv[3:] else main(*given))

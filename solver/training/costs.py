@@ -225,17 +225,18 @@ class TrainingCosts(BlockCosts):
             communicators=_communicators(candidate), communicator_bytes=setting.device.communicator_bytes
         )
         layer = self.layer_block
-        first_bucket_s = np.zeros(len(layer))
         host_s = step_host_s(setting.device, setting.implementation)
-        first_bucket_s[0] = sync.hidden_step_s[layer[0]] + host_s
+        first_bucket_s = sync.hidden_step_s[layer] + host_s
         return StageTable(
             time_s=time_s[:, layer],
             activation_bytes=activation[:, layer],
             transient_bytes=transient[:, layer],
             static_bytes=(weights + gradients + optimizer)[layer],
-            extra_s=(sync.exposed_step_s + optimizer_s + costs[:, Criterion.SYNC_S])[layer] + first_bucket_s,
+            extra_s=_plus_first(
+                (sync.exposed_step_s + optimizer_s + costs[:, Criterion.SYNC_S])[layer], float(first_bucket_s[0])
+            ),
             boundary_s=self._boundary_s(candidate, kind, setting),
-            step_s=float(sync.hidden_step_s[layer[1:-1] if len(layer) > 2 else layer].max()) + host_s,
+            step_s=float(first_bucket_s[1:-1].max() if len(layer) > 2 else first_bucket_s.max()),
             capacity_bytes=(setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead)
             / RESERVED_OVER_ALLOCATED,
             parts=StageParts(
@@ -250,6 +251,7 @@ class TrainingCosts(BlockCosts):
                 ep_comm_s=costs[layer, Criterion.EP_COMM_S],
                 optimizer_s=optimizer_s[layer],
                 step_host_s=host_s,
+                first_bucket_s=first_bucket_s,
                 overhead_bytes=overhead,
                 moves_s=moves_s[:, layer],
                 host_static_bytes=host.optimizer_bytes[layer],

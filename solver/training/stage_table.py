@@ -67,6 +67,7 @@ class StageParts:
     """The same costs taken apart, by layer, for the report; and what lies in host memory, a device's share of which is
     ``host_capacity_bytes``.
 
+    first_bucket_s                   [layer]: what a step adds once to a stage that begins with the layer (`StageTable.step_s`)
     moves_s, host_activation_bytes   [mode, layer]: time of moving activations that nothing hides, and their bytes
     """
 
@@ -81,6 +82,7 @@ class StageParts:
     ep_comm_s: FloatArray
     optimizer_s: FloatArray
     step_host_s: float
+    first_bucket_s: FloatArray
     overhead_bytes: float
     moves_s: FloatArray
     host_static_bytes: FloatArray
@@ -100,7 +102,11 @@ def max_table(tables: list[StageTable]) -> StageTable:
         boundary_s=max(t.boundary_s for t in tables),
         step_s=max(t.step_s for t in tables),
         capacity_bytes=min(t.capacity_bytes for t in tables),
-        parts=replace(slowest.parts, host_capacity_bytes=min(t.parts.host_capacity_bytes for t in tables)),
+        parts=replace(
+            slowest.parts,
+            first_bucket_s=np.max([t.parts.first_bucket_s for t in tables], axis=0),
+            host_capacity_bytes=min(t.parts.host_capacity_bytes for t in tables),
+        ),
         waiting=slowest.waiting,
         dag=slowest.dag,
         side_bytes=max(t.side_bytes for t in tables),

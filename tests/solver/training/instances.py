@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
 from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from costmodels.expert_routing import PowerLawRouting
 from costmodels.memory import framework_overhead_bytes
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from costmodels.pipeline import Schedule
 from costmodels.units import DType
 from solver.graph import Block, BlockRun, ModelGraph
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import GroupOrder, Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 
 T = TypeVar("T")
 TOKENS = ("batch", "seq")
+ODD_SHAPES = ((3, 1), (3, 2), (1, 3), (2, 3), (6, 1), (5, 1))
+"""Devices of a node and nodes, of clusters whose degrees are no powers of two."""
 
 
 def random_request(seed: int) -> PlanRequest:
@@ -40,7 +44,43 @@ def random_request(seed: int) -> PlanRequest:
         offload_optimizer=[(), (0.0, 0.5), (0.0, 1.0), (0.0, 0.25, 1.0)][int(moving.integers(4))],
         offload_activations=(0.0, 0.5) if moving.random() < 0.4 else (),
     )
-    return PlanRequest(model, random_cluster(rng, model, free=space is Space.FREE), workload, search=search)
+    request = PlanRequest(model, random_cluster(rng, model, free=space is Space.FREE), workload, search=search)
+    return _varied(request, moving)
+
+
+def _varied(request: PlanRequest, rng: np.random.Generator) -> PlanRequest:
+    """Some requests with groups of nodes in any order, heads exchanged across nodes, tokens that prefer some experts, or
+    numbers of devices that are no powers of two."""
+    workload, search = request.workload, request.search
+    assert isinstance(workload, TrainingWorkload)
+    if len(request.cluster.groups) > 1 and rng.random() < 0.4:
+        search = replace(search, group_order=GroupOrder.ANY)
+    if rng.random() < 0.2:
+        search = replace(search, ulysses=(1, 2, 3, 4))
+    if rng.random() < 0.3:
+        workload = replace(workload, experts=PowerLawRouting("power_law", 0.5))
+    request = replace(request, workload=workload, search=search)
+    return request if search.space is Space.FREE or rng.random() > 0.3 else _odd(request, rng)
+
+
+def _odd(request: PlanRequest, rng: np.random.Generator) -> PlanRequest:
+    """The request on 3, 5 or 6 devices, with sizes that 3 divides and batches that 3 or 5 divide."""
+    workload = request.workload
+    assert isinstance(workload, TrainingWorkload)
+    dims = {**request.model.dims, "hidden": 384, "ffn": 384 * int(rng.choice([2, 3])), "head_dim": 64}
+    dims |= {"heads": 6, "kv_heads": int(rng.choice([1, 2, 3, 6])), "experts": 6, "expert_ffn": 384}
+    per_node, nodes = ODD_SHAPES[int(rng.integers(len(ODD_SHAPES)))]
+    groups = tuple(
+        replace(group, node=replace(group.node, devices_per_node=per_node), nodes=max(1, nodes // len(request.cluster.groups)))
+        for group in request.cluster.groups
+    )
+    return replace(
+        request,
+        model=replace(request.model, dims=dims),
+        cluster=Cluster(groups),
+        workload=replace(workload, global_batch=int(rng.choice([6, 10, 12])), seq_len=int(rng.choice([240, 255]))),
+        search=replace(request.search, pp=(2, 3) if request.search.pp else ()),
+    )
 
 
 def modes_of(space: Space, launcher: Launcher) -> list[Recompute]:

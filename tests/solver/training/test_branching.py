@@ -26,8 +26,8 @@ from solver.training.evaluate import Decision, StageSpan, evaluate_decision
 from solver.training.planner import plan_training, predict_training
 from solver.training.space import Candidate
 from solver.verify import check
+from tests.solver.training.every_plan import every_candidate, every_sharding
 from tests.solver.training.instances import random_cluster
-from tests.solver.training.test_exhaustive import every_candidate, every_sharding
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "encoder-decoder" / "t5-11b-64xv100.yaml"
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-
 import pytest
 
-from costmodels.offload import Offload
 from costmodels.pipeline import Schedule
 from solver.control import ignore_progress, never_stop
 from solver.plan import Status
-from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
-from solver.sharding import REPLICATED, sharded
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
-from solver.training.pipelining import Pipelining
 from solver.training.planner import plan_training, predict_training
-from solver.training.space import Candidate, Mesh
-from solver.training.stage_table import StageTable
 from solver.verify import check
-from tests.solver.training.instances import modes_of, random_request
+from tests.solver.training.every_plan import every_fitting_plan
+from tests.solver.training.instances import random_request
+from tests.solver.training.least_step import enumerated
 
 CHUNK = 25
 N_REQUESTS = 75
@@ -32,7 +21,7 @@ N_REQUESTS = 75
 def test_equals_enumeration(chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         request = random_request(seed)
-        best_s = min(every_fitting_step_time(request), default=None)
+        best_s = enumerated(request).least_s
 
         plan = plan_training(request, stop=never_stop, progress=ignore_progress)
 
@@ -49,174 +38,13 @@ def test_equals_enumeration(chunk: int) -> None:
             assert plan.reason.need > plan.reason.have
 
 
-@dataclass(frozen=True)
-class Priced:
-    """A plan of the space with its cost and the tables that this follows from."""
-
-    decision: Decision
-    cost: DecisionCost
-    tables: tuple[StageTable, ...]
-
-
-def every_fitting_step_time(request: PlanRequest) -> Iterator[float]:
-    """Step time of every plan of the space that fits."""
-    return (priced.cost.step_time_s for priced in every_fitting_plan(request))
-
-
-def every_fitting_plan(request: PlanRequest) -> Iterator[Priced]:
-    """Every plan of the space that fits, straight from its definition; no pruning of any kind."""
-    costs = TrainingCosts(request)
-    for candidate in every_candidate(request):
-        kinds = costs.stage_kinds(candidate)
-        for sharding in every_sharding(costs, candidate):
-            tables = costs.stage_tables(candidate, sharding, kinds)
-            for spans in every_split(len(request.model.layers), candidate):
-                decision = Decision(candidate, sharding, spans)
-                cost = evaluate_decision(decision, tables)
-                if cost.fits:
-                    yield Priced(decision, cost, tables)
-
-
-def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
-    workload, search, n = request.workload, request.search, request.cluster.n_devices
-    assert isinstance(workload, TrainingWorkload)
-    free = search.space is Space.FREE
-    modes = [m for m in modes_of(search.space, search.launcher) if not search.recompute or m in search.recompute]
-    has_attention = any(op.mask for block in request.model.blocks for op in block.operators)
-    for dp, tp, pp, cp in itertools.product(range(1, n + 1), repeat=4):
-        if dp * tp * pp * cp != n or pp > len(request.model.layers) or (search.pp and pp not in search.pp):
-            continue
-        if any(group.node.devices_per_node % tp for group in request.cluster.groups):
-            continue
-        if cp > 1 and (not has_attention or workload.seq_len % (2 * cp) or (not free and search.launcher == "deepspeed")):
-            continue
-        if not free and search.launcher != "megatron-lm" and request.model.dims.get("kv_heads", 0) % tp:
-            continue
-        for b, zero in itertools.product(range(1, workload.global_batch + 1), range(4)):
-            m, rest = divmod(workload.global_batch, dp * b)
-            if rest or (search.microbatch and b not in search.microbatch):
-                continue
-            if zero >= 2 and pp > 1 and not free and search.launcher != "torchtitan":
-                continue
-            if search.zero_stages and zero not in search.zero_stages:
-                continue
-            # Megatron-LM's experts train beside tp with sequence parallelism only.
-            refused = tp > 1 and not free and search.launcher == "megatron-lm" and has_experts(request)
-            layouts = [] if refused else [REPLICATED]
-            if tp > 1 and workload.seq_len // cp % tp == 0 and (free or search.launcher != "deepspeed"):
-                layouts.append(sharded("seq"))
-            for layout in layouts:
-                for pipelining in every_pipelining(request, pp, m):
-                    by_stage = free and pipelining.schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
-                    for choice in [tuple(modes)] if by_stage else [(mode,) for mode in modes]:
-                        places = list(every_offload(request, zero if dp * cp > 1 else None))
-                        inner = itertools.product(every_ep(request, dp * cp), every_ulysses(request, tp, cp), places)
-                        for ep, ulysses, offload in inner:
-                            for shards in every_shard_ranks(request, dp * cp, cp) if zero == 3 and ep == 1 else [None]:
-                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses)
-                                outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
-                                yield replace(outer, shard_ranks=shards, offload=offload)
-
-
-def every_shard_ranks(request: PlanRequest, n: int, cp: int) -> list[int | None]:
-    """All ranks, and every part of them that launchers with such groups can shard within."""
-    if request.search.space is Space.LAUNCHABLE and request.search.launcher == "megatron-lm":
-        return [None]
-    return [None, *(k for k in range(2, n) if n % k == 0 and k % cp == 0)]
-
-
-def every_offload(request: PlanRequest, zero: int | None) -> Iterator[Offload]:
-    """Shares on the host that the request allows and the launcher has: of optimizer states that are sharded, or one rank's
-    (no ZeRO stage), in parts where it can."""
-    search = request.search
-    for optimizer, activations in itertools.product(search.offload_optimizer or (0.0,), search.offload_activations or (0.0,)):
-        if search.space is Space.LAUNCHABLE:
-            if activations or (optimizer and (zero == 0 or search.launcher == "torchtitan")):
-                continue
-            if 0 < optimizer < 1 and search.launcher == "deepspeed" and zero != 3:
-                continue
-        yield Offload(optimizer, activations)
-
-
-def has_experts(request: PlanRequest) -> bool:
-    return any(block.name == "moe" for block in request.model.blocks)
-
-
-def every_ep(request: PlanRequest, n: int) -> list[int]:
-    """Every ep that divides the ranks and the experts, where there are experts and the launcher spreads them."""
-    routed = has_experts(request)
-    spread = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
-    return [ep for ep in range(1, n + 1) if n % ep == 0 and 4 % ep == 0] if routed and spread else [1]
-
-
-def every_ulysses(request: PlanRequest, tp: int, cp: int) -> list[int]:
-    """Every part of cp inside a node that leaves each rank beside tp whole heads, where the launcher exchanges heads."""
-    exchanges = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
-    heads = math.gcd(request.model.dims.get("heads", 1), request.model.dims.get("kv_heads", 1))
-    node = math.gcd(*(group.node.devices_per_node for group in request.cluster.groups))
-    return [u for u in range(1, cp + 1) if u == 1 or (exchanges and cp % u == 0 and heads % (tp * u) == node % (tp * u) == 0)]
-
-
-def every_pipelining(request: PlanRequest, pp: int, m: int) -> Iterator[Pipelining]:
-    """Every schedule with every number of chunks that the launcher has, and that reaches its steady state."""
-    if pp == 1:
-        yield Pipelining()
-        return
-    search, n_layers = request.search, len(request.model.layers)
-    launchers = {
-        "megatron-lm": ["1f1b", "interleaved-1f1b"],
-        "deepspeed": ["1f1b"],
-        "torchtitan": ["gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"],
-    }
-    names = list(Schedule) if search.space is Space.FREE else [Schedule(name) for name in launchers[search.launcher]]
-    least = {"zb-h1": pp, "zb-h2": 2 * pp - 1} | dict.fromkeys(("zb-v", "v-half", "v-min", "dualpipe", "dualpipe-v"), 2 * pp)
-    for schedule in names:
-        if (search.schedules and schedule not in search.schedules) or m < least.get(schedule.value, 1):
-            continue
-        if schedule is Schedule.DUALPIPE and (pp % 2 or m % 2):
-            continue
-        if schedule is Schedule.INTERLEAVED and m % pp:
-            continue
-        in_two = schedule.value in ("zb-v", "v-half", "v-min", "dualpipe-v")
-        for chunks in range(2, n_layers + 1) if schedule is Schedule.INTERLEAVED else [2 if in_two else 1]:
-            if pp * chunks <= n_layers and (not search.virtual_stages or chunks == 1 or chunks in search.virtual_stages):
-                yield Pipelining(schedule, chunks)
-
-
-def every_sharding(costs: TrainingCosts, candidate: Candidate) -> Iterator[tuple[tuple[int, ...], ...]]:
-    """All combinations of strategies of all operators, dominated ones too."""
-    setting = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
-    per_block = []
-    for block in costs.block_names:
-        problem = costs.problem(block, setting)
-        if problem is None:
-            return
-        per_block.append(list(itertools.product(*(range(len(options)) for options in problem.strategies))))
-    yield from itertools.product(*per_block)
-
-
-def every_split(n_layers: int, candidate: Candidate) -> Iterator[tuple[StageSpan, ...]]:
-    schedule, chunks = candidate.pipelining.schedule, candidate.pipelining.chunks
-    if chunks > 1 or schedule is Schedule.DUALPIPE:
-        yield from every_even_split(n_layers, chunks * candidate.mesh.pp, candidate.recompute[0])
-        return
-    for cuts in itertools.combinations(range(1, n_layers), candidate.mesh.pp - 1):
-        ends = (*cuts, n_layers)
-        for modes in itertools.product(candidate.recompute, repeat=candidate.mesh.pp):
-            yield tuple(StageSpan(first, end - 1, mode) for first, end, mode in zip((0, *cuts), ends, modes, strict=True))
-
-
-def every_even_split(n_layers: int, parts: int, mode: Recompute) -> Iterator[tuple[StageSpan, ...]]:
-    """First and last part of up to one layer more than an even share; of the others none is longer by more than one layer,
-    and none is longer than one before it."""
-    most = math.ceil(n_layers / parts) + 1
-    for cuts in itertools.combinations(range(1, n_layers), parts - 1):
-        ends = (*cuts, n_layers)
-        sizes = [end - first for first, end in zip((0, *cuts), ends, strict=True)]
-        between = sizes[1:-1]
-        even = between == sorted(between, reverse=True) and max(between, default=0) - min(between, default=0) <= 1
-        if even and sizes[0] <= most and sizes[-1] <= most:
-            yield tuple(StageSpan(end - size, end - 1, mode) for end, size in zip(ends, sizes, strict=True))
+@pytest.mark.parametrize("seed", [2, 3, 5, 6, 12, 14, 20])
+def test_arrays_cost_plans_as_they_are_costed_one_by_one(seed: int) -> None:
+    request = random_request(seed)
+    one_by_one = [priced.cost.step_time_s for priced in every_fitting_plan(request)]
+    least_s = enumerated(request).least_s
+    assert (least_s is None) == (not one_by_one)
+    assert least_s == pytest.approx(min(one_by_one, default=None), rel=1e-12)
 
 
 def test_what_a_rank_holds_is_its_own() -> None:

@@ -13,13 +13,22 @@ from costmodels.hardware import node_type
 from costmodels.offload import HOST_ADAM_PARAMETERS_PER_S, Offload
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan, Stage
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.training import plan_training
 from solver.training.planner import predict_training
 from solver.verify import Rule, check
+from tests.solver.training.ablations import ablations
 from tests.solver.training.instances import random_request
 
 N_ABLATED = 12
+MEMORY_CHOICES = (
+    "optimizer states on the host",
+    "activations on the host",
+    "exchanges of heads",
+    "sharding within groups",
+    "recompute full",
+)
+"""Of the ablations; `benchmarks/enumerable.py` tries them all."""
 
 
 def request(nodes: int = 2, batch: int = 64, **search: object) -> PlanRequest:
@@ -50,21 +59,12 @@ def with_stages(plan: Plan, **changes: object) -> Plan:
 @pytest.mark.parametrize("seed", range(N_ABLATED))
 def test_no_choice_switched_off_gives_a_better_plan(seed: int) -> None:
     asked = random_request(seed)
-    n, search = asked.cluster.n_devices, asked.search
-    modes = [mode for mode in search.recompute or tuple(Recompute) if mode is not Recompute.FULL]
-    if search.launcher is not Launcher.MEGATRON_LM and search.space is Space.LAUNCHABLE:
-        modes = [mode for mode in modes if mode is not Recompute.FINE_GRAINED]
-    ablated = [
-        replace(search, offload_optimizer=()),
-        replace(search, offload_activations=()),
-        replace(search, ulysses=(1,)),
-        replace(search, shard_ranks=(1, *(d for d in range(2, n + 1) if n % d == 0))),
-        *([replace(search, recompute=tuple(modes))] if modes else []),
-    ]
     best = planned(asked)
-    for less in ablated:
+    for name, less in ablations(asked):
+        if name not in MEMORY_CHOICES:
+            continue
         plan = planned(replace(asked, search=less))
-        assert plan.feasible <= best.feasible
+        assert plan.feasible <= best.feasible, name
         if plan.feasible and best.feasible:
             assert plan.certificate.objective is not None and best.certificate.objective is not None
             assert plan.certificate.objective >= best.certificate.objective * (1 - 1e-9)

@@ -17,8 +17,8 @@ from solver.training.costs import TrainingCosts
 from solver.training.energy import step_energy_j
 from solver.training.planner import plan_training
 from solver.verify import Rule, check
+from tests.solver.training.every_plan import Priced, every_fitting_plan
 from tests.solver.training.instances import random_request
-from tests.solver.training.test_exhaustive import Priced, every_fitting_plan
 from tests.solver.verify.changes import changed
 
 PRICE_PER_HOUR = 3.6

@@ -1,0 +1,44 @@
+"""Searches without one of the choices that a training search has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from costmodels.pipeline import Schedule
+from solver.request import GroupOrder, Launcher, PlanRequest, Recompute, Search, Space
+from tests.solver.training.instances import modes_of
+
+ONE_PART_A_RANK = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.DUALPIPE)
+
+
+def ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:
+    """The request's search without each choice in turn, where it has the choice and something is left."""
+    search, n = request.search, request.cluster.n_devices
+    divisors = tuple(d for d in range(2, n + 1) if n % d == 0)
+    without_axis = {
+        "dp": replace(search, dp=(1,)),
+        "tp": replace(search, tp=(1,)),
+        "pp": replace(search, pp=(1,)),
+        "cp": replace(search, cp=(1,)),
+        "ep": replace(search, ep=(1,)),
+        "exchanges of heads": replace(search, ulysses=(1,)),
+    }
+    yield from without_axis.items()
+    yield "sharding within groups", replace(search, shard_ranks=(1, *divisors))
+    yield "optimizer states on the host", replace(search, offload_optimizer=())
+    yield "activations on the host", replace(search, offload_activations=())
+    yield "orders of node groups", replace(search, group_order=GroupOrder.GIVEN)
+    for mode in Recompute:
+        left = tuple(m for m in search.recompute or modes_of(search.space, search.launcher) if m is not mode)
+        if left:
+            yield f"recompute {mode.value}", replace(search, recompute=left)
+    for stage in range(4):
+        stages = tuple(s for s in search.zero_stages or range(4) if s != stage)
+        if stages:
+            yield f"ZeRO-{stage}", replace(search, zero_stages=stages)
+    left_schedules = tuple(s for s in search.schedules or tuple(Schedule) if s in ONE_PART_A_RANK)
+    if left_schedules:
+        yield "several parts a rank", replace(search, schedules=left_schedules)
+    if not search.schedules and (search.space is Space.FREE or search.launcher is not Launcher.DEEPSPEED):
+        yield "schedules beside 1F1B", replace(search, schedules=(Schedule.ONE_F_ONE_B,))
