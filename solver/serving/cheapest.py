@@ -13,7 +13,7 @@ from contextlib import suppress
 from heapq import heapify, heappop, heappush
 
 from solver.serving.engine import Engine
-from solver.serving.evaluation import Candidate, Evaluator, Measured, SearchStoppedError
+from solver.serving.evaluation import Candidate, SearchStoppedError
 from solver.serving.question import (
     Cause,
     Found,
@@ -27,14 +27,12 @@ from solver.serving.question import (
     replica_count,
     usable_candidates,
 )
+from solver.serving.roomiest import roomiest_of
 from solver.serving.traffic import Share
 
 
 def cheapest(question: Question) -> SearchResult:
-    """The fewest devices, or the cheapest, that keep the promise at the requested rate.
-
-    Among batch limits of the winning engine the best is the one with most room to the tighter target.
-    """
+    """The fewest devices, or the cheapest, that keep the promise at the requested rate; of several the first that is met."""
     result = SearchResult()
     remaining = {engine.key: engine for engine in question.engines}
     for done, engine in enumerate(_by_expected_cost(question, result)):
@@ -50,10 +48,18 @@ def cheapest(question: Question) -> SearchResult:
         question.tell(result, done + 1, best_cost, engine.layout.name)
     if result.best is not None:
         result.bound = min(result.bound, question.cost(result.best.engine, result.best.replicas))
-        # What a stop leaves is the first batch limits that kept the promise: no dearer, only less roomy.
-        with suppress(SearchStoppedError):
-            result.best = _roomiest(question, result.best)
     return result
+
+
+def choose_roomiest(question: Question, result: SearchResult) -> None:
+    """Put the roomiest plan that costs as much in the place of the best."""
+    if result.best is None:
+        return
+    # What a stop leaves is the first plan of this cost that kept the promise: no dearer, only less roomy.
+    with suppress(SearchStoppedError):
+        result.best = Found(roomiest_of(question, result.best.measured, _equals(question, result.best)))
+    chosen = result.best.engine.key
+    result.refused = [refused for refused in result.refused if refused.engine.key != chosen]
 
 
 def _try_to_beat(question: Question, engine: Engine, result: SearchResult) -> None:
@@ -146,16 +152,10 @@ def _expected_cost(question: Question, engine: Engine) -> float:
     return question.cost(engine, counts[low])
 
 
-def _roomiest(question: Question, best: Found) -> Found:
-    """The best plan's engine with the batch limits that leave most room to the tighter target."""
-    evaluator = question.evaluator
-    usable = usable_candidates(evaluator, best.engine)
-    assert not isinstance(usable, Refused), "the engine has a candidate that keeps the promise"
-    keeping = [m for m in measurements(evaluator, usable, best.measured.share) if m.keeps]
-    roomiest = min(keeping, key=lambda m: (_strain(evaluator, m), m.candidate.key), default=best.measured)
-    return Found(roomiest)
-
-
-def _strain(evaluator: Evaluator, measured: Measured) -> float:
-    targets = evaluator.targets
-    return max(measured.ttft.high / targets.ttft_s, measured.tpot.high / targets.tpot_s)
+def _equals(question: Question, best: Found) -> Iterator[tuple[Engine, int]]:
+    """Engines, each with the number of replicas that costs as much as the best plan."""
+    cost = question.cost(best.engine, best.replicas)
+    for engine in question.engines:
+        replicas = round(cost / question.cost(engine, 1))
+        if question.cost(engine, replicas) == cost and question.counts(engine, replicas, replicas):
+            yield engine, replicas

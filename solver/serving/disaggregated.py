@@ -24,6 +24,9 @@ from solver.serving.phases import Phase, PhaseKind, phase
 from solver.serving.pools import MeasuredPair, PairSimulator, PoolPair, placed
 from solver.serving.question import Question
 
+_ROUNDING = 1e-9
+"""Relative difference of two costs that is rounding alone."""
+
 _GOODPUT_STEPS = math.ceil(math.log(1.0 / LEAST_RATE_SHARE) / math.log(RATE_GRID))
 """Steps of the grid below a phase's bound that are looked at."""
 
@@ -68,13 +71,14 @@ class PairSearch:
         return self.prefill.evaluator.simulations + self.decode.evaluator.simulations
 
     def cheapest(self, *, below: float) -> PairResult:
-        """The cheapest pair whose cost is less than ``below``."""
+        """The cheapest pair whose cost is less than ``below``; of those the one whose phases by themselves leave most room."""
         result = PairResult()
         try:
             result.bound = self._floor(self.prefill) + self._floor(self.decode)
             result.best = self._incumbent(below, result)
             if result.best is not None:
-                below = self._cost(result.best.pair)
+                # Up to the pairs that cost as much, among which room decides.
+                below = min(below, self._cost(result.best.pair) * (1.0 + _ROUNDING))
             prefill = self._options(self.prefill, below - self._floor(self.decode))
             decode = self._options(self.decode, below - min(p.cost for p in prefill)) if prefill else []
             for cost, pairs in _levels(prefill, decode, below):
@@ -186,9 +190,10 @@ class PairSearch:
         for prefill, decode in pairs:
             pair = self._pair(prefill, decode, load)
             if pair is not None:
-                room = max(self.prefill.strain(pair.prefill), self.decode.strain(pair.decode))
-                candidates.append((room, prefill.engine.key, prefill.workers, decode.engine.key, pair))
-        for *_, pair in sorted(candidates, key=lambda entry: entry[:4]):
+                strain = max(self.prefill.strain(pair.prefill), self.decode.strain(pair.decode))
+                workers = prefill.workers + decode.workers
+                candidates.append((strain, workers, prefill.engine.key, decode.engine.key, prefill.workers, pair))
+        for *_, pair in sorted(candidates, key=lambda entry: entry[:5]):
             result.considered += 1
             measured = self.simulator.measure(pair, load)
             if measured.keeps:

@@ -227,16 +227,27 @@ class Evaluator:
         """Whether no bound says that the load outruns the engine; clients of a closed loop never do."""
         return self.traffic.is_closed or share.each < self.rate_bound(candidate)
 
-    def measure(self, candidate: Candidate, share: Share) -> Measured:
-        """Simulate a candidate with its share of a load; ends early when a target is sure to be missed."""
+    def measure(self, candidate: Candidate, share: Share, *, within: float = 1.0) -> Measured:
+        """Simulate a candidate with its share of a load; ends early when a target is sure to be missed.
+
+        With ``within`` < 1 who takes more than that share of a target is of no interest, and counts as missed.
+        """
         key = (candidate.key, self.traffic.key(share))
         if key not in self._measured:
-            self._measured[key] = self._simulate(candidate, share, self.targets)
+            measured = self._simulate(candidate, share, self.targets, within)
+            if measured.missed and within < 1.0:
+                return measured
+            self._measured[key] = measured
         return replace(self._measured[key], share=share)
 
     def measure_fully(self, candidate: Candidate, share: Share) -> Measured:
         """Simulate to the end whatever is missed, for figures of a layout that breaks the promise."""
         return self._simulate(candidate, share, NO_TARGETS)
+
+    def strain(self, *, ttft: Percentile, tpot: Percentile) -> float:
+        """The larger ratio of a percentile's upper confidence limit to its target: 1 less the room that is left."""
+        asked = ((ttft, self.targets.ttft_s), (tpot, self.targets.tpot_s))
+        return max((figure.high / target_s for figure, target_s in asked if target_s < math.inf), default=0.0)
 
     def simulations_of(
         self, candidate: Candidate, share: Share, *, requests: int, targets: Targets = NO_TARGETS
@@ -265,14 +276,15 @@ class Evaluator:
             self._capacity[key] = _answers_per_s(result) * candidate.engine.layout.schedulers
         return self._capacity[key]
 
-    def _simulate(self, candidate: Candidate, share: Share, targets: Targets) -> Measured:
+    def _simulate(self, candidate: Candidate, share: Share, targets: Targets, within: float = 1.0) -> Measured:
         result = self._run(candidate, share, targets, SCREENING_REQUESTS)
         if not result.missed:
-            result = self._run(candidate, share, targets, REQUESTS)
+            result = self._run(candidate, share, _tightened(targets, within), REQUESTS)
         ttft, tpot = result.ttft(P95), result.tpot(P95)
-        within = not result.missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
+        missed = result.missed or (within < 1.0 and self.strain(ttft=ttft, tpot=tpot) > within)
+        kept = not missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
         requests_per_s, utilisation = share.each, math.nan
-        if not result.missed:
+        if not missed:
             groups = candidate.engine.layout.schedulers
             requests_per_s = _answers_per_s(result) * groups if self.traffic.is_closed else share.each
             utilisation = requests_per_s / self.capacity(candidate)
@@ -282,13 +294,13 @@ class Evaluator:
             candidate=candidate,
             share=share,
             requests_per_s=requests_per_s,
-            keeps=within and (self.traffic.is_closed or utilisation <= MAX_UTILISATION),
+            keeps=kept and (self.traffic.is_closed or utilisation <= MAX_UTILISATION),
             ttft=ttft,
             tpot=tpot,
             utilisation=utilisation,
             mean_batch=result.mean_batch,
             peak_running=result.peak_running,
-            missed=result.missed,
+            missed=missed,
         )
 
     def _run(self, candidate: Candidate, share: Share, targets: Targets, requests: int) -> SimulationResult:
@@ -299,6 +311,12 @@ class Evaluator:
         if self.stop():
             raise SearchStoppedError
         self.simulations += 1
+
+
+def _tightened(targets: Targets, within: float) -> Targets:
+    """Targets of which only a share may be taken: a hair more, so that rounding refuses nobody who takes just that."""
+    ttft_s, tpot_s = (t if t == math.inf else t * within * (1.0 + 1e-9) for t in (targets.ttft_s, targets.tpot_s))
+    return targets if within >= 1.0 else Targets(ttft_s, tpot_s)
 
 
 def _of_a_group(candidate: Candidate, share: Share) -> Share:

@@ -16,6 +16,7 @@ from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 from solver.serving.goodput import RATE_GRID, SUSTAINED_STEPS, step_below
 from solver.serving.question import Refused, expected_strain, measurements, ordering_candidate, usable_candidates
+from solver.serving.roomiest import Roomiest
 from solver.serving.traffic import Share
 from solver.serving_load import FixedLength, TraceArrivals
 
@@ -58,9 +59,10 @@ class Phase:
         load = self.load if load is None else load
         key = (engine.key, workers, load)
         if key not in self._choices:
-            share = Share(load, workers)
-            keeping = [m for m in measurements(self.evaluator, self.usable(engine), share) if m.keeps]
-            self._choices[key] = min(keeping, key=lambda m: (self.strain(m), m.candidate.key), default=None)
+            roomiest, usable = Roomiest(self.evaluator), self.usable(engine)
+            if usable:
+                roomiest.look_at(usable, Share(load, workers))
+            self._choices[key] = roomiest.best
         return self._choices[key]
 
     def sustains(self, chosen: Measured, load: float, *, steps: int = SUSTAINED_STEPS) -> bool:
@@ -111,8 +113,7 @@ class Phase:
 
     def strain(self, measured: Measured) -> float:
         """The larger ratio of a percentile's upper limit to its target."""
-        targets = self.evaluator.targets
-        return max(measured.ttft.high / targets.ttft_s, measured.tpot.high / targets.tpot_s)
+        return self.evaluator.strain(ttft=measured.ttft, tpot=measured.tpot)
 
     def _kept(self, engine: Engine, workers: int) -> bool:
         share = Share(self.load, workers)

@@ -19,7 +19,7 @@ from solver.serving.answer import (
     runners_up,
     searched_certificate,
 )
-from solver.serving.cheapest import cheapest
+from solver.serving.cheapest import cheapest, choose_roomiest
 from solver.serving.disaggregated import PairResult, PairSearch
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Evaluator, Measured
@@ -69,6 +69,8 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     modes = request.search.modes
     result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()
     pairs = _search_pairs(request, question, result) if ServingMode.DISAGGREGATED in modes else PairResult()
+    if pairs.best is None and request.objective is not Objective.THROUGHPUT:
+        choose_roomiest(question, result)
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
     evaluator.stop = never_stop
     stats, notes = _stats(result, evaluator, pairs), refusal_notes(result.refused)

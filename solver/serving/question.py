@@ -18,6 +18,10 @@ _ORDERING_STEP_TOKENS = 4096
 """Token limit at which the analytic model orders engines."""
 
 
+Measure = Callable[[Candidate, Share], Measured]
+"""Simulates a candidate with its share of a load."""
+
+
 @dataclass(frozen=True, eq=False)
 class Found:
     """Replicas of a candidate that keep the promise, as simulated with their share of a load."""
@@ -142,11 +146,14 @@ def least_replicas(question: Question, engine: Engine) -> int:
     return max(1, math.ceil(question.load / question.evaluator.best_rate_bound(engine) * (1.0 - 1e-12)))
 
 
-def measurements(evaluator: Evaluator, candidates: list[Candidate], share: Share) -> Iterator[Measured]:
+def measurements(
+    evaluator: Evaluator, candidates: list[Candidate], share: Share, measure: Measure | None = None
+) -> Iterator[Measured]:
     """Simulations of all candidates under a load, but those that can't differ from one already seen.
 
-    Token limits come by their throughput bound, and for each of them sequence limits largest first. A limit that a run never
-    reached changes nothing, nor does any smaller one that it never reached either.
+    ``measure`` takes the place of the evaluator's own. Token limits come by their throughput bound, and for each of them
+    sequence limits largest first. A limit that a run never reached changes nothing, nor does any smaller one that it never
+    reached either.
     """
     by_step_tokens: dict[int, list[Candidate]] = {}
     for candidate in candidates:
@@ -157,7 +164,7 @@ def measurements(evaluator: Evaluator, candidates: list[Candidate], share: Share
         for candidate in group:
             if candidate.sequences >= unreached:
                 continue
-            measured = evaluator.measure(candidate, share)
+            measured = (measure or evaluator.measure)(candidate, share)
             yield measured
             cache_never_full = measured.peak_running * evaluator.longest_request <= candidate.limits.kv_tokens
             if cache_never_full and not measured.only_overloaded:

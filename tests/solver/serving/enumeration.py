@@ -6,8 +6,11 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from solver.axes import Axes
 from solver.control import never_stop
+from solver.plan import Plan
 from solver.request import Objective, PlanRequest, ServingMode, ServingWorkload
+from solver.serving.answer import axes_of
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 from solver.serving.goodput import RATE_GRID
@@ -15,6 +18,9 @@ from solver.serving.layouts import layouts
 from solver.serving.phases import Phase, PhaseKind, phase
 from solver.serving.pools import PairSimulator, PoolPair, placed
 from solver.serving.traffic import Share
+
+Workers = tuple[int, ...]
+"""Replicas, degrees and batch limits."""
 
 
 def best_objective(request: PlanRequest, *, found: float | None) -> float | None:
@@ -35,6 +41,69 @@ def best_objective(request: PlanRequest, *, found: float | None) -> float | None
     if ServingMode.DISAGGREGATED in request.search.modes:
         best = _cheapest_pools(request, evaluator, engines, below=best)
     return best if best < math.inf else None
+
+
+def roomiest(request: PlanRequest, plan: Plan) -> tuple[Workers, ...]:
+    """The workers with most room among all plans that cost as much as a plan and are of its kind: decode workers, or those
+    that do both, then prefill workers."""
+    assert isinstance(request.workload, ServingWorkload)
+    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
+    engines = [builder.engine(layout) for layout in layouts(request)]
+    cost = plan.certificate.objective
+    assert cost is not None
+    if plan.prefill is not None:
+        return _roomiest_pools(request, evaluator, engines, cost=cost)
+    load, found = evaluator.traffic.load, []
+    for candidate, replicas in _replicas(evaluator, engines):
+        if math.isclose(_cost(request, candidate.engine, replicas), cost):
+            measured = evaluator.measure(candidate, Share(load, replicas))
+            if measured.keeps:
+                order = (candidate.engine.key, candidate.step_tokens, -candidate.sequences)
+                found.append((_strain(request, measured), replicas, order, _workers_of(measured)))
+    return (min(found)[-1],)
+
+
+def described(plan: Plan) -> tuple[Workers, ...]:
+    """A plan's workers, as ``roomiest`` gives them."""
+    assert plan.axes is not None
+    assert plan.serving is not None
+    limits = plan.serving.max_num_batched_tokens, plan.serving.max_num_seqs
+    workers = (_degrees(plan.axes, *limits),)
+    if plan.prefill is None:
+        return workers
+    return *workers, _degrees(plan.prefill.axes, plan.prefill.max_num_batched_tokens, plan.prefill.max_num_seqs)
+
+
+def _roomiest_pools(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], *, cost: float) -> tuple[Workers, ...]:
+    """Of all pairs of equal cost that keep the promise, the one whose phases by themselves leave most room."""
+    load = evaluator.traffic.load
+    prefill, decode = (phase(kind, request, engines, load=load, stop=never_stop) for kind in PhaseKind)
+    simulator, found = PairSimulator(request.cluster, evaluator), []
+    for (p, p_workers), (d, d_workers) in itertools.product(_workers(engines), repeat=2):
+        if not math.isclose(_cost(request, p, p_workers) + _cost(request, d, d_workers), cost):
+            continue
+        pair = _pair(prefill, p, p_workers, decode, d, d_workers)
+        if pair is not None and simulator.measure(pair, load).keeps:
+            strain = max(_strain(request, measured) for measured in (pair.prefill, pair.decode))
+            order = (strain, p_workers + d_workers, p.key, d.key)
+            found.append((order, (_workers_of(pair.decode), _workers_of(pair.prefill))))
+    return min(found)[-1]
+
+
+def _strain(request: PlanRequest, measured: Measured) -> float:
+    asked = ((measured.ttft, request.slo.p95_ttft_ms), (measured.tpot, request.slo.p95_tpot_ms))
+    return max(figure.high / (target_ms / 1e3) for figure, target_ms in asked if target_ms and math.isfinite(figure.high))
+
+
+def _workers_of(measured: Measured) -> Workers:
+    candidate = measured.candidate
+    axes = axes_of(candidate.engine.layout, measured.share.replicas)
+    return _degrees(axes, candidate.step_tokens, candidate.sequences)
+
+
+def _degrees(axes: Axes, step_tokens: int, sequences: int) -> Workers:
+    return axes.dp, axes.tp, axes.pp, axes.ep, axes.attention_dp, axes.kvp, step_tokens, sequences
 
 
 def _cheapest_replicas(request: PlanRequest, evaluator: Evaluator, engines: list[Engine]) -> float:

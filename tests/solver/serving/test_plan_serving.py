@@ -16,7 +16,7 @@ from solver.serving import evaluation, plan_serving, predict_serving
 from solver.serving.traffic import Share
 from solver.serving_load import LognormalLength
 from solver.verify import check
-from tests.solver.serving.enumeration import best_objective
+from tests.solver.serving.enumeration import best_objective, described, roomiest
 from tests.solver.serving.requests import cluster, serving_request
 
 
@@ -55,6 +55,30 @@ def test_the_search_finds_what_enumeration_finds(rate: float, ttft_ms: float, tp
     request = serving_request(rate=rate, ttft_ms=ttft_ms, tpot_ms=tpot_ms, output=output)
     answer = plan(request)
     assert (answer.devices if answer.feasible else None) == best_objective(request, found=None)
+    if answer.feasible:
+        assert described(answer) == roomiest(request, answer)
+
+
+def test_of_equal_cost_the_roomiest_wins() -> None:
+    # Two replicas of one device keep the promise as well as one of two, with less room.
+    request = serving_request(rate=12.0, ttft_ms=1000.0, tpot_ms=16.0, search=Search(pp=(1,), kvp=(1,)))
+    answer = plan(request)
+    kept = {tp: plan(replace(request, search=replace(request.search, tp=(tp,)))) for tp in (1, 2)}
+    alike = {tp: other for tp, other in kept.items() if other.feasible and other.devices == answer.devices}
+    assert len(alike) > 1
+    assert described(answer) in [described(other) for other in alike.values()]
+    assert strain(answer, request) == min(strain(other, request) for other in alike.values())
+
+
+def strain(answer: Plan, request: PlanRequest) -> float:
+    """The largest share of a target that a plan's percentiles take."""
+    assert answer.predicted is not None
+    assert answer.predicted.ttft_p95_s is not None
+    assert answer.predicted.tpot_p95_s is not None
+    assert request.slo.p95_ttft_ms is not None
+    assert request.slo.p95_tpot_ms is not None
+    figures = (answer.predicted.ttft_p95_s, answer.predicted.tpot_p95_s)
+    return max(1e3 * figures[0] / request.slo.p95_ttft_ms, 1e3 * figures[1] / request.slo.p95_tpot_ms)
 
 
 def test_a_plan_says_everything() -> None:

@@ -17,7 +17,7 @@ from solver.serving.layouts import layouts
 from solver.serving.pools import placed
 from solver.serving_load import ClosedArrivals
 from solver.verify import Rule, check
-from tests.solver.serving.enumeration import best_objective
+from tests.solver.serving.enumeration import best_objective, described, roomiest
 from tests.solver.serving.requests import cluster, serving_request
 
 POOLS = Search(tp=(1, 2), pp=(1,), modes=(ServingMode.DISAGGREGATED,))
@@ -51,6 +51,8 @@ def test_the_search_finds_what_enumeration_finds(rate: float, ttft_ms: float, tp
     request = asked(rate=rate, ttft_ms=ttft_ms, tpot_ms=tpot_ms, on=cluster(per_node=8))
     answer = plan(request)
     assert (answer.devices if answer.feasible else None) == best_objective(request, found=None)
+    if answer.feasible:
+        assert described(answer) == roomiest(request, answer)
 
 
 def test_a_plan_says_everything() -> None:
