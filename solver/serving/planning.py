@@ -69,7 +69,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     modes = request.search.modes
     result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()
     pairs = _search_pairs(request, question, result) if ServingMode.DISAGGREGATED in modes else PairResult()
-    if pairs.best is None and request.objective is not Objective.THROUGHPUT:
+    if pairs.best is None and request.objective in (Objective.DEVICES, Objective.COST):
         choose_roomiest(question, result)
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
     evaluator.stop = never_stop
