@@ -22,7 +22,8 @@ from costmodels.memory import RESERVED_OVER_ALLOCATED
 from costmodels.operators import SEQ
 from costmodels.pipeline import Schedule
 from costmodels.units import GIB
-from solver.block_problem import Criterion, boundary_bytes
+from solver.block_memory import boundary_bytes
+from solver.block_problem import Criterion
 from solver.control import ignore_progress, never_stop
 from solver.graph import ModelGraph
 from solver.plan import Plan

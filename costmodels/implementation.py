@@ -90,6 +90,15 @@ class ScanKernels(StrEnum):
     """Batched products with copies and element-wise kernels between (`costmodels.step_by_step_scan`)."""
 
 
+class ScanOverRanks(StrEnum):
+    """How the ranks of a sequence (context parallelism) share a state-space mixer."""
+
+    STATES = "states"
+    """Each scans its own tokens; one all-gather tells all the states between them (LASP-2, Sun et al. 2025)."""
+    HEADS = "heads"
+    """They exchange tokens for heads and back (Megatron-LM, megatron/core/ssm/mamba_context_parallel.py)."""
+
+
 class HostPath(StrEnum):
     """How much the host does for each operator before its kernels are on their way."""
 
@@ -136,6 +145,7 @@ class Implementation:
     host: HostPath = HostPath.MODULES
     trained: TrainedWeights = TrainedWeights.ALL
     scan: ScanKernels = ScanKernels.FUSED
+    scan_over_ranks: ScanOverRanks = ScanOverRanks.STATES
     stated_loss: LossKernels | None = None
     logits: Logits = Logits.SPLIT
     tensor_overlap: TensorOverlap = TensorOverlap.NONE

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
-from costmodels.context_parallel import head_exchange_s, ring_s, sizes_after_exchange
 from costmodels.expert_parallel import expert_dims, expert_region
 from costmodels.implementation import (
     HAND_FUSED,
@@ -34,7 +33,8 @@ from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge
 from solver.kept_bytes import KeptBytes, kept_bytes
 from solver.request import Recompute, Space
-from solver.sharding import REPLICATED, Spec, SpecKind, Strategy, conversion, strategies
+from solver.sequence_costs import SequenceRanks
+from solver.sharding import REPLICATED, Spec, Strategy, conversion, strategies
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -79,6 +79,8 @@ OF_MODE = {
 }
 """What each partial recompute mode runs again and keeps."""
 
+_ALONG_THE_SEQUENCE = (OperatorKind.ATTENTION, OperatorKind.SCAN, OperatorKind.CONVOLUTION)
+
 _KEPT_BYTES = [Criterion.SAVED_BYTES, *(kept for _, kept in OF_MODE.values())]
 
 
@@ -97,7 +99,8 @@ class BlockSetting:
     stream between blocks; ``padded`` dims need not divide by tp; ``implementation`` is the framework's. Without an
     ``ep_topology`` each rank holds all experts, without a ``heads_topology`` all cp ranks are one ring; ``recipe`` is that
     of the products that `low_precision_products` names, ``saved`` the format of what is kept, ``expert_load`` the rows of the
-    ep rank with the most over the mean.
+    ep rank with the most over the mean. A model with scans has a ``cp_topology`` beside context parallelism, whose ranks have
+    ``sequence_parts`` parts of the sequence each.
     """
 
     device: Device
@@ -116,6 +119,8 @@ class BlockSetting:
     recipe: MatmulRecipe = MatmulRecipe.WORKING
     saved: SavedFormat = SavedFormat.WORKING
     expert_load: float = 1.0
+    cp_topology: GroupTopology | None = None
+    sequence_parts: int = 2
 
     @property
     def tp(self) -> int:
@@ -136,6 +141,19 @@ class BlockSetting:
     def ep(self) -> int:
         """Expert-parallel degree."""
         return 1 if self.ep_topology is None else self.ep_topology.n
+
+    @property
+    def sequence_ranks(self) -> SequenceRanks:
+        """The ranks that share a sequence."""
+        return SequenceRanks(
+            ring=self.ring_topology,
+            heads=self.heads_topology,
+            all=self.cp_topology,
+            parts=self.sequence_parts,
+            offered=self.implementation.scan_over_ranks,
+            device=self.device,
+            dtype=self.dtype,
+        )
 
     @property
     def beside_attention(self) -> tuple[int, BlockSetting]:
@@ -210,6 +228,7 @@ class _Costing:
         self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
         self.region = expert_region(block.operators)
         self.kept_bytes = kept_in(block, setting)
+        self.ranks = setting.sequence_ranks
 
     def nodes(self, operator: Operator, options: tuple[Strategy, ...]) -> FloatArray:
         """Cost vectors of one operator, a row for each strategy."""
@@ -223,8 +242,8 @@ class _Costing:
         cost = np.zeros(len(Criterion))
         time = operator_time(
             operator,
-            sizes_after_exchange(local, setting.ulysses)
-            if operator.kind is OperatorKind.ATTENTION
+            self.ranks.attended_sizes(self.block, operator, local)
+            if operator.kind in _ALONG_THE_SEQUENCE
             else self.region.local_sizes(operator, evenly, ep=setting.ep, load=setting.expert_load),
             device=setting.device,
             dtype=setting.dtype,
@@ -255,7 +274,7 @@ class _Costing:
             cost[_KEPT_BYTES] += step_by_step_kept_bytes(operator, local, setting.dtype)
         self._add_boundary(cost, operator, strategy)
         self._add_expert_parallel(cost, operator, strategy)
-        if operator.kind is OperatorKind.ATTENTION and setting.cp > 1:
+        if operator.kind in _ALONG_THE_SEQUENCE and setting.cp > 1:
             self._add_context_parallel(cost, operator, local, time)
         return cost
 
@@ -311,6 +330,7 @@ class _Costing:
         elements = float(tensor.elements(self.sizes if gathered else local))
         if tensor.name in self.region.tensors:
             elements *= self.setting.expert_load
+        elements *= self.ranks.copies(self.block, tensor, local)
         by_mode = self.kept_bytes.by_mode
         cost[Criterion.SAVED_BYTES] += elements * by_mode[Recompute.NONE].get(tensor.name, 0.0)
         for mode, (_, held) in OF_MODE.items():
@@ -353,17 +373,11 @@ class _Costing:
                 cost[Criterion.EP_COMM_S] += 2 * each_s
 
     def _add_context_parallel(self, cost: FloatArray, operator: Operator, local: dict[str, int], kernels: OperatorTime) -> None:
-        """Exposed communication of attention over the ranks of a sequence; a forward pass that runs again has it again."""
-        setting = self.setting
-        parts = []
-        if setting.heads_topology is not None:
-            parts.append(
-                head_exchange_s(operator, local, device=setting.device, dtype=setting.dtype, ranks=setting.heads_topology)
-            )
-        if setting.ring_topology.n > 1:
-            attended = sizes_after_exchange(local, setting.ulysses)
-            parts.append(ring_s(operator, attended, kernels, dtype=setting.dtype, ring=setting.ring_topology))
-        forward, backward = (sum(part.forward_s for part in parts), sum(part.backward_s for part in parts))
+        """Exposed communication over the ranks of a sequence; a forward pass that runs again has it again."""
+        shown = self.ranks.communication_s(self.block, operator, local, kernels)
+        forward, backward = shown.forward_s, shown.backward_s
+        # No partial mode runs a scan again, so all keep the states that it began with.
+        cost[_KEPT_BYTES] += self.ranks.kept_bytes(self.block, operator, local)
         cost[Criterion.TIME_S] += forward + backward
         cost[Criterion.FORWARD_S] += forward
         cost[Criterion.CP_COMM_S] += forward + backward
@@ -374,26 +388,3 @@ class _Costing:
 def kept_in(block: Block, setting: BlockSetting) -> KeptBytes:
     """What a block keeps for the backward pass in a setting."""
     return kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved, cp=setting.cp)
-
-
-def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> float:
-    """Bytes of gradients that a block's widest operator has at once, of its inputs and outputs, on one of tp ranks.
-
-    Launchers split what is wide (feed-forward, heads); the loss has its own rule (`Criterion.TRANSIENT_BYTES`).
-    """
-    sizes = {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp}
-    routed = expert_region(block.operators).operators
-    elements = (
-        sum(tensor.elements(sizes) for tensor in (*operator.inputs, *operator.outputs))
-        * (setting.expert_load if operator.name in routed else 1.0)
-        for operator in block.operators
-        if operator.kind not in (OperatorKind.LOSS, OperatorKind.EMBEDDING) and VOCAB not in operator.dims
-    )
-    return max(elements, default=0.0) / setting.tp * setting.dtype.size_bytes
-
-
-def boundary_bytes(graph: ModelGraph, setting: BlockSetting) -> float:
-    """Bytes a rank holds of the residual stream between two blocks."""
-    elements = setting.microbatch * (setting.seq_len // setting.cp) * graph.dims["hidden"]
-    share = setting.tp if setting.boundary.kind is SpecKind.SHARDED else 1
-    return elements * setting.dtype.size_bytes / share

@@ -46,13 +46,14 @@ def _strides(sizes: Sequence[int]) -> list[int]:
 class StageTopology:
     """What each axis of a stage's mesh sees.
 
-    Of the cp ranks of a sequence ``heads`` are neighbours that exchange tokens for heads, ``ring`` those that pass keys and
+    Of the ``cp`` ranks of a sequence ``heads`` are neighbours that exchange tokens for heads, ``ring`` those that pass keys and
     values on. ``state`` is dp x cp: the group that shares gradients and ZeRO shards. Experts lie on ep of its ranks;
     ``expert_state`` is the group of dp x cp / ep ranks with the same experts. ``hybrid`` are ways to shard within a part of
     ``state``.
     """
 
     tp: GroupTopology
+    cp: GroupTopology
     heads: GroupTopology
     ring: GroupTopology
     state: GroupTopology
@@ -92,6 +93,7 @@ def stage_topology(
     """
     return StageTopology(
         tp=group_topology(cluster, n=tp, stride=1, first=first),
+        cp=group_topology(cluster, n=cp, stride=tp, first=first),
         heads=group_topology(cluster, n=ulysses, stride=tp, first=first),
         ring=group_topology(cluster, n=cp // ulysses, stride=tp * ulysses, first=first),
         state=group_topology(cluster, n=dp * cp, stride=tp, first=first),

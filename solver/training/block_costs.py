@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodels.implementation import Implementation
+from solver.block_memory import working_bytes
 from solver.block_problem import (
     BlockProblem,
     BlockSetting,
@@ -18,7 +19,6 @@ from solver.block_problem import (
     build_block_problem,
     kept_in,
     n_objectives,
-    working_bytes,
 )
 from solver.graph import ModelGraph
 from solver.intra_op import evaluate, frontier

@@ -23,11 +23,11 @@ from costmodels.memory import (
 from costmodels.offload import exposed_moves_s
 from costmodels.pipeline import PassShares, Schedule, n_copies
 from costmodels.tensor_parallel import EXPERTS, TOP_K
+from solver.block_memory import boundary_bytes
 from solver.block_problem import (
     OF_MODE,
     BlockSetting,
     Criterion,
-    boundary_bytes,
 )
 from solver.layer_dag import LayerDag, layer_dag
 from solver.mesh import stage_topology
@@ -37,6 +37,7 @@ from solver.training.block_costs import COMMUNICATION, BlockCosts
 from solver.training.host import step_host_s
 from solver.training.host_memory import host_share
 from solver.training.pipelining import PLAIN, pass_shares, waiting
+from solver.training.sequence_split import has_scans, sequence_parts
 from solver.training.space import Candidate, Mesh, hybrid_ranks, padded_dims
 from solver.training.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
@@ -123,12 +124,18 @@ class TrainingCosts(BlockCosts):
                 implementation=self.implementation,
                 ep_topology=kind.topology.ep if kind.topology.ep.n > 1 else None,
                 heads_topology=kind.topology.heads if kind.topology.heads.n > 1 else None,
+                cp_topology=kind.topology.cp if kind.topology.cp.n > 1 and self._has_scans else None,
+                sequence_parts=sequence_parts(self.model),
                 recipe=self.workload.matmul,
                 saved=self.workload.saved_activations,
                 expert_load=self._expert_load(kind.topology.ep.n),
             )
             for device in kind.devices
         )
+
+    @cached_property
+    def _has_scans(self) -> bool:
+        return has_scans(self.model)
 
     def _expert_load(self, ep: int) -> float:
         """Rows of the ep rank with the most over the mean."""

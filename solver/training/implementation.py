@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodels.implementation import HAND_FUSED, FlashAttention, HostPath, Implementation, TensorOverlap, VectorKernels
+from costmodels.implementation import (
+    HAND_FUSED,
+    FlashAttention,
+    HostPath,
+    Implementation,
+    ScanOverRanks,
+    TensorOverlap,
+    VectorKernels,
+)
 from solver.request import Launcher, Search, Space
 
 LAUNCHER_IMPLEMENTATION: Mapping[Launcher, Implementation] = {
@@ -15,6 +23,7 @@ LAUNCHER_IMPLEMENTATION: Mapping[Launcher, Implementation] = {
         FlashAttention.NATIVE,
         host=HostPath.MEGATRON_CORE,
         tensor_overlap=TensorOverlap.WEIGHT_GRADIENT,
+        scan_over_ranks=ScanOverRanks.HEADS,
     ),
     # DeepSpeed trains the script's own model, and the exported one is Hugging Face's: eager, with PyTorch's
     # scaled_dot_product_attention.

@@ -25,6 +25,7 @@ class LauncherRules:
     max_zero_with_pipeline   highest ZeRO stage beside pipeline parallelism
     context_parallel         whether it has ring context parallelism
     head_exchange            whether context parallelism may exchange tokens for heads (Ulysses), alone or inside a ring
+    scans_over_ranks         whether context parallelism may split state-space mixers
     windows_in_rings         whether attention in a ring may have a sliding window
     sequence_parallel        whether norms may be sharded over the sequence beside tp
     replicates_kv_heads      whether tp may be larger than the number of key/value heads
@@ -46,6 +47,7 @@ class LauncherRules:
     ties_across_stages: bool
     schedules: frozenset[Schedule]
     head_exchange: bool = False
+    scans_over_ranks: bool = False
     windows_in_rings: bool = True
     expert_parallel: bool = False
     experts_ask_for_sp: bool = False
@@ -65,6 +67,7 @@ LAUNCHERS = {
         context_parallel=True,
         # --cp-comm-type a2a and a2a+p2p; Transformer Engine's ring refuses sliding windows.
         head_exchange=True,
+        scans_over_ranks=True,
         windows_in_rings=False,
         sequence_parallel=True,
         replicates_kv_heads=True,

@@ -18,8 +18,9 @@ from solver.training.orders import best_order, in_order
 from solver.training.partition import Shortfall
 from solver.training.report import decided_plan, feasible_plan, host_memory_reason, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search
+from solver.training.sequence_split import heads_fit
 from solver.training.sizes import UNITS, search_sizes
-from solver.training.space import Candidate, Mesh, experts_fit, families, heads_fit
+from solver.training.space import Candidate, Mesh, experts_fit, families
 from solver.training.stage_table import Sharding
 from solver.training.stageable import check_stageable
 from solver.training.sweep import swept_plans
@@ -200,7 +201,7 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
             given=f"ep {mesh.ep} of dp x cp = {mesh.dp * mesh.cp}",
             allowed="a divisor of dp x cp and of the number of experts",
         )
-    if not heads_fit(request.model, mesh):
+    if not heads_fit(request.model, tp=mesh.tp, cp=mesh.cp, ulysses=mesh.ulysses):
         raise PlanFileError(
             "heads can't be exchanged evenly over the ulysses axis",
             given=f"ulysses {mesh.ulysses} of cp {mesh.cp} beside tp {mesh.tp}",

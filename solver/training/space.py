@@ -10,17 +10,19 @@ from dataclasses import dataclass, replace
 from costmodels.cluster import Cluster
 from costmodels.errors import WorkloadError
 from costmodels.expert_parallel import expert_dims
+from costmodels.implementation import ScanOverRanks
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
 from costmodels.offload import NOTHING_OFFLOADED, Offload
-from costmodels.operators import SEQ, Operator, OperatorKind, key_tokens, query_tokens
 from costmodels.pipeline import Schedule
-from costmodels.tensor_parallel import HEADS, KV_HEADS
+from costmodels.tensor_parallel import KV_HEADS
 from solver.graph import ModelGraph
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import Spec, boundary_specs
+from solver.training.implementation import launcher_implementation
 from solver.training.launcher_rules import LAUNCHERS, HostOptimizer, LauncherRules
 from solver.training.pipelining import PLAIN, Pipelining, pipelinings
 from solver.training.presets import preset_of
+from solver.training.sequence_split import heads_fit, sequence_fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +198,12 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
     n_devices = cluster.n_devices
     n_layers = len(request.model.layers)
     experts = math.gcd(*_numbers_of_experts(request.model)) or 1
+    scans = _scans_over_ranks(search)
     for tp in _divisors(n_devices):
         if not _inside_nodes(cluster, tp) or not _allowed(tp, search.tp):
             continue
         for cp in _divisors(n_devices // tp):
-            if not _allowed(cp, search.cp) or not _cp_fits(request.model, workload.seq_len, cp):
+            if not _allowed(cp, search.cp) or not sequence_fits(request.model, workload.seq_len, tp=tp, cp=cp, scans=scans):
                 continue
             for pp in _divisors(n_devices // (tp * cp)):
                 dp = n_devices // (tp * cp * pp)
@@ -209,8 +212,15 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
                 for ep, ulysses in itertools.product(_divisors(math.gcd(dp * cp, experts)), _divisors(cp)):
                     mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses)
                     exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
-                    if _allowed(ep, search.ep) and exchanged and heads_fit(request.model, mesh):
+                    if _allowed(ep, search.ep) and exchanged and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
                         yield mesh
+
+
+def _scans_over_ranks(search: Search) -> ScanOverRanks | None:
+    """How the search's launcher shares state-space mixers among ranks of a sequence; None where it can't."""
+    rules = LAUNCHERS.get(search.launcher)
+    refused = search.space is Space.LAUNCHABLE and not (rules and rules.scans_over_ranks)
+    return None if refused else launcher_implementation(search).scan_over_ranks
 
 
 def _inside_nodes(cluster: Cluster, ranks: int) -> bool:
@@ -300,35 +310,6 @@ def _zero_stages(mesh: Mesh, search: Search, optimizer: Optimizer) -> Iterator[i
     for stage in stages:
         if _allowed(stage, search.zero_stages) and stage <= highest:
             yield stage
-
-
-def _cp_fits(model: ModelGraph, seq_len: int, cp: int) -> bool:
-    """Zig-zag ring attention splits the sequence into 2 cp equal chunks; scans and convolutions along it can't be split."""
-    if cp == 1:
-        return True
-    kinds = {operator.kind for block in model.blocks for operator in block.operators}
-    sequential = kinds & {OperatorKind.SCAN, OperatorKind.CONVOLUTION}
-    return OperatorKind.ATTENTION in kinds and not sequential and seq_len % (2 * cp) == 0
-
-
-def heads_fit(model: ModelGraph, mesh: Mesh) -> bool:
-    """Whether every attention's heads, and key/value heads, can be exchanged evenly beside tp: attention of a sequence to
-    itself, with keys as wide as values (Transformer Engine's a2a refuses latent attention)."""
-    if mesh.ulysses <= 1:
-        return mesh.ulysses == 1
-    attention = [op for block in model.blocks for op in block.operators if op.kind is OperatorKind.ATTENTION]
-    return mesh.cp % mesh.ulysses == 0 and all(
-        _splits_evenly(model, operator, mesh.tp * mesh.ulysses)
-        and query_tokens(operator) == key_tokens(operator) == SEQ
-        and len({model.dims[tensor.dims[-1]] for tensor in operator.inputs[1:]}) == 1
-        for operator in attention
-    )
-
-
-def _splits_evenly(model: ModelGraph, attention: Operator, parts: int) -> bool:
-    """Whether queries, keys and values all have heads, in numbers that divide into so many parts."""
-    heads = [{HEADS, KV_HEADS} & set(tensor.dims) for tensor in attention.inputs]
-    return all(heads) and all(model.dims[dim] % parts == 0 for dims in heads for dim in dims)
 
 
 def _has_windows(model: ModelGraph) -> bool:

@@ -13,6 +13,7 @@ from solver.plan import Plan, Stage
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.verify.experts import crowded_rows, fullest_share, picked_dims
 from solver.verify.forms import form_bytes
+from solver.verify.mixers import copies_after_exchange, first_states_bytes
 from solver.verify.sharding import LEADERS, REPLICATE, strategies_by_operator
 
 _MOMENTS = {"adamw": 2.0, "sgd_momentum": 1.0, "muon": 1.0, "adamw_8bit": 2 / 4, "adamw_bf16": 2 / 2}
@@ -154,7 +155,9 @@ def kept_bytes(block: Block, share: Share, request: PlanRequest, mode: Recompute
         for tensor in operator.outputs:
             written.add(tensor.name)
             crowding = share.crowding if tensor.name in crowded else 1.0
-            total += crowding * tensor.elements(sizes) * each.get(tensor.name, 0.0)
+            copies = copies_after_exchange(block, tensor.dims, sizes, request, share.cp)
+            total += crowding * copies * tensor.elements(sizes) * each.get(tensor.name, 0.0)
+        total += first_states_bytes(operator, sizes, request, share.cp)
     if OperatorKind.EMBEDDING in kinds:
         return total
     from_before = max((size for name, size in each.items() if name not in written), default=0.0)

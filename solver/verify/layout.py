@@ -10,6 +10,7 @@ from solver.plan import DeviceRange, Plan, Stage
 from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.branches import branch_violations
 from solver.verify.experts import expert_axis_violations
+from solver.verify.mixers import sequence_violations
 from solver.verify.schedule import schedule_violations
 from solver.verify.violation import Rule, Violation
 
@@ -165,11 +166,4 @@ def _batch_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     if sequences != workload.global_batch:
         given = f"dp x size x count is {sequences} sequences a step, the request asks for {workload.global_batch}"
         yield Violation(Rule.BATCH, "plan.microbatch", given)
-    if axes.cp > 1:
-        # Zig-zag ring attention gives each rank one early and one late chunk of 2 cp equal ones.
-        if workload.seq_len % (2 * axes.cp):
-            given = f"a sequence of {workload.seq_len} is not 2 x cp = {2 * axes.cp} equal chunks"
-            yield Violation(Rule.SEQUENCE, "plan.axes.cp", given)
-        kinds = {operator.kind for block in request.model.blocks for operator in block.operators}
-        if OperatorKind.ATTENTION not in kinds:
-            yield Violation(Rule.SEQUENCE, "plan.axes.cp", "the model has no attention to split over the sequence")
+    yield from sequence_violations(plan, request)

@@ -47,13 +47,12 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
     assert isinstance(workload, TrainingWorkload)
     free = search.space is Space.FREE
     modes = [m for m in modes_of(search.space, search.launcher) if not search.recompute or m in search.recompute]
-    has_attention = any(op.mask for block in request.model.blocks for op in block.operators)
     for dp, tp, pp, cp in itertools.product(range(1, n + 1), repeat=4):
         if dp * tp * pp * cp != n or pp > len(request.model.layers) or (search.pp and pp not in search.pp):
             continue
         if any(group.node.devices_per_node % tp for group in request.cluster.groups):
             continue
-        if cp > 1 and (not has_attention or workload.seq_len % (2 * cp) or (not free and search.launcher == "deepspeed")):
+        if cp > 1 and not splits_sequence(request, tp, cp):
             continue
         if not free and search.launcher != "megatron-lm" and request.model.dims.get("kv_heads", 0) % tp:
             continue
@@ -81,6 +80,23 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                                 mesh = Mesh(dp, tp, pp, cp, ep, ulysses)
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
                                 yield replace(outer, shard_ranks=shards, offload=offload)
+
+
+def splits_sequence(request: PlanRequest, tp: int, cp: int) -> bool:
+    """Whether cp ranks can share a sequence: where there is attention or a mixer of which the launcher knows how."""
+    search, workload = request.search, request.workload
+    assert isinstance(workload, TrainingWorkload)
+    free = search.space is Space.FREE
+    used = [op for block in request.model.blocks for op in block.operators]
+    attention, scans = any(op.mask for op in used), any(op.chunk for op in used)
+    parts = 2 * cp if attention else cp
+    if not (attention or scans) or workload.seq_len % parts or (not free and search.launcher == "deepspeed"):
+        return False
+    if not scans or free:
+        return True
+    # Megatron-LM exchanges heads; groups are shared out or copied.
+    heads, groups = request.model.dims["ssm_heads"] // tp, max(1, request.model.dims["ssm_groups"] // tp)
+    return search.launcher == "megatron-lm" and heads % cp == 0 and (groups % cp == 0 or cp % groups == 0)
 
 
 def every_shard_ranks(request: PlanRequest, n: int, cp: int) -> list[int | None]:
@@ -121,6 +137,7 @@ def every_ulysses(request: PlanRequest, tp: int, cp: int) -> list[int]:
     exchanges = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
     heads = math.gcd(request.model.dims.get("heads", 1), request.model.dims.get("kv_heads", 1))
     node = math.gcd(*(group.node.devices_per_node for group in request.cluster.groups))
+    exchanges = exchanges and any(op.mask for block in request.model.blocks for op in block.operators)
     whole = [u for u in range(1, cp + 1) if u == 1 or (exchanges and cp % u == 0 and heads % (tp * u) == 0)]
     named = request.search.ulysses
     return [u for u in whole if (u in named if named else u == 1 or node % (tp * u) == 0)]

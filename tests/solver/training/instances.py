@@ -60,7 +60,37 @@ def _varied(request: PlanRequest, rng: np.random.Generator) -> PlanRequest:
     if rng.random() < 0.3:
         workload = replace(workload, experts=PowerLawRouting("power_law", 0.5))
     request = replace(request, workload=workload, search=search)
+    if rng.random() < 0.6:
+        request = replace(request, cluster=_roomier(request, rng))
+    if rng.random() < 0.25:
+        request = replace(request, model=_with_mixers(request.model, rng))
     return request if search.space is Space.FREE or rng.random() > 0.3 else _odd(request, rng)
+
+
+def _roomier(request: PlanRequest, rng: np.random.Generator) -> Cluster:
+    """The cluster with room for up to four more process groups and three times the state on every device."""
+    communicators, state = framework_overhead_bytes(communicators=4), 54.0 * request.model.parameters()
+    more = int(rng.uniform(0.1, 1.0) * (communicators + state))
+
+    def roomier(group: NodeGroup) -> NodeGroup:
+        device = replace(group.node.device, memory_bytes=group.node.device.memory_bytes + more)
+        return replace(group, node=replace(group.node, device=device))
+
+    return replace(request.cluster, groups=tuple(roomier(group) for group in request.cluster.groups))
+
+
+def _with_mixers(model: ModelGraph, rng: np.random.Generator) -> ModelGraph:
+    """The model with state-space mixers in the place of feed-forward layers, if it has any."""
+    dims = {
+        **model.dims,
+        "ssm_heads": 8,
+        "ssm_groups": int(rng.choice([1, 2, 4])),
+        "ssm_width": 32,
+        "ssm_state": 16,
+        "kernel": 4,
+    }
+    blocks = tuple(mixer_block() if block.name == "mlp" else block for block in model.blocks)
+    return replace(model, dims=dims, blocks=blocks) if blocks != model.blocks else model
 
 
 def _odd(request: PlanRequest, rng: np.random.Generator) -> PlanRequest:
@@ -173,6 +203,30 @@ def mlp_block() -> Block:
             Operator("gelu", OperatorKind.ELEMENTWISE, (up,), (act,), saved=("up",), flops_per_element=8.0),
             Operator("down", OperatorKind.MATMUL, (act,), (down,), (Weight("w2", ("ffn", "hidden")),), saved=("act",)),
             Operator("add", OperatorKind.ELEMENTWISE, (x, down), (y,), flops_per_element=1.0),
+        ),
+        "y",
+    )
+
+
+def mixer_block() -> Block:
+    """A state-space mixer: convolution and scan in chunks between two projections, under the name of the block it replaces."""
+    x, y, o = (Tensor(name, (*TOKENS, "hidden")) for name in ("x", "y", "o"))
+    heads, groups = (*TOKENS, "ssm_heads", "ssm_width"), (*TOKENS, "ssm_groups", "ssm_state")
+    u, b, c = Tensor("u", heads), Tensor("b", groups), Tensor("c", groups)
+    dt, out = Tensor("dt", (*TOKENS, "ssm_heads")), Tensor("scanned", heads)
+    mixed = tuple(Tensor(f"{tensor.name}_mixed", tensor.dims) for tensor in (u, b, c))
+    weights = tuple(Weight(f"w_{tensor.name}", ("hidden", *tensor.dims[2:])) for tensor in (u, b, c, dt))
+    kernels = tuple(Weight(f"k_{tensor.name}", (*tensor.dims[2:], "kernel")) for tensor in (u, b, c))
+    back = Weight("w_out", ("ssm_heads", "ssm_width", "hidden"))
+    kept = tuple(tensor.name for tensor in (*mixed, dt))
+    return Block(
+        "mlp",
+        (
+            Operator("in", OperatorKind.MATMUL, (x,), (u, b, c, dt), weights, saved=("x",)),
+            Operator("conv", OperatorKind.CONVOLUTION, (u, b, c), mixed, kernels, saved=("u", "b", "c")),
+            Operator("scan", OperatorKind.SCAN, (*mixed, dt), (out,), saved=kept, chunk=32),
+            Operator("out", OperatorKind.MATMUL, (out,), (o,), (back,), saved=("scanned",)),
+            Operator("add", OperatorKind.ELEMENTWISE, (x, o), (y,), flops_per_element=1.0),
         ),
         "y",
     )

@@ -1,0 +1,33 @@
+"""Bytes of tensors on a block's borders and at work inside it, on one device of a stage."""
+
+from __future__ import annotations
+
+from costmodels.expert_parallel import expert_region
+from costmodels.operators import BATCH, SEQ, OperatorKind
+from costmodels.tensor_parallel import VOCAB
+from solver.block_problem import BlockSetting
+from solver.graph import Block, ModelGraph
+from solver.sharding import SpecKind
+
+
+def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> float:
+    """Bytes of gradients that a block's widest operator has at once, of its inputs and outputs, on one of tp ranks.
+
+    Launchers split what is wide (feed-forward, heads); the loss has its own rule (`Criterion.TRANSIENT_BYTES`).
+    """
+    sizes = {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp}
+    routed = expert_region(block.operators).operators
+    elements = (
+        sum(tensor.elements(sizes) for tensor in (*operator.inputs, *operator.outputs))
+        * (setting.expert_load if operator.name in routed else 1.0)
+        for operator in block.operators
+        if operator.kind not in (OperatorKind.LOSS, OperatorKind.EMBEDDING) and VOCAB not in operator.dims
+    )
+    return max(elements, default=0.0) / setting.tp * setting.dtype.size_bytes
+
+
+def boundary_bytes(graph: ModelGraph, setting: BlockSetting) -> float:
+    """Bytes a rank holds of the residual stream between two blocks."""
+    elements = setting.microbatch * (setting.seq_len // setting.cp) * graph.dims["hidden"]
+    share = setting.tp if setting.boundary.kind is SpecKind.SHARDED else 1
+    return elements * setting.dtype.size_bytes / share
