@@ -19,7 +19,7 @@ from solver.request import Objective, PlanRequest
 from solver.training.planner import plan_training
 from solver.verify import check
 from tests.solver.training.ablations import ablations
-from tests.solver.training.instances import random_request
+from tests.solver.training.instances import varied_request
 from tests.solver.training.least_step import enumerated
 from tests.solver.training.test_objectives import least_of_each, request_with, with_slo
 
@@ -33,7 +33,7 @@ def main(first: int = 0, count: int = 1000) -> int:
     traits: Counter[str] = Counter()
     wrong, n_plans = [], 0
     for seed in range(first, first + count):
-        request = random_request(seed)
+        request = varied_request(seed)
         every = enumerated(request)
         n_plans += every.n_plans
         plan = plan_training(request, stop=never_stop, progress=ignore_progress)
@@ -82,7 +82,7 @@ def compare_ablations(first: int, count: int) -> int:
     started_s = time.process_time()
     wrong, worse, tried = [], Counter[str](), 0
     for seed in range(first, first + count):
-        request = random_request(seed)
+        request = varied_request(seed)
         whole = plan_training(request, stop=never_stop, progress=ignore_progress).certificate.objective
         for name, search in ablations(request):
             asked = replace(request, search=search)

@@ -26,6 +26,7 @@ from costmodels.operators import Operator
 from costmodels.serving_calibration import serving_calibration
 from costmodels.serving_operators import ServedOn, collective_seconds
 from costmodels.tensor_parallel import EXPERT_FFN, EXPERTS, HIDDEN, TOP_K
+from costmodels.token_dispatch import expert_choice, places_reached
 from costmodels.weight_format import WeightFormat
 
 FloatArray = npt.NDArray[np.float64]
@@ -106,8 +107,7 @@ def _dispatch_and_combine_s(on: ServedOn, tokens: FloatArray, groups: int) -> Fl
     gathered = gathered + collective_seconds(Collective.REDUCE_SCATTER, all_bytes, stage)
     if grid.expert_tp > 1:
         return np.asarray(gathered + shared)
-    # A token goes once to each rank that holds one of its experts: n (1 - (1 - 1/n)^k) of n ranks.
-    ranks = grid.ranks
-    reached = ranks * (1.0 - (1.0 - 1.0 / ranks) ** on.dims[TOP_K])
+    # A token goes once to each rank that holds one of its experts.
+    reached = places_reached(expert_choice(on.dims), grid.ranks)
     exchanged = 2.0 * collective_seconds(Collective.ALL_TO_ALL, token_bytes / grid.dense_tp * reached, stage)
     return np.asarray(np.minimum(gathered, exchanged) + shared)

@@ -27,7 +27,8 @@ from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, par
 from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from costmodels.saved_activations import loss_transient_element_bytes
 from costmodels.step_by_step_scan import step_by_step_kept_bytes
-from costmodels.tensor_parallel import FFN, VOCAB
+from costmodels.tensor_parallel import EXPERTS, FFN, VOCAB
+from costmodels.token_dispatch import TokenDispatch, dispatch_s, expert_choice
 from costmodels.units import DType
 from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge
@@ -100,7 +101,7 @@ class BlockSetting:
     ``ep_topology`` each rank holds all experts, without a ``heads_topology`` all cp ranks are one ring; ``recipe`` is that
     of the products that `low_precision_products` names, ``saved`` the format of what is kept, ``expert_load`` the rows of the
     ep rank with the most over the mean. A model with scans has a ``cp_topology`` beside context parallelism, whose ranks have
-    ``sequence_parts`` parts of the sequence each.
+    ``sequence_parts`` parts of the sequence each. ``dispatch`` is how tokens get to ranks with their experts.
     """
 
     device: Device
@@ -121,6 +122,7 @@ class BlockSetting:
     expert_load: float = 1.0
     cp_topology: GroupTopology | None = None
     sequence_parts: int = 2
+    dispatch: TokenDispatch = TokenDispatch.COPIES
 
     @property
     def tp(self) -> int:
@@ -229,6 +231,7 @@ class _Costing:
         self.region = expert_region(block.operators)
         self.kept_bytes = kept_in(block, setting)
         self.ranks = setting.sequence_ranks
+        self.experts = expert_choice(graph.dims) if EXPERTS in graph.dims else None
 
     def nodes(self, operator: Operator, options: tuple[Strategy, ...]) -> FloatArray:
         """Cost vectors of one operator, a row for each strategy."""
@@ -360,14 +363,15 @@ class _Costing:
         return float(collective_s(Collective.ALL_REDUCE, size, self.setting.tp_topology)) if size else 0.0
 
     def _add_expert_parallel(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
-        """All-to-all of the rows that go to other ranks' experts or come back, and of their gradients; nothing hides it."""
-        if self.setting.ep_topology is None:
+        """Rows that go to other ranks' experts or come back, and their gradients; nothing hides them."""
+        if self.setting.ep_topology is None or self.experts is None:
             return
         local = strategy.local_sizes(self.sizes, self.setting.tp)
         for name, tensor in self.region.exchanged:
             if name == operator.name:
                 size = tensor.elements(local) * self.setting.dtype.size_bytes * self.setting.expert_load
-                each_s = float(collective_s(Collective.ALL_TO_ALL, size, self.setting.ep_topology))
+                choice, ranks = self.experts, self.setting.ep_topology
+                each_s = dispatch_s(self.setting.dispatch, size / choice.top_k, choice, ranks)
                 cost[Criterion.TIME_S] += 2 * each_s
                 cost[Criterion.FORWARD_S] += each_s
                 cost[Criterion.EP_COMM_S] += 2 * each_s

@@ -23,6 +23,7 @@ from costmodels.memory import Optimizer
 from costmodels.pipeline import Schedule
 from costmodels.serving_precision import Quantised
 from costmodels.speculation import Speculation
+from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import STRICT_RECORD, DType, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 from costmodels.weight_format import WeightFormat
 from solver.graph import ModelGraph
@@ -119,7 +120,7 @@ class TrainingWorkload:
 
     ``precision`` is the working format of weights and activations, ``matmul`` that of the layers' matrix products,
     ``saved_activations`` that of what layers keep for the backward pass. ``experts`` says how tokens spread over routed
-    experts: ranks that hold some of them wait for the one with the most rows.
+    experts: ranks that hold some of them wait for the one with the most rows; ``dispatch`` how tokens get there.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -133,6 +134,7 @@ class TrainingWorkload:
     matmul: MatmulRecipe = MatmulRecipe.WORKING
     saved_activations: SavedFormat = SavedFormat.WORKING
     experts: ExpertRouting = BALANCED
+    dispatch: TokenDispatch = TokenDispatch.COPIES
 
     def __post_init__(self) -> None:
         if self.experts.redundant_experts:

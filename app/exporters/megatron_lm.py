@@ -13,6 +13,7 @@ from app.exporters.parts import chunks_a_rank, model_parts
 from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
+from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import DType
 from solver.axes import Axes
 from solver.plan import Plan
@@ -37,7 +38,7 @@ def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
         ("pretrain_gpt.py",),
         *_model_words(shape, workload.seq_len),
         *_latent_words(shape.latent),
-        *_mixture_words(shape.mixture, plan),
+        *_mixture_words(shape.mixture, plan, workload.dispatch),
         *_vocabulary_words(shape.vocab, plan.axes.tp),
         *_parallelism_words(plan, request),
         *_batch_words(plan, workload),
@@ -106,8 +107,8 @@ def _latent_words(latent: LatentShape | None) -> list[Words]:
     ]
 
 
-def _mixture_words(mixture: MixtureShape | None, plan: Plan) -> list[Words]:
-    """Experts and their ranks; tp splits an expert as it splits a dense network."""
+def _mixture_words(mixture: MixtureShape | None, plan: Plan, dispatch: TokenDispatch) -> list[Words]:
+    """Experts, their ranks, and how tokens get there; tp splits an expert as it splits a dense network."""
     if mixture is None:
         return []
     assert plan.axes is not None
@@ -115,14 +116,23 @@ def _mixture_words(mixture: MixtureShape | None, plan: Plan) -> list[Words]:
         (*flag("num-experts", mixture.experts), *flag("moe-router-topk", mixture.top_k)),
         (*flag("moe-ffn-hidden-size", mixture.ffn), *flag("moe-grouped-gemm")),
         (*flag("expert-model-parallel-size", plan.axes.ep), *flag("expert-tensor-parallel-size", plan.axes.tp)),
-        flag("moe-token-dispatcher-type", "alltoall"),
+        _dispatch_words(plan.axes, dispatch),
     ]
+    if mixture.groups > 1:
+        words.append((*flag("moe-router-num-groups", mixture.groups), *flag("moe-router-group-topk", mixture.top_groups)))
     if not all(mixture.in_layer):
         words.append(flag("moe-layer-freq", f"[{','.join(str(int(has)) for has in mixture.in_layer)}]"))
     if mixture.shared_ffn is not None:
         words.append(flag("moe-shared-expert-intermediate-size", mixture.shared_ffn))
         words += [flag("moe-shared-expert-gate")] if mixture.shared_gate else []
     return words
+
+
+def _dispatch_words(axes: Axes, dispatch: TokenDispatch) -> Words:
+    """An all-to-all of copies, or DeepEP, which takes the router's probabilities in fp32 alone."""
+    if axes.ep == 1 or dispatch is TokenDispatch.COPIES:
+        return flag("moe-token-dispatcher-type", "alltoall")
+    return (*flag("moe-token-dispatcher-type", "flex"), *flag("moe-enable-deepep"), *flag("moe-router-dtype", "fp32"))
 
 
 def vocabulary_multiple(vocab: int, tp: int) -> int:
@@ -297,8 +307,8 @@ def _assumptions(shape: DecoderShape, plan: Plan, request: PlanRequest) -> tuple
         )
     if shape.mixture is not None:
         said.append(
-            "the graph holds the router's sizes, not its rule: add --moe-router-score-function, balancing and group limits "
-            "as the model has them; loads of experts are taken for even"
+            "the graph holds the router's sizes, not its rule: add --moe-router-score-function and balancing as the model "
+            "has them; loads of experts are taken for even"
         )
     if plan.axes is not None and plan.axes.pp > 1:
         virtual = chunks_a_rank(plan)

@@ -9,6 +9,7 @@ from costmodels.errors import ExportError
 from solver.graph import Block, ModelGraph
 
 EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN = "experts", "top_k", "expert_ffn", "shared_ffn"
+EXPERT_GROUPS, TOP_GROUPS = "expert_groups", "top_groups"
 EXPERT_DIMS = frozenset({EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN})
 KV_RANK, Q_RANK, NOPE_DIM, ROPE_DIM, V_DIM = "kv_rank", "q_rank", "qk_nope_dim", "qk_rope_dim", "v_head_dim"
 QK_DIM = "qk_head_dim"
@@ -20,7 +21,8 @@ class MixtureShape:
     """Experts of the layers that have them, and which layers do.
 
     ``shared_ffn`` is the width of the expert that every token meets, if there is one; ``shared_gate`` whether a learned gate
-    scales it; ``in_layer`` says for each decoder layer whether it has experts.
+    scales it; ``in_layer`` says for each decoder layer whether it has experts. A token's experts are in ``top_groups`` of the
+    ``groups`` that experts lie in.
     """
 
     experts: int
@@ -29,6 +31,8 @@ class MixtureShape:
     shared_ffn: int | None
     shared_gate: bool
     in_layer: tuple[bool, ...]
+    groups: int = 1
+    top_groups: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ def mixture_shape(graph: ModelGraph, layers: Sequence[Block]) -> MixtureShape | 
         shared_ffn=graph.dims[SHARED_FFN] if _touches(mixed, SHARED_FFN) else None,
         shared_gate=any(operator.name == "shared_gate" for operator in mixed.operators),
         in_layer=in_layer,
+        groups=graph.dims.get(EXPERT_GROUPS, 1),
+        top_groups=graph.dims.get(TOP_GROUPS, 1),
     )
 
 

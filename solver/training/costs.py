@@ -126,6 +126,7 @@ class TrainingCosts(BlockCosts):
                 heads_topology=kind.topology.heads if kind.topology.heads.n > 1 else None,
                 cp_topology=kind.topology.cp if kind.topology.cp.n > 1 and self._has_scans else None,
                 sequence_parts=sequence_parts(self.model),
+                dispatch=self.workload.dispatch,
                 recipe=self.workload.matmul,
                 saved=self.workload.saved_activations,
                 expert_load=self._expert_load(kind.topology.ep.n),

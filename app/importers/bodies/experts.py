@@ -17,6 +17,8 @@ EXPERTS = "experts"
 TOP_K = "top_k"
 EXPERT_FFN = "expert_ffn"
 SHARED_FFN = "shared_ffn"
+EXPERT_GROUPS = "expert_groups"
+TOP_GROUPS = "top_groups"
 
 # Softmax or sigmoid of the router's logits, and the choice of the largest: five operations a logit (survey section 5.1).
 _ROUTE_FLOPS = 5.0

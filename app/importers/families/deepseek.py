@@ -21,7 +21,7 @@ from app.importers.bodies.mla import (
 )
 from app.importers.config_fields import ConfigFields
 from app.importers.families.family import Family, bias, gated_mlp, rms_head
-from app.importers.families.moe import expert_dims
+from app.importers.families.moe import expert_dims, group_dims
 from app.importers.parts import FFN, HEADS, HIDDEN, VOCAB, Bias, NormKind
 from costmodels.errors import ModelError
 
@@ -44,6 +44,9 @@ _V2_DEFAULTS = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
     "moe_intermediate_size": 1407,
+    "topk_method": "greedy",
+    "n_group": None,
+    "topk_group": None,
 }
 _V3_DEFAULTS = _V2_DEFAULTS | {
     "vocab_size": 129280,
@@ -56,6 +59,9 @@ _V3_DEFAULTS = _V2_DEFAULTS | {
     "n_shared_experts": 1,
     "num_experts_per_tok": 8,
     "moe_intermediate_size": 2048,
+    "topk_method": "noaux_tc",
+    "n_group": 8,
+    "topk_group": 4,
 }
 _GLM_DEFAULTS = _V3_DEFAULTS | {
     "vocab_size": 154880,
@@ -68,6 +74,8 @@ _GLM_DEFAULTS = _V3_DEFAULTS | {
     "v_head_dim": 256,
     "index_n_heads": 32,
     "index_head_dim": 128,
+    "n_group": 1,
+    "topk_group": 1,
     "mlp_layer_types": None,
     "indexer_types": None,
     "index_topk_pattern": None,
@@ -156,7 +164,9 @@ def _dims(fields: ConfigFields) -> dict[str, int]:
     q_rank = fields.optional_size("q_lora_rank")
     if q_rank is not None:
         sizes[Q_RANK] = q_rank
-    return sizes | expert_dims(fields, width=width, shared_width=fields.size("n_shared_experts") * width)
+    experts = expert_dims(fields, width=width, shared_width=fields.size("n_shared_experts") * width)
+    # DeepSeek-V2 may choose among all experts in spite of its groups.
+    return sizes | experts | ({} if fields.text("topk_method") == "greedy" else group_dims(fields))
 
 
 DEEPSEEK_FAMILIES = (

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from app.importers.architecture import Architecture, Body, Branch, Layer
 from app.importers.bodies.attention import Attention, Position, QkNorm
-from app.importers.bodies.experts import EXPERT_FFN, EXPERTS, SHARED_FFN, TOP_K, Experts, SharedExpert
+from app.importers.bodies.experts import (
+    EXPERT_FFN,
+    EXPERT_GROUPS,
+    EXPERTS,
+    SHARED_FFN,
+    TOP_GROUPS,
+    TOP_K,
+    Experts,
+    SharedExpert,
+)
 from app.importers.config_fields import ConfigFields
 from app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
 from app.importers.parts import HEADS, Bias, NormKind
@@ -121,6 +130,21 @@ def expert_dims(fields: ConfigFields, *, width: int, shared_width: int | None = 
         )
     sizes = {EXPERTS: experts, TOP_K: top_k, EXPERT_FFN: width}
     return sizes if shared_width is None else sizes | {SHARED_FFN: shared_width}
+
+
+def group_dims(fields: ConfigFields) -> dict[str, int]:
+    """Groups of experts of which a token may use some alone (``n_group``, ``topk_group``); nothing where it may use all."""
+    groups, most = fields.optional_size("n_group") or 1, fields.optional_size("topk_group") or 1
+    if groups == 1 or most >= groups:
+        return {}
+    experts, top_k = fields.size("num_experts"), fields.size("num_experts_per_tok")
+    if experts % groups or top_k > most * (experts // groups):
+        raise ModelError(
+            f"{fields.family}: groups of experts must be equal, and hold enough of them",
+            given={"num_experts": experts, "n_group": groups, "topk_group": most, "num_experts_per_tok": top_k},
+            allowed="a divisor of the experts, and as many in topk_group groups as a token picks",
+        )
+    return {EXPERT_GROUPS: groups, TOP_GROUPS: most}
 
 
 def _layer(attention: Attention, feed_forward: Body) -> Layer:

@@ -13,6 +13,7 @@ from app.importers.huggingface import read_huggingface_config
 from costmodels.errors import ExportError
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
+from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import DType
 from solver.axes import Axes
 from solver.control import ignore_progress, never_stop
@@ -68,6 +69,33 @@ def test_experts_get_their_flags() -> None:
     assert given["--expert-tensor-parallel-size"] == ("2",)
     assert "--sequence-parallel" in given
     assert "--moe-layer-freq" not in given
+
+
+def test_dispatch_and_limited_routing_get_their_flags() -> None:
+    config = {
+        "model_type": "deepseek_v3",
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "n_routed_experts": 16,
+        "num_experts_per_tok": 4,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+        "intermediate_size": 512,
+        "moe_intermediate_size": 128,
+        "vocab_size": 1024,
+    }
+    graph = read_huggingface_config(config, name="small-v3")
+    workload = TrainingWorkload("training", 64, 1024, dispatch=TokenDispatch.ONCE_A_NODE)
+    search = Search(ep=(4,), tp=(1,), cp=(1,), pp=(1,), microbatch=(1,), zero_stages=(1,))
+    request = PlanRequest(graph, cluster(1), workload, search=search)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    given = flags(export(plan, request, "megatron-lm"))
+    assert given["--moe-token-dispatcher-type"] == ("flex",) and "--moe-enable-deepep" in given
+    assert given["--moe-router-num-groups"] == ("4",) and given["--moe-router-group-topk"] == ("2",)
+    greedy = read_huggingface_config({**config, "model_type": "deepseek_v2", "n_group": 4, "topk_group": 2}, name="v2")
+    assert "expert_groups" not in greedy.dims, "DeepSeek-V2 chooses greedily unless it says otherwise"
 
 
 def test_stages_without_layers_keep_their_place_in_the_layout() -> None:

@@ -12,6 +12,7 @@ from costmodels.expert_routing import PowerLawRouting
 from costmodels.memory import framework_overhead_bytes
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from costmodels.pipeline import Schedule
+from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import DType
 from solver.graph import Block, BlockRun, ModelGraph
 from solver.request import GroupOrder, Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
@@ -44,13 +45,13 @@ def random_request(seed: int) -> PlanRequest:
         offload_optimizer=[(), (0.0, 0.5), (0.0, 1.0), (0.0, 0.25, 1.0)][int(moving.integers(4))],
         offload_activations=(0.0, 0.5) if moving.random() < 0.4 else (),
     )
-    request = PlanRequest(model, random_cluster(rng, model, free=space is Space.FREE), workload, search=search)
-    return _varied(request, moving)
+    return PlanRequest(model, random_cluster(rng, model, free=space is Space.FREE), workload, search=search)
 
 
-def _varied(request: PlanRequest, rng: np.random.Generator) -> PlanRequest:
-    """Some requests with groups of nodes in any order, heads exchanged across nodes, tokens that prefer some experts, or
-    numbers of devices that are no powers of two."""
+def varied_request(seed: int) -> PlanRequest:
+    """A random request; some with groups of nodes in any order, heads exchanged across nodes, tokens that prefer some experts
+    or go once to each node, more memory, state-space mixers, or numbers of devices that are no powers of two."""
+    request, rng = random_request(seed), np.random.default_rng([seed, 2])
     workload, search = request.workload, request.search
     assert isinstance(workload, TrainingWorkload)
     if len(request.cluster.groups) > 1 and rng.random() < 0.4:
@@ -58,7 +59,7 @@ def _varied(request: PlanRequest, rng: np.random.Generator) -> PlanRequest:
     if rng.random() < 0.2:
         search = replace(search, ulysses=(1, 2, 3, 4))
     if rng.random() < 0.3:
-        workload = replace(workload, experts=PowerLawRouting("power_law", 0.5))
+        workload = replace(workload, experts=PowerLawRouting("power_law", 0.5), dispatch=TokenDispatch.ONCE_A_NODE)
     request = replace(request, workload=workload, search=search)
     if rng.random() < 0.6:
         request = replace(request, cluster=_roomier(request, rng))

@@ -10,7 +10,7 @@ from solver.plan import Status
 from solver.training.planner import plan_training, predict_training
 from solver.verify import check
 from tests.solver.training.every_plan import every_fitting_plan
-from tests.solver.training.instances import random_request
+from tests.solver.training.instances import random_request, varied_request
 from tests.solver.training.least_step import enumerated
 
 CHUNK = 25
@@ -20,7 +20,7 @@ N_REQUESTS = 75
 @pytest.mark.parametrize("chunk", range(N_REQUESTS // CHUNK))
 def test_equals_enumeration(chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
-        request = random_request(seed)
+        request = varied_request(seed)
         best_s = enumerated(request).least_s
 
         plan = plan_training(request, stop=never_stop, progress=ignore_progress)
@@ -40,7 +40,7 @@ def test_equals_enumeration(chunk: int) -> None:
 
 @pytest.mark.parametrize("seed", [2, 3, 5, 6, 12, 14, 20])
 def test_arrays_cost_plans_as_they_are_costed_one_by_one(seed: int) -> None:
-    request = random_request(seed)
+    request = varied_request(seed)
     one_by_one = [priced.cost.step_time_s for priced in every_fitting_plan(request)]
     least_s = enumerated(request).least_s
     if not one_by_one:

@@ -18,7 +18,7 @@ from solver.training import plan_training
 from solver.training.planner import predict_training
 from solver.verify import Rule, check
 from tests.solver.training.ablations import ablations
-from tests.solver.training.instances import random_request
+from tests.solver.training.instances import varied_request
 
 N_ABLATED = 12
 MEMORY_CHOICES = (
@@ -58,7 +58,7 @@ def with_stages(plan: Plan, **changes: object) -> Plan:
 
 @pytest.mark.parametrize("seed", range(N_ABLATED))
 def test_no_choice_switched_off_gives_a_better_plan(seed: int) -> None:
-    asked = random_request(seed)
+    asked = varied_request(seed)
     best = planned(asked)
     for name, less in ablations(asked):
         if name not in MEMORY_CHOICES:
