@@ -1,6 +1,6 @@
 """Compares the serving search with exhaustive enumeration on random requests of up to 32 devices.
 
-Run from the root of the repository: python -m benchmarks.serving_enumerable [first seed] [number of seeds]
+Run from the root of the repository: python -m benchmarks.serving_enumerable [first seed] [number of seeds] [objectives]
 Dense and mixture-of-experts models, one or two kinds of devices, workers that do both and pools, each objective. Every layout,
 batch limit and number of replicas is simulated, by shorter simulations than a plan's, and fewer batch limits: the search is
 what is tested. Degrees of each plan must divide the model as the engine wants it.
@@ -27,17 +27,18 @@ from solver.verify import check
 from tests.solver.serving.enumeration import best_objective
 
 MODELS = ("llama-3.1-8b", "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-20b", "llama-3.1-70b")
+OBJECTIVES = (Objective.DEVICES, Objective.COST, Objective.THROUGHPUT)
 PRICES = {"dgx-h100": 2.5, "dgx-h200": 3.2, "dgx-b200": 5.0, "dgx-a100-80gb": 1.6}
 TOLERANCE = 1e-9
 
 
-def main(first: int = 0, count: int = 40) -> int:
+def main(first: int = 0, count: int = 40, *, objectives: tuple[Objective, ...] = OBJECTIVES) -> int:
     """Prints how many requests agree, by kind; 1 if one does not."""
     shorten_simulations()
     kinds: Counter[str] = Counter()
     wrong, began_s = [], time.process_time()
     for seed in range(first, first + count):
-        request = random_request(seed)
+        request = random_request(seed, objectives=objectives)
         plan = plan_serving(request, stop=never_stop, progress=ignore_progress)
         found = plan.certificate.objective
         best = best_objective(request, found=found)
@@ -63,12 +64,12 @@ def shorten_simulations() -> None:
     evaluation.SEQUENCES = (8, 32, 128)
 
 
-def random_request(seed: int) -> PlanRequest:
+def random_request(seed: int, *, objectives: tuple[Objective, ...] = OBJECTIVES) -> PlanRequest:
     """A request of 4 to 32 devices; with pools up to 8 of a kind, as enumeration takes the square of their layouts."""
     draw = random.Random(seed)
     replicas, pools_of_two = ServingMode.AGGREGATED, ServingMode.DISAGGREGATED
     modes = ((replicas,), (pools_of_two,), (replicas, pools_of_two))[seed % 3]
-    objective = (Objective.DEVICES, Objective.COST, Objective.THROUGHPUT)[seed // 3 % 3]
+    objective = objectives[seed // 3 % len(objectives)]
     pooled = ServingMode.DISAGGREGATED in modes
     prompt, output = draw.choice((200, 1000, 4000)), draw.choice((50, 200, 500))
     return PlanRequest(
@@ -122,4 +123,6 @@ def _kind(plan: Plan, request: PlanRequest) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    numbers = [int(given) for given in sys.argv[1:] if given.isdecimal()]
+    named = tuple(Objective(given) for given in sys.argv[1:] if not given.isdecimal())
+    sys.exit(main(*numbers, objectives=named or OBJECTIVES))

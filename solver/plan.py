@@ -74,6 +74,8 @@ class Predicted:
     tpot_p95_s: float | None = None
     cost_per_million_tokens: float | None = None
     energy_per_step_j: float | None = None
+    energy_per_token_j: float | None = None
+    power_w: float | None = None
     bands: Mapping[str, Band] = field(default_factory=dict)
 
 

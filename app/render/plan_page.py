@@ -83,6 +83,8 @@ def _speed(plan: Plan, predicted: Predicted) -> str:
         figures.append(f"P95 TTFT {seconds(predicted.ttft_p95_s)}{band(predicted.ttft_p95_s, bands.get('ttft_p95_s'))}")
     if predicted.tpot_p95_s is not None:
         figures.append(f"P95 TPOT {seconds(predicted.tpot_p95_s)}{band(predicted.tpot_p95_s, bands.get('tpot_p95_s'))}")
+    if predicted.energy_per_token_j is not None:
+        figures.append(f"{significant(predicted.energy_per_token_j)} J a token")
     if plan.kind == "serving":
         figures.append(counted(plan.devices, "device"))
     return ", ".join(figures)

@@ -71,13 +71,23 @@ def demand_of(stream: RequestStream) -> Demand:
 def least_work_s(times: StepTimes, demand: Demand, step_tokens: tuple[int, ...]) -> FloatArray:
     """[limit of step_tokens, n] least time that a mean request keeps the busiest stage, with up to n sequences in a batch;
     n counts from one, step limits are ascending."""
+    return np.asarray(np.max(_by_kind(times, demand, step_tokens), axis=0))
+
+
+def mean_least_work_s(times: StepTimes, demand: Demand, step_tokens: tuple[int, ...]) -> FloatArray:
+    """The same of a mean stage."""
+    _, kinds = times.kinds
+    return np.asarray(np.tensordot(np.bincount(kinds) / times.stages, _by_kind(times, demand, step_tokens), axes=1))
+
+
+def _by_kind(times: StepTimes, demand: Demand, step_tokens: tuple[int, ...]) -> FloatArray:
+    """[kind of stage, limit of step_tokens, n] least time that a mean request keeps a stage."""
     first, _ = times.kinds
     limits = np.array(step_tokens, dtype=np.int64)
     # Between its bends the time is linear in the tokens: the cheapest step lies on one.
     nodes = np.unique(np.concatenate([[1, times.max_sequences], times.bends, limits]))
     nodes = nodes[nodes <= min(times.max_tokens, limits[-1])]
-    kinds = [_of_a_stage(times, stage, demand, limits, nodes) for stage in first]
-    return np.asarray(np.max(kinds, axis=0) * _ROUNDING)
+    return np.array([_of_a_stage(times, stage, demand, limits, nodes) for stage in first]) * _ROUNDING
 
 
 def _of_a_stage(times: StepTimes, stage: int, demand: Demand, limits: IntArray, nodes: IntArray) -> FloatArray:

@@ -128,6 +128,7 @@ def _whole(times: RequestTimes, prefilled: Prefilled, decode: Sequence[Simulatio
         missed=False,
         duration_s=max(run.duration_s for run in decode),
         busy=max(fmean(run.busy for run in prefilled.runs), fmean(run.busy for run in decode)),
+        worked_s=sum(run.worked_s for run in decode),
         mean_batch=fmean(run.mean_batch for run in decode),
         mean_waiting=fmean(run.mean_waiting for run in prefilled.runs),
         peak_running=max(run.peak_running for run in decode),

@@ -209,6 +209,15 @@ def busiest(stages: Stages) -> float:
 
 
 @compiled
+def worked_on_average(stages: Stages, kinds: IntArray) -> float:
+    """How long a mean stage has worked."""
+    total = 0.0
+    for stage in range(len(kinds)):
+        total += stages.busy_s[kinds[stage]]
+    return total / len(kinds)
+
+
+@compiled
 def pass_stages(stages: Stages, kinds: IntArray, now: float) -> float:
     """Let a step pass every stage as soon as it is free, each for the time of its kind; returns when it leaves the last."""
     for kind in range(len(stages.step_s)):

@@ -24,6 +24,7 @@ from costmodels.queueing.engine_state import (
     pass_stages,
     start_decoding,
     tokens_in_cache,
+    worked_on_average,
 )
 from costmodels.queueing.pipeline_coasting import coast_round
 from costmodels.queueing.promises import Promise, count_late_starts, is_missed, is_sure_to_miss
@@ -96,7 +97,8 @@ def _run(  # type: ignore[no-untyped-def]
     """Run until every counted request is answered, or a target is sure to be missed.
 
     The first requests have an arrival time; the others arrive each ``delay_s`` after another one completes. Returns (missed,
-    duration, busy time of the busiest stage, waiting requests over time, peak of running requests, steps, evictions).
+    duration, busy time of the busiest stage and of a mean one, waiting requests over time, peak of running requests, steps,
+    evictions).
     """
     now, waiting_s, steps, turn, missed, unseen = 0.0, 0.0, 0, 0, False, 0
     while True:
@@ -138,7 +140,8 @@ def _run(  # type: ignore[no-untyped-def]
             break
         waiting_s += _waiting_time_until(requests, counters, now, following)
         now = following
-    return missed, now, busiest(stages), waiting_s, counters[PEAK], steps, counters[EVICTIONS]
+    worked_s = worked_on_average(stages, tables.kinds)
+    return missed, now, busiest(stages), worked_s, waiting_s, counters[PEAK], steps, counters[EVICTIONS]
 
 
 @compiled

@@ -123,6 +123,7 @@ class SimulationResult:
     requests       times of all requests, counted or not
     missed         the run ended early: a P95 target is missed, percentiles are those of the requests seen until then
     busy           share of time that the busiest stage works
+    worked_s       how long a mean stage worked; of replicas that ran side by side all together
     mean_batch     sequences that are decoding, averaged over time
     mean_waiting   requests waiting for admission, averaged over time
     peak_running   most requests running at once
@@ -133,6 +134,7 @@ class SimulationResult:
     missed: bool
     duration_s: float
     busy: float
+    worked_s: float
     mean_batch: float
     mean_waiting: float
     peak_running: int
@@ -162,6 +164,13 @@ class SimulationResult:
     def answered_s(self) -> FloatArray:
         """When the last token of each counted request came."""
         return np.asarray(self.requests.last_s[self._ended])
+
+    @property
+    def request_s(self) -> float:
+        """How long a mean stage works for one request; those that are under way at the end of the run count half."""
+        answered = np.isfinite(self.requests.last_s)
+        under_way = np.isfinite(self.requests.first_s) & ~answered
+        return self.worked_s / float(np.count_nonzero(answered) + np.count_nonzero(under_way) / 2.0)
 
     @property
     def _ended(self) -> BoolArray:
@@ -194,6 +203,7 @@ def pooled(results: Sequence[SimulationResult]) -> SimulationResult:
         missed=any(result.missed for result in results),
         duration_s=max(result.duration_s for result in results),
         busy=fmean(result.busy for result in results),
+        worked_s=sum(result.worked_s for result in results),
         mean_batch=fmean(result.mean_batch for result in results),
         mean_waiting=fmean(result.mean_waiting for result in results),
         peak_running=max(result.peak_running for result in results),
@@ -310,9 +320,9 @@ def _may_miss(counted: int) -> int:
 
 
 def _result(
-    requests: RecordArray, outcome: tuple[bool, float, float, float, int, int, int], first: int, end: int
+    requests: RecordArray, outcome: tuple[bool, float, float, float, float, int, int, int], first: int, end: int
 ) -> SimulationResult:
-    missed, duration_s, busy_s, waiting_s, peak_running, steps, evictions = outcome
+    missed, duration_s, busy_s, worked_s, waiting_s, peak_running, steps, evictions = outcome
     assert math.isfinite(duration_s), "requests wait that nothing can start"
     counted = np.zeros(len(requests), dtype=np.bool_)
     counted[first:end] = True
@@ -331,6 +341,7 @@ def _result(
         missed=missed,
         duration_s=duration_s,
         busy=busy_s / duration_s,
+        worked_s=worked_s,
         mean_batch=float(decoding_s) / duration_s,
         mean_waiting=waiting_s / duration_s,
         peak_running=peak_running,

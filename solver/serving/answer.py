@@ -25,30 +25,23 @@ from solver.plan import (
     Status,
 )
 from solver.plan_frontier import FrontierPoint
-from solver.request import Objective, PlanRequest, Recompute, ServingWorkload
+from solver.request import Objective, PlanRequest, Recompute
 from solver.serving.calibrations import Phase, StepPoint, calibrations_used, step_error
-from solver.serving.evaluation import REQUESTS, Evaluator, Measured
-from solver.serving.layouts import SPACE, Layout
+from solver.serving.certificates import UNITS, objective_of, proof
+from solver.serving.energy import energy_per_token_j
+from solver.serving.evaluation import Evaluator, Measured
+from solver.serving.layouts import Layout
 from solver.serving.question import Cause, Found, Refused, SearchResult, replica_count
 from solver.serving.room import room_note
 
-UNITS = {Objective.DEVICES: "devices", Objective.COST: "USD/h", Objective.THROUGHPUT: "s/request"}
-
-_COUNTS = (
-    f"{SPACE}; a layout counts when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed) meet "
-    "the targets. Others are refused by memory, by a request alone, by a throughput bound of any schedule, or by simulation; "
-)
-
-PROOF = _COUNTS + "a layout refused at a rate is taken to be refused at higher rates"
-
-GOODPUT_PROOF = _COUNTS + (
-    "the rate is the highest of a grid of 1% at which, and at all of its rates below, they are met (simulated down to half)"
-)
-
-DRAFTED = "; with drafted tokens pp is 1 and requests start when the cache has room for all their tokens"
-"""What speculative decoding leaves of the space."""
-
 _RUNNERS_UP = 5
+
+_BEATEN = {
+    Objective.DEVICES: "keeps the targets, but costs more",
+    Objective.COST: "keeps the targets, but costs more",
+    Objective.ENERGY: "keeps the targets, but takes more energy",
+    Objective.THROUGHPUT: "sustains less",
+}
 
 
 def feasible_plan(
@@ -66,6 +59,7 @@ def feasible_plan(
     step_s = decode_stage_s(found.measured, evaluator)
     decode, prompt = decode_point(found.measured, evaluator), prompt_point(found.measured, evaluator)
     tokens_per_s = found.requests_per_s * evaluator.output.mean
+    energy_j = energy_per_token_j(found.measured, evaluator)
     return Plan(
         kind="serving",
         feasible=True,
@@ -80,6 +74,8 @@ def feasible_plan(
             ttft_p95_s=found.measured.ttft.value,
             tpot_p95_s=found.measured.tpot.value,
             cost_per_million_tokens=_cost_per_million_tokens(found, tokens_per_s),
+            energy_per_token_j=energy_j,
+            power_w=energy_j * tokens_per_s,
             bands=percentile_bands(request, prompt=prompt, decode=decode, ttft=found.measured.ttft, tpot=found.measured.tpot),
         ),
         axes=axes_of(layout, found.replicas),
@@ -107,7 +103,7 @@ def infeasible_plan(request: PlanRequest, reason: Reason, stats: SearchStats, no
     return Plan(
         kind="serving",
         feasible=False,
-        certificate=Certificate(Status.INFEASIBLE, None, None, None, UNITS[request.objective], _proof(request)),
+        certificate=Certificate(Status.INFEASIBLE, None, None, None, UNITS[request.objective], proof(request)),
         devices=0,
         search=stats,
         calibration=(),
@@ -117,39 +113,10 @@ def infeasible_plan(request: PlanRequest, reason: Reason, stats: SearchStats, no
     )
 
 
-def objective_of(request: PlanRequest, found: Found) -> float:
-    """The figure that the request's objective minimises."""
-    if request.objective is Objective.THROUGHPUT:
-        return 1.0 / found.load
-    if request.objective is Objective.COST:
-        return found.devices * (found.engine.layout.group.node.device.price_per_hour or 0.0)
-    return float(found.devices)
-
-
-def searched_certificate(request: PlanRequest, found: Found, bound: float) -> Certificate:
-    """What a search proves: optimal when its bound meets the objective."""
-    objective = objective_of(request, found)
-    bound = min(bound, objective)
-    gap = (objective - bound) / objective
-    status = Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE
-    return Certificate(status, objective, bound, gap, UNITS[request.objective], _proof(request))
-
-
-def _proof(request: PlanRequest) -> str:
-    assert isinstance(request.workload, ServingWorkload)
-    proof = GOODPUT_PROOF if request.objective is Objective.THROUGHPUT else PROOF
-    return proof if request.workload.speculation is None else proof + DRAFTED
-
-
-def predicted_certificate(request: PlanRequest, found: Found) -> Certificate:
-    """What a prediction of a given plan proves: that it keeps the promise, nothing about others."""
-    return Certificate(Status.FEASIBLE, objective_of(request, found), None, None, UNITS[request.objective], "this plan only")
-
-
-def runners_up(request: PlanRequest, result: SearchResult) -> tuple[RunnerUp, ...]:
+def runners_up(request: PlanRequest, result: SearchResult, evaluator: Evaluator) -> tuple[RunnerUp, ...]:
     """Layouts that were best for a while, and those that could not be at this rate; nearest first."""
     beaten = [
-        RunnerUp(_summary(found), objective_of(request, found), _figures(found.measured, "keeps the targets, but costs more"))
+        RunnerUp(_summary(found), objective_of(request, found, evaluator), _figures(found.measured, _BEATEN[request.objective]))
         for found in result.beaten
     ]
     refused = [

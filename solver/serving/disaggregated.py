@@ -207,7 +207,10 @@ class PairSearch:
             return None
         chosen = self.prefill.choice(prefill.engine, prefill.workers, load)
         answering = None if chosen is None else self.decode.choice(decode.engine, decode.workers, load)
-        return None if chosen is None or answering is None else PoolPair(chosen, answering, *ranks)
+        if chosen is None or answering is None:
+            return None
+        energy_j = self.prefill.energy_per_token_j(chosen) + self.decode.energy_per_token_j(answering)
+        return PoolPair(chosen, answering, *ranks, energy_j)
 
     def _refused_rates(self, of: Phase) -> list[tuple[Engine, float]]:
         """A rate of the grid that one worker of each engine misses in its phase, next above one that it keeps."""

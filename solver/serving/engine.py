@@ -13,9 +13,11 @@ from costmodels.inference import BlockTimes, TableRange, block_times, step_times
 from costmodels.memory import framework_overhead_bytes
 from costmodels.operators import BATCH, SEQ
 from costmodels.queueing.step_times import StepTimes
+from costmodels.serving_energy import ModelWork, model_work
 from costmodels.serving_experts import Company
 from costmodels.serving_memory import BlockMemory, CacheBytes, block_memory
 from costmodels.serving_operators import ProductTimes, ServedOn
+from costmodels.serving_precision import ServingPrecision
 from costmodels.speculation import Speculation
 from costmodels.speculative_steps import speculative_times
 from costmodels.stage_ranks import stage_ranks
@@ -51,6 +53,8 @@ class Engine:
     capacity_bytes: float
     overhead_bytes: float
     memory_share: float
+    work: ModelWork
+    precision: ServingPrecision
     speculation: Speculation | None = None
     _kv_tokens: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -142,6 +146,7 @@ class EngineBuilder:
         self._cluster: Cluster = request.cluster
         self._profile = profile or ENGINE_PROFILES[request.search.engine]
         self._precision = serving_precision(request.workload)
+        self._work = model_work(((self._model.block(r.block).operators, r.repeat) for r in self._model.chain), self._model.dims)
         self._routing = request.workload.experts
         self._speculation = request.workload.speculation
         rows = 1 if self._speculation is None else self._speculation.query_tokens
@@ -187,6 +192,8 @@ class EngineBuilder:
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
             overhead_bytes=framework_overhead_bytes(communicators=communicators, communicator_bytes=device.communicator_bytes),
             memory_share=self._profile.memory_share,
+            work=self._work,
+            precision=self._precision,
             speculation=self._speculation,
         )
 

@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from costmodels.queueing.alone import first_token_s, token_s
 from costmodels.queueing.analytic import AnalyticFigures, Curves, curves, predict, predict_closed
-from costmodels.queueing.capacity import demand_of, least_work_s
+from costmodels.queueing.capacity import demand_of, least_work_s, mean_least_work_s
 from costmodels.queueing.simulation import (
     NO_TARGETS,
     Admission,
@@ -89,7 +90,8 @@ class Measured:
     ``keeps`` is true when the percentiles of the short simulation and the upper ends of the confidence intervals of the long
     one meet the targets, and the load is below MAX_UTILISATION (clients of a closed loop wait instead, so it does not bind
     there). ``missed`` is true when a simulation ended early because a target was sure to be missed; its figures are then
-    those of the requests seen until then. ``requests_per_s`` are those that one replica answers.
+    those of the requests seen until then. ``requests_per_s`` are those that one replica answers, ``request_s`` is how long a
+    mean device works for a request of its attention group.
     """
 
     candidate: Candidate
@@ -100,6 +102,7 @@ class Measured:
     tpot: Percentile
     utilisation: float
     mean_batch: float
+    request_s: float
     peak_running: int
     missed: bool
 
@@ -129,6 +132,7 @@ class Evaluator:
     _candidates: dict[EngineKey, list[Candidate]] = field(default_factory=dict)
     _rate_bounds: dict[EngineKey, dict[tuple[int, int], float]] = field(default_factory=dict)
     _best_rate_bound: dict[EngineKey, float] = field(default_factory=dict)
+    _least_work_s: dict[tuple[EngineKey, int], npt.NDArray[np.float64]] = field(default_factory=dict)
     _curves: dict[CandidateKey, Curves] = field(default_factory=dict)
     _capacity: dict[CandidateKey, float] = field(default_factory=dict)
     _alone: dict[tuple[CandidateKey, int], Alone] = field(default_factory=dict)
@@ -138,7 +142,7 @@ class Evaluator:
         self.prompt, self.output = self.traffic.prompt, self.traffic.output
         self.targets = Targets(_target_s(self.slo.p95_ttft_ms), _target_s(self.slo.p95_tpot_ms))
         self.longest_request = self.traffic.longest_request
-        self._demand = demand_of(self.traffic.whole)
+        self.demand = demand_of(self.traffic.whole)
 
     def expected(self, candidate: Candidate, share: Share) -> AnalyticFigures:
         """What the analytic model thinks of a candidate under a load."""
@@ -213,15 +217,25 @@ class Evaluator:
 
     def _bounds_of(self, engine: Engine) -> dict[tuple[int, int], float]:
         """Bounds of all candidates of an engine, by their limits of tokens in a step and of sequences."""
-        least_s = least_work_s(engine.times, self._demand, STEP_TOKENS)
+        least_s = least_work_s(engine.times, self.demand, STEP_TOKENS)
         found = {}
         for candidate in self.candidates(engine):
-            # No batch holds more sequences than its slot, or than the cache has room for.
-            in_a_slot = -(-candidate.sequences // engine.layout.pp)
-            in_the_cache = int(candidate.limits.kv_tokens / self._demand.least_kv_tokens)
-            work_s = least_s[STEP_TOKENS.index(candidate.step_tokens), max(1, min(in_a_slot, in_the_cache)) - 1]
+            work_s = least_s[STEP_TOKENS.index(candidate.step_tokens), self._largest_batch(candidate) - 1]
             found[candidate.step_tokens, candidate.sequences] = engine.layout.schedulers / float(work_s)
         return found
+
+    def _largest_batch(self, candidate: Candidate) -> int:
+        """No batch holds more sequences than its slot, or than the cache has room for."""
+        in_a_slot = -(-candidate.sequences // candidate.engine.layout.pp)
+        in_the_cache = int(candidate.limits.kv_tokens / self.demand.least_kv_tokens)
+        return max(1, min(in_a_slot, in_the_cache))
+
+    def least_request_s(self, candidate: Candidate) -> float:
+        """How long a mean device works at least for a mean request of its attention group, whatever the schedule."""
+        key = (candidate.engine.key, candidate.step_tokens)
+        if key not in self._least_work_s:
+            self._least_work_s[key] = mean_least_work_s(candidate.engine.times, self.demand, (candidate.step_tokens,))[0]
+        return float(self._least_work_s[key][self._largest_batch(candidate) - 1])
 
     def can_keep_up(self, candidate: Candidate, share: Share) -> bool:
         """Whether no bound says that the load outruns the engine; clients of a closed loop never do."""
@@ -299,6 +313,7 @@ class Evaluator:
             tpot=tpot,
             utilisation=utilisation,
             mean_batch=result.mean_batch,
+            request_s=result.request_s,
             peak_running=result.peak_running,
             missed=missed,
         )

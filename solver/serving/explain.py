@@ -13,14 +13,17 @@ from enum import StrEnum
 from costmodels.errors import PlanFileError
 from costmodels.queueing.simulation import pooled
 from costmodels.units import STRICT_RECORD
+from solver.control import ignore_progress
 from solver.plan import Plan, Reason
 from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.serving.certificates import UNITS
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import P95, SCREENING_REQUESTS, Candidate, Evaluator, Measured
 from solver.serving.goodput import RATE_GRID, step_below
 from solver.serving.layouts import SEQUENCES, STEP_TOKENS, Layout, layouts, require_servable
+from solver.serving.least_energy import least_energy
 from solver.serving.prediction import is_layout_of
-from solver.serving.question import Cause, Refused, measurements, replica_count, usable_candidates
+from solver.serving.question import Cause, Question, Refused, measurements, replica_count, usable_candidates
 from solver.serving.reasons import late_alone, memory_shortfall, missed_targets
 from solver.serving.traffic import Share
 
@@ -47,6 +50,9 @@ class Excluded(StrEnum):
     SEARCH = "search"
     """It keeps the targets: the search was stopped before it got there."""
 
+
+_ADDED_UP = (Objective.COST, Objective.ENERGY)
+"""Objectives whose unit figures are in; goodput is explained in devices."""
 
 _OF_CONSTRAINT = {"p95_ttft": Excluded.TTFT, "p95_tpot": Excluded.TPOT, "memory": Excluded.MEMORY}
 
@@ -126,9 +132,9 @@ class _Judge:
         self._evaluator = Evaluator(request.workload, request.slo, request.search.seed)
         self._builder = EngineBuilder(request, sequence_tokens=self._evaluator.longest_request)
         self._load, self._budget = self._evaluator.traffic.load, math.inf
-        if request.objective is not Objective.THROUGHPUT:
+        if request.objective in (Objective.DEVICES, Objective.COST):
             self._budget = plan.certificate.objective or math.inf
-        elif plan.predicted is not None:
+        elif request.objective is Objective.THROUGHPUT and plan.predicted is not None:
             goodput = plan.predicted.tokens_per_s / self._evaluator.output.mean
             self._load = RATE_GRID ** (step_below(goodput) + 1)
 
@@ -144,7 +150,20 @@ class _Judge:
 
     @property
     def _unit(self) -> str:
-        return "USD/h" if self._request.objective is Objective.COST else "devices"
+        return UNITS[self._request.objective] if self._request.objective in _ADDED_UP else UNITS[Objective.DEVICES]
+
+    def _energy_j(self, engine: Engine) -> float:
+        """Energy of an output token, with the number of replicas and the batch limits that take least."""
+        question = Question(
+            engines=(engine,),
+            evaluator=self._evaluator,
+            load=self._load,
+            replicas=self._request.search.dp,
+            unit_cost=lambda _: 1.0,
+            progress=ignore_progress,
+            describe=lambda _: None,
+        )
+        return least_energy(question).bound
 
     def _unit_cost(self, layout: Layout) -> float:
         return (layout.group.node.device.price_per_hour or 0.0) if self._request.objective is Objective.COST else 1.0
@@ -166,14 +185,17 @@ class _Judge:
             if not self._plan.feasible:
                 why = f"{kept}; the search was stopped before it got there"
                 return self._row(layout, replicas, Excluded.SEARCH, why, limits=keeping.candidate)
-            why = f"{kept}, at {cost:g} {self._unit} no better than the plan"
+            budget = self._budget
+            if self._request.objective is Objective.ENERGY:
+                kept, cost, budget = "keeps the targets", self._energy_j(engine), self._plan.certificate.objective or math.inf
+            why = f"{kept}, at {cost:.6g} {self._unit} no better than the plan"
             return self._row(
                 layout,
                 replicas,
                 Excluded.OBJECTIVE,
                 why,
                 need=cost,
-                have=self._budget,
+                have=budget,
                 unit=self._unit,
                 limits=keeping.candidate,
             )

@@ -9,6 +9,7 @@ from costmodels.queueing.disaggregated import DisaggregatedResult
 from solver.plan import Plan, PrefillPool, Reason, SearchStats
 from solver.request import Objective, PlanRequest, ServingWorkload
 from solver.serving.answer import infeasible_plan
+from solver.serving.energy import energy_per_token_j
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.goodput import RATE_GRID, step_below
 from solver.serving.layouts import require_servable
@@ -93,7 +94,12 @@ class GivenPair:
             for kind, (candidate, share) in self._workers.items()
         ]
         prefill, decode = measured
-        return PoolPair(prefill, decode, self._firsts[PhaseKind.PREFILL], self._firsts[PhaseKind.DECODE])
+        output_tokens = self.evaluator.output.mean
+        energy_j = sum(
+            energy_per_token_j(found, self._phases[kind], output_tokens=output_tokens)
+            for kind, found in ((PhaseKind.PREFILL, prefill), (PhaseKind.DECODE, decode))
+        )
+        return PoolPair(prefill, decode, self._firsts[PhaseKind.PREFILL], self._firsts[PhaseKind.DECODE], energy_j)
 
 
 def _prefill_plan(plan: Plan, pool: PrefillPool) -> Plan:

@@ -151,18 +151,18 @@ def require_servable(request: PlanRequest) -> None:
         device, precision = request.cluster.groups[0].node.device, serving_precision(request.workload)
         device.peak(precision.weights.computed_in(device))
         device.peak(precision.activations)
-    if request.objective in (Objective.STEP_TIME, Objective.ENERGY):
+    if request.objective is Objective.STEP_TIME:
         raise WorkloadError(
             "the objective does not go with a serving workload",
             given=request.objective.value,
-            allowed=", ".join(o.value for o in (Objective.DEVICES, Objective.THROUGHPUT, Objective.COST)),
+            allowed=", ".join(o.value for o in (Objective.DEVICES, Objective.THROUGHPUT, Objective.COST, Objective.ENERGY)),
         )
     assert isinstance(request.workload, ServingWorkload)
     if request.objective is Objective.THROUGHPUT and isinstance(request.workload.arrivals, ClosedArrivals):
         raise WorkloadError(
             "the objective does not go with clients in a closed loop, whose number is given",
             given=request.objective.value,
-            allowed=f"{Objective.DEVICES.value}, {Objective.COST.value}",
+            allowed=f"{Objective.DEVICES.value}, {Objective.COST.value}, {Objective.ENERGY.value}",
         )
     if ServingMode.DISAGGREGATED in request.search.modes:
         _require_poolable(request)

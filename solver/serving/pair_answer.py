@@ -9,7 +9,6 @@ import numpy as np
 from solver.plan import Certificate, Plan, Predicted, PrefillPool, RunnerUp, SearchStats, ServingLayout, Status
 from solver.request import Objective, PlanRequest
 from solver.serving.answer import (
-    UNITS,
     axes_of,
     decode_point,
     decode_stage_s,
@@ -19,6 +18,7 @@ from solver.serving.answer import (
     stages_of,
 )
 from solver.serving.calibrations import calibrations_used
+from solver.serving.certificates import UNITS
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured
 from solver.serving.layouts import SPACE
 from solver.serving.pools import MeasuredPair, PoolPair
@@ -36,6 +36,9 @@ PAIR_GOODPUT = (
     ". The rate is the highest of a grid of 1% at which, and at all of its rates below, the targets are met (simulated down to "
     "half)"
 )
+
+
+PAIR_ENERGY = ". Energy is that of each phase simulated by itself"
 
 
 def pair_plan(
@@ -69,6 +72,8 @@ def pair_plan(
             ttft_p95_s=found.ttft.value,
             tpot_p95_s=found.tpot.value,
             cost_per_million_tokens=_cost_per_million_tokens(pair, tokens_per_s),
+            energy_per_token_j=pair.energy_per_token_j,
+            power_w=pair.energy_per_token_j * tokens_per_s,
             bands=percentile_bands(request, **points, ttft=found.ttft, tpot=found.tpot),
         ),
         axes=axes_of(decode.candidate.engine.layout, decode.share.replicas),
@@ -101,6 +106,8 @@ def pair_objective(request: PlanRequest, found: MeasuredPair) -> float:
         return 1.0 / found.load
     if request.objective is Objective.COST:
         return _price_per_hour(found.pair) or 0.0
+    if request.objective is Objective.ENERGY:
+        return found.pair.energy_per_token_j
     return float(found.pair.devices)
 
 
@@ -112,7 +119,8 @@ def pair_certificate(request: PlanRequest, found: MeasuredPair, bound: float | N
         return Certificate(Status.FEASIBLE, objective, None, None, unit, "this plan only")
     bound = min(bound, objective)
     gap = (objective - bound) / objective
-    proof = PAIR_PROOF + PAIR_GOODPUT if request.objective is Objective.THROUGHPUT else PAIR_PROOF
+    more = {Objective.THROUGHPUT: PAIR_GOODPUT, Objective.ENERGY: PAIR_ENERGY}
+    proof = PAIR_PROOF + more.get(request.objective, "")
     return Certificate(Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE, objective, bound, gap, unit, proof)
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from statistics import fmean
 
 from solver.control import Stop, never_stop
 from solver.request import PlanRequest, ServingWorkload, Slo
+from solver.serving.energy import energy_per_token_j
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 from solver.serving.goodput import RATE_GRID, SUSTAINED_STEPS, step_below
 from solver.serving.question import Refused, expected_strain, measurements, ordering_candidate, usable_candidates
 from solver.serving.roomiest import Roomiest
-from solver.serving.traffic import Share
+from solver.serving.traffic import Share, token_count
 from solver.serving_load import FixedLength, TraceArrivals
 
 
@@ -30,7 +32,7 @@ class PhaseKind(StrEnum):
 
 @dataclass
 class Phase:
-    """Workers of one phase under the whole load; remembers what it has found.
+    """Workers of one phase under the whole load; remembers what it has found. Requests have ``output_tokens`` on average.
 
     Each engine runs with the batch limits that, with so many workers, leave most room to the phase's targets.
     """
@@ -39,6 +41,7 @@ class Phase:
     evaluator: Evaluator
     engines: list[Engine]
     load: float
+    output_tokens: float
     refused: list[Refused] = field(default_factory=list)
     _usable: dict[object, list[Candidate]] = field(default_factory=dict)
     _workers_at_least: dict[object, int] = field(default_factory=dict)
@@ -115,6 +118,10 @@ class Phase:
         """The larger ratio of a percentile's upper limit to its target."""
         return self.evaluator.strain(ttft=measured.ttft, tpot=measured.tpot)
 
+    def energy_per_token_j(self, measured: Measured) -> float:
+        """Joules of the phase for an output token of the request."""
+        return energy_per_token_j(measured, self.evaluator, output_tokens=self.output_tokens)
+
     def _kept(self, engine: Engine, workers: int) -> bool:
         share = Share(self.load, workers)
         return any(measured.keeps for measured in measurements(self.evaluator, self.usable(engine), share))
@@ -122,7 +129,18 @@ class Phase:
 
 def phase(kind: PhaseKind, request: PlanRequest, engines: list[Engine], *, load: float, stop: Stop) -> Phase:
     """A phase of a request under the whole load."""
-    return Phase(kind, phase_evaluator(kind, request, stop=stop), engines, load)
+    evaluator = phase_evaluator(kind, request, stop=stop)
+    return Phase(kind, evaluator, engines, load, mean_output_tokens(request))
+
+
+def mean_output_tokens(request: PlanRequest) -> float:
+    """Output tokens of a mean request."""
+    workload = request.workload
+    assert isinstance(workload, ServingWorkload)
+    if isinstance(workload.arrivals, TraceArrivals):
+        return fmean(workload.arrivals.output_tokens)
+    assert workload.output_tokens is not None
+    return token_count(workload.output_tokens).mean
 
 
 def phase_evaluator(kind: PhaseKind, request: PlanRequest, *, stop: Stop = never_stop) -> Evaluator:

@@ -17,8 +17,8 @@ from solver.serving.answer import (
     leftover_notes,
     refusal_notes,
     runners_up,
-    searched_certificate,
 )
+from solver.serving.certificates import objective_of, searched_certificate
 from solver.serving.cheapest import cheapest, choose_roomiest
 from solver.serving.disaggregated import PairResult, PairSearch
 from solver.serving.engine import Engine, EngineBuilder
@@ -26,6 +26,8 @@ from solver.serving.evaluation import Evaluator, Measured
 from solver.serving.goodput import largest_goodput
 from solver.serving.interactivity import swept_points, user_tokens_per_s
 from solver.serving.layouts import layouts, require_servable
+from solver.serving.least_energy import least_energy
+from solver.serving.least_energy_pair import least_energy_pair
 from solver.serving.pair_answer import pair_certificate, pair_objective, pair_plan, pair_runner_up
 from solver.serving.question import Question, SearchResult
 from solver.serving.reasons import no_layout, why_infeasible
@@ -36,9 +38,9 @@ _SHOWN_PAIRS = 5
 def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     """The best serving plan of the request's space; infeasible, with its reason, when nothing keeps the promise.
 
-    Objective devices: fewest devices that keep the P95 targets at the arrival rate; cost: the cheapest; throughput: the
-    highest rate at which all devices keep them (figures are at that rate). ``search.seconds`` is 0: clocks belong to the
-    caller. Raises InvalidInputError for a request that this space can't mean.
+    Objective devices: fewest devices that keep the P95 targets at the arrival rate; cost: the cheapest; energy: the fewest
+    joules a token; throughput: the highest rate at which all devices keep them (figures are at that rate).
+    ``search.seconds`` is 0: clocks belong to the caller. Raises InvalidInputError for a request that this space can't mean.
     """
     require_servable(request)
     assert isinstance(request.workload, ServingWorkload)
@@ -53,7 +55,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
         """The best so far; nothing is proven of it yet."""
         if now.best is None or not _is_enough(request, question, now.best.load):
             return None
-        certificate = searched_certificate(request, now.best, bound=0.0)
+        certificate = searched_certificate(request, now.best, evaluator, bound=0.0)
         stats, notes = _stats(now, evaluator), leftover_notes(request, now.best.devices)
         return feasible_plan(request, now.best, evaluator=evaluator, certificate=certificate, stats=stats, notes=notes)
 
@@ -87,11 +89,11 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
         request,
         found,
         evaluator=evaluator,
-        certificate=searched_certificate(request, found, bound),
+        certificate=searched_certificate(request, found, evaluator, bound=bound),
         stats=stats,
         notes=(*notes, *leftover_notes(request, found.devices)),
     )
-    plan = replace(plan, runners_up=runners_up(request, result), frontier=frontier(result, evaluator))
+    plan = replace(plan, runners_up=runners_up(request, result, evaluator), frontier=frontier(result, evaluator))
     return _with_interactivity(plan, request, question, decode=found.measured, stop=stop)
 
 
@@ -116,7 +118,13 @@ def _with_interactivity(plan: Plan, request: PlanRequest, question: Question, *,
 
 
 def _search(request: PlanRequest, question: Question) -> SearchResult:
-    return largest_goodput(question) if request.objective is Objective.THROUGHPUT else cheapest(question)
+    match request.objective:
+        case Objective.THROUGHPUT:
+            return largest_goodput(question)
+        case Objective.ENERGY:
+            return least_energy(question)
+        case _:
+            return cheapest(question)
 
 
 def _search_pairs(request: PlanRequest, question: Question, aggregated: SearchResult) -> PairResult:
@@ -125,6 +133,9 @@ def _search_pairs(request: PlanRequest, question: Question, aggregated: SearchRe
     best = aggregated.best
     if request.objective is Objective.THROUGHPUT:
         found = search.largest_goodput(above=0.0 if best is None else best.load)
+    elif request.objective is Objective.ENERGY:
+        below = math.inf if best is None else objective_of(request, best, question.evaluator)
+        found = least_energy_pair(search, below=below)
     else:
         found = search.cheapest(below=math.inf if best is None else question.cost(best.engine, best.replicas))
     question.evaluator.simulations += search.simulations
@@ -150,7 +161,8 @@ def _pair_plan(request: PlanRequest, question: Question, pairs: PairResult, resu
         notes=(*refusal_notes(result.refused), *leftover_notes(request, pairs.best.pair.devices)),
     )
     missed = [pair_runner_up(request, pair, "misses the targets") for pair in pairs.missed[-_SHOWN_PAIRS:]]
-    beaten = runners_up(request, replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])]))
+    every = replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])])
+    beaten = runners_up(request, every, question.evaluator)
     return replace(plan, runners_up=(*missed, *beaten)[:_SHOWN_PAIRS])
 
 

@@ -19,12 +19,13 @@ PrefillKey = tuple[object, int, float, Transfer, int]
 
 @dataclass(frozen=True, eq=False)
 class PoolPair:
-    """Workers of each phase as measured by themselves, and the first rank of each pool."""
+    """Workers of each phase as measured by themselves, the first rank of each pool, and what both take for an output token."""
 
     prefill: Measured
     decode: Measured
     prefill_first: int
     decode_first: int
+    energy_per_token_j: float
 
     @property
     def devices(self) -> int:

@@ -6,7 +6,8 @@ from costmodels.errors import PlanFileError
 from solver.control import ignore_progress
 from solver.plan import Plan, SearchStats
 from solver.request import Objective, PlanRequest, ServingWorkload
-from solver.serving.answer import feasible_plan, infeasible_plan, predicted_certificate
+from solver.serving.answer import feasible_plan, infeasible_plan
+from solver.serving.certificates import predicted_certificate
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.goodput import goodput_of
@@ -37,7 +38,7 @@ def predict_serving(request: PlanRequest, plan: Plan) -> Plan:
         claimed = share.load if plan.predicted is None else plan.predicted.tokens_per_s / evaluator.output.mean
         question = _question(engine, evaluator, share.replicas)
         found = goodput_of(question, candidate, found, claimed_per_s=claimed)
-    certificate = predicted_certificate(request, found)
+    certificate = predicted_certificate(request, found, evaluator)
     return feasible_plan(request, found, evaluator=evaluator, certificate=certificate, stats=_stats(evaluator), notes=())
 
 

@@ -58,13 +58,15 @@ def _feasible_certificate(plan: Plan) -> Iterator[Violation]:
 
 
 def _objective_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
-    """Energy and money of a step are those that the plan predicts."""
+    """Energy, and money of a step, are those that the plan predicts."""
     certificate, predicted = plan.certificate, plan.predicted
-    if certificate.objective is None or predicted is None or plan.kind != "training":
+    if certificate.objective is None or predicted is None:
         return
     expected: float | None = None
     if certificate.unit == "J per step":
         expected = predicted.energy_per_step_j
+    elif certificate.unit == "J/token":
+        expected = predicted.energy_per_token_j
     elif certificate.unit == "USD per step" and predicted.step_time_s is not None:
         price = request.cluster.groups[0].node.device.price_per_hour
         expected = None if price is None else plan.devices * price * predicted.step_time_s / 3600.0

@@ -11,6 +11,7 @@ from solver.serving_load import FixedLength, TraceArrivals
 from solver.verify.layout import devices_by_group
 from solver.verify.memory import peak_violations
 from solver.verify.numbers import agrees, at_most
+from solver.verify.power import power_violations
 from solver.verify.serving import (
     aggregated_violations,
     kv_bytes_per_token,
@@ -51,6 +52,7 @@ def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         yield Violation(Rule.UTILISATION, "plan.prefill.utilisation", f"{pool.utilisation}, a stable queue is below 1")
     yield from _transfer_violations(decode, pool, request)
     yield from _cost_violations(plan, pool, request)
+    yield from power_violations(plan, request)
     yield from band_violations(plan)
 
 

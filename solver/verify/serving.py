@@ -20,6 +20,7 @@ from solver.verify.experts import picked_dims
 from solver.verify.layout import devices_by_group, layer_violations
 from solver.verify.memory import capacity_violations, peak_violations
 from solver.verify.numbers import at_most
+from solver.verify.power import power_violations
 from solver.verify.sharding import HEADS, KV_HEADS, REPLICATE
 from solver.verify.speculation import draft_bytes, proposed_tokens, speculation_violations
 from solver.verify.times import band_violations, cost_violations
@@ -59,6 +60,7 @@ def aggregated_violations(plan: Plan, request: PlanRequest) -> Iterator[Violatio
     yield from peak_violations(plan)
     yield from load_violations(plan, request)
     yield from cost_violations(plan, request)
+    yield from power_violations(plan, request)
     yield from band_violations(plan)
 
 

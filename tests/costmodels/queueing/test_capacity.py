@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from costmodels.queueing.alone import first_token_s, token_s
-from costmodels.queueing.capacity import demand_of, least_work_s
+from costmodels.queueing.capacity import demand_of, least_work_s, mean_least_work_s
 from costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
 from costmodels.queueing.simulation import Admission, BatchLimits, Window, simulate, simulate_closed_loop
 from costmodels.queueing.step_times import StepTimes
@@ -41,6 +41,9 @@ def test_a_full_engine_is_never_faster_than_the_bound(
     full = simulate_closed_loop(times, stream, limits, concurrency=2 * sequences, window=ALL)
     least_s = least_work_s(times, demand_of(stream), (step_tokens,))[0, -(-sequences // stages) - 1]
     assert full.duration_s >= len(stream) * least_s
+    of_a_mean_stage_s = mean_least_work_s(times, demand_of(stream), (step_tokens,))[0, -(-sequences // stages) - 1]
+    assert of_a_mean_stage_s <= least_s
+    assert full.worked_s >= len(stream) * of_a_mean_stage_s
 
 
 def test_the_bound_is_nearly_the_linear_program() -> None:

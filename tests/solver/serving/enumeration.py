@@ -11,6 +11,7 @@ from solver.control import never_stop
 from solver.plan import Plan
 from solver.request import Objective, PlanRequest, ServingMode, ServingWorkload
 from solver.serving.answer import axes_of
+from solver.serving.energy import energy_per_token_j
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 from solver.serving.goodput import RATE_GRID
@@ -36,6 +37,8 @@ def best_objective(request: PlanRequest, *, found: float | None) -> float | None
     if request.objective is Objective.THROUGHPUT:
         return _least_seconds(request, evaluator, engines, found)
     best = math.inf
+    if request.objective is Objective.ENERGY:
+        return _least_energy(request, evaluator, engines)
     if ServingMode.AGGREGATED in request.search.modes:
         best = _cheapest_replicas(request, evaluator, engines)
     if ServingMode.DISAGGREGATED in request.search.modes:
@@ -128,6 +131,24 @@ def _cheapest_pools(request: PlanRequest, evaluator: Evaluator, engines: list[En
     return best
 
 
+def _least_energy(request: PlanRequest, evaluator: Evaluator, engines: list[Engine]) -> float | None:
+    """Joules of an output token: of all replicas, and of all pairs of pools with the roomiest batch limits of each phase."""
+    best, load = math.inf, evaluator.traffic.load
+    if ServingMode.AGGREGATED in request.search.modes:
+        for candidate, replicas in _replicas(evaluator, engines):
+            measured = evaluator.measure(candidate, Share(load, replicas))
+            if measured.keeps:
+                best = min(best, energy_per_token_j(measured, evaluator))
+    if ServingMode.DISAGGREGATED in request.search.modes:
+        prefill, decode = (phase(kind, request, engines, load=load, stop=never_stop) for kind in PhaseKind)
+        simulator = PairSimulator(request.cluster, evaluator)
+        for (p, p_workers), (d, d_workers) in itertools.product(_workers(engines), repeat=2):
+            pair = _pair(prefill, p, p_workers, decode, d, d_workers)
+            if pair is not None and pair.energy_per_token_j < best and simulator.measure(pair, load).keeps:
+                best = pair.energy_per_token_j
+    return best if best < math.inf else None
+
+
 def _choice(of: Phase, engine: Engine, workers: int) -> Measured | None:
     return of.choice(engine, workers) if of.usable(engine) else None
 
@@ -167,7 +188,9 @@ def _pair(prefill: Phase, p: Engine, p_workers: int, decode: Phase, d: Engine, d
     """Two pools with the roomiest batch limits of each phase; None where they do not fit or a phase misses its targets."""
     ranks = placed(p.layout, p_workers, d.layout, d_workers)
     first, second = _choice(prefill, p, p_workers), _choice(decode, d, d_workers)
-    return PoolPair(first, second, *ranks) if ranks and first and second else None
+    if not (ranks and first and second):
+        return None
+    return PoolPair(first, second, *ranks, prefill.energy_per_token_j(first) + decode.energy_per_token_j(second))
 
 
 def _steps(rate_per_s: float) -> float:

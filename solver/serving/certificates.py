@@ -1,0 +1,69 @@
+"""What a serving plan's objective is worth, and what its certificate says of it."""
+
+from __future__ import annotations
+
+from solver.plan import Certificate, Status
+from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.serving.energy import energy_per_token_j
+from solver.serving.evaluation import REQUESTS, Evaluator
+from solver.serving.layouts import SPACE
+from solver.serving.question import Found
+
+UNITS = {
+    Objective.DEVICES: "devices",
+    Objective.COST: "USD/h",
+    Objective.THROUGHPUT: "s/request",
+    Objective.ENERGY: "J/token",
+}
+
+_COUNTS = (
+    f"{SPACE}; a layout counts when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed) meet "
+    "the targets. Others are refused by memory, by a request alone, by a throughput bound of any schedule, or by simulation; "
+)
+
+PROOF = _COUNTS + "a layout refused at a rate is taken to be refused at higher rates"
+
+GOODPUT_PROOF = _COUNTS + (
+    "the rate is the highest of a grid of 1% at which, and at all of its rates below, they are met (simulated down to half)"
+)
+
+ENERGY_PROOF = _COUNTS + (
+    "for each number of replicas the energy has a bound of idle power and least work, and no bound below this plan is left"
+)
+
+DRAFTED = "; with drafted tokens pp is 1 and requests start when the cache has room for all their tokens"
+"""What speculative decoding leaves of the space."""
+
+
+def objective_of(request: PlanRequest, found: Found, evaluator: Evaluator) -> float:
+    """The figure that the request's objective minimises."""
+    if request.objective is Objective.THROUGHPUT:
+        return 1.0 / found.load
+    if request.objective is Objective.COST:
+        return found.devices * (found.engine.layout.group.node.device.price_per_hour or 0.0)
+    if request.objective is Objective.ENERGY:
+        return energy_per_token_j(found.measured, evaluator)
+    return float(found.devices)
+
+
+def searched_certificate(request: PlanRequest, found: Found, evaluator: Evaluator, *, bound: float) -> Certificate:
+    """What a search proves: optimal when its bound meets the objective."""
+    objective = objective_of(request, found, evaluator)
+    bound = min(bound, objective)
+    gap = (objective - bound) / objective
+    status = Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE
+    return Certificate(status, objective, bound, gap, UNITS[request.objective], proof(request))
+
+
+def proof(request: PlanRequest) -> str:
+    """What the certificate of a request's plan says of the space and of its proof."""
+    assert isinstance(request.workload, ServingWorkload)
+    said = {Objective.THROUGHPUT: GOODPUT_PROOF, Objective.ENERGY: ENERGY_PROOF}.get(request.objective, PROOF)
+    return said if request.workload.speculation is None else said + DRAFTED
+
+
+def predicted_certificate(request: PlanRequest, found: Found, evaluator: Evaluator) -> Certificate:
+    """What a prediction of a given plan proves: that it keeps the promise, nothing about others."""
+    return Certificate(
+        Status.FEASIBLE, objective_of(request, found, evaluator), None, None, UNITS[request.objective], "this plan only"
+    )
