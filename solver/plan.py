@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from costmodels.memory import Optimizer
 from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.units import STRICT_RECORD
 from solver.axes import Axes
 from solver.plan_frontier import FrontierPoint, Interactivity
-from solver.request import PlanRequest, Recompute
+from solver.request import PlanRequest, Recompute, TrainingWorkload
 
 PLAN_SCHEMA = "meshwright.plan/1"
 
@@ -290,6 +291,7 @@ class PrefillPool:
 class Plan:
     """The answer. For an infeasible request ``stages`` is empty and ``reason`` says why.
 
+    ``optimizer`` is the one that was chosen of several, None for the workload's own.
     ``group_order`` names the node groups in the order in which ranks go through them, where it is not the cluster's own.
     """
 
@@ -310,6 +312,7 @@ class Plan:
     sequence_parallel: bool = False
     schedule: str | None = None
     microbatch: Microbatch | None = None
+    optimizer: Optimizer | None = None
     serving: ServingLayout | None = None
     prefill: PrefillPool | None = None
     breakdown: TimeBreakdown | None = None
@@ -320,6 +323,10 @@ class Plan:
     notes: tuple[str, ...] = ()
     group_order: tuple[str, ...] = ()
     schema: str = PLAN_SCHEMA
+
+    def trained_by(self, workload: TrainingWorkload) -> Optimizer:
+        """The optimizer of a training plan: the chosen one, else the workload's."""
+        return self.optimizer or workload.optimizer
 
     @property
     def is_decided(self) -> bool:

@@ -241,6 +241,7 @@ class Search:
     modes                        allowed ways of serving; prefill and decode pools are searched only where this names them
     recompute, zero_stages       allowed memory choices
     shard_ranks                  allowed numbers of ranks among which ZeRO-3 shards, where they are fewer than dp x cp
+    optimizers                   optimizers that the plan may choose from; none named: the workload's alone
     offload_optimizer            shares of the optimizer states that may lie in host memory; none named: nothing does
     offload_activations          the same of saved activations
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
@@ -269,6 +270,7 @@ class Search:
     recompute: tuple[Recompute, ...] = ()
     zero_stages: tuple[NonNegativeInt, ...] = ()
     shard_ranks: tuple[PositiveInt, ...] = ()
+    optimizers: tuple[Optimizer, ...] = ()
     offload_optimizer: tuple[Fraction, ...] = ()
     offload_activations: tuple[Fraction, ...] = ()
     schedules: tuple[Schedule, ...] = ()

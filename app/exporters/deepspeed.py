@@ -69,7 +69,7 @@ def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
     config |= {
         "train_micro_batch_size_per_gpu": microbatch.size,
         "gradient_accumulation_steps": microbatch.count,
-        "optimizer": _optimizer(workload.optimizer),
+        "optimizer": _optimizer(plan.trained_by(workload)),
         "zero_optimization": _zero_optimization(plan),
         "data_types": {"grad_accum_dtype": workload.gradient_dtype.value},
     }

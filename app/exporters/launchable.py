@@ -49,6 +49,7 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
         space=Space.LAUNCHABLE,
         launcher=launcher,
         modes=request.search.modes,
+        optimizers=() if plan.optimizer is None else (plan.optimizer,),
         offload_optimizer=tuple({stage.offload.optimizer for stage in plan.stages}),
         offload_activations=tuple({stage.offload.activations for stage in plan.stages}),
     )

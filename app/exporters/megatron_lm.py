@@ -27,6 +27,10 @@ _SERIAL_LAUNCHES = ("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 """validate_args asks for it beside tensor or context parallelism before Blackwell; its FSDP refuses it."""
 
 
+_SMALL_MOMENTS = (Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16)
+"""What its precision-aware optimizer keeps, which is a distributed one."""
+
+
 def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
     """Arguments for the model, the parallelism and the memory choices; data and hyperparameters are stand-ins."""
     workload = request.workload
@@ -43,9 +47,9 @@ def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
         *_parallelism_words(plan, request),
         *_batch_words(plan, workload),
         *_recompute_words(plan, shape),
-        *_state_words(plan),
+        *_state_words(plan, workload),
         *_offload_words(plan, workload),
-        *_optimizer_words(workload),
+        *_optimizer_words(plan, workload),
     ]
     serial = (plan.axes.tp > 1 or plan.axes.cp > 1) and zero_stage < 2
     return Export(
@@ -195,13 +199,14 @@ def _recompute_words(plan: Plan, shape: DecoderShape) -> list[Words]:
             return [(*flag("recompute-granularity", "full"), *uniform)]
 
 
-def _state_words(plan: Plan) -> list[Words]:
+def _state_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
     """ZeRO-1 is the distributed optimizer, ZeRO-2 and 3 are Megatron-FSDP; gradients travel under the backward pass."""
     axes, zero_stage = plan.axes, plan.stages[0].zero_stage
     assert axes is not None
     if axes.dp * axes.cp == 1:
-        # What lies on the host belongs to a distributed optimizer, of one rank, too.
-        return [flag("use-distributed-optimizer")] if plan.stages[0].offload.optimizer else []
+        # What lies on the host, and moments of few bits, belong to a distributed optimizer, of one rank, too.
+        distributed = plan.stages[0].offload.optimizer or plan.trained_by(workload) in _SMALL_MOMENTS
+        return [flag("use-distributed-optimizer")] if distributed else []
     words = [flag("overlap-grad-reduce")]
     if zero_stage >= 1:
         words += [flag("use-distributed-optimizer"), flag("overlap-param-gather")]
@@ -219,11 +224,11 @@ def _offload_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
         return []
     words = [(*flag("optimizer-cpu-offload"), *flag("optimizer-offload-fraction", share))]
     words.append(flag("overlap-cpu-optimizer-d2h-h2d"))
-    small = workload.optimizer in (Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16)
+    small = plan.trained_by(workload) in _SMALL_MOMENTS
     return words if small else [*words, flag("use-precision-aware-optimizer")]
 
 
-def _optimizer_words(workload: TrainingWorkload) -> list[Words]:
+def _optimizer_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
     optimizer = {
         Optimizer.ADAMW: flag("optimizer", "adam"),
         Optimizer.SGD_MOMENTUM: (*flag("optimizer", "sgd"), *flag("sgd-momentum", 0.9)),
@@ -241,7 +246,7 @@ def _optimizer_words(workload: TrainingWorkload) -> list[Words]:
             *flag("exp-avg-sq-dtype", "bf16"),
         ),
     }
-    words = [optimizer[workload.optimizer], (*flag("lr", "1e-4"), *flag("train-iters", 100))]
+    words = [optimizer[plan.trained_by(workload)], (*flag("lr", "1e-4"), *flag("train-iters", 100))]
     if workload.precision in (DType.BF16, DType.FP16):
         words.append(flag(workload.precision.value))
     if workload.precision is DType.BF16 and workload.gradient_dtype is DType.BF16:
@@ -277,8 +282,9 @@ def _inexpressible(shape: DecoderShape, plan: Plan, workload: TrainingWorkload) 
         workload.gradient_dtype is DType.BF16 and workload.precision is not DType.BF16
     ):
         lost.append(f"{workload.gradient_dtype.value} gradients beside {workload.precision.value} weights: kept in fp32")
-    if workload.optimizer in (Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16) and plan.stages[0].zero_stage == 0:
-        bits = 8 if workload.optimizer is Optimizer.ADAMW_8BIT else 16
+    optimizer = plan.trained_by(workload)
+    if optimizer in _SMALL_MOMENTS and plan.stages[0].zero_stage == 0 and plan.axes.dp * plan.axes.cp > 1:
+        bits = 8 if optimizer is Optimizer.ADAMW_8BIT else 16
         lost.append(
             f"moments of {bits} bits without a distributed optimizer: --use-precision-aware-optimizer needs one; use ZeRO-1"
         )

@@ -92,7 +92,7 @@ def export_torchtitan(plan: Plan, request: PlanRequest) -> Export:
     """Flags of parallelism, batch, checkpointing and stage borders; raises ExportError for a model torchtitan has not."""
     workload = request.workload
     assert isinstance(workload, TrainingWorkload) and plan.axes is not None
-    _require_trainable(workload)
+    _require_trainable(plan, workload)
     model = registered_model(decoder_shape(request.model))
     own_module = model is LLAMA3_405B
     module, config = (PLAN_MODULE, "planned") if own_module else (model.module, model.config)
@@ -153,9 +153,10 @@ def stage_modules(plan: Plan, request: PlanRequest) -> tuple[tuple[str, ...], ..
     return tuple(stages)
 
 
-def _require_trainable(workload: TrainingWorkload) -> None:
-    if workload.optimizer is not Optimizer.ADAMW:
-        raise ExportError("torchtitan's configurations train with AdamW", given=workload.optimizer.value, allowed="adamw")
+def _require_trainable(plan: Plan, workload: TrainingWorkload) -> None:
+    optimizer = plan.trained_by(workload)
+    if optimizer is not Optimizer.ADAMW:
+        raise ExportError("torchtitan's configurations train with AdamW", given=optimizer.value, allowed="adamw")
     if workload.precision is DType.FP16:
         raise ExportError("torchtitan has no fp16 training", given="fp16", allowed="bf16, fp32")
 

@@ -138,6 +138,8 @@ def _layout(plan: Plan) -> str:
         parts.append(f"{counted(plan.microbatch.count, 'micro-batch', 'micro-batches')} of {plan.microbatch.size}")
     if plan.sequence_parallel:
         parts.append("sequence parallel")
+    if plan.optimizer is not None:
+        parts.append(f"optimizer {plan.optimizer.value}")
     if plan.serving is not None:
         layout = plan.serving
         parts.append(f"{counted(layout.replicas, 'replica')}, {percent(layout.utilisation)} busy")
@@ -153,6 +155,7 @@ def _time(breakdown: TimeBreakdown) -> Group:
         ("exposed communication", exposed),
         ("bubble", breakdown.bubble_s),
         ("optimizer", breakdown.optimizer_s),
+        *([("moves to the host", breakdown.offload_s)] if breakdown.offload_s else []),
     )
     whole = sum(amount for _, amount in amounts)
     parts = tuple(Part(name, amount, seconds(amount)) for name, amount in amounts)

@@ -148,6 +148,7 @@ def _check_search(search: Search) -> None:
         "recompute",
         "zero_stages",
         "shard_ranks",
+        "optimizers",
         "offload_optimizer",
         "offload_activations",
         "schedules",

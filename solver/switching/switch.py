@@ -87,7 +87,7 @@ def switch_bytes(
     each = state_bytes_per_parameter(
         precision=workload.precision,
         gradient_dtype=workload.gradient_dtype,
-        optimizer=workload.optimizer,
+        optimizer=new.plan.trained_by(workload),
         zero_stage=0,
         shards=1,
     )
@@ -227,8 +227,11 @@ def _require_same_state(old: AnsweredRequest, new: AnsweredRequest) -> None:
     if before.model.layers != after.model.layers or _shapes(before.model) != _shapes(after.model):
         raise PlanFileError("the plans train different models", given=f"{before.model.name} and {after.model.name}")
     assert isinstance(before.workload, TrainingWorkload) and isinstance(after.workload, TrainingWorkload)
-    for field in ("precision", "optimizer"):
-        values = (getattr(before.workload, field), getattr(after.workload, field))
+    kept = {
+        "precision": (before.workload.precision, after.workload.precision),
+        "optimizer": (old.plan.trained_by(before.workload), new.plan.trained_by(after.workload)),
+    }
+    for field, values in kept.items():
         if values[0] is not values[1]:
             raise PlanFileError(
                 f"the plans differ in workload.{field}: state of one kind is not state of the other",

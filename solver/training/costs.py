@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -11,14 +11,11 @@ import numpy as np
 
 from costmodels.cluster import group_topology
 from costmodels.collectives import Collective, collective_s
-from costmodels.compute import memory_bound_s
 from costmodels.expert_routing import expert_placement
 from costmodels.implementation import Implementation, TrainedWeights
 from costmodels.memory import (
     RESERVED_OVER_ALLOCATED,
     framework_overhead_bytes,
-    optimizer_traffic_bytes,
-    state_bytes_per_parameter,
 )
 from costmodels.offload import exposed_moves_s
 from costmodels.pipeline import PassShares, Schedule, n_copies
@@ -35,13 +32,14 @@ from solver.request import PlanRequest, Recompute
 from solver.sharding import REPLICATED
 from solver.training.block_costs import COMMUNICATION, BlockCosts
 from solver.training.host import step_host_s
-from solver.training.host_memory import host_share
 from solver.training.pipelining import PLAIN, pass_shares, waiting
+from solver.training.places import hybrid_ranks
 from solver.training.sequence_split import has_scans, sequence_parts
-from solver.training.space import Candidate, Mesh, hybrid_ranks, padded_dims
+from solver.training.space import Candidate, Mesh, padded_dims
 from solver.training.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from solver.training.state_sync import SharedParameters, StateSync, state_sync
 from solver.training.tied import node_index
+from solver.training.training_state import training_state
 
 
 class TrainingCosts(BlockCosts):
@@ -207,21 +205,15 @@ class TrainingCosts(BlockCosts):
         shared = _shared_parameters(costs, kind, candidate.shard_ranks)
         trained = () if setting.implementation.trained is TrainedWeights.ADAPTERS else shared
         sync = state_sync(candidate.zero_stage, shared if candidate.zero_stage == 3 else trained, costs, workload)
-        traffic = optimizer_traffic_bytes(
-            precision=workload.precision, gradient_dtype=workload.gradient_dtype, optimizer=workload.optimizer
+        state = training_state(
+            self.request,
+            candidate,
+            setting.device,
+            blocks=self.block_names,
+            shared=shared,
+            copies=self._tied_copies(candidate, setting, sharding),
+            only_weights=setting.implementation.trained is TrainedWeights.ADAPTERS,
         )
-        owned = np.zeros(len(costs))
-        for s in trained:
-            owned = owned + s.parameters / (s.group.n if candidate.zero_stage >= 1 else 1)
-        optimizer_s = np.where(
-            owned > 0, memory_bound_s(setting.device, owned * traffic) / setting.device.sustained.memory, 0.0
-        )
-        weights, gradients, optimizer = self._state_bytes(
-            candidate, setting, shared, self._tied_copies(candidate, setting, sharding)
-        )
-        host = host_share(self.request, candidate.offload, setting.device, optimizer=optimizer, owned=owned)
-        optimizer_s = (1.0 - candidate.offload.optimizer) * optimizer_s + host.update_s
-        optimizer = optimizer - host.optimizer_bytes
         time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
         moved = candidate.offload.activations * activation * self.recomputable
         moves_s = exposed_moves_s(
@@ -239,58 +231,36 @@ class TrainingCosts(BlockCosts):
             time_s=time_s[:, layer],
             activation_bytes=activation[:, layer],
             transient_bytes=transient[:, layer],
-            static_bytes=(weights + gradients + optimizer)[layer],
+            static_bytes=state.device_bytes[layer],
             extra_s=_plus_first(
-                (sync.exposed_step_s + optimizer_s + costs[:, Criterion.SYNC_S])[layer], float(first_bucket_s[0])
+                (sync.exposed_step_s + state.update_s + costs[:, Criterion.SYNC_S])[layer], float(first_bucket_s[0])
             ),
             boundary_s=self._boundary_s(candidate, kind, setting),
             step_s=float(first_bucket_s[1:-1].max() if len(layer) > 2 else first_bucket_s.max()),
             capacity_bytes=(setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead)
             / RESERVED_OVER_ALLOCATED,
             parts=StageParts(
-                weights_bytes=weights[layer],
-                gradients_bytes=gradients[layer],
-                optimizer_bytes=optimizer[layer],
+                weights_bytes=state.weights_bytes[layer],
+                gradients_bytes=state.gradients_bytes[layer],
+                optimizer_bytes=state.optimizer_bytes[layer],
                 forward_s=costs[layer, Criterion.FORWARD_S],
                 compute_s=(costs[:, Criterion.TIME_S] - costs[:, COMMUNICATION].sum(axis=1))[layer],
                 tp_comm_s=costs[layer, Criterion.TP_COMM_S],
                 cp_comm_s=costs[layer, Criterion.CP_COMM_S],
                 dp_comm_s=sync.exposed_microbatch_s[layer],
                 ep_comm_s=costs[layer, Criterion.EP_COMM_S],
-                optimizer_s=optimizer_s[layer],
+                optimizer_s=state.update_s[layer],
                 step_host_s=host_s,
                 first_bucket_s=first_bucket_s,
                 overhead_bytes=overhead,
                 moves_s=moves_s[:, layer],
-                host_static_bytes=host.optimizer_bytes[layer],
+                host_static_bytes=state.host_bytes[layer],
                 host_activation_bytes=moved[:, layer],
-                host_capacity_bytes=host.capacity_bytes,
+                host_capacity_bytes=state.host_capacity_bytes,
             ),
             dag=self._dag,
             side_bytes=0.0 if self._dag is None else boundary_bytes(self.model, setting),
         )
-
-    def _state_bytes(
-        self, candidate: Candidate, setting: BlockSetting, shared: Sequence[SharedParameters], copies: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Bytes of weights, gradients and optimizer state on a device, by distinct block."""
-        workload, held = self.workload, []
-        for share in shared:
-            each = state_bytes_per_parameter(
-                precision=workload.precision,
-                gradient_dtype=workload.gradient_dtype,
-                optimizer=workload.optimizer,
-                zero_stage=candidate.zero_stage,
-                shards=share.group.n,
-            )
-            parts = (each.weights, each.gradients, each.optimizer)
-            if setting.implementation.trained is TrainedWeights.ADAPTERS:
-                parts = (each.weights, 0.0, 0.0)
-            held.append([(share.parameters + copies) * part for part in parts])
-            # Embeddings and heads lie on the first group's ranks.
-            copies = np.zeros_like(copies)
-        weights, gradients, optimizer = np.sum(held, axis=0)
-        return weights, gradients, optimizer
 
     def _by_mode(
         self, candidate: Candidate, setting: BlockSetting, costs: FloatArray, sync: StateSync

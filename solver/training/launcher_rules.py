@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from costmodels.memory import MAX_ZERO_STAGE
+from costmodels.memory import MAX_ZERO_STAGE, Optimizer
 from costmodels.pipeline import Schedule
 from solver.request import Launcher
 
@@ -34,6 +34,8 @@ class LauncherRules:
     expert_parallel          whether experts may be spread over the ranks of dp x cp
     experts_ask_for_sp       whether experts beside tp need sequence parallelism
     max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
+    optimizers               optimizers it has settings for
+    optimizers_when_sharded  those of them that it has beside ZeRO-1 and higher, or on one rank, alone
     hybrid_sharding          whether ZeRO-3 may shard within a part of the dp x cp ranks
     host_optimizer           how much of the optimizer states may lie in host memory
     fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
@@ -55,6 +57,8 @@ class LauncherRules:
     fine_grained: bool = False
     passes_branches: bool = False
     hybrid_sharding: bool = False
+    optimizers: frozenset[Optimizer] = frozenset({Optimizer.ADAMW})
+    optimizers_when_sharded: frozenset[Optimizer] = frozenset()
     host_optimizer: HostOptimizer = HostOptimizer.NONE
 
 
@@ -77,6 +81,9 @@ LAUNCHERS = {
         experts_ask_for_sp=True,
         max_zero_with_muon=0,
         fine_grained=True,
+        # Moments of 8 and 16 bits: its precision-aware optimizer, which is a distributed one.
+        optimizers=frozenset(Optimizer),
+        optimizers_when_sharded=frozenset({Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16}),
         # Its HybridDeviceOptimizer splits the distributed optimizer's states by --optimizer-offload-fraction.
         host_optimizer=HostOptimizer.ANY_SHARE,
     ),
@@ -90,6 +97,7 @@ LAUNCHERS = {
         ties_across_stages=True,
         schedules=frozenset({Schedule.ONE_F_ONE_B}),
         passes_branches=True,
+        optimizers=frozenset({Optimizer.ADAMW, Optimizer.SGD_MOMENTUM, Optimizer.MUON}),
         # MiCS; shares of the states (Twin-Flow) are ZeRO-3's.
         hybrid_sharding=True,
         host_optimizer=HostOptimizer.ALL_OR_NOTHING_BELOW_ZERO_3,

@@ -17,6 +17,8 @@ def summary(candidate: Candidate) -> str:
         parts.append(f"ep {mesh.ep}")
     within = "" if candidate.shard_ranks is None else f" within {candidate.shard_ranks} ranks"
     parts.append(f"ZeRO-{candidate.zero_stage}{within}")
+    if candidate.optimizer is not None:
+        parts.append(candidate.optimizer.value)
     for name, share in (("optimizer", candidate.offload.optimizer), ("activations", candidate.offload.activations)):
         if share:
             parts.append(f"{share:.0%} of {name} on the host")

@@ -219,6 +219,7 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
         *(mesh, plan.microbatch.size, plan.microbatch.count, zero_stage, boundary, modes, pipelining),
         shard_ranks=given_shard_ranks(plan),
         offload=plan.stages[0].offload,
+        optimizer=plan.optimizer,
     )
     is_chain = costs.model.is_chain
     spans = given_spans(plan, costs.model.layers, candidate) if is_chain else given_branches(plan, costs.model, candidate)

@@ -156,6 +156,7 @@ def decided_plan(
         sequence_parallel=candidate.boundary.dim == SEQ,
         schedule=candidate.pipelining.schedule.value,
         microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
+        optimizer=candidate.optimizer,
         breakdown=time_breakdown(decision, cost, tables),
         runners_up=runners_up,
         frontier=frontier,
@@ -199,6 +200,7 @@ def space_text(request: PlanRequest) -> str:
             ("recompute", search.recompute),
             ("zero_stage", search.zero_stages),
             ("shard_ranks", search.shard_ranks),
+            ("optimizer", search.optimizers),
             ("offload.optimizer", search.offload_optimizer),
             ("offload.activations", search.offload_activations),
             ("schedule", search.schedules),
@@ -232,7 +234,7 @@ def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: fl
         remedies=(
             "add devices, or devices with more memory",
             "allow more recompute, higher ZeRO stages, or smaller micro-batches in 'search', if they are restricted",
-            "shorten seq_len, or use a smaller optimizer state (adamw_bf16, adamw_8bit, sgd_momentum, muon)",
+            "shorten seq_len, or allow smaller optimizer states in search.optimizers (adamw_bf16, adamw_8bit, muon)",
             "let state move to host memory: search.offload_optimizer, search.offload_activations",
         ),
     )

@@ -273,7 +273,7 @@ def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoic
     A candidate that fits under none of them comes with the roomiest alone, which is enough to tell by how much.
     """
     kinds = costs.stage_kinds(next(family.candidates()))
-    for _, alike in itertools.groupby(family.candidates(), key=lambda c: (c.zero_stage, c.shard_ranks, c.offload, c.recompute)):
+    for _, alike in itertools.groupby(family.candidates(), key=lambda c: (c.place, c.recompute)):
         candidates = tuple(alike)
         shardings = tuple(costs.shardings(candidates[0], kinds))
         roomiest, crowded = crowded_candidates(candidates, shardings, kinds, costs)

@@ -11,7 +11,7 @@ from costmodels.cluster import Cluster
 from costmodels.errors import WorkloadError
 from costmodels.expert_parallel import expert_dims
 from costmodels.implementation import ScanOverRanks
-from costmodels.memory import MAX_ZERO_STAGE, Optimizer
+from costmodels.memory import Optimizer
 from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.pipeline import Schedule
 from costmodels.tensor_parallel import KV_HEADS
@@ -19,8 +19,9 @@ from solver.graph import ModelGraph
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import Spec, boundary_specs
 from solver.training.implementation import launcher_implementation
-from solver.training.launcher_rules import LAUNCHERS, HostOptimizer, LauncherRules
+from solver.training.launcher_rules import LAUNCHERS, LauncherRules
 from solver.training.pipelining import PLAIN, Pipelining, pipelinings
+from solver.training.places import StatePlace, allowed, divisors, optimizer_choices, state_places
 from solver.training.presets import preset_of
 from solver.training.sequence_split import heads_fit, sequence_fits
 
@@ -53,7 +54,8 @@ class Candidate:
     """One point of the outer space. ``n_microbatches`` follows from the global batch.
 
     ``recompute`` holds the modes that each stage may choose from: one where the launcher has one setting for all stages.
-    ZeRO-3 shards among ``shard_ranks`` neighbours where that is not None, and else among all of dp x cp.
+    ZeRO-3 shards among ``shard_ranks`` neighbours where that is not None, and else among all of dp x cp. ``optimizer`` is None
+    for the workload's own.
     """
 
     mesh: Mesh
@@ -65,6 +67,12 @@ class Candidate:
     pipelining: Pipelining = PLAIN
     shard_ranks: int | None = None
     offload: Offload = NOTHING_OFFLOADED
+    optimizer: Optimizer | None = None
+
+    @property
+    def place(self) -> StatePlace:
+        """Where and in what form training state lies."""
+        return StatePlace(self.zero_stage, self.shard_ranks, self.offload, self.optimizer)
 
     @property
     def sort_key(self) -> tuple[float | str, ...]:
@@ -73,16 +81,8 @@ class Candidate:
         modes = ",".join(mode.value for mode in self.recompute)
         split = (mesh.tp, mesh.cp, mesh.ulysses, mesh.ep, mesh.pp, mesh.dp, *self.pipelining.sort_key)
         state = (self.zero_stage, self.shard_ranks or 0, self.offload.optimizer, self.offload.activations)
-        return (*split, self.microbatch, *state, self.boundary.dim or "", modes)
-
-
-@dataclass(frozen=True, slots=True)
-class StatePlace:
-    """Where training state and saved activations lie: ZeRO stage, ranks that shard, and shares in host memory."""
-
-    zero_stage: int
-    shard_ranks: int | None = None
-    offload: Offload = NOTHING_OFFLOADED
+        optimizer = "" if self.optimizer is None else self.optimizer.value
+        return (*split, self.microbatch, *state, self.boundary.dim or "", modes, optimizer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,7 @@ class Family:
                         choice,
                         shard_ranks=place.shard_ranks,
                         offload=place.offload,
+                        optimizer=place.optimizer,
                     )
 
     @property
@@ -149,12 +150,13 @@ def families(request: PlanRequest) -> Iterator[Family]:
             allowed=", ".join(launcher.value for launcher in LAUNCHERS),
         )
     modes = _recompute_choices(search)
+    optimizers = optimizer_choices(search, workload)
     schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
     n_layers = len(request.model.layers)
     known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
     for mesh in meshes(request):
         per_replica, rest = divmod(workload.global_batch, mesh.dp)
-        places = tuple(_places(mesh, search, workload.optimizer))
+        places = tuple(place for optimizer in optimizers for place in state_places(mesh, search, workload, optimizer))
         if rest or not places:
             continue
         for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
@@ -162,7 +164,7 @@ def families(request: PlanRequest) -> Iterator[Family]:
                 continue
             if preset is not None and not preset.sequence_parallel and boundary.dim is not None:
                 continue
-            for microbatch in _divisors(per_replica):
+            for microbatch in divisors(per_replica):
                 count = per_replica // microbatch
                 if (mesh.pp, count) not in known:
                     found = pipelinings(search, schedules, pp=mesh.pp, n_microbatches=count, n_layers=n_layers)
@@ -171,7 +173,7 @@ def families(request: PlanRequest) -> Iterator[Family]:
                     # A model that branches is cut by downsets, one part a rank.
                     known[mesh.pp, count] = tuple(c for c in made if c.any_borders or request.model.is_chain)
                 choices = known[mesh.pp, count]
-                if choices and _allowed(microbatch, search.microbatch):
+                if choices and allowed(microbatch, search.microbatch):
                     yield Family(mesh, microbatch, count, boundary, places, modes, choices)
 
 
@@ -199,20 +201,20 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
     n_layers = len(request.model.layers)
     experts = math.gcd(*_numbers_of_experts(request.model)) or 1
     scans = _scans_over_ranks(search)
-    for tp in _divisors(n_devices):
-        if not _inside_nodes(cluster, tp) or not _allowed(tp, search.tp):
+    for tp in divisors(n_devices):
+        if not _inside_nodes(cluster, tp) or not allowed(tp, search.tp):
             continue
-        for cp in _divisors(n_devices // tp):
-            if not _allowed(cp, search.cp) or not sequence_fits(request.model, workload.seq_len, tp=tp, cp=cp, scans=scans):
+        for cp in divisors(n_devices // tp):
+            if not allowed(cp, search.cp) or not sequence_fits(request.model, workload.seq_len, tp=tp, cp=cp, scans=scans):
                 continue
-            for pp in _divisors(n_devices // (tp * cp)):
+            for pp in divisors(n_devices // (tp * cp)):
                 dp = n_devices // (tp * cp * pp)
-                if pp > n_layers or not _allowed(pp, search.pp) or not _allowed(dp, search.dp):
+                if pp > n_layers or not allowed(pp, search.pp) or not allowed(dp, search.dp):
                     continue
-                for ep, ulysses in itertools.product(_divisors(math.gcd(dp * cp, experts)), _divisors(cp)):
+                for ep, ulysses in itertools.product(divisors(math.gcd(dp * cp, experts)), divisors(cp)):
                     mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses)
                     exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
-                    if _allowed(ep, search.ep) and exchanged and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
+                    if allowed(ep, search.ep) and exchanged and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
                         yield mesh
 
 
@@ -259,59 +261,6 @@ def padded_dims(search: Search) -> frozenset[str]:
     return frozenset({"vocab"}) if pads else frozenset()
 
 
-def _places(mesh: Mesh, search: Search, optimizer: Optimizer) -> Iterator[StatePlace]:
-    """ZeRO stages with what may be said beside each: ranks that shard, and shares in host memory."""
-    shares = sorted({*search.offload_optimizer} or {0.0}), sorted({*search.offload_activations} or {0.0})
-    for zero_stage in _zero_stages(mesh, search, optimizer):
-        sharded_weights = zero_stage == MAX_ZERO_STAGE and mesh.dp * mesh.cp > 1
-        for shard_ranks in (None, *(hybrid_ranks(mesh, search) if sharded_weights else ())):
-            if sharded_weights and not _allowed(shard_ranks or mesh.dp * mesh.cp, search.shard_ranks):
-                continue
-            for offload in itertools.starmap(Offload, itertools.product(*shares)):
-                if offload_expressible(search, zero_stage if mesh.dp * mesh.cp > 1 else None, offload):
-                    yield StatePlace(zero_stage, shard_ranks, offload)
-
-
-def hybrid_ranks(mesh: Mesh, search: Search) -> tuple[int, ...]:
-    """Numbers of neighbours within which ZeRO-3 may shard, fewer than dp x cp; the cp ranks of a sequence stay together.
-
-    Spread experts are shared by other ranks than all else, so they go without.
-    """
-    rules = LAUNCHERS.get(search.launcher)
-    if mesh.ep > 1 or search.system or (search.space is Space.LAUNCHABLE and not (rules and rules.hybrid_sharding)):
-        return ()
-    return tuple(n for n in _divisors(mesh.dp * mesh.cp) if 1 < n < mesh.dp * mesh.cp and n % mesh.cp == 0)
-
-
-def offload_expressible(search: Search, zero_stage: int | None, offload: Offload) -> bool:
-    """Whether the search's launcher can keep these shares in host memory: the optimizer's where it is sharded, which states of
-    one rank (``zero_stage`` None) count as."""
-    if search.space is Space.FREE or offload.is_nothing:
-        return True
-    support = LAUNCHERS[search.launcher].host_optimizer
-    if offload.activations or zero_stage == 0 or support is HostOptimizer.NONE:
-        return False
-    return support is HostOptimizer.ANY_SHARE or offload.optimizer == 1.0 or zero_stage == MAX_ZERO_STAGE
-
-
-def _zero_stages(mesh: Mesh, search: Search, optimizer: Optimizer) -> Iterator[int]:
-    """ZeRO stages that differ on this mesh and that the launcher can run."""
-    if mesh.dp * mesh.cp == 1:
-        stages: tuple[int, ...] = (0,) if not search.zero_stages else (min(search.zero_stages),)
-    else:
-        stages = tuple(range(MAX_ZERO_STAGE + 1))
-    highest = MAX_ZERO_STAGE
-    if search.space is Space.LAUNCHABLE:
-        rules = LAUNCHERS[search.launcher]
-        highest = min(
-            rules.max_zero_with_pipeline if mesh.pp > 1 else MAX_ZERO_STAGE,
-            rules.max_zero_with_muon if optimizer is Optimizer.MUON else MAX_ZERO_STAGE,
-        )
-    for stage in stages:
-        if _allowed(stage, search.zero_stages) and stage <= highest:
-            yield stage
-
-
 def _has_windows(model: ModelGraph) -> bool:
     return any(operator.window is not None for block in model.blocks for operator in block.operators)
 
@@ -328,12 +277,3 @@ def _numbers_of_experts(model: ModelGraph) -> set[int]:
     """Sizes of the dims that routing picks from; empty for a dense model."""
     operators = (operator for block in model.blocks for operator in block.operators)
     return {model.dims[dim] for operator in operators for dim in expert_dims(operator)}
-
-
-def _allowed(value: int, restriction: tuple[int, ...]) -> bool:
-    return not restriction or value in restriction
-
-
-def _divisors(n: int) -> list[int]:
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})

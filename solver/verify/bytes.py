@@ -109,14 +109,22 @@ class StateBytes:
     optimizer: float
 
 
-def state_bytes(workload: TrainingWorkload, *, zero_stage: int, shards: int) -> StateBytes:
+def state_bytes(workload: TrainingWorkload, optimizer: str, *, zero_stage: int, shards: int) -> StateBytes:
     """ZeRO 1, 2, 3 divide optimizer state, gradients, weights by dp x cp (Rajbhandari et al. 2020, section 5)."""
     master = 0 if workload.precision is DType.FP32 else 1
     return StateBytes(
         weights=workload.precision.size_bytes / (shards if zero_stage == 3 else 1),
         gradients=workload.gradient_dtype.size_bytes / (shards if zero_stage >= 2 else 1),
-        optimizer=4.0 * (master + _MOMENTS[workload.optimizer.value]) / (shards if zero_stage >= 1 else 1),
+        optimizer=4.0 * (master + _MOMENTS[optimizer]) / (shards if zero_stage >= 1 else 1),
     )
+
+
+def updated_by(plan: Plan, request: PlanRequest, block: Block) -> str:
+    """The optimizer of a block's weights. Muon is for matrices inside: the embedding and the head are AdamW's (Jordan 2024)."""
+    assert isinstance(request.workload, TrainingWorkload)
+    chosen = request.workload.optimizer if plan.optimizer is None else plan.optimizer
+    ends = {OperatorKind.EMBEDDING, OperatorKind.LOSS} & {operator.kind for operator in block.operators}
+    return "adamw" if chosen.value == "muon" and ends else chosen.value
 
 
 def entry_bytes(block: Block, share: Share, dtype: DType, *, split: int) -> float:

@@ -25,6 +25,7 @@ from solver.verify.bytes import (
     state_bytes,
     tied_copies,
     training_share,
+    updated_by,
 )
 from solver.verify.layout import devices_by_group
 from solver.verify.numbers import agrees, at_most
@@ -53,7 +54,7 @@ def _host_violations(plan: Plan, request: PlanRequest, index: int, share: Share)
     expected = 0.0
     if moved.optimizer:
         beside = stage.memory.optimizer_bytes * moved.optimizer / (1.0 - moved.optimizer) if moved.optimizer < 1.0 else None
-        expected += _whole_optimizer_bytes(plan, request, stage, share) * moved.optimizer if beside is None else beside
+        expected += _whole_optimizer_bytes(plan, request, stage, share)[1] * moved.optimizer if beside is None else beside
     if moved.activations:
         options = []
         for split in _residual_splits(plan, request):
@@ -71,13 +72,25 @@ def _host_violations(plan: Plan, request: PlanRequest, index: int, share: Share)
             yield Violation(Rule.HOST_MEMORY, where, given)
 
 
-def _whole_optimizer_bytes(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> float:
-    """Optimizer states of a stage's layers wherever they lie; weights that are tied to another stage's counted for each use."""
-    shared, experts = _states(plan, request, stage)
-    owned = [(span.count, owned_parameters(request.model.block(span.block), share)) for span in stage.blocks]
-    _, copies = tied_copies(request, stage, share)
-    of_all = sum(count * block.shared for count, block in owned) + copies
-    return of_all * shared.optimizer + sum(count * block.experts for count, block in owned) * experts.optimizer
+def _whole_optimizer_bytes(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> tuple[float, float]:
+    """Least and most bytes of optimizer states of a stage's layers wherever they lie (`tied_copies`)."""
+    least = most = 0.0
+    for span in stage.blocks:
+        block = request.model.block(span.block)
+        shared, experts = _states(plan, request, stage, updated_by(plan, request, block))
+        owned = owned_parameters(block, share)
+        here = span.count * (owned.shared * shared.optimizer + owned.experts * experts.optimizer)
+        least, most = least + here, most + here
+    # What is tied across stages are embeddings and heads.
+    fewest, copies = tied_copies(request, stage, share)
+    ends = "adamw" if _optimizer(plan, request) == "muon" else _optimizer(plan, request)
+    of_copies, _ = _states(plan, request, stage, ends)
+    return least + fewest * of_copies.optimizer, most + copies * of_copies.optimizer
+
+
+def _optimizer(plan: Plan, request: PlanRequest) -> str:
+    assert isinstance(request.workload, TrainingWorkload)
+    return (plan.optimizer or request.workload.optimizer).value
 
 
 def capacity_violations(request: PlanRequest, stage: Stage, where: str) -> Iterator[Violation]:
@@ -103,30 +116,31 @@ def peak_violations(plan: Plan) -> Iterator[Violation]:
         yield Violation(Rule.PEAK_MEMORY, "plan.predicted.peak_memory_bytes", given)
 
 
-def _states(plan: Plan, request: PlanRequest, stage: Stage) -> tuple[StateBytes, StateBytes]:
+def _states(plan: Plan, request: PlanRequest, stage: Stage, optimizer: str) -> tuple[StateBytes, StateBytes]:
     """Bytes a parameter takes: of those that dp x cp ranks share, and of experts, which dp x cp / ep ranks share."""
     assert plan.axes is not None and isinstance(request.workload, TrainingWorkload)
     ranks = plan.axes.dp * plan.axes.cp
-    shared = state_bytes(request.workload, zero_stage=stage.zero_stage, shards=stage.shard_ranks or ranks)
-    return shared, state_bytes(request.workload, zero_stage=stage.zero_stage, shards=ranks // plan.axes.ep)
+    shared = state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=stage.shard_ranks or ranks)
+    return shared, state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=ranks // plan.axes.ep)
 
 
 def _state_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Share, where: str) -> Iterator[Violation]:
-    (shared, experts), memory = _states(plan, request, stage), stage.memory
-    stays = 1.0 - stage.offload.optimizer
+    (shared, experts), memory = _states(plan, request, stage, _optimizer(plan, request)), stage.memory
     owned = [(span.count, owned_parameters(request.model.block(span.block), share)) for span in stage.blocks]
     of_experts = sum(count * block.experts for count, block in owned)
-    least, most = (
-        sum(count * block.shared for count, block in owned) + copies for copies in tied_copies(request, stage, share)
-    )
-    for rule, claimed, each, each_of_experts in (
-        (Rule.WEIGHTS, memory.weights_bytes, shared.weights, experts.weights),
-        (Rule.GRADIENTS, memory.gradients_bytes, shared.gradients, experts.gradients),
-        (Rule.OPTIMIZER, memory.optimizer_bytes, stays * shared.optimizer, stays * experts.optimizer),
-    ):
-        lowest, highest = (parameters * each + of_experts * each_of_experts for parameters in (least, most))
-        if not (at_most(lowest, claimed) and at_most(claimed, highest)):
-            given = f"{claimed} bytes claimed, {least + of_experts} parameters make {lowest}"
+    parameters = [sum(count * block.shared for count, block in owned) + copies for copies in tied_copies(request, stage, share)]
+    ranges = [
+        (rule, claimed, [number * each + of_experts * each_of_experts for number in parameters])
+        for rule, claimed, each, each_of_experts in (
+            (Rule.WEIGHTS, memory.weights_bytes, shared.weights, experts.weights),
+            (Rule.GRADIENTS, memory.gradients_bytes, shared.gradients, experts.gradients),
+        )
+    ]
+    stays = 1.0 - stage.offload.optimizer
+    states = [stays * held for held in _whole_optimizer_bytes(plan, request, stage, share)]
+    for rule, claimed, (least, most) in (*ranges, (Rule.OPTIMIZER, memory.optimizer_bytes, states)):
+        if not (at_most(least, claimed) and at_most(claimed, most)):
+            given = f"{claimed} bytes claimed, {parameters[0] + of_experts} parameters make {least}"
             yield Violation(rule, f"{where}.memory", given)
 
 

@@ -30,6 +30,8 @@ class _LauncherLimits:
     schedules             pipeline schedules it has
     hybrid_sharding       whether ZeRO-3 can shard within a part of dp x cp
     host_optimizer        of sharded optimizer states the host can hold: "none", "all" or under ZeRO-3 a share, "share"
+    optimizers            optimizers it has settings for
+    small_moments_zero    least ZeRO stage, of more ranks than one, beside moments of 8 or 16 bits
     fine_grained          whether it recomputes norms, expert activations and latent up-projections by themselves
     """
 
@@ -47,6 +49,8 @@ class _LauncherLimits:
     fine_grained: bool = False
     hybrid_sharding: bool = False
     host_optimizer: Literal["none", "all", "share"] = "none"
+    optimizers: tuple[str, ...] = ("adamw",)
+    small_moments_zero: int = 0
 
 
 _TRAINERS = {
@@ -65,6 +69,8 @@ _TRAINERS = {
         experts_ask_for_sp=True,
         fine_grained=True,
         host_optimizer="share",
+        optimizers=("adamw", "sgd_momentum", "muon", "adamw_8bit", "adamw_bf16"),
+        small_moments_zero=1,
     ),
     # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms, and leaves ranks beyond the key/value
     # heads without attention; its long-context axis is Ulysses.
@@ -77,6 +83,7 @@ _TRAINERS = {
         schedules=("1f1b",),
         hybrid_sharding=True,
         host_optimizer="all",
+        optimizers=("adamw", "sgd_momentum", "muon"),
     ),
     # torchtitan 0.3: key/value heads must divide by tp.
     Launcher.TORCHTITAN: _LauncherLimits(
@@ -111,6 +118,8 @@ def restriction_violations(plan: Plan, request: PlanRequest) -> Iterator[Violati
     """Degrees and memory choices outside ``request.search``; in the launchable space, what the launcher can't start."""
     yield from _search_violations(plan, request)
     yield from _system_violations(plan, request)
+    if _uses_muon(plan, request) and any(stage.offload.optimizer for stage in plan.stages):
+        yield Violation(Rule.SEARCH, "plan.stages", "states of Muon on the host, whose cores are too slow for its products")
     if request.search.space is Space.LAUNCHABLE:
         yield from _launcher_violations(plan, request)
 
@@ -127,6 +136,9 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         ("ulysses", axes.ulysses, search.ulysses),
         ("microbatch", microbatch.size, search.microbatch),
     ]
+    assert isinstance(request.workload, TrainingWorkload)
+    own = request.workload.optimizer
+    choices.append(("optimizer", own if plan.optimizer is None else plan.optimizer, search.optimizers or (own,)))
     if axes.pp > 1:
         choices.append(("schedule", plan.schedule, search.schedules))
         chunks = len(plan.stages[0].chunk_layers)
@@ -185,7 +197,7 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             f"ZeRO {zero} beside pp {axes.pp}; at most {limits.zero_with_pipeline}",
         ),
         (
-            _uses_muon(request) and zero > limits.zero_with_muon,
+            _uses_muon(plan, request) and zero > limits.zero_with_muon,
             "zero_stage",
             f"ZeRO {zero} beside the optimizer muon; at most {limits.zero_with_muon}",
         ),
@@ -232,6 +244,7 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             "stages",
             "ZeRO-3 within a part of dp x cp; it has no such groups",
         ),
+        *_optimizer_refusals(plan, limits),
         *_offload_refusals(plan, limits),
         (len({stage.recompute for stage in plan.stages}) > 1, "stages", "it has one recompute mode for all stages"),
         (len({stage.zero_stage for stage in plan.stages}) > 1, "stages", "it has one ZeRO stage for all stages"),
@@ -239,6 +252,17 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
     for is_broken, where, message in broken:
         if is_broken:
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
+
+
+def _optimizer_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[bool, str, str]]:
+    """An optimizer that the planner chose and the launcher has not, or not beside so little sharding."""
+    if plan.optimizer is None:
+        return
+    chosen = plan.optimizer.value
+    yield chosen not in limits.optimizers, "optimizer", f"{chosen}; it has {', '.join(limits.optimizers)}"
+    least = min(stage.zero_stage if stage.axes.dp * stage.axes.cp > 1 else 3 for stage in plan.stages)
+    unsharded = chosen in ("adamw_8bit", "adamw_bf16") and least < limits.small_moments_zero
+    yield unsharded, "optimizer", f"{chosen} beside ZeRO {least}; at least {limits.small_moments_zero}"
 
 
 def _offload_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[bool, str, str]]:
@@ -270,8 +294,9 @@ def _has_window(request: PlanRequest) -> bool:
     return any(operator.window for operator in used)
 
 
-def _uses_muon(request: PlanRequest) -> bool:
-    return isinstance(request.workload, TrainingWorkload) and request.workload.optimizer.value == "muon"
+def _uses_muon(plan: Plan, request: PlanRequest) -> bool:
+    assert isinstance(request.workload, TrainingWorkload)
+    return (plan.optimizer or request.workload.optimizer).value == "muon"
 
 
 def _kv_heads(request: PlanRequest) -> int | None:

@@ -9,6 +9,7 @@ import pytest
 
 from app.exporters import export
 from costmodels.errors import ExportError
+from costmodels.memory import Optimizer
 from costmodels.offload import Offload
 from solver.plan import Plan
 from solver.request import PlanRequest
@@ -47,6 +48,22 @@ def test_deepspeed_takes_all_of_a_sharded_optimizer_and_shares_under_zero_3() ->
     assert single["stage"] == 1
     with pytest.raises(ExportError, match="a share goes with ZeRO-3 alone"):
         export(*placed(*training(dp=8, zero_stage=2), offload=Offload(optimizer=0.25)), "deepspeed")
+
+
+def test_launchers_run_the_optimizer_that_was_chosen() -> None:
+    plan, request = training(dp=8, zero_stage=1)
+    chosen = replace(plan, optimizer=Optimizer.ADAMW_BF16)
+    given = flags(export(chosen, request, "megatron-lm"))
+    assert (given["--exp-avg-dtype"], "--use-precision-aware-optimizer" in given) == (("bf16",), True)
+    plan, request = training(dp=8)
+    document = json.loads(export(replace(plan, optimizer=Optimizer.MUON), request, "deepspeed").files["ds_config.json"])
+    assert document["optimizer"]["type"] == "Muon"
+    alone, request = training()
+    small = flags(export(replace(alone, optimizer=Optimizer.ADAMW_8BIT), request, "megatron-lm"))
+    assert "--use-distributed-optimizer" in small
+    for launcher in ("deepspeed", "torchtitan"):
+        with pytest.raises(ExportError, match="adamw_8bit"):
+            export(replace(alone, optimizer=Optimizer.ADAMW_8BIT), request, launcher)
 
 
 def test_groups_of_ranks_that_shard() -> None:

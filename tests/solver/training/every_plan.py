@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from costmodels.offload import Offload
 from costmodels.pipeline import Schedule
 from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
@@ -16,6 +15,7 @@ from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate
 from solver.training.pipelining import Pipelining
 from solver.training.space import Candidate, Mesh
 from solver.training.stage_table import StageTable
+from tests.solver.training.every_place import every_place
 from tests.solver.training.instances import modes_of
 
 
@@ -73,13 +73,13 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                 for pipelining in every_pipelining(request, pp, m):
                     by_stage = free and pipelining.schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
                     for choice in [tuple(modes)] if by_stage else [(mode,) for mode in modes]:
-                        places = list(every_offload(request, zero if dp * cp > 1 else None))
+                        places = list(every_place(request, zero if dp * cp > 1 else None, m))
                         inner = itertools.product(every_ep(request, dp * cp), every_ulysses(request, tp, cp), places)
-                        for ep, ulysses, offload in inner:
+                        for ep, ulysses, place in inner:
                             for shards in every_shard_ranks(request, dp * cp, cp) if zero == 3 and ep == 1 else [None]:
                                 mesh = Mesh(dp, tp, pp, cp, ep, ulysses)
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
-                                yield replace(outer, shard_ranks=shards, offload=offload)
+                                yield replace(outer, shard_ranks=shards, offload=place.offload, optimizer=place.optimizer)
 
 
 def splits_sequence(request: PlanRequest, tp: int, cp: int) -> bool:
@@ -104,19 +104,6 @@ def every_shard_ranks(request: PlanRequest, n: int, cp: int) -> list[int | None]
     if request.search.space is Space.LAUNCHABLE and request.search.launcher == "megatron-lm":
         return [None]
     return [None, *(k for k in range(2, n) if n % k == 0 and k % cp == 0)]
-
-
-def every_offload(request: PlanRequest, zero: int | None) -> Iterator[Offload]:
-    """Shares on the host that the request allows and the launcher has: of optimizer states that are sharded, or one rank's
-    (no ZeRO stage), in parts where it can."""
-    search = request.search
-    for optimizer, activations in itertools.product(search.offload_optimizer or (0.0,), search.offload_activations or (0.0,)):
-        if search.space is Space.LAUNCHABLE:
-            if activations or (optimizer and (zero == 0 or search.launcher == "torchtitan")):
-                continue
-            if 0 < optimizer < 1 and search.launcher == "deepspeed" and zero != 3:
-                continue
-        yield Offload(optimizer, activations)
 
 
 def has_experts(request: PlanRequest) -> bool:

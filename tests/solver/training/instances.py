@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
 from costmodels.expert_routing import PowerLawRouting
-from costmodels.memory import framework_overhead_bytes
+from costmodels.memory import Optimizer, framework_overhead_bytes
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from costmodels.pipeline import Schedule
 from costmodels.token_dispatch import TokenDispatch
@@ -112,6 +112,23 @@ def _odd(request: PlanRequest, rng: np.random.Generator) -> PlanRequest:
         workload=replace(workload, global_batch=int(rng.choice([6, 10, 12])), seq_len=int(rng.choice([240, 255]))),
         search=replace(request.search, pp=(2, 3) if request.search.pp else ()),
     )
+
+
+def memory_request(seed: int) -> PlanRequest:
+    """A request with memory choices opened that are closed unless a request names them; the others are mostly fixed."""
+    asked = random_request(seed)
+    rng = np.random.default_rng([seed, 2])
+    search = replace(
+        asked.search,
+        recompute=((Recompute.NONE, Recompute.FULL)[int(rng.integers(2))],),
+        microbatch=(1,),
+        pp=(1, 2),
+        schedules=(Schedule.ONE_F_ONE_B,),
+        offload_optimizer=(0.0, 0.5) if rng.random() < 0.3 else (),
+        offload_activations=(),
+        optimizers=(Optimizer.ADAMW, *(one for one in list(Optimizer)[1:] if rng.random() < 0.4)),
+    )
+    return replace(asked, search=search)
 
 
 def modes_of(space: Space, launcher: Launcher) -> list[Recompute]:

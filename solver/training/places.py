@@ -1,0 +1,148 @@
+"""Where training state lies, and whose it is: optimizers, ZeRO stages, ranks that shard and shares in host memory, each as far
+as the search's launcher has settings for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from costmodels.errors import WorkloadError
+from costmodels.memory import MAX_ZERO_STAGE, Optimizer
+from costmodels.offload import NOTHING_OFFLOADED, Offload
+from solver.request import Search, Space, TrainingWorkload
+from solver.training.launcher_rules import LAUNCHERS, HostOptimizer
+
+
+class Degrees(Protocol):
+    """Degrees of a mesh that state depends on."""
+
+    @property
+    def dp(self) -> int:
+        """Degree of data parallelism."""
+        ...
+
+    @property
+    def cp(self) -> int:
+        """Degree of context parallelism."""
+        ...
+
+    @property
+    def pp(self) -> int:
+        """Degree of pipeline parallelism."""
+        ...
+
+    @property
+    def ep(self) -> int:
+        """Degree of expert parallelism."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlace:
+    """Where training state and saved activations lie: ZeRO stage, ranks that shard, shares in host memory; and whose states
+    they are: of ``optimizer``, None for the workload's."""
+
+    zero_stage: int
+    shard_ranks: int | None = None
+    offload: Offload = NOTHING_OFFLOADED
+    optimizer: Optimizer | None = None
+
+
+def optimizer_choices(search: Search, workload: TrainingWorkload) -> tuple[Optimizer | None, ...]:
+    """Optimizers that may be chosen, None for the workload's own; of others those that the launcher has settings for.
+
+    Raises WorkloadError where the launcher has none of those that the request names.
+    """
+    free = search.space is Space.FREE
+    asked = search.optimizers or (workload.optimizer,)
+    own = [None] if workload.optimizer in asked else []
+    others = [
+        one
+        for one in Optimizer
+        if one in asked and one is not workload.optimizer and (free or one in LAUNCHERS[search.launcher].optimizers)
+    ]
+    if not own and not others:
+        raise WorkloadError(
+            "the launcher has none of these optimizers",
+            given=", ".join(asked),
+            allowed=", ".join(sorted(LAUNCHERS[search.launcher].optimizers)),
+        )
+    return (*own, *others)
+
+
+def state_places(mesh: Degrees, search: Search, workload: TrainingWorkload, chosen: Optimizer | None) -> Iterator[StatePlace]:
+    """ZeRO stages with what may be said beside each: ranks that shard, and shares in host memory."""
+    shares = sorted({*search.offload_optimizer} or {0.0}), sorted({*search.offload_activations} or {0.0})
+    for zero_stage in _zero_stages(mesh, search, chosen or workload.optimizer):
+        if chosen is not None and not _small_moments_fit(search, zero_stage if mesh.dp * mesh.cp > 1 else None, chosen):
+            continue
+        sharded_weights = zero_stage == MAX_ZERO_STAGE and mesh.dp * mesh.cp > 1
+        for shard_ranks in (None, *(hybrid_ranks(mesh, search) if sharded_weights else ())):
+            if sharded_weights and not allowed(shard_ranks or mesh.dp * mesh.cp, search.shard_ranks):
+                continue
+            for offload in itertools.starmap(Offload, itertools.product(*shares)):
+                if offload.optimizer and (chosen or workload.optimizer) is Optimizer.MUON:
+                    continue  # hosts are too slow for its products of matrices
+                if _offload_expressible(search, zero_stage if mesh.dp * mesh.cp > 1 else None, offload):
+                    yield StatePlace(zero_stage, shard_ranks, offload, chosen)
+
+
+def hybrid_ranks(mesh: Degrees, search: Search) -> tuple[int, ...]:
+    """Numbers of neighbours within which ZeRO-3 may shard, fewer than dp x cp; the cp ranks of a sequence stay together.
+
+    Spread experts are shared by other ranks than all else, so they go without.
+    """
+    rules = LAUNCHERS.get(search.launcher)
+    if mesh.ep > 1 or search.system or (search.space is Space.LAUNCHABLE and not (rules and rules.hybrid_sharding)):
+        return ()
+    return tuple(n for n in divisors(mesh.dp * mesh.cp) if 1 < n < mesh.dp * mesh.cp and n % mesh.cp == 0)
+
+
+def _small_moments_fit(search: Search, zero_stage: int | None, optimizer: Optimizer) -> bool:
+    """Whether the launcher keeps moments of this optimizer's width at a ZeRO stage, None for the states of one rank."""
+    rules = LAUNCHERS.get(search.launcher)
+    if search.space is Space.FREE or rules is None or zero_stage != 0:
+        return True
+    return optimizer not in rules.optimizers_when_sharded
+
+
+def _offload_expressible(search: Search, zero_stage: int | None, offload: Offload) -> bool:
+    """Whether the search's launcher can keep these shares in host memory: the optimizer's where it is sharded, which states of
+    one rank (``zero_stage`` None) count as."""
+    if search.space is Space.FREE or offload.is_nothing:
+        return True
+    support = LAUNCHERS[search.launcher].host_optimizer
+    if offload.activations or zero_stage == 0 or support is HostOptimizer.NONE:
+        return False
+    return support is HostOptimizer.ANY_SHARE or offload.optimizer == 1.0 or zero_stage == MAX_ZERO_STAGE
+
+
+def _zero_stages(mesh: Degrees, search: Search, optimizer: Optimizer) -> Iterator[int]:
+    """ZeRO stages that differ on this mesh and that the launcher can run."""
+    if mesh.dp * mesh.cp == 1:
+        stages: tuple[int, ...] = (0,) if not search.zero_stages else (min(search.zero_stages),)
+    else:
+        stages = tuple(range(MAX_ZERO_STAGE + 1))
+    highest = MAX_ZERO_STAGE
+    if search.space is Space.LAUNCHABLE:
+        rules = LAUNCHERS[search.launcher]
+        highest = min(
+            rules.max_zero_with_pipeline if mesh.pp > 1 else MAX_ZERO_STAGE,
+            rules.max_zero_with_muon if optimizer is Optimizer.MUON else MAX_ZERO_STAGE,
+        )
+    for stage in stages:
+        if allowed(stage, search.zero_stages) and stage <= highest:
+            yield stage
+
+
+def allowed(value: int, restriction: tuple[int, ...]) -> bool:
+    """Whether a restriction, empty for none, has the value."""
+    return not restriction or value in restriction
+
+
+def divisors(n: int) -> list[int]:
+    """Divisors of n, ascending."""
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})

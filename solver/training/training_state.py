@@ -1,0 +1,128 @@
+"""Weights, gradients and optimizer states of a stage's blocks: what they take on a device and on its host, and their update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from costmodels.cluster import Device
+from costmodels.compute import memory_bound_s
+from costmodels.memory import Optimizer, optimizer_traffic_bytes, state_bytes_per_parameter
+from costmodels.muon import matrices_of, orthogonalization_s
+from costmodels.operators import parameters
+from solver.graph import ModelGraph
+from solver.recompute import recomputable
+from solver.request import PlanRequest, TrainingWorkload
+from solver.training.host_memory import host_share
+from solver.training.space import Candidate
+from solver.training.state_sync import SharedParameters
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """By distinct block: bytes on a device and in its host's memory, and seconds of a step's update. ``host_capacity_bytes`` is
+    the device's share of its host."""
+
+    weights_bytes: FloatArray
+    gradients_bytes: FloatArray
+    optimizer_bytes: FloatArray
+    host_bytes: FloatArray
+    update_s: FloatArray
+    host_capacity_bytes: float
+
+    @property
+    def device_bytes(self) -> FloatArray:
+        """All that lies on the device."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+
+def training_state(
+    request: PlanRequest,
+    candidate: Candidate,
+    device: Device,
+    *,
+    blocks: Sequence[str],
+    shared: Sequence[SharedParameters],
+    copies: FloatArray,
+    only_weights: bool,
+) -> TrainingState:
+    """State of parameters that groups of ranks share, with ``copies`` of tied ones beside them; of a frozen model
+    (``only_weights``) nothing is updated."""
+    workload = request.workload
+    assert isinstance(workload, TrainingWorkload)
+    optimizer = candidate.optimizer or workload.optimizer
+    of_block = [block_optimizer(optimizer, request.model, name) for name in blocks]
+    rates_s = np.zeros((2, len(blocks)))
+    if optimizer is Optimizer.MUON and not only_weights:
+        rates_s = _orthogonalization_s_per_parameter(request.model, blocks, device, apart=candidate.mesh.ep > 1)
+    weights, gradients, states, owned, update_s = (np.zeros(len(blocks)) for _ in range(5))
+    for group, rate_s in zip(shared, rates_s, strict=False):
+        each = {
+            one: state_bytes_per_parameter(
+                precision=workload.precision,
+                gradient_dtype=workload.gradient_dtype,
+                optimizer=one,
+                zero_stage=candidate.zero_stage,
+                shards=group.group.n,
+            )
+            for one in dict.fromkeys(of_block)
+        }
+        held = group.parameters + copies
+        weights += held * each[of_block[0]].weights
+        if not only_weights:
+            gradients += held * each[of_block[0]].gradients
+            states += held * [each[one].optimizer for one in of_block]
+            mine = group.parameters / (group.group.n if candidate.zero_stage >= 1 else 1)
+            owned += mine
+            update_s += mine * rate_s
+        # Embeddings and heads lie on the first group's ranks.
+        copies = np.zeros_like(copies)
+    traffic = {
+        one: optimizer_traffic_bytes(precision=workload.precision, gradient_dtype=workload.gradient_dtype, optimizer=one)
+        for one in dict.fromkeys(of_block)
+    }
+    moved_s = (
+        np.asarray(memory_bound_s(device, owned * [traffic[one] for one in of_block]), np.float64) / device.sustained.memory
+    )
+    update_s += np.where(owned > 0, moved_s, 0.0)
+    host = host_share(request, candidate.offload, device, optimizer=states, owned=owned)
+    return TrainingState(
+        weights_bytes=weights,
+        gradients_bytes=gradients,
+        optimizer_bytes=states - host.optimizer_bytes,
+        host_bytes=host.optimizer_bytes,
+        update_s=(1.0 - candidate.offload.optimizer) * update_s + host.update_s,
+        host_capacity_bytes=host.capacity_bytes,
+    )
+
+
+def block_optimizer(optimizer: Optimizer, model: ModelGraph, block: str) -> Optimizer:
+    """What updates a block: Muon leaves embedding and head to AdamW."""
+    if optimizer is not Optimizer.MUON:
+        return optimizer
+    return Optimizer.MUON if recomputable(model.block(block)) else Optimizer.ADAMW
+
+
+def _orthogonalization_s_per_parameter(model: ModelGraph, blocks: Sequence[str], device: Device, *, apart: bool) -> FloatArray:
+    """[group, block] seconds of Muon's orthogonalization over the block's parameters: of those that all ranks share, and of
+    spread experts where they are ``apart``. A rank does as large a share of a block's work as it owns of its parameters:
+    matrices are orthogonalized whole, dealt among the ranks that hold shards of them."""
+    rates_s = np.zeros((2, len(blocks)))
+    for place, name in enumerate(blocks):
+        if not recomputable(model.block(name)):
+            continue
+        seconds, count = [0.0, 0.0], [0, 0]
+        for operator in model.block(name).operators:
+            group = int(apart and bool(operator.routed_dims))
+            count[group] += parameters(operator, model.dims)
+            seconds[group] += sum(
+                orthogonalization_s(device, rows=rows, columns=columns, matrices=number)
+                for rows, columns, number in matrices_of(operator, model.dims)
+            )
+        rates_s[:, place] = [s / n if n else 0.0 for s, n in zip(seconds, count, strict=True)]
+    return rates_s

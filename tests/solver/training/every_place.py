@@ -1,0 +1,66 @@
+"""Every way in which state of a small request's plans may lie, straight from what launchers have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from costmodels.memory import Optimizer
+from costmodels.offload import Offload
+from solver.request import PlanRequest, Space, TrainingWorkload
+
+LAUNCHERS_OPTIMIZERS = {
+    "megatron-lm": tuple(Optimizer),
+    "deepspeed": (Optimizer.ADAMW, Optimizer.SGD_MOMENTUM, Optimizer.MUON),
+    "torchtitan": (Optimizer.ADAMW,),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Shares on the host, and the optimizer, None for the workload's."""
+
+    offload: Offload
+    optimizer: Optimizer | None
+
+
+def every_place(request: PlanRequest, zero: int | None, m: int) -> Iterator[Place]:
+    """Every choice beside a ZeRO stage (None for one rank) and a number of micro-batches."""
+    for optimizer, offload in itertools.product(every_optimizer(request, zero), every_offload(request, zero)):
+        assert isinstance(request.workload, TrainingWorkload)
+        if (optimizer or request.workload.optimizer) is Optimizer.MUON and offload.optimizer:
+            continue
+        yield Place(offload, optimizer)
+
+
+def every_optimizer(request: PlanRequest, zero: int | None) -> Iterator[Optimizer | None]:
+    """The workload's own, unless others alone are named, and those that the launcher has: moments of few bits where states are
+    sharded, Megatron-LM's Muon where they are not."""
+    search, workload = request.search, request.workload
+    assert isinstance(workload, TrainingWorkload)
+    launcher = search.launcher if search.space is Space.LAUNCHABLE else None
+    for one in search.optimizers or (workload.optimizer,):
+        if launcher == "megatron-lm" and one is Optimizer.MUON and zero not in (None, 0):
+            continue
+        if one is workload.optimizer:
+            yield None
+            continue
+        if launcher is not None and one not in LAUNCHERS_OPTIMIZERS[launcher]:
+            continue
+        if launcher == "megatron-lm" and one in (Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16) and zero == 0:
+            continue
+        yield one
+
+
+def every_offload(request: PlanRequest, zero: int | None) -> Iterator[Offload]:
+    """Shares on the host that the request allows and the launcher has: of optimizer states that are sharded, or one rank's
+    (no ZeRO stage), in parts where it can."""
+    search = request.search
+    for optimizer, activations in itertools.product(search.offload_optimizer or (0.0,), search.offload_activations or (0.0,)):
+        if search.space is Space.LAUNCHABLE:
+            if activations or (optimizer and (zero == 0 or search.launcher == "torchtitan")):
+                continue
+            if 0 < optimizer < 1 and search.launcher == "deepspeed" and zero != 3:
+                continue
+        yield Offload(optimizer, activations)

@@ -1,0 +1,97 @@
+"""Random small requests with optimizers to choose from: plans equal enumeration, pass the checker, and are predicted alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.catalog import model
+from costmodels.cluster import Cluster, NodeGroup
+from costmodels.errors import WorkloadError
+from costmodels.hardware import node_type
+from costmodels.memory import Optimizer
+from solver.control import ignore_progress, never_stop
+from solver.plan import Plan
+from solver.request import Launcher, PlanRequest, Search, TrainingWorkload
+from solver.training.planner import plan_training, predict_training
+from solver.verify import Rule, check
+from tests.solver.training.instances import memory_request
+from tests.solver.training.least_step import enumerated
+
+FIRST, N_REQUESTS, CHUNK = 10, 16, 8
+
+
+def planned(request: PlanRequest) -> Plan:
+    return plan_training(request, stop=never_stop, progress=ignore_progress)
+
+
+@pytest.mark.parametrize("chunk", range(N_REQUESTS // CHUNK))
+def test_equals_enumeration(chunk: int) -> None:
+    for seed in range(FIRST + chunk * CHUNK, FIRST + (chunk + 1) * CHUNK):
+        request = memory_request(seed)
+        best_s = enumerated(request).least_s
+        plan = planned(request)
+        assert plan.feasible == (best_s is not None), seed
+        assert not check(plan, request), (seed, check(plan, request))
+        if best_s is not None:
+            assert plan.predicted is not None
+            assert plan.predicted.step_time_s == pytest.approx(best_s, rel=1e-9), seed
+            assert predict_training(request, plan).predicted == plan.predicted
+
+
+def test_the_smaller_state_is_chosen_where_it_is_worth_it_and_muon_is_not_free() -> None:
+    """Llama-3.1-8B on one node of 40 GB: AdamW's states crowd out activations, moments in bf16 do not."""
+    own = planned(llama("adamw"))
+    chosen = planned(llama("adamw", "adamw_bf16"))
+    assert own.optimizer is None and chosen.optimizer is Optimizer.ADAMW_BF16
+    assert own.predicted is not None and chosen.predicted is not None
+    assert chosen.predicted.tokens_per_s > own.predicted.tokens_per_s
+    assert "adamw_bf16" in chosen.certificate.space
+    sgd, muon = planned(llama("sgd_momentum", zero=0)), planned(llama("muon", zero=0))
+    assert sgd.breakdown is not None and muon.breakdown is not None
+    assert muon.breakdown.optimizer_s > 2 * sgd.breakdown.optimizer_s
+    table = 128256 * 4096 / 4
+    for with_muon, with_sgd in zip(muon.stages, sgd.stages, strict=True):
+        grown = with_muon.memory.optimizer_bytes - with_sgd.memory.optimizer_bytes
+        assert grown == pytest.approx(4 * table, rel=1e-3), "embedding and head are AdamW's: two moments"
+
+
+def test_a_launcher_is_asked_for_optimizers_that_it_has_settings_for() -> None:
+    with pytest.raises(WorkloadError, match="none of these optimizers"):
+        planned(llama("muon", launcher=Launcher.TORCHTITAN))
+    fallen_back = planned(llama("adamw", "muon", launcher=Launcher.TORCHTITAN))
+    assert fallen_back.optimizer is None
+    request = llama("adamw", "adamw_8bit", zero=1)
+    plan = planned(request)
+    assert plan.optimizer is Optimizer.ADAMW_8BIT
+    unsharded = replace(plan, stages=tuple(replace(stage, zero_stage=0) for stage in plan.stages))
+    assert "adamw_8bit beside ZeRO 0" in str(check(unsharded, llama("adamw", "adamw_8bit")))
+    unasked = check(plan, llama("adamw", zero=1))
+    assert {violation.rule for violation in unasked} == {Rule.SEARCH}
+    assert Rule.OPTIMIZER in {violation.rule for violation in check(replace(plan, optimizer=None), request)}
+
+
+def llama(*optimizers: str, zero: int | None = None, launcher: Launcher = Launcher.MEGATRON_LM) -> PlanRequest:
+    cluster = Cluster((NodeGroup("a", node_type("dgx-a100-40gb"), 1),))
+    search = Search(
+        launcher=launcher,
+        optimizers=tuple(Optimizer(name) for name in optimizers),
+        zero_stages=() if zero is None else (zero,),
+        tp=(4,),
+        cp=(1,),
+        pp=(2,) if zero == 0 else (1,),
+    )
+    return PlanRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", 64, 4096), search=search)
+
+
+@pytest.mark.parametrize("seed", range(0, N_REQUESTS, 3))
+def test_no_choice_switched_off_gives_a_better_plan(seed: int) -> None:
+    request = memory_request(seed)
+    best = planned(request)
+    for less in ({"optimizers": ()},):
+        plan = planned(replace(request, search=replace(request.search, **less)))
+        assert plan.feasible <= best.feasible, seed
+        if plan.feasible:
+            assert plan.certificate.objective is not None and best.certificate.objective is not None
+            assert plan.certificate.objective >= best.certificate.objective * (1 - 1e-9), seed
