@@ -15,7 +15,7 @@ from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.units import STRICT_RECORD
 from solver.axes import Axes
 from solver.plan_frontier import FrontierPoint, Interactivity
-from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.request import Gradients, PlanRequest, Recompute, TrainingWorkload
 
 PLAN_SCHEMA = "meshwright.plan/1"
 
@@ -154,6 +154,7 @@ class Stage:
     extra_s       what the step's first and last micro-batch add: gradient reduction, optimizer, parameter all-gather
     in_flight     micro-batches whose activations are held at once (a fraction where a rank holds several model chunks)
     shard_ranks   neighbours among which ZeRO-3 shards, where they are fewer than dp x cp
+    gradients     whether they are kept until the step's update, or released layer by layer
     offload       shares of optimizer states and saved activations that lie in host memory
     chunk_layers  layers of each model chunk (virtual stage) on the rank, in order of the model; empty: one chunk
     """
@@ -172,6 +173,7 @@ class Stage:
     chunk_layers: tuple[int, ...] = ()
     shard_ranks: int | None = None
     offload: Offload = NOTHING_OFFLOADED
+    gradients: Gradients = Gradients.KEPT
 
 
 @dataclass(frozen=True, slots=True)

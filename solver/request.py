@@ -50,6 +50,14 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
+class Gradients(StrEnum):
+    """How long gradients of a training step live: until the step's one update, or each layer's until its own update, which
+    follows its backward pass at once (LOMO, Lv et al. 2024)."""
+
+    KEPT = "kept"
+    RELEASED = "released"
+
+
 class Objective(StrEnum):
     """What the best plan is best at."""
 
@@ -242,6 +250,7 @@ class Search:
     recompute, zero_stages       allowed memory choices
     shard_ranks                  allowed numbers of ranks among which ZeRO-3 shards, where they are fewer than dp x cp
     optimizers                   optimizers that the plan may choose from; none named: the workload's alone
+    gradients                    whether gradients may be released layer by layer; none named: they are kept
     offload_optimizer            shares of the optimizer states that may lie in host memory; none named: nothing does
     offload_activations          the same of saved activations
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
@@ -271,6 +280,7 @@ class Search:
     zero_stages: tuple[NonNegativeInt, ...] = ()
     shard_ranks: tuple[PositiveInt, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
+    gradients: tuple[Gradients, ...] = ()
     offload_optimizer: tuple[Fraction, ...] = ()
     offload_activations: tuple[Fraction, ...] = ()
     schedules: tuple[Schedule, ...] = ()

@@ -50,6 +50,7 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
         launcher=launcher,
         modes=request.search.modes,
         optimizers=() if plan.optimizer is None else (plan.optimizer,),
+        gradients=tuple({stage.gradients for stage in plan.stages}),
         offload_optimizer=tuple({stage.offload.optimizer for stage in plan.stages}),
         offload_activations=tuple({stage.offload.activations for stage in plan.stages}),
     )

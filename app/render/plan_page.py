@@ -15,7 +15,7 @@ from app.render.frontier_table import frontier_parts
 from app.render.interactivity_chart import interactivity_parts
 from app.render.stages import memory_bars, stage_table
 from solver.plan import Plan, Predicted, Reason, Status, TimeBreakdown
-from solver.request import Arrivals, Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
+from solver.request import Arrivals, Gradients, Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
 from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 
 
@@ -140,6 +140,8 @@ def _layout(plan: Plan) -> str:
         parts.append("sequence parallel")
     if plan.optimizer is not None:
         parts.append(f"optimizer {plan.optimizer.value}")
+    if any(stage.gradients is Gradients.RELEASED for stage in plan.stages):
+        parts.append("gradients released layer by layer")
     if plan.serving is not None:
         layout = plan.serving
         parts.append(f"{counted(layout.replicas, 'replica')}, {percent(layout.utilisation)} busy")

@@ -149,6 +149,7 @@ def _check_search(search: Search) -> None:
         "zero_stages",
         "shard_ranks",
         "optimizers",
+        "gradients",
         "offload_optimizer",
         "offload_activations",
         "schedules",

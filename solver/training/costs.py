@@ -220,7 +220,8 @@ class TrainingCosts(BlockCosts):
             moved, setting.device, forward_s=costs[:, Criterion.FORWARD_S], backward_s=time_s - costs[:, Criterion.FORWARD_S]
         )
         # What a layer's backward pass reads is back on the device, and what the next one reads is on its way.
-        time_s, activation, transient = time_s + moves_s, activation - moved, transient + 2.0 * moved
+        time_s, activation = time_s + moves_s, activation - moved
+        transient = transient + 2.0 * moved + state.passing_bytes
         overhead = framework_overhead_bytes(
             communicators=_communicators(candidate), communicator_bytes=setting.device.communicator_bytes
         )

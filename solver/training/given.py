@@ -9,6 +9,7 @@ from costmodels.pipeline import Schedule, fills
 from solver.graph import ModelGraph
 from solver.layer_dag import layer_dag
 from solver.plan import Plan, Stage
+from solver.request import Gradients
 from solver.training.evaluate import StageSpan, positions
 from solver.training.pipelining import PLAIN, Pipelining
 from solver.training.space import Candidate
@@ -40,8 +41,10 @@ def given_shard_ranks(plan: Plan) -> int | None:
     """Ranks among which ZeRO-3 shards, where they are fewer than dp x cp; raises PlanFileError where they can't be."""
     stage, axes = plan.stages[0], plan.axes
     assert axes is not None
-    if len({(each.shard_ranks, each.offload) for each in plan.stages}) > 1:
-        raise PlanFileError("stages differ in shard_ranks or offload", allowed="the same for all stages")
+    if len({(each.shard_ranks, each.offload, each.gradients) for each in plan.stages}) > 1:
+        raise PlanFileError("stages differ in shard_ranks, offload or gradients", allowed="the same for all stages")
+    if stage.gradients is Gradients.RELEASED and (plan.microbatch is None or plan.microbatch.count > 1):
+        raise PlanFileError("gradients that are released can't be summed over micro-batches", allowed="one micro-batch a step")
     ranks = stage.shard_ranks
     if ranks is not None and (stage.zero_stage != 3 or axes.ep > 1 or ranks < 2 or axes.dp * axes.cp % ranks):
         raise PlanFileError(

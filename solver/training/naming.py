@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from costmodels.pipeline import Schedule
+from solver.request import Gradients
 from solver.training.pipelining import PLAIN
 from solver.training.space import Candidate
 
@@ -19,6 +20,8 @@ def summary(candidate: Candidate) -> str:
     parts.append(f"ZeRO-{candidate.zero_stage}{within}")
     if candidate.optimizer is not None:
         parts.append(candidate.optimizer.value)
+    if candidate.gradients is Gradients.RELEASED:
+        parts.append("gradients released")
     for name, share in (("optimizer", candidate.offload.optimizer), ("activations", candidate.offload.activations)):
         if share:
             parts.append(f"{share:.0%} of {name} on the host")

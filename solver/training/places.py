@@ -11,7 +11,7 @@ from typing import Protocol
 from costmodels.errors import WorkloadError
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
 from costmodels.offload import NOTHING_OFFLOADED, Offload
-from solver.request import Search, Space, TrainingWorkload
+from solver.request import Gradients, Search, Space, TrainingWorkload
 from solver.training.launcher_rules import LAUNCHERS, HostOptimizer
 
 
@@ -41,13 +41,18 @@ class Degrees(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StatePlace:
-    """Where training state and saved activations lie: ZeRO stage, ranks that shard, shares in host memory; and whose states
-    they are: of ``optimizer``, None for the workload's."""
+    """Where training state and saved activations lie: ZeRO stage, ranks that shard, shares in host memory; whose states they
+    are: of ``optimizer``, None for the workload's; and how long gradients live."""
 
     zero_stage: int
     shard_ranks: int | None = None
     offload: Offload = NOTHING_OFFLOADED
     optimizer: Optimizer | None = None
+    gradients: Gradients = Gradients.KEPT
+
+    def runs(self, n_microbatches: int) -> bool:
+        """Whether a step of so many micro-batches can run so: gradients that are released can't be summed over several."""
+        return self.gradients is Gradients.KEPT or n_microbatches == 1
 
 
 def optimizer_choices(search: Search, workload: TrainingWorkload) -> tuple[Optimizer | None, ...]:
@@ -72,6 +77,23 @@ def optimizer_choices(search: Search, workload: TrainingWorkload) -> tuple[Optim
     return (*own, *others)
 
 
+def gradient_choices(search: Search) -> tuple[Gradients, ...]:
+    """How long gradients may live; raises WorkloadError where the request wants them released and its launcher can't.
+
+    No launcher of ours updates in the backward pass: torchtitan's early_step_in_backward is gone since 0.3.
+    """
+    asked = tuple(one for one in Gradients if one in (search.gradients or (Gradients.KEPT,)))
+    had = (Gradients.KEPT,) if search.space is Space.LAUNCHABLE else tuple(Gradients)
+    left = tuple(one for one in asked if one in had)
+    if not left:
+        raise WorkloadError(
+            "the launcher can't release gradients layer by layer",
+            given=search.launcher.value,
+            allowed="space: free, or gradients: [kept]",
+        )
+    return left
+
+
 def state_places(mesh: Degrees, search: Search, workload: TrainingWorkload, chosen: Optimizer | None) -> Iterator[StatePlace]:
     """ZeRO stages with what may be said beside each: ranks that shard, and shares in host memory."""
     shares = sorted({*search.offload_optimizer} or {0.0}), sorted({*search.offload_activations} or {0.0})
@@ -85,8 +107,12 @@ def state_places(mesh: Degrees, search: Search, workload: TrainingWorkload, chos
             for offload in itertools.starmap(Offload, itertools.product(*shares)):
                 if offload.optimizer and (chosen or workload.optimizer) is Optimizer.MUON:
                     continue  # hosts are too slow for its products of matrices
-                if _offload_expressible(search, zero_stage if mesh.dp * mesh.cp > 1 else None, offload):
-                    yield StatePlace(zero_stage, shard_ranks, offload, chosen)
+                if not _offload_expressible(search, zero_stage if mesh.dp * mesh.cp > 1 else None, offload):
+                    continue
+                for gradients in gradient_choices(search):
+                    # What the host updates waits for it.
+                    if gradients is Gradients.KEPT or not offload.optimizer:
+                        yield StatePlace(zero_stage, shard_ranks, offload, chosen, gradients)
 
 
 def hybrid_ranks(mesh: Degrees, search: Search) -> tuple[int, ...]:

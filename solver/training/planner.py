@@ -220,6 +220,7 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
         shard_ranks=given_shard_ranks(plan),
         offload=plan.stages[0].offload,
         optimizer=plan.optimizer,
+        gradients=plan.stages[0].gradients,
     )
     is_chain = costs.model.is_chain
     spans = given_spans(plan, costs.model.layers, candidate) if is_chain else given_branches(plan, costs.model, candidate)

@@ -16,12 +16,12 @@ from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.pipeline import Schedule
 from costmodels.tensor_parallel import KV_HEADS
 from solver.graph import ModelGraph
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import Gradients, Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import Spec, boundary_specs
 from solver.training.implementation import launcher_implementation
 from solver.training.launcher_rules import LAUNCHERS, LauncherRules
 from solver.training.pipelining import PLAIN, Pipelining, pipelinings
-from solver.training.places import StatePlace, allowed, divisors, optimizer_choices, state_places
+from solver.training.places import StatePlace, allowed, divisors, gradient_choices, optimizer_choices, state_places
 from solver.training.presets import preset_of
 from solver.training.sequence_split import heads_fit, sequence_fits
 
@@ -68,11 +68,12 @@ class Candidate:
     shard_ranks: int | None = None
     offload: Offload = NOTHING_OFFLOADED
     optimizer: Optimizer | None = None
+    gradients: Gradients = Gradients.KEPT
 
     @property
     def place(self) -> StatePlace:
         """Where and in what form training state lies."""
-        return StatePlace(self.zero_stage, self.shard_ranks, self.offload, self.optimizer)
+        return StatePlace(self.zero_stage, self.shard_ranks, self.offload, self.optimizer, self.gradients)
 
     @property
     def sort_key(self) -> tuple[float | str, ...]:
@@ -82,7 +83,7 @@ class Candidate:
         split = (mesh.tp, mesh.cp, mesh.ulysses, mesh.ep, mesh.pp, mesh.dp, *self.pipelining.sort_key)
         state = (self.zero_stage, self.shard_ranks or 0, self.offload.optimizer, self.offload.activations)
         optimizer = "" if self.optimizer is None else self.optimizer.value
-        return (*split, self.microbatch, *state, self.boundary.dim or "", modes, optimizer)
+        return (*split, self.microbatch, *state, self.boundary.dim or "", modes, optimizer, self.gradients.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class Family:
                         shard_ranks=place.shard_ranks,
                         offload=place.offload,
                         optimizer=place.optimizer,
+                        gradients=place.gradients,
                     )
 
     @property
@@ -151,6 +153,7 @@ def families(request: PlanRequest) -> Iterator[Family]:
         )
     modes = _recompute_choices(search)
     optimizers = optimizer_choices(search, workload)
+    gradient_choices(search)
     schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
     n_layers = len(request.model.layers)
     known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
@@ -173,8 +176,9 @@ def families(request: PlanRequest) -> Iterator[Family]:
                     # A model that branches is cut by downsets, one part a rank.
                     known[mesh.pp, count] = tuple(c for c in made if c.any_borders or request.model.is_chain)
                 choices = known[mesh.pp, count]
-                if choices and allowed(microbatch, search.microbatch):
-                    yield Family(mesh, microbatch, count, boundary, places, modes, choices)
+                running = tuple(place for place in places if place.runs(count))
+                if choices and running and allowed(microbatch, search.microbatch):
+                    yield Family(mesh, microbatch, count, boundary, running, modes, choices)
 
 
 def _expresses(rules: LauncherRules, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:

@@ -15,7 +15,7 @@ from costmodels.muon import matrices_of, orthogonalization_s
 from costmodels.operators import parameters
 from solver.graph import ModelGraph
 from solver.recompute import recomputable
-from solver.request import PlanRequest, TrainingWorkload
+from solver.request import Gradients, PlanRequest, TrainingWorkload
 from solver.training.host_memory import host_share
 from solver.training.space import Candidate
 from solver.training.state_sync import SharedParameters
@@ -25,12 +25,16 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """By distinct block: bytes on a device and in its host's memory, and seconds of a step's update. ``host_capacity_bytes`` is
-    the device's share of its host."""
+    """By distinct block: bytes on a device and in its host's memory, and seconds of a step's update.
+
+    passing_bytes         gradients of a layer at work where they are released with its update
+    host_capacity_bytes   the device's share of its host
+    """
 
     weights_bytes: FloatArray
     gradients_bytes: FloatArray
     optimizer_bytes: FloatArray
+    passing_bytes: FloatArray
     host_bytes: FloatArray
     update_s: FloatArray
     host_capacity_bytes: float
@@ -60,7 +64,8 @@ def training_state(
     rates_s = np.zeros((2, len(blocks)))
     if optimizer is Optimizer.MUON and not only_weights:
         rates_s = _orthogonalization_s_per_parameter(request.model, blocks, device, apart=candidate.mesh.ep > 1)
-    weights, gradients, states, owned, update_s = (np.zeros(len(blocks)) for _ in range(5))
+    weights, gradients, states, owned, update_s, passing = (np.zeros(len(blocks)) for _ in range(6))
+    kept = _with_tied_weights(request.model, blocks) if candidate.gradients is Gradients.RELEASED else 1.0
     for group, rate_s in zip(shared, rates_s, strict=False):
         each = {
             one: state_bytes_per_parameter(
@@ -75,7 +80,11 @@ def training_state(
         held = group.parameters + copies
         weights += held * each[of_block[0]].weights
         if not only_weights:
-            gradients += held * each[of_block[0]].gradients
+            of_gradients = held * each[of_block[0]].gradients
+            gradients += kept * of_gradients
+            # One layer's are summed over ranks under the backward pass of the next; ZeRO 2 and 3 keep a shard of them.
+            at_once = 2 if group.group.n > 1 and candidate.zero_stage < 2 else 1
+            passing += at_once * (1.0 - kept) * of_gradients
             states += held * [each[one].optimizer for one in of_block]
             mine = group.parameters / (group.group.n if candidate.zero_stage >= 1 else 1)
             owned += mine
@@ -95,6 +104,7 @@ def training_state(
         weights_bytes=weights,
         gradients_bytes=gradients,
         optimizer_bytes=states - host.optimizer_bytes,
+        passing_bytes=passing,
         host_bytes=host.optimizer_bytes,
         update_s=(1.0 - candidate.offload.optimizer) * update_s + host.update_s,
         host_capacity_bytes=host.capacity_bytes,
@@ -106,6 +116,13 @@ def block_optimizer(optimizer: Optimizer, model: ModelGraph, block: str) -> Opti
     if optimizer is not Optimizer.MUON:
         return optimizer
     return Optimizer.MUON if recomputable(model.block(block)) else Optimizer.ADAMW
+
+
+def _with_tied_weights(model: ModelGraph, blocks: Sequence[str]) -> FloatArray:
+    """1 for blocks that own or use tied weights, whose gradients are whole with the last use alone; else 0."""
+    owners = {weight.tied_to.split("/")[0] for _, _, weight in model.tied_weights() if weight.tied_to is not None}
+    users = {block for block, _, _ in model.tied_weights()}
+    return np.array([float(name in owners | users) for name in blocks])
 
 
 def _orthogonalization_s_per_parameter(model: ModelGraph, blocks: Sequence[str], device: Device, *, apart: bool) -> FloatArray:

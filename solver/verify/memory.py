@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from costmodels.operators import OperatorKind
 from solver.plan import LayerSpan, Plan, Stage
-from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
+from solver.request import Gradients, PlanRequest, Recompute, Space, TrainingWorkload
 from solver.verify.branches import side_bytes
 from solver.verify.bytes import (
     Share,
@@ -129,19 +129,41 @@ def _state_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Sha
     owned = [(span.count, owned_parameters(request.model.block(span.block), share)) for span in stage.blocks]
     of_experts = sum(count * block.experts for count, block in owned)
     parameters = [sum(count * block.shared for count, block in owned) + copies for copies in tied_copies(request, stage, share)]
+    passing = stage.gradients is Gradients.RELEASED
     ranges = [
         (rule, claimed, [number * each + of_experts * each_of_experts for number in parameters])
         for rule, claimed, each, each_of_experts in (
             (Rule.WEIGHTS, memory.weights_bytes, shared.weights, experts.weights),
             (Rule.GRADIENTS, memory.gradients_bytes, shared.gradients, experts.gradients),
         )
+        if not (passing and rule is Rule.GRADIENTS)
     ]
+    if passing:
+        ranges.append((Rule.GRADIENTS, memory.gradients_bytes, _waiting_gradients(plan, request, stage, share)))
     stays = 1.0 - stage.offload.optimizer
     states = [stays * held for held in _whole_optimizer_bytes(plan, request, stage, share)]
     for rule, claimed, (least, most) in (*ranges, (Rule.OPTIMIZER, memory.optimizer_bytes, states)):
         if not (at_most(least, claimed) and at_most(claimed, most)):
             given = f"{claimed} bytes claimed, {parameters[0] + of_experts} parameters make {least}"
             yield Violation(rule, f"{where}.memory", given)
+
+
+def _waiting_gradients(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> list[float]:
+    """Least and most bytes of gradients that can't be released: those of weights with several uses, with what lies beside them
+    in the block that owns them; and those of copies."""
+    shared, experts = _states(plan, request, stage, _optimizer(plan, request))
+    blocks = _blocks_with_ties(request)
+    held = 0.0
+    for span in stage.blocks:
+        if span.block in blocks:
+            owned = owned_parameters(request.model.block(span.block), share)
+            held += span.count * (owned.shared * shared.gradients + owned.experts * experts.gradients)
+    return [held + copies * shared.gradients for copies in tied_copies(request, stage, share)]
+
+
+def _blocks_with_ties(request: PlanRequest) -> set[str]:
+    ties = [(block, weight.tied_to or "") for block, _, weight in request.model.tied_weights()]
+    return {name for block, owner in ties for name in (block, owner.split("/")[0])}
 
 
 def _activation_violations(plan: Plan, request: PlanRequest, index: int, share: Share) -> Iterator[Violation]:
@@ -206,7 +228,9 @@ def _transient_state(plan: Plan, request: PlanRequest, stage: Stage, share: Shar
     workload = request.workload
     assert plan.axes is not None and isinstance(workload, TrainingWorkload)
     if plan.axes.dp * plan.axes.cp == 1 or stage.zero_stage < 2:
-        return 0.0
+        if stage.gradients is Gradients.KEPT or span.block in _blocks_with_ties(request):
+            return 0.0
+        return owned_parameters(request.model.block(span.block), share).total * workload.gradient_dtype.size_bytes
     whole = workload.gradient_dtype.size_bytes + (workload.precision.size_bytes if stage.zero_stage == 3 else 0.0)
     owned = owned_parameters(request.model.block(span.block), share)
     alone = plan.axes.dp * plan.axes.cp == plan.axes.ep

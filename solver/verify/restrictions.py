@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, Space, System, TrainingWorkload
+from solver.request import Gradients, Launcher, PlanRequest, Recompute, Space, System, TrainingWorkload
 from solver.verify.experts import picked_dims
 from solver.verify.sharding import KV_HEADS
 from solver.verify.violation import Rule, Violation
@@ -118,6 +118,7 @@ def restriction_violations(plan: Plan, request: PlanRequest) -> Iterator[Violati
     """Degrees and memory choices outside ``request.search``; in the launchable space, what the launcher can't start."""
     yield from _search_violations(plan, request)
     yield from _system_violations(plan, request)
+    yield from _release_violations(plan)
     if _uses_muon(plan, request) and any(stage.offload.optimizer for stage in plan.stages):
         yield Violation(Rule.SEARCH, "plan.stages", "states of Muon on the host, whose cores are too slow for its products")
     if request.search.space is Space.LAUNCHABLE:
@@ -150,6 +151,7 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         if stage.shard_ranks is not None or (stage.zero_stage == 3 and axes.dp * axes.cp > 1):
             shards = stage.shard_ranks or axes.dp * axes.cp
             choices.append((f"stages[{index}].shard_ranks", shards, search.shard_ranks))
+        choices.append((f"stages[{index}].gradients", stage.gradients, search.gradients or (Gradients.KEPT,)))
         moved = stage.offload
         choices.append((f"stages[{index}].offload.optimizer", moved.optimizer, search.offload_optimizer or (0.0,)))
         choices.append((f"stages[{index}].offload.activations", moved.activations, search.offload_activations or (0.0,)))
@@ -157,6 +159,19 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         if allowed and value not in allowed:
             listed = ", ".join(str(item) for item in allowed)
             yield Violation(Rule.SEARCH, f"plan.{name}", f"{value}, the request allows {listed}")
+
+
+def _release_violations(plan: Plan) -> Iterator[Violation]:
+    """A gradient that is gone with its layer's update can't be added to, nor wait for the host."""
+    assert plan.microbatch is not None
+    for index, stage in enumerate(plan.stages):
+        if stage.gradients is not Gradients.RELEASED:
+            continue
+        where = f"plan.stages[{index}].gradients"
+        if plan.microbatch.count > 1:
+            yield Violation(Rule.GRADIENTS, where, f"released, in a step that sums {plan.microbatch.count} micro-batches")
+        if stage.offload.optimizer:
+            yield Violation(Rule.GRADIENTS, where, "released, while the host updates a share of the weights")
 
 
 def _system_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
@@ -246,6 +261,11 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
         ),
         *_optimizer_refusals(plan, limits),
         *_offload_refusals(plan, limits),
+        (
+            any(stage.gradients is Gradients.RELEASED for stage in plan.stages),
+            "stages",
+            "gradients released in the backward pass; it updates after it",
+        ),
         (len({stage.recompute for stage in plan.stages}) > 1, "stages", "it has one recompute mode for all stages"),
         (len({stage.zero_stage for stage in plan.stages}) > 1, "stages", "it has one ZeRO stage for all stages"),
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from costmodels.memory import Optimizer
 from costmodels.offload import Offload
-from solver.request import PlanRequest, Space, TrainingWorkload
+from solver.request import Gradients, PlanRequest, Space, TrainingWorkload
 
 LAUNCHERS_OPTIMIZERS = {
     "megatron-lm": tuple(Optimizer),
@@ -19,10 +19,11 @@ LAUNCHERS_OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class Place:
-    """Shares on the host, and the optimizer, None for the workload's."""
+    """Shares on the host, the optimizer (None for the workload's), and how long gradients live."""
 
     offload: Offload
     optimizer: Optimizer | None
+    gradients: Gradients
 
 
 def every_place(request: PlanRequest, zero: int | None, m: int) -> Iterator[Place]:
@@ -31,7 +32,10 @@ def every_place(request: PlanRequest, zero: int | None, m: int) -> Iterator[Plac
         assert isinstance(request.workload, TrainingWorkload)
         if (optimizer or request.workload.optimizer) is Optimizer.MUON and offload.optimizer:
             continue
-        yield Place(offload, optimizer)
+        for gradients in request.search.gradients or (Gradients.KEPT,):
+            released = gradients is Gradients.RELEASED
+            if not released or (m == 1 and request.search.space is Space.FREE and not offload.optimizer):
+                yield Place(offload, optimizer, gradients)
 
 
 def every_optimizer(request: PlanRequest, zero: int | None) -> Iterator[Optimizer | None]:

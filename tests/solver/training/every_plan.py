@@ -79,7 +79,7 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                             for shards in every_shard_ranks(request, dp * cp, cp) if zero == 3 and ep == 1 else [None]:
                                 mesh = Mesh(dp, tp, pp, cp, ep, ulysses)
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
-                                yield replace(outer, shard_ranks=shards, offload=place.offload, optimizer=place.optimizer)
+                                yield replace(outer, shard_ranks=shards, **vars(place))
 
 
 def splits_sequence(request: PlanRequest, tp: int, cp: int) -> bool:

@@ -15,7 +15,7 @@ from costmodels.pipeline import Schedule
 from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import DType
 from solver.graph import Block, BlockRun, ModelGraph
-from solver.request import GroupOrder, Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import Gradients, GroupOrder, Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 
 T = TypeVar("T")
 TOKENS = ("batch", "seq")
@@ -115,20 +115,27 @@ def _odd(request: PlanRequest, rng: np.random.Generator) -> PlanRequest:
 
 
 def memory_request(seed: int) -> PlanRequest:
-    """A request with memory choices opened that are closed unless a request names them; the others are mostly fixed."""
+    """A request with memory choices opened that are closed unless a request names them; the others are mostly fixed.
+
+    Batches are small, so that a step of one micro-batch is common.
+    """
     asked = random_request(seed)
+    workload = asked.workload
+    assert isinstance(workload, TrainingWorkload)
     rng = np.random.default_rng([seed, 2])
+    kept, released = Gradients.KEPT, Gradients.RELEASED
     search = replace(
         asked.search,
         recompute=((Recompute.NONE, Recompute.FULL)[int(rng.integers(2))],),
-        microbatch=(1,),
+        microbatch=(),
         pp=(1, 2),
         schedules=(Schedule.ONE_F_ONE_B,),
         offload_optimizer=(0.0, 0.5) if rng.random() < 0.3 else (),
         offload_activations=(),
+        gradients=[(), (kept, released), (released,)][int(rng.integers(3 if asked.search.space is Space.FREE else 2))],
         optimizers=(Optimizer.ADAMW, *(one for one in list(Optimizer)[1:] if rng.random() < 0.4)),
     )
-    return replace(asked, search=search)
+    return replace(asked, workload=replace(workload, global_batch=int(rng.choice([2, 4]))), search=search)
 
 
 def modes_of(space: Space, launcher: Launcher) -> list[Recompute]:

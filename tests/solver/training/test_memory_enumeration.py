@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from app.catalog import model
+from app.exporters import export
 from costmodels.cluster import Cluster, NodeGroup
-from costmodels.errors import WorkloadError
+from costmodels.errors import ExportError, PlanFileError, WorkloadError
 from costmodels.hardware import node_type
 from costmodels.memory import Optimizer
+from costmodels.offload import Offload
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Search, TrainingWorkload
+from solver.request import Gradients, Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.training.planner import plan_training, predict_training
 from solver.verify import Rule, check
 from tests.solver.training.instances import memory_request
@@ -72,6 +74,48 @@ def test_a_launcher_is_asked_for_optimizers_that_it_has_settings_for() -> None:
     assert Rule.OPTIMIZER in {violation.rule for violation in check(replace(plan, optimizer=None), request)}
 
 
+def test_gradients_released_layer_by_layer_leave_room_and_take_no_time() -> None:
+    """Llama-3.1-8B, one micro-batch on one device and on eight: a layer's gradients live, of several ranks those of two."""
+    for n in (1, 8):
+        request = llama_released(n, Gradients.KEPT)
+        kept, released = planned(request), planned(llama_released(n, Gradients.RELEASED))
+        assert released.stages[0].gradients is Gradients.RELEASED
+        ours, theirs = released.stages[0].memory, kept.stages[0].memory
+        assert ours.gradients_bytes == 0
+        head = 128256 * 4096 * 4 * (2 if n > 1 else 1)
+        assert ours.transient_bytes - theirs.transient_bytes == pytest.approx(head, rel=0.01)
+        assert released.predicted is not None and kept.predicted is not None
+        assert released.predicted.step_time_s == pytest.approx(kept.predicted.step_time_s)
+        both = planned(replace(request, search=replace(request.search, gradients=tuple(Gradients))))
+        assert both.stages[0].gradients is Gradients.KEPT, "of equals the plain one"
+        assert predict_training(request, released).predicted == released.predicted
+
+
+def test_released_gradients_are_for_steps_of_one_micro_batch() -> None:
+    request = llama_released(8, Gradients.RELEASED)
+    plan = planned(request)
+    assert plan.microbatch is not None
+    summed = replace(plan, microbatch=replace(plan.microbatch, size=1, count=2))
+    with pytest.raises(PlanFileError, match="one micro-batch"):
+        predict_training(replace(request, workload=replace(request.workload, global_batch=16)), summed)
+    wrong = replace(plan, stages=tuple(replace(s, offload=Offload(optimizer=0.5)) for s in plan.stages))
+    allowed = replace(request, search=replace(request.search, offload_optimizer=(0.5,)))
+    assert Rule.GRADIENTS in {violation.rule for violation in check(wrong, allowed)}
+    with pytest.raises(WorkloadError, match="can't release gradients"):
+        planned(replace(request, search=replace(request.search, space=Space.LAUNCHABLE)))
+    with pytest.raises(ExportError, match="it updates after it"):
+        export(plan, request, "torchtitan")
+
+
+def llama_released(n: int, gradients: Gradients) -> PlanRequest:
+    device = replace(node_type("dgx-b200").device, memory_bytes=300 * 2**30)
+    cluster = Cluster((NodeGroup("a", replace(node_type("dgx-b200"), device=device, devices_per_node=n), 1),))
+    search = Search(
+        space=Space.FREE, tp=(1,), cp=(1,), pp=(1,), zero_stages=(0,), recompute=(Recompute.NONE,), gradients=(gradients,)
+    )
+    return PlanRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", n, 4096), search=search)
+
+
 def llama(*optimizers: str, zero: int | None = None, launcher: Launcher = Launcher.MEGATRON_LM) -> PlanRequest:
     cluster = Cluster((NodeGroup("a", node_type("dgx-a100-40gb"), 1),))
     search = Search(
@@ -89,7 +133,7 @@ def llama(*optimizers: str, zero: int | None = None, launcher: Launcher = Launch
 def test_no_choice_switched_off_gives_a_better_plan(seed: int) -> None:
     request = memory_request(seed)
     best = planned(request)
-    for less in ({"optimizers": ()},):
+    for less in ({"optimizers": ()}, {"gradients": ()}):
         plan = planned(replace(request, search=replace(request.search, **less)))
         assert plan.feasible <= best.feasible, seed
         if plan.feasible:
