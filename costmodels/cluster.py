@@ -5,8 +5,9 @@ Ranks are numbered through the cluster's groups in order, node by node, device b
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from costmodels.errors import ClusterError
 from costmodels.units import STRICT_RECORD, DType, Fraction, Name, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -116,6 +117,14 @@ class NodeType:
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
+def part_of_node(node: NodeType, devices: int) -> NodeType:
+    """The node with so many devices, each with its share of the network (one of the node's cards)."""
+    if devices == node.devices_per_node:
+        return node
+    inter = replace(node.inter, bytes_per_s=node.inter.bytes_per_s * devices / node.devices_per_node)
+    return replace(node, devices_per_node=devices, inter=inter)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
     """Equal nodes under one name."""
@@ -134,13 +143,19 @@ class NodeGroup:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Node groups in rank order; ``oversubscription`` divides the network between nodes (2 = a 2:1 spine)."""
+    """Node groups in rank order.
+
+    oversubscription   divides the network between nodes (2 = a 2:1 spine), of ``nodes_per_leaf`` only that between leaves
+    nodes_per_leaf     neighbouring nodes under one leaf switch, which have their whole network among them; None: no two have
+    memory_reserve     share of every device's memory that is kept free
+    """
 
     __pydantic_config__ = STRICT_RECORD
 
     groups: tuple[NodeGroup, ...]
     oversubscription: PositiveFloat = 1.0
     memory_reserve: Fraction = 0.0
+    nodes_per_leaf: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -182,6 +197,17 @@ class Cluster:
             start += group.n_devices
         return tuple(found)
 
+    def groups_holding(self, ranks: range) -> tuple[NodeGroup, ...]:
+        """Node groups that hold at least one of equally spaced ranks."""
+        found, start = [], 0
+        for group in self.groups:
+            end = start + group.n_devices
+            behind = max(0, -(-(start - ranks.start) // ranks.step))
+            if behind < len(ranks) and ranks[behind] < end:
+                found.append(group)
+            start = end
+        return tuple(found)
+
 
 @dataclass(frozen=True, slots=True)
 class GroupTopology:
@@ -213,25 +239,41 @@ def group_topology(cluster: Cluster, *, n: int, stride: int, first: int = 0) -> 
     """Topology of the ranks first, first+stride, ... (n of them), the slowest node type they touch deciding.
 
     With r ranks of the group on a node of D devices, D/r groups of the same kind run at once and share the node's
-    NICs, and a ring enters and leaves a node once: a ring gets inter/(D/r), that is inter x r / D bytes/s.
+    NICs, and a ring enters and leaves a node once: a ring gets inter/(D/r), that is inter x r / D bytes/s. Groups of unequal
+    nodes, or that begin inside one, have r of their fullest node. A group that leaves its leaf switch goes at the spine's rate.
     """
     span = (n - 1) * stride + 1
     if first + span > cluster.n_devices:
         raise ClusterError(
             "rank group is outside the cluster", given=(first, n, stride), allowed=f"{cluster.n_devices} devices"
         )
-    touched = cluster.groups_spanned(first, span)
-    slowest_inter = min(touched, key=lambda g: g.node.inter.bytes_per_s / g.node.devices_per_node)
+    touched = cluster.groups_holding(range(first, first + span, stride))
+    first_node, last_node = cluster.node_of(first), cluster.node_of(first + span - 1)
+    shares = []
+    for group in touched:
+        per_node = group.node.devices_per_node
+        here = _ranks_on_a_node(cluster, range(first, first + span, stride), per_node, is_one_node=first_node == last_node)
+        shares.append((group.node.inter.bytes_per_s / max(1, per_node // here), here, group.node.inter.latency_s))
+    inter_bytes_per_s, ranks_per_node, inter_latency_s = min(shares, key=lambda share: share[0])
+    per_leaf = cluster.nodes_per_leaf or 1
+    same_leaf = first_node // per_leaf == last_node // per_leaf
     slowest_intra = min(touched, key=lambda g: g.node.intra.bytes_per_s)
-    per_node = slowest_inter.node.devices_per_node
-    one_node = cluster.node_of(first) == cluster.node_of(first + span - 1)
-    ranks_per_node = n if one_node else min(n, max(1, -(-per_node // stride)))
-    sharing = max(1, per_node // ranks_per_node)
     return GroupTopology(
         n=n,
         ranks_per_node=ranks_per_node,
         intra=slowest_intra.node.intra,
-        inter_bytes_per_s=slowest_inter.node.inter.bytes_per_s / sharing / cluster.oversubscription,
-        inter_latency_s=slowest_inter.node.inter.latency_s,
+        inter_bytes_per_s=inter_bytes_per_s / (1.0 if same_leaf else cluster.oversubscription),
+        inter_latency_s=inter_latency_s,
         calibration=slowest_intra.node.device.calibration,
     )
+
+
+def _ranks_on_a_node(cluster: Cluster, ranks: range, per_node: int, *, is_one_node: bool) -> int:
+    """Ranks of a group on its fullest node, nodes having ``per_node`` devices."""
+    if is_one_node:
+        return len(ranks)
+    most = max(1, -(-per_node // ranks.step))
+    if len(ranks) >= 2 * most:
+        return most
+    # So short a group may begin and end inside nodes: no node need hold as many of its ranks as it could.
+    return max(Counter(cluster.node_of(rank) for rank in ranks).values())

@@ -7,7 +7,7 @@ range of ranks, and the axes that talk most are closest. ``rank_groups`` builds 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from costmodels.cluster import Cluster, GroupTopology, group_topology
@@ -107,3 +107,30 @@ def stage_topology(
             for n in shard_ranks
         ),
     )
+
+
+def stage_borders(cluster: Cluster, position: int, *, pp: int, ranks: int) -> tuple[GroupTopology, ...]:
+    """Links of the stage at a position to the one before and the one behind it, of ``ranks`` each; at an end of the pipeline
+    the only one twice, without a pipeline none."""
+    if pp == 1:
+        return ()
+    before, behind = max(0, position - 1), min(position, pp - 2)
+    return tuple(_slowest_link(cluster, first=border * ranks, ranks=ranks) for border in (before, behind))
+
+
+def _slowest_link(cluster: Cluster, *, first: int, ranks: int) -> GroupTopology:
+    """The slowest link between so many ranks from ``first`` and their counterparts, as many behind them.
+
+    Where the first and the last pair are inside a node, all are; speeds change where node groups begin.
+    """
+    starts = (start for start in _group_starts(cluster) if first < start < first + 2 * ranks)
+    probed = {first, first + ranks - 1, *(rank for start in starts for rank in (start - ranks, start - 1, start))}
+    links = [group_topology(cluster, n=2, stride=ranks, first=r) for r in sorted(probed) if first <= r < first + ranks]
+    return min(links, key=lambda link: (not link.spans_nodes, link.inter_bytes_per_s, link.intra.bytes_per_s))
+
+
+def _group_starts(cluster: Cluster) -> Iterator[int]:
+    start = 0
+    for group in cluster.groups:
+        yield start
+        start += group.n_devices

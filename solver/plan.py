@@ -294,7 +294,9 @@ class Plan:
     """The answer. For an infeasible request ``stages`` is empty and ``reason`` says why.
 
     ``optimizer`` is the one that was chosen of several, None for the workload's own.
-    ``group_order`` names the node groups in the order in which ranks go through them, where it is not the cluster's own.
+    ``group_order`` names the node groups in the order in which ranks go through them, where it is not the cluster's own;
+    ``idle_devices`` says by name of which groups each node leaves devices without ranks, and how many. A group whose nodes
+    leave all of theirs is not in the order.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -324,6 +326,7 @@ class Plan:
     reason: Reason | None = None
     notes: tuple[str, ...] = ()
     group_order: tuple[str, ...] = ()
+    idle_devices: Mapping[str, int] = field(default_factory=dict)
     schema: str = PLAN_SCHEMA
 
     def trained_by(self, workload: TrainingWorkload) -> Optimizer:

@@ -24,7 +24,7 @@ from costmodels.pipeline import Schedule
 from costmodels.serving_precision import Quantised
 from costmodels.speculation import Speculation
 from costmodels.token_dispatch import TokenDispatch
-from costmodels.units import STRICT_RECORD, DType, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
+from costmodels.units import STRICT_RECORD, DType, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
 from costmodels.weight_format import WeightFormat
 from solver.graph import ModelGraph
 from solver.serving_load import (
@@ -257,6 +257,7 @@ class Search:
     system                       only what this published planner searches
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
     group_order                  in which order ranks of a training plan go through the node groups
+    idle_groups                  node groups of whose nodes a training plan may leave devices idle, as many in each, or all
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
     """
@@ -288,6 +289,7 @@ class Search:
     system: System | None = None
     frontier: FrontierScope = FrontierScope.VISITED
     group_order: GroupOrder = GroupOrder.GIVEN
+    idle_groups: tuple[Name, ...] = ()
     max_candidates: PositiveInt | None = None
     time_limit_s: PositiveFloat = 60.0
     seed: NonNegativeInt = 0

@@ -6,6 +6,7 @@ Launchers change their flags with every release, so each exporter names the rele
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from app.exporters.deepspeed import export_deepspeed
@@ -17,6 +18,7 @@ from app.exporters.vllm_pools import export_vllm_plan
 from costmodels.errors import ExportError
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest
+from solver.training.orders import arranged, arrangement_of
 
 __all__ = ["LAUNCHERS", "Export", "export"]
 
@@ -40,5 +42,8 @@ def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
     wanted = _KINDS.get(Launcher(launcher), "training")
     if plan.kind != wanted:
         raise ExportError(f"{launcher} launches {wanted} plans", given=f"a {plan.kind} plan")
+    # What launches a plan needs to know of its nodes only those that hold ranks, in the order in which they do.
+    request = arranged(request, arrangement_of(plan))
+    plan = replace(plan, group_order=(), idle_devices={})
     require_launchable(plan, request, Launcher(launcher))
     return LAUNCHERS[launcher](plan, request)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from app.errors import DocumentError, FieldError
 from costmodels.cluster import NodeType
-from costmodels.units import STRICT_RECORD, Fraction, Name, PositiveFloat, PositiveInt
+from costmodels.units import STRICT_RECORD, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
 from solver.graph import ModelGraph
 from solver.request import REQUEST_SCHEMA, Arrivals, Length, Objective, Search, ServingWorkload, Slo, TrainingWorkload
 
@@ -73,6 +73,7 @@ class GroupSource(BaseModel):
     name: Name
     node: NodeSource = Field(description="Name of a catalogue node type, or a node type inline.")
     nodes: PositiveInt
+    lost_devices: NonNegativeInt = Field(0, description="Devices that each of these nodes has lost, with their network cards.")
 
 
 class ClusterSource(BaseModel):
@@ -85,6 +86,9 @@ class ClusterSource(BaseModel):
     groups: list[GroupSource] | None = None
     name: Name | None = Field(None, description="Name of a registered cluster; goes with nothing else.")
     oversubscription: PositiveFloat = Field(1.0, description="Network between nodes: 2 is a 2:1 spine.")
+    nodes_per_leaf: PositiveInt | None = Field(
+        None, description="Neighbouring nodes under one leaf switch, among which the network is not oversubscribed."
+    )
     memory_reserve: Fraction = Field(0.0, description="Share of every device's memory that no plan may use.")
 
     def source(self) -> str:

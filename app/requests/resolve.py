@@ -22,7 +22,7 @@ from app.requests.limits import check_cluster, check_request, check_values
 from app.requests.validation import read_record, to_document
 from app.requests.workloads import serving_workload
 from costmodels.calibration import Calibration, calibration_key
-from costmodels.cluster import Cluster, NodeGroup, NodeType
+from costmodels.cluster import Cluster, NodeGroup, NodeType, part_of_node
 from costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from costmodels.hardware import node_type
 from solver.graph import ModelGraph
@@ -241,7 +241,12 @@ def _cluster(source: ClusterSource, registry: Registry) -> Cluster:
         groups = [NodeGroup(name=node.name, node=node, nodes=source.nodes or 1)]
     else:
         groups = [_group(group, index) for index, group in enumerate(source.groups or ())]
-    return Cluster(groups=tuple(groups), oversubscription=source.oversubscription, memory_reserve=source.memory_reserve)
+    return Cluster(
+        groups=tuple(groups),
+        oversubscription=source.oversubscription,
+        memory_reserve=source.memory_reserve,
+        nodes_per_leaf=source.nodes_per_leaf,
+    )
 
 
 def _with_newest(cluster: Cluster, given: Sequence[Calibration], registry: Registry) -> tuple[Calibration, ...]:
@@ -257,7 +262,16 @@ def _with_newest(cluster: Cluster, given: Sequence[Calibration], registry: Regis
 def _group(source: GroupSource, index: int) -> NodeGroup:
     with _faults_at(f"groups.{index}.node"):
         node = source.node if isinstance(source.node, NodeType) else node_type(source.node)
-    return NodeGroup(name=source.name, node=node, nodes=source.nodes)
+    if source.lost_devices >= node.devices_per_node:
+        with _faults_at(f"groups.{index}.lost_devices"):
+            raise ClusterError(
+                "these nodes have no device left",
+                given=source.lost_devices,
+                allowed=f"at most {node.devices_per_node - 1}",
+                remedy="leave the group out",
+            )
+    left = part_of_node(node, node.devices_per_node - source.lost_devices)
+    return NodeGroup(name=source.name, node=left, nodes=source.nodes)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from app.validation.rows import Run
 from app.validation.unpredicted import NotPredictedError
-from costmodels.cluster import Cluster, Link, NodeGroup, NodeType
+from costmodels.cluster import Cluster, Link, NodeGroup, NodeType, part_of_node
 from costmodels.errors import ClusterError
 from costmodels.hardware import node_type, node_types
 
@@ -42,10 +42,10 @@ def cluster_of(run: Run) -> Cluster:
     node = _node(run.gpu)
     whole = run.gpus_per_node or node.devices_per_node
     if whole != node.devices_per_node:
-        node = _resized(node, whole)
+        node = part_of_node(node, whole)
     node = _with_stated_speeds(run, node)
     if run.n_gpus < whole:
-        return Cluster((NodeGroup("nodes", _resized(node, run.n_gpus), 1),))
+        return Cluster((NodeGroup("nodes", part_of_node(node, run.n_gpus), 1),))
     if run.n_gpus % whole:
         raise NotPredictedError(f"{run.n_gpus} GPUs are not whole nodes of {whole}")
     return Cluster((NodeGroup("nodes", node, run.n_gpus // whole),))
@@ -64,12 +64,6 @@ def _node(gpu: str) -> NodeType:
         if node.device.name == gpu.lower():
             return node
     raise NotPredictedError(f"the hardware catalogue has no GPU {gpu}")
-
-
-def _resized(node: NodeType, devices: int) -> NodeType:
-    """The node with another number of devices, each with its share of the network."""
-    inter = replace(node.inter, bytes_per_s=node.inter.bytes_per_s * devices / node.devices_per_node)
-    return replace(node, devices_per_node=devices, inter=inter)
 
 
 def _with_stated_speeds(run: Run, node: NodeType) -> NodeType:

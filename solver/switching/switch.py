@@ -180,7 +180,12 @@ def _places_of_ranks(answered: AnsweredRequest) -> IntArray:
     """The place of each of the plan's ranks among the devices of its cluster, counted in the cluster's own order of groups."""
     cluster = answered.request.cluster
     ends = np.cumsum([group.n_devices for group in cluster.groups])
-    devices = {group.name: np.arange(end - group.n_devices, end) for group, end in zip(cluster.groups, ends, strict=True)}
+    devices: dict[str, IntArray] = {}
+    for group, end in zip(cluster.groups, ends, strict=True):
+        by_node = np.arange(end - group.n_devices, end).reshape(group.nodes, -1)
+        idle = answered.plan.idle_devices.get(group.name, 0)
+        # Ranks are on the first devices of each node.
+        devices[group.name] = by_node[:, : by_node.shape[1] - idle].ravel()
     return np.concatenate([devices[name] for name in answered.plan.group_order or tuple(devices)])
 
 

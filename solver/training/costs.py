@@ -27,7 +27,7 @@ from solver.block_problem import (
     Criterion,
 )
 from solver.layer_dag import LayerDag, layer_dag
-from solver.mesh import stage_topology
+from solver.mesh import stage_borders, stage_topology
 from solver.request import PlanRequest, Recompute
 from solver.sharding import REPLICATED
 from solver.training.block_costs import COMMUNICATION, BlockCosts
@@ -92,10 +92,15 @@ class TrainingCosts(BlockCosts):
                 ulysses=mesh.ulysses,
                 shard_ranks=shard_ranks,
             )
-            kind = StageKind(tuple(by_name[name] for name in devices), topology)
+            kind = StageKind(
+                tuple(by_name[name] for name in devices),
+                topology,
+                stage_borders(cluster, position, pp=mesh.pp, ranks=mesh.stage_devices),
+            )
             kinds.append(self._kinds.setdefault(kind, kind))
-            if len(cluster.groups) == 1 and mesh.stage_devices % groups[0].node.devices_per_node == 0:
-                # Equal nodes, whole nodes a stage: every position is like the first.
+            whole_nodes = len(cluster.groups) == 1 and mesh.stage_devices % groups[0].node.devices_per_node == 0
+            if whole_nodes and (cluster.nodes_per_leaf is None or cluster.oversubscription == 1.0):
+                # Equal nodes, whole nodes a stage, one network between all: every position is like the first.
                 return tuple(kinds * mesh.pp)
         return tuple(kinds)
 
@@ -163,8 +168,14 @@ class TrainingCosts(BlockCosts):
             self._unscheduled = (key, {})
         known = self._unscheduled[1]
         if kind not in known:
-            tables = [self._device_table(candidate, kind, setting, sharding) for setting in self.settings(candidate, kind)]
-            known[kind] = tables[0] if len(tables) == 1 else max_table(tables)
+            settings = self.settings(candidate, kind)
+            # Stages often differ in the links at their borders alone.
+            inside = replace(kind, borders=())
+            if inside not in known:
+                made = [self._device_table(candidate, kind, setting, sharding) for setting in settings]
+                known[inside] = made[0] if len(made) == 1 else max_table(made)
+            boundary_s = max(self._boundary_s(candidate, kind, setting) for setting in settings)
+            known[kind] = replace(known[inside], boundary_s=boundary_s)
         return self._scheduled(known[kind], candidate, kind)
 
     def stage_tables(self, candidate: Candidate, sharding: Sharding, kinds: tuple[StageKind, ...]) -> tuple[StageTable, ...]:
@@ -236,7 +247,7 @@ class TrainingCosts(BlockCosts):
             extra_s=_plus_first(
                 (sync.exposed_step_s + state.update_s + costs[:, Criterion.SYNC_S])[layer], float(first_bucket_s[0])
             ),
-            boundary_s=self._boundary_s(candidate, kind, setting),
+            boundary_s=0.0,
             step_s=float(first_bucket_s[1:-1].max() if len(layer) > 2 else first_bucket_s.max()),
             capacity_bytes=(setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead)
             / RESERVED_OVER_ALLOCATED,
@@ -306,20 +317,20 @@ class TrainingCosts(BlockCosts):
         return copies
 
     def _boundary_s(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> float:
-        """Activation to the next stage and its gradient back, each micro-batch (1F1B does not hide them).
+        """Activations and gradients over both borders of the stage, each micro-batch (1F1B does not hide them).
 
-        Where tp ranks hold the same activation, each sends a share and the receivers gather the shares inside their node
-        (Narayanan et al., SC'21, section 4.1, scatter/gather).
+        1F1B sends and receives at once: over the border behind it an activation goes and a gradient comes, over the one before
+        the reverse (Megatron-LM's send_forward_recv_backward). Where tp ranks hold the same activation, each sends a share and
+        the receivers gather the shares inside their node (Narayanan et al., SC'21, section 4.1, scatter/gather).
         """
         mesh = candidate.mesh
         if mesh.pp == 1:
             return 0.0
-        link = group_topology(self.request.cluster, n=2, stride=mesh.stage_devices)
         held = boundary_bytes(self.model, setting)
         copies = setting.tp if setting.boundary == REPLICATED else 1
-        send_s = float(collective_s(Collective.SEND_RECV, held / copies, link))
+        sends_s = sum(float(collective_s(Collective.SEND_RECV, held / copies, link)) for link in kind.borders)
         gather_s = float(collective_s(Collective.ALL_GATHER, held, setting.tp_topology)) if copies > 1 else 0.0
-        return 2.0 * (send_s + gather_s)
+        return sends_s + 2.0 * gather_s
 
 
 def _shared_parameters(costs: FloatArray, kind: StageKind, shard_ranks: int | None) -> tuple[SharedParameters, ...]:

@@ -18,7 +18,7 @@ from solver.sharding import Strategy, shardable_dims
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.joined import joined
-from solver.training.orders import in_order
+from solver.training.orders import arranged, arrangement_of
 from solver.training.planner import decision_of
 from solver.training.search import RELATIVE_TIE
 from solver.training.space import Candidate
@@ -112,7 +112,7 @@ def explain(request: PlanRequest, plan: Plan, name: str) -> tuple[Explanation, .
             "only training plans that were found have shardings to explain",
             given=f"{plan.kind} plan" if plan.stages or plan.kind == "serving" else "a plan without stages",
         )
-    request = in_order(request, plan.group_order)
+    request = arranged(request, arrangement_of(plan))
     return tuple(_Explainer(request, plan, block, operator).explanation() for block, operator in operators)
 
 

@@ -14,7 +14,7 @@ from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, evaluate_decision
 from solver.training.given import given_branches, given_pipelining, given_shard_ranks, given_spans
-from solver.training.orders import best_order, in_order
+from solver.training.orders import arranged, arrangement_of, best_arrangement, other_arrangements
 from solver.training.partition import Shortfall
 from solver.training.report import decided_plan, feasible_plan, host_memory_reason, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search
@@ -33,13 +33,14 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
     step; devices, cost and energy choose a part of the cluster. Raises WorkloadError for a model that can't be staged.
     """
     check_stageable(request.model)
+    others = other_arrangements(request)
     if request.objective in UNITS:
         sized = search_sizes(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
         if sized is not None:
             swept = swept_plans(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
             return feasible_plan(sized.request, sized.costs, sized.result, swept=swept, sized=sized)
     given = _plan_in_given_order(request, stop=stop, progress=progress)
-    return best_order(request, given, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
+    return best_arrangement(request, given, others, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
 
 
 def _plan_in_given_order(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -77,7 +78,7 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     model that can't be staged.
     """
     check_stageable(request.model)
-    request = in_order(request, plan.group_order)
+    request = arranged(request, arrangement_of(plan))
     costs = TrainingCosts(request)
     decision = decision_of(request, costs, plan)
     kinds = costs.stage_kinds(decision.candidate)
@@ -85,7 +86,7 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     cost = evaluate_decision(decision, tables)
     certificate = Certificate(Status.FEASIBLE, cost.step_time_s, None, None, "s", "a given plan: no search was made")
     predicted = decided_plan(request, costs, decision, cost, certificate=certificate, stats=SearchStats(1, 1, 0.0))
-    predicted = replace(predicted, group_order=plan.group_order)
+    predicted = replace(predicted, group_order=plan.group_order, idle_devices=plan.idle_devices)
     worst = max(range(len(cost.stages)), key=lambda i: cost.stages[i].need_bytes - cost.stages[i].capacity_bytes)
     stage = cost.stages[worst]
     reason = _slo_reason(request, cost.step_time_s)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from costmodels.cluster import Cluster, Link, NodeGroup
+from costmodels.cluster import Cluster, NodeGroup, part_of_node
 from costmodels.errors import WorkloadError
 from solver.control import OnProgress, Stop
 from solver.plan import Certificate, RunnerUp, Status
@@ -135,10 +135,7 @@ def cluster_parts(cluster: Cluster) -> Iterator[Cluster]:
     whole = group.node.devices_per_node
     for n in range(1, whole):
         if whole % n == 0:
-            inter = group.node.inter
-            share = Link(inter.name, inter.bytes_per_s * n / whole, inter.latency_s)
-            node = replace(group.node, devices_per_node=n, inter=share)
-            yield replace(cluster, groups=(NodeGroup(group.name, node, 1),))
+            yield replace(cluster, groups=(NodeGroup(group.name, part_of_node(group.node, n), 1),))
     for nodes in range(1, group.nodes + 1):
         yield replace(cluster, groups=(replace(group, nodes=nodes),))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.cluster import Device
+from costmodels.cluster import Device, GroupTopology
 from solver.layer_dag import LayerDag
 from solver.mesh import StageTopology
 
@@ -19,11 +19,13 @@ class StageKind:
     """What distinguishes one stage position from another: its devices and what its axes see.
 
     ``devices`` has more than one entry where a stage spans node groups; the slowest then decides each time and the
-    smallest memory the capacity.
+    smallest memory the capacity. ``borders`` are the links to the stage before and to the one behind; at an end of the
+    pipeline, the only one twice.
     """
 
     devices: tuple[Device, ...]
     topology: StageTopology
+    borders: tuple[GroupTopology, ...] = ()
 
 
 Sharding = tuple[tuple[int, ...], ...]

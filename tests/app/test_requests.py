@@ -52,6 +52,14 @@ def test_groups_keep_their_order_and_names() -> None:
     assert [(group.name, group.n_devices) for group in cluster.groups] == [("new", 16), ("old", 8)]
 
 
+def test_lost_devices_take_their_share_of_the_network_with_them() -> None:
+    group = {"name": "damaged", "node": "dgx-h100", "nodes": 2}
+    whole = resolved(training(cluster={"groups": [group], "nodes_per_leaf": 2})).cluster
+    left = resolved(training(cluster={"groups": [group | {"lost_devices": 1}]})).cluster
+    assert (whole.n_devices, whole.nodes_per_leaf, left.n_devices, left.nodes_per_leaf) == (16, 2, 14, None)
+    assert left.groups[0].node.inter.bytes_per_s == whole.groups[0].node.inter.bytes_per_s * 7 / 8
+
+
 def test_inline_graph() -> None:
     request = resolved(training(model={"graph": tiny_graph(), "name": "renamed"}))
     assert request.model.parameters() == 4 * 2 * 64 * 256
@@ -81,6 +89,11 @@ def test_resolved_document_reads_back_to_the_same_request(document: dict[str, An
         ({"cluster": {"catalog": "dgx-h100", "nodes": MAX_DEVICES}}, "cluster", "too many devices"),
         ({"cluster": {"groups": [{"name": "a", "node": "dgx", "nodes": 1}]}}, "cluster.groups.0.node", "unknown node type"),
         ({"cluster": {"groups": [{"name": "a", "node": "dgx-h100", "nodes": -1}]}}, "cluster.groups.0.nodes", "-1"),
+        (
+            {"cluster": {"groups": [{"name": "a", "node": "dgx-h100", "nodes": 1, "lost_devices": 8}]}},
+            "cluster.groups.0.lost_devices",
+            "no device left",
+        ),
         ({"objective": "speed"}, "objective", "throughput"),
         ({"search": {"tp": [1, 0]}}, "search.tp.1", "greater than 0"),
         ({"search": {"zero_stages": [4]}}, "search", "0, 1, 2, 3"),
