@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from app.exporters import LAUNCHERS, Export, export
+from costmodels.cluster import Cluster, NodeGroup
 from costmodels.errors import ExportError
 from solver.plan import OperatorSharding, Plan, Reason
-from solver.request import Launcher, Recompute
+from solver.request import GroupOrder, Launcher, Recompute
 from tests.app.exporters.plans import arguments, flags, serving, training
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -140,3 +141,18 @@ def test_nodes_that_differ_say_how_many_devices_take_part() -> None:
     result = export(plan, request, "megatron-lm")
     assert flags(result)["--nproc-per-node"] == ("$DEVICES",)
     assert any("8, 4 for nodes 0, 1" in line for line in result.assumptions)
+
+
+@pytest.mark.parametrize("launcher", [Launcher.MEGATRON_LM, Launcher.TORCHTITAN])
+def test_hosts_are_those_that_hold_ranks_in_the_order_in_which_they_do(launcher: Launcher) -> None:
+    plan, request = training(dp=4, tp=2, pp=2, layers=[15, 17])
+    node = request.cluster.groups[0].node
+    groups = (NodeGroup("half", node, 2), NodeGroup("whole", node, 1))
+    search = replace(request.search, group_order=GroupOrder.ANY, idle_groups=("half",))
+    request = replace(request, cluster=Cluster(groups), search=search)
+    plan = replace(plan, group_order=("whole", "half"), idle_devices={"half": 4})
+    result = export(plan, request, launcher.value)
+    said = " ".join(result.assumptions)
+    assert "whole (1), half (2)" in said
+    assert "8, 4, 4 for nodes 0, 1, ..." in said
+    assert "--nnodes 3" in " ".join(result.command.split())

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.exporters import export
 from costmodels.cluster import Cluster, NodeGroup, part_of_node
 from costmodels.errors import PlanFileError, WorkloadError
 from solver.control import ignore_progress, never_stop
 from solver.mesh import stage_borders
 from solver.plan import AnsweredRequest, Plan, Status
-from solver.request import GroupOrder, Launcher, Objective, PlanRequest, Search, Space
+from solver.request import Objective, PlanRequest, Search, Space
 from solver.switching import switch_bytes
 from solver.training.costs import TrainingCosts
 from solver.training.planner import plan_training, predict_training
@@ -145,18 +144,3 @@ def test_a_faster_link_or_spine_is_never_slower() -> None:
             known = [step_s for step_s in times if step_s is not None]
             assert len(known) in (0, 3)
             assert known == sorted(known, reverse=True)
-
-
-def test_a_plan_in_another_order_with_idle_devices_is_exported_for_the_nodes_it_uses() -> None:
-    request = small_request(2, 3, 2)
-    request = replace(request, search=Search(launcher=Launcher.MEGATRON_LM))
-    plan, asked = planned(request, group_order=GroupOrder.ANY, idle_groups=("group-0", "group-1"))
-    turned = replace(asked, cluster=replace(asked.cluster, groups=asked.cluster.groups[::-1]))
-    plain, _ = planned(turned, group_order=GroupOrder.GIVEN, idle_groups=())
-    ordered = replace(plain, group_order=("group-1", "group-0"))
-    assert check(ordered, asked) == ()
-    assert plan.feasible
-    for each in (plan, ordered):
-        command = export(each, asked, "megatron-lm").command
-        assert f"{each.devices}" in command
-    assert "group-1 (1), group-0 (1)" in " ".join(export(ordered, asked, "megatron-lm").assumptions)
