@@ -289,6 +289,45 @@ class PrefillPool:
     transfer_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaPool:
+    """The replicas of a training plan that lie on one node group: their layout and share of the batch, as fields of a plan.
+
+    sequences     of the global batch that the pool takes
+    step_time_s   of its own pipelines, before gradients are exchanged with other pools
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    group: str
+    sequences: int
+    step_time_s: float
+    axes: Axes
+    stages: tuple[Stage, ...]
+    shardings: tuple[OperatorSharding, ...]
+    sequence_parallel: bool
+    schedule: str
+    microbatch: Microbatch
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaShares:
+    """How replicas on different node groups share the batch. The plan's own layout is that of the first group's replicas.
+
+    sequences     of the global batch that the first group's replicas take
+    step_time_s   of their own pipelines
+    exchange_s    all-reduce of gradients between the pools, when the slowest is done
+    pools         replicas of the other groups, in order
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    sequences: int
+    step_time_s: float
+    exchange_s: float
+    pools: tuple[ReplicaPool, ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """The answer. For an infeasible request ``stages`` is empty and ``reason`` says why.
@@ -296,7 +335,7 @@ class Plan:
     ``optimizer`` is the one that was chosen of several, None for the workload's own.
     ``group_order`` names the node groups in the order in which ranks go through them, where it is not the cluster's own;
     ``idle_devices`` says by name of which groups each node leaves devices without ranks, and how many. A group whose nodes
-    leave all of theirs is not in the order.
+    leave all of theirs is not in the order. ``shares`` is there where each group has replicas of its own.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -327,6 +366,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     group_order: tuple[str, ...] = ()
     idle_devices: Mapping[str, int] = field(default_factory=dict)
+    shares: ReplicaShares | None = None
     schema: str = PLAN_SCHEMA
 
     def trained_by(self, workload: TrainingWorkload) -> Optimizer:

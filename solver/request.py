@@ -84,6 +84,14 @@ class GroupOrder(StrEnum):
     ANY = "any"
 
 
+class BatchShares(StrEnum):
+    """How the replicas of a training plan share the batch: evenly; or, where each node group may have whole replicas of its
+    own, as many sequences for each group as is best."""
+
+    EVEN = "even"
+    BY_GROUP = "by_group"
+
+
 class Space(StrEnum):
     """Which plans compete: those that a launcher can express, or any sharding of any dim."""
 
@@ -258,6 +266,7 @@ class Search:
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
     group_order                  in which order ranks of a training plan go through the node groups
     idle_groups                  node groups of whose nodes a training plan may leave devices idle, as many in each, or all
+    batch_shares                 whether replicas may lie on one node group each and take unequal shares of the batch
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
     """
@@ -290,6 +299,7 @@ class Search:
     frontier: FrontierScope = FrontierScope.VISITED
     group_order: GroupOrder = GroupOrder.GIVEN
     idle_groups: tuple[Name, ...] = ()
+    batch_shares: BatchShares = BatchShares.EVEN
     max_candidates: PositiveInt | None = None
     time_limit_s: PositiveFloat = 60.0
     seed: NonNegativeInt = 0

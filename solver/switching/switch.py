@@ -228,6 +228,12 @@ def _require_same_state(old: AnsweredRequest, new: AnsweredRequest) -> None:
                 given=answered.plan.kind,
                 allowed="feasible training plans",
             )
+        if answered.plan.shares is not None:
+            raise PlanFileError(
+                f"the {name} plan has replicas by node group, whose moves are not counted",
+                given="search.batch_shares: by_group",
+                allowed="plans with one layout for all replicas",
+            )
     before, after = old.request, new.request
     if before.model.layers != after.model.layers or _shapes(before.model) != _shapes(after.model):
         raise PlanFileError("the plans train different models", given=f"{before.model.name} and {after.model.name}")

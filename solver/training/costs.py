@@ -62,6 +62,13 @@ class TrainingCosts(BlockCosts):
         other._unscheduled = (None, {})
         return other
 
+    def with_batch(self, global_batch: int) -> TrainingCosts:
+        """The same costs for another global batch, on which none of them depends."""
+        other = copy(self)
+        other.workload = replace(self.workload, global_batch=global_batch)
+        other.request = replace(self.request, workload=other.workload)
+        return other
+
     @cached_property
     def _dag(self) -> LayerDag | None:
         """Which layer reads which, of a model that branches."""

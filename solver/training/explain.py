@@ -112,6 +112,12 @@ def explain(request: PlanRequest, plan: Plan, name: str) -> tuple[Explanation, .
             "only training plans that were found have shardings to explain",
             given=f"{plan.kind} plan" if plan.stages or plan.kind == "serving" else "a plan without stages",
         )
+    if plan.shares is not None:
+        raise PlanFileError(
+            "a plan with replicas by node group has a sharding for each group",
+            given="search.batch_shares: by_group",
+            allowed="plans with one layout for all replicas",
+        )
     request = arranged(request, arrangement_of(plan))
     return tuple(_Explainer(request, plan, block, operator).explanation() for block, operator in operators)
 

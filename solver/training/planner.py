@@ -16,9 +16,11 @@ from solver.training.evaluate import Decision, evaluate_decision
 from solver.training.given import given_branches, given_pipelining, given_shard_ranks, given_spans
 from solver.training.orders import arranged, arrangement_of, best_arrangement, other_arrangements
 from solver.training.partition import Shortfall
+from solver.training.pools import check_pools, joined_plan, parts_of
 from solver.training.report import decided_plan, feasible_plan, host_memory_reason, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search
 from solver.training.sequence_split import heads_fit
+from solver.training.shares import best_shares, check_shares
 from solver.training.sizes import UNITS, search_sizes
 from solver.training.space import Candidate, Mesh, experts_fit, families
 from solver.training.stage_table import Sharding
@@ -34,13 +36,15 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
     """
     check_stageable(request.model)
     others = other_arrangements(request)
+    check_shares(request)
     if request.objective in UNITS:
         sized = search_sizes(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
         if sized is not None:
             swept = swept_plans(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
             return feasible_plan(sized.request, sized.costs, sized.result, swept=swept, sized=sized)
     given = _plan_in_given_order(request, stop=stop, progress=progress)
-    return best_arrangement(request, given, others, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
+    placed = best_arrangement(request, given, others, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
+    return best_shares(request, placed, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
 
 
 def _plan_in_given_order(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -78,6 +82,8 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     model that can't be staged.
     """
     check_stageable(request.model)
+    if plan.shares is not None:
+        return _predict_pools(request, plan)
     request = arranged(request, arrangement_of(plan))
     costs = TrainingCosts(request)
     decision = decision_of(request, costs, plan)
@@ -100,6 +106,19 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
         return predicted
     infeasible = Certificate(Status.INFEASIBLE, cost.step_time_s, None, None, "s", certificate.space)
     return replace(predicted, feasible=False, certificate=infeasible, reason=reason)
+
+
+def _predict_pools(request: PlanRequest, plan: Plan) -> Plan:
+    """A given plan with replicas by node group: each group's predicted by itself, then the whole."""
+    check_pools(request, plan)
+    plans = [predict_training(part.request, part.plan) for part in parts_of(request, plan)]
+    joined = joined_plan(request, plans)
+    assert joined.predicted is not None and joined.predicted.step_time_s is not None
+    step_s = joined.predicted.step_time_s
+    reason = next((each.reason for each in plans if each.reason is not None), None) or _slo_reason(request, step_s)
+    status = Status.FEASIBLE if reason is None else Status.INFEASIBLE
+    certificate = Certificate(status, step_s, None, None, "s", plans[0].certificate.space)
+    return replace(joined, feasible=reason is None, certificate=certificate, reason=reason)
 
 
 def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: Shortfall) -> Reason:

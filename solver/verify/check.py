@@ -16,6 +16,7 @@ from solver.verify.numbers import number_violations
 from solver.verify.pools import serving_violations
 from solver.verify.restrictions import restriction_violations
 from solver.verify.sharding import sharding_violations
+from solver.verify.shares import share_violations
 from solver.verify.times import time_violations
 from solver.verify.violation import Violation
 
@@ -36,6 +37,8 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
     if broken:
         return broken
     request = ordered_request(plan, request)
+    if plan.shares is not None:
+        return tuple(share_violations(plan, request))
     groups = _SERVING if isinstance(request.workload, ServingWorkload) else _TRAINING
     for group in groups:
         broken = tuple(violation for rules in group for violation in rules(plan, request))

@@ -20,8 +20,14 @@ _EXTENSION = 1e-3
 
 def time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Stage times that no device can reach, the step time of the schedule, and every figure that follows from it."""
-    yield from _stage_time_violations(plan, request)
-    yield from _step_time_violations(plan, request)
+    yield from stage_time_violations(plan, request)
+    yield from pipeline_violations(plan, request)
+    yield from whole_violations(plan, request)
+
+
+def whole_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Every figure that follows from the step time and the devices in use."""
+    yield from _breakdown_violations(plan)
     yield from _throughput_violations(plan, request)
     yield from cost_violations(plan, request)
     yield from _energy_violations(plan, request)
@@ -29,7 +35,7 @@ def time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     yield from _slo_violations(plan, request)
 
 
-def _stage_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+def stage_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """A micro-batch can't pass a stage faster than its model FLOPs at the peak of the stage's devices."""
     assert plan.axes is not None and plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
     for index, stage in enumerate(plan.stages):
@@ -42,11 +48,11 @@ def _stage_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violati
             yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].time_s", given)
 
 
-def _step_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+def pipeline_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """T = m max t + w (sum t - max t) + max_i(d_i - w sum_{j<i} t_j): that of 1F1B (DESIGN level 3, Mist) with the wait of
     the schedule on equal ranks, w times that of 1F1B, by its program."""
     assert plan.predicted is not None and plan.predicted.step_time_s is not None
-    assert plan.microbatch is not None and plan.breakdown is not None
+    assert plan.microbatch is not None
     step_s = plan.predicted.step_time_s
     times = [stage.time_s for stage in plan.stages]
     waits = waiting(plan, request)
@@ -54,6 +60,11 @@ def _step_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violatio
     expected = plan.microbatch.count * max(times) + waits * (sum(times) - max(times)) + late
     if not (abs(step_s - expected) <= _EXTENSION * step_s if is_extended(plan) else agrees(step_s, expected)):
         yield Violation(Rule.STEP_TIME, "plan.predicted.step_time_s", f"{step_s} s, the stages make {expected} s")
+
+
+def _breakdown_violations(plan: Plan) -> Iterator[Violation]:
+    assert plan.predicted is not None and plan.predicted.step_time_s is not None and plan.breakdown is not None
+    step_s = plan.predicted.step_time_s
     parts = sum(getattr(plan.breakdown, field.name) for field in dataclasses.fields(plan.breakdown))
     if not agrees(step_s, parts):
         yield Violation(Rule.BREAKDOWN, "plan.breakdown", f"the parts add up to {parts} s, the step takes {step_s} s")
@@ -66,8 +77,9 @@ def _throughput_violations(plan: Plan, request: PlanRequest) -> Iterator[Violati
     if not agrees(predicted.tokens_per_s, tokens_per_s):
         given = f"{predicted.tokens_per_s}, the step time makes {tokens_per_s}"
         yield Violation(Rule.TOKENS, "plan.predicted.tokens_per_s", given)
-    spans = [span for stage in plan.stages for span in stage.blocks]
-    forward = sum(_forward_flops(request, span, sequences=workload.global_batch) for span in spans) / copies(plan)
+    # Layers are those of the model: the rules of the layout say that the stages hold them.
+    spans = [LayerSpan(run.block, 0, run.repeat) for run in request.model.chain]
+    forward = sum(_forward_flops(request, span, sequences=workload.global_batch) for span in spans)
     peak = _peak_flops(request, (devices for stage in plan.stages for devices in stage.devices))
     mfu = (1 + BACKWARD_OVER_FORWARD) * forward / (predicted.step_time_s * peak)
     if predicted.mfu is None or not agrees(predicted.mfu, mfu):

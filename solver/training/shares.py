@@ -1,0 +1,191 @@
+"""Replicas on unequal node groups: whole replicas on each, and as many sequences of the batch for each as is best.
+
+A step takes the longest of the pools' own steps, and the all-reduce of gradients between them behind it. What a pool takes for
+a number of sequences is the optimum of an ordinary search on its own nodes. Shares are tried in the order of a forecast;
+the search of a pool ends as soon as its bound passes the best plan so far, and what it proved serves all shares with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from costmodels.errors import WorkloadError
+from solver.control import OnProgress, Stop
+from solver.plan import Certificate, Plan, RunnerUp, Status
+from solver.request import BatchShares, PlanRequest, Space, TrainingWorkload
+from solver.training.alternatives import MAX_RUNNERS_UP
+from solver.training.costs import TrainingCosts
+from solver.training.pools import joined_plan, least_exchange_s, pool_request
+from solver.training.report import feasible_plan
+from solver.training.search import RELATIVE_TIE, SearchResult, search
+from solver.training.sizes import UNITS
+
+MAX_PARTS = 64
+"""Parts of the batch that are dealt out to pools, at most: shares are whole parts."""
+
+MAX_POOLS = 3
+"""Node groups with replicas of their own, at most."""
+
+
+def check_shares(request: PlanRequest) -> None:
+    """Raise WorkloadError where replicas by node group are asked for and can't be."""
+    if request.search.batch_shares is BatchShares.EVEN:
+        return
+    if request.search.space is not Space.FREE:
+        raise WorkloadError(
+            "no launcher runs replicas that differ", given="search.batch_shares: by_group", allowed="with search.space: free"
+        )
+    if request.objective in UNITS:
+        raise WorkloadError(
+            "search.batch_shares goes with plans for the whole cluster",
+            given=request.objective.value,
+            allowed="throughput or step_time",
+        )
+    if len(request.cluster.groups) > MAX_POOLS:
+        raise WorkloadError(
+            "too many node groups with replicas of their own",
+            given=len(request.cluster.groups),
+            allowed=f"at most {MAX_POOLS} with search.batch_shares: by_group",
+        )
+
+
+def part_sequences(global_batch: int) -> int:
+    """Sequences of one part: the fewest that make at most `MAX_PARTS` equal parts of the batch."""
+    return next(n for n in range(1, global_batch + 1) if global_batch % n == 0 and global_batch // n <= MAX_PARTS)
+
+
+def best_shares(request: PlanRequest, given: Plan, *, slo_limit_s: float, stop: Stop, progress: OnProgress) -> Plan:
+    """The better of ``given``, whose replicas share evenly, and the best plan with replicas by node group, where asked for."""
+    if request.search.batch_shares is BatchShares.EVEN or len(request.cluster.groups) == 1:
+        return given
+    workload = request.workload
+    assert isinstance(workload, TrainingWorkload)
+    least_s = least_exchange_s(request)
+    limit_s = min(slo_limit_s, given.certificate.objective or math.inf)
+    pools = [_Pool(request, index, stop, progress) for index in range(len(request.cluster.groups))]
+    part = part_sequences(workload.global_batch)
+    best, bound = given, math.inf
+    for shares in _in_order(pools, workload.global_batch // part):
+        sequences = [part * share for share in shares]
+        lowest_s = least_s + _solve(pools, sequences, limit_s - least_s)
+        found = [pool.plan(n) for pool, n in zip(pools, sequences, strict=True)] if lowest_s < limit_s else []
+        plans = [plan for plan in found if plan is not None]
+        if plans and len(plans) == len(pools):
+            plan = joined_plan(request, plans)
+            assert plan.certificate.objective is not None and plan.predicted is not None
+            step_s = plan.predicted.step_time_s or math.inf
+            if step_s < limit_s * (1 - RELATIVE_TIE):
+                best, limit_s = plan, step_s
+        bound = min(bound, lowest_s)
+    return _certified(request, best, given, min(bound, given.certificate.bound or math.inf), part)
+
+
+def _certified(request: PlanRequest, best: Plan, given: Plan, bound_s: float, part: int) -> Plan:
+    """The best plan with a certificate of both kinds of plans, and the loser as a runner-up."""
+    objective = None if best.predicted is None else best.predicted.step_time_s
+    if objective is None:
+        return best
+    # A search for plans over all groups that was stopped before it found one has proven nothing.
+    bound_s = min(bound_s, objective) if given.is_decided else 0.0
+    gap = (objective - bound_s) / objective
+    text = f"replicas by node group, free in each, shares of the batch in multiples of {part}"
+    certificate = Certificate(
+        status=Status.OPTIMAL if gap <= RELATIVE_TIE else Status.FEASIBLE,
+        objective=objective,
+        bound=objective if gap <= RELATIVE_TIE else bound_s,
+        gap=0.0 if gap <= RELATIVE_TIE else gap,
+        unit="s",
+        space=f"{given.certificate.space}; or {text}",
+    )
+    if best is given:
+        loser = RunnerUp("replicas by node group", None, f"no share of the batch takes less than {objective:.4g} s")
+        return replace(best, certificate=certificate, runners_up=(loser, *best.runners_up)[:MAX_RUNNERS_UP])
+    whole = given.certificate.objective
+    why = "nothing fits or meets the SLO" if whole is None else f"takes {whole:.4g} s a step"
+    losers = (RunnerUp("the same replicas over all node groups", whole, why), *given.runners_up)
+    return replace(
+        best, certificate=certificate, runners_up=losers[:MAX_RUNNERS_UP], notes=(*best.notes, *_notes(request, best))
+    )
+
+
+def _notes(request: PlanRequest, plan: Plan) -> Iterator[str]:
+    shares = plan.shares
+    assert shares is not None and plan.axes is not None and isinstance(request.workload, TrainingWorkload)
+    names = [group.name for group in request.cluster.groups]
+    taken = [shares.sequences, *(pool.sequences for pool in shares.pools)]
+    steps = [shares.step_time_s, *(pool.step_time_s for pool in shares.pools)]
+    for name, sequences, step_s in zip(names, taken, steps, strict=True):
+        yield f"replicas on {name} take {sequences} of {request.workload.global_batch} sequences, {step_s:.4g} s"
+    yield (
+        "axes, stages, shardings, microbatch and breakdown are those of the first group's replicas; gradients are summed "
+        f"between groups when the slowest is done, {shares.exchange_s:.4g} s, which nothing hides"
+    )
+
+
+@dataclass
+class _Proof:
+    """What is known of a pool's time for a number of sequences: at least ``bound_s``, and the best plan if that was found."""
+
+    bound_s: float = 0.0
+    result: SearchResult | None = None
+
+
+class _Pool:
+    """One node group's replicas: the optimum of its own search, for every share of the batch that was asked about."""
+
+    def __init__(self, request: PlanRequest, index: int, stop: Stop, progress: OnProgress):
+        assert isinstance(request.workload, TrainingWorkload)
+        self._request, self._index, self._stop, self._progress = request, index, stop, progress
+        self._costs = TrainingCosts(pool_request(request, index, request.workload.global_batch))
+        self._known: dict[int, _Proof] = {}
+        node, workload = request.cluster.groups[index], request.workload
+        self.speed = node.n_devices * node.node.device.peak(workload.precision)
+
+    def known_s(self, sequences: int) -> float:
+        """What is proven of the pool's time so far."""
+        return self._known.get(sequences, _Proof()).bound_s
+
+    def solve(self, sequences: int, limit_s: float) -> float:
+        """The least time for so many sequences, or a lower bound that is at least ``limit_s``; less only when stopped."""
+        known = self._known.setdefault(sequences, _Proof())
+        done = known.result is not None and known.result.best is not None
+        if done or known.bound_s >= limit_s or self._stop():
+            return known.bound_s
+        costs = self._costs.with_batch(sequences)
+        result = search(costs.request, costs, stop=self._stop, progress=self._progress, limit=limit_s)
+        if result.best is not None:
+            known.result = result
+        # A search that ends without a plan has proven that there is none below its bound.
+        known.bound_s = max(known.bound_s, math.inf if result.bound is None else result.bound)
+        return known.bound_s
+
+    def plan(self, sequences: int) -> Plan | None:
+        """The best plan of a share, where its search has found one."""
+        known = self._known.get(sequences)
+        if known is None or known.result is None:
+            return None
+        costs = self._costs.with_batch(sequences)
+        return feasible_plan(costs.request, costs, known.result)
+
+
+def _solve(pools: list[_Pool], sequences: list[int], limit_s: float) -> float:
+    """Lower bound on the longest of the pools' times: exact where it is less than ``limit_s``; likely slowest first."""
+    lowest_s = max(pool.known_s(n) for pool, n in zip(pools, sequences, strict=True))
+    for pool, n in sorted(zip(pools, sequences, strict=True), key=lambda item: -item[1] / item[0].speed):
+        if lowest_s >= limit_s:
+            break
+        lowest_s = max(lowest_s, pool.solve(n, limit_s))
+    return lowest_s
+
+
+def _in_order(pools: list[_Pool], parts: int) -> Iterator[tuple[int, ...]]:
+    """Every way to deal out the parts, at least one to each pool, those first whose slowest pool is fastest by peak FLOP/s."""
+    ways = [
+        tuple(b - a for a, b in itertools.pairwise((0, *cuts, parts)))
+        for cuts in itertools.combinations(range(1, parts), len(pools) - 1)
+    ]
+    forecast = {way: max(share / pool.speed for share, pool in zip(way, pools, strict=True)) for way in ways}
+    yield from sorted(ways, key=lambda way: (forecast[way], way))

@@ -1,0 +1,151 @@
+"""Replicas by node group: shares of the batch and each group's layout are as good as enumeration, and checked by themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from costmodels.errors import PlanFileError, WorkloadError
+from solver.control import ignore_progress, never_stop
+from solver.plan import AnsweredRequest, Plan
+from solver.request import BatchShares, Objective, PlanRequest, Space, TrainingWorkload
+from solver.switching import switch_bytes
+from solver.training.explain import explain
+from solver.training.planner import plan_training, predict_training
+from solver.training.pools import exchange_s, least_exchange_s, pool_request
+from solver.training.shares import part_sequences
+from solver.verify import Rule, check
+from tests.solver.training.instances import random_request
+from tests.solver.training.least_step import enumerated
+
+
+def unequal_requests(count: int) -> Iterator[PlanRequest]:
+    """Requests of the free space on two kinds of nodes, which may have replicas each."""
+    seed = 0
+    while count:
+        request = random_request(seed)
+        seed += 1
+        if len(request.cluster.groups) == 2 and request.search.space is Space.FREE and request.cluster.n_devices <= 4:
+            count -= 1
+            search = replace(request.search, batch_shares=BatchShares.BY_GROUP, offload_optimizer=(), offload_activations=())
+            yield replace(request, search=search)
+
+
+def planned(request: PlanRequest) -> Plan:
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert check(plan, request) == ()
+    return plan
+
+
+def least_longest_s(request: PlanRequest) -> float:
+    """The least time of the slowest of two groups over every split of the batch, each group's plans enumerated."""
+    assert isinstance(request.workload, TrainingWorkload)
+
+    @cache
+    def alone_s(index: int, sequences: int) -> float:
+        least_s = enumerated(pool_request(request, index, sequences)).least_s
+        return math.inf if least_s is None else least_s
+
+    batch = request.workload.global_batch
+    return min(max(alone_s(0, n), alone_s(1, batch - n)) for n in range(1, batch))
+
+
+def test_shares_are_as_good_as_the_best_of_every_split() -> None:
+    chosen = 0
+    for request in unequal_requests(8):
+        plan = planned(request)
+        even = planned(replace(request, search=replace(request.search, batch_shares=BatchShares.EVEN)))
+        least_s = least_longest_s(request) + least_exchange_s(request)
+        whole_s = even.certificate.objective or math.inf
+        assert plan.feasible == (min(least_s, whole_s) < math.inf)
+        if not plan.feasible:
+            continue
+        assert plan.certificate.bound == pytest.approx(min(least_s, whole_s), rel=1e-9)
+        assert plan.predicted is not None and plan.predicted.step_time_s is not None
+        assert plan.predicted.step_time_s <= whole_s
+        if plan.shares is None:
+            continue
+        chosen += 1
+        layouts = [plan.stages, *(pool.stages for pool in plan.shares.pools)]
+        extra_s = exchange_s(request, layouts) - least_exchange_s(request)
+        assert plan.predicted.step_time_s <= least_s + extra_s + 1e-12
+        again = predict_training(request, plan)
+        assert again.predicted == plan.predicted
+        assert again.shares == plan.shares
+    assert chosen >= 2
+
+
+@cache
+def shared() -> tuple[Plan, PlanRequest]:
+    """A plan whose groups have replicas of their own."""
+    for request in unequal_requests(8):
+        plan = planned(request)
+        if plan.shares is not None:
+            return plan, request
+    pytest.fail("no request is planned better with shares")
+
+
+def rules(plan: Plan, request: PlanRequest) -> set[Rule]:
+    return {violation.rule for violation in check(plan, request)}
+
+
+def test_broken_shares_are_found() -> None:
+    plan, request = shared()
+    shares = plan.shares
+    assert shares is not None
+    (pool,) = shares.pools
+    for broken, rule in (
+        (replace(shares, sequences=shares.sequences + 1), Rule.BATCH),
+        (replace(shares, pools=(replace(pool, sequences=0),)), Rule.BATCH),
+        (replace(shares, pools=()), Rule.DEVICES),
+        (replace(shares, pools=(replace(pool, group="other"),)), Rule.DEVICES),
+        (replace(shares, exchange_s=shares.exchange_s / 2), Rule.STEP_TIME),
+        (replace(shares, step_time_s=shares.step_time_s * 0.9), Rule.STEP_TIME),
+        (replace(shares, pools=(replace(pool, step_time_s=pool.step_time_s * 0.9),)), Rule.STEP_TIME),
+        (replace(shares, pools=(replace(pool, stages=plan.stages),)), Rule.DEVICES),
+        (replace(shares, pools=(replace(pool, microbatch=replace(pool.microbatch, count=1000)),)), Rule.BATCH),
+    ):
+        assert rule in rules(replace(plan, shares=broken), request), broken
+    heavier = replace(pool.stages[0], memory=replace(pool.stages[0].memory, weights_bytes=1e15))
+    stages = (heavier, *pool.stages[1:])
+    assert Rule.WEIGHTS in rules(replace(plan, shares=replace(shares, pools=(replace(pool, stages=stages),))), request)
+    assert plan.predicted is not None
+    assert Rule.MFU in rules(replace(plan, predicted=replace(plan.predicted, mfu=0.5)), request)
+
+
+def test_shares_that_were_not_asked_for_are_refused() -> None:
+    plan, request = shared()
+    assert plan.shares is not None
+    even = replace(request, search=replace(request.search, batch_shares=BatchShares.EVEN))
+    assert Rule.SEARCH in rules(plan, even)
+    wrong = replace(plan, shares=replace(plan.shares, sequences=plan.shares.sequences + 1))
+    with pytest.raises(PlanFileError, match="make up the global batch"):
+        predict_training(request, wrong)
+    with pytest.raises(PlanFileError, match="node groups behind the first"):
+        predict_training(request, replace(plan, shares=replace(plan.shares, pools=())))
+    answered = AnsweredRequest(plan, request)
+    with pytest.raises(PlanFileError, match="by node group"):
+        switch_bytes(answered, answered)
+    with pytest.raises(PlanFileError, match="for each group"):
+        explain(request, plan, request.model.blocks[0].operators[0].name)
+
+
+def test_replicas_by_group_that_can_not_be_are_refused() -> None:
+    (request,) = unequal_requests(1)
+    launchable = replace(request, search=replace(request.search, space=Space.LAUNCHABLE))
+    with pytest.raises(WorkloadError, match="no launcher"):
+        planned(launchable)
+    with pytest.raises(WorkloadError, match="whole cluster"):
+        planned(replace(request, objective=Objective.DEVICES))
+    first = request.cluster.groups[0]
+    groups = tuple(replace(first, name=f"g{i}") for i in range(4))
+    with pytest.raises(WorkloadError, match="too many node groups"):
+        planned(replace(request, cluster=replace(request.cluster, groups=groups)))
+
+
+def test_the_batch_is_dealt_out_in_at_most_64_equal_parts() -> None:
+    assert [part_sequences(batch) for batch in (1, 7, 64, 65, 512, 1536, 67)] == [1, 1, 1, 5, 8, 24, 67]
