@@ -14,7 +14,7 @@ from app.render.figures import amount, axes, band, counted, percent, seconds, si
 from app.render.frontier_table import frontier_parts
 from app.render.interactivity_chart import interactivity_parts
 from app.render.stages import memory_bars, stage_table
-from solver.plan import Plan, Predicted, Reason, Status, TimeBreakdown
+from solver.plan import Plan, Predicted, Reason, ReplicaPool, Status, TimeBreakdown
 from solver.request import Arrivals, Gradients, Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
 from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 
@@ -119,6 +119,9 @@ def _pools(plan: Plan) -> list[RenderableType]:
     """Stages and memory of the plan; of the prefill pool first where there is one."""
     name = "Layout" if plan.prefill is None else "Decode workers"
     own: list[RenderableType] = [Group(Text(f"{name}: {_layout(plan)}"), stage_table(plan)), memory_bars(plan)]
+    if plan.shares is not None:
+        taken = f"First node group: {plan.shares.sequences} sequences in {seconds(plan.shares.step_time_s)}"
+        return [Text(taken), *own, *(part for beside in plan.shares.pools for part in _beside(plan, beside))]
     pool = plan.prefill
     if pool is None:
         return own
@@ -128,6 +131,20 @@ def _pools(plan: Plan) -> list[RenderableType]:
     )
     view = replace(plan, stages=pool.stages)
     return [Group(Text(said), stage_table(view, serving_step="prefill step")), memory_bars(view), *own]
+
+
+def _beside(plan: Plan, pool: ReplicaPool) -> list[RenderableType]:
+    """Layout and memory of another node group's replicas."""
+    view = replace(
+        plan,
+        axes=pool.axes,
+        stages=pool.stages,
+        microbatch=pool.microbatch,
+        schedule=pool.schedule,
+        sequence_parallel=pool.sequence_parallel,
+    )
+    taken = f"{pool.group}: {pool.sequences} sequences in {seconds(pool.step_time_s)}; layout: {_layout(view)}"
+    return [Group(Text(taken), stage_table(view)), memory_bars(view)]
 
 
 def _layout(plan: Plan) -> str:

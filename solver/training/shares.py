@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from costmodels.errors import WorkloadError
 from solver.control import OnProgress, Stop
 from solver.plan import Certificate, Plan, RunnerUp, Status
-from solver.request import BatchShares, PlanRequest, Space, TrainingWorkload
+from solver.request import BatchShares, Gradients, PlanRequest, Space, TrainingWorkload
 from solver.training.alternatives import MAX_RUNNERS_UP
 from solver.training.costs import TrainingCosts
 from solver.training.pools import joined_plan, least_exchange_s, pool_request
@@ -43,6 +43,12 @@ def check_shares(request: PlanRequest) -> None:
             "search.batch_shares goes with plans for the whole cluster",
             given=request.objective.value,
             allowed="throughput or step_time",
+        )
+    if len(request.search.optimizers) > 1 or Gradients.RELEASED in request.search.gradients:
+        raise WorkloadError(
+            "replicas of all node groups have one optimizer, and keep gradients until all are summed",
+            given={"optimizers": [*request.search.optimizers], "gradients": [*request.search.gradients]},
+            allowed="at most one of search.optimizers, and gradients kept",
         )
     if len(request.cluster.groups) > MAX_POOLS:
         raise WorkloadError(

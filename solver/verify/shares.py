@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from solver.plan import DeviceRange, Plan, Stage
-from solver.request import BatchShares, PlanRequest, Space, TrainingWorkload
+from solver.request import BatchShares, Gradients, PlanRequest, Space, TrainingWorkload
 from solver.verify.layout import layout_violations
 from solver.verify.memory import memory_violations, peak_violations
 from solver.verify.numbers import agrees, at_most
@@ -44,6 +44,9 @@ def _dealing_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]
     if min(taken) < 1 or sum(taken) != request.workload.global_batch:
         given = f"{taken} sequences, together they should be {request.workload.global_batch}"
         yield Violation(Rule.BATCH, "plan.shares", given)
+    layouts = (plan.stages, *(pool.stages for pool in shares.pools))
+    if any(stage.gradients is Gradients.RELEASED for stages in layouts for stage in stages):
+        yield Violation(Rule.SEARCH, "plan.shares", "gradients are released before they are summed between groups")
     if plan.group_order or plan.idle_devices:
         yield Violation(Rule.DEVICES, "plan.shares", "beside another order of groups or idle devices")
 

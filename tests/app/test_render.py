@@ -15,7 +15,7 @@ from app.render.figures import axes, band, gib, number_range, percent, seconds, 
 from app.render.plan_page import NextStep, certificate_in_words, default_launcher, print_plan
 from app.render.stages import folded
 from solver.axes import Axes
-from solver.plan import Band, Certificate, LayerSpan, Plan, Predicted, ServingLayout, Status
+from solver.plan import Band, Certificate, LayerSpan, Plan, Predicted, ReplicaPool, ReplicaShares, ServingLayout, Status
 from solver.plan_frontier import Interactivity, InteractivityPoint
 from solver.request import Launcher, Objective, PlanRequest
 from tests.app.fakes import feasible_plan, infeasible_plan, stage_memory
@@ -55,6 +55,17 @@ def test_stages_with_other_axes_say_so() -> None:
     stages = (plan.stages[0], replace(plan.stages[1], axes=Axes(dp=2, tp=2)))
     text = page(replace(plan, stages=stages), request)
     assert "axes" in text and "dp 2 x tp 2" in text
+
+
+def test_replicas_of_every_node_group_are_shown() -> None:
+    request = resolved()
+    plan = feasible_plan(request)
+    assert plan.axes is not None and plan.microbatch is not None
+    stages = tuple(replace(stage, axes=Axes(dp=7)) for stage in plan.stages)
+    pool = ReplicaPool("damaged", 144, 14.5, Axes(dp=7), stages, (), False, "1f1b", plan.microbatch)
+    text = page(replace(plan, shares=ReplicaShares(368, 15.8, 0.14, (pool,))), request)
+    assert "First node group: 368 sequences in 15.8 s" in text
+    assert "damaged: 144 sequences in 14.5 s; layout: dp 7" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("width", [80, 120])

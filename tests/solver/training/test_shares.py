@@ -12,7 +12,7 @@ import pytest
 from costmodels.errors import PlanFileError, WorkloadError
 from solver.control import ignore_progress, never_stop
 from solver.plan import AnsweredRequest, Plan
-from solver.request import BatchShares, Objective, PlanRequest, Space, TrainingWorkload
+from solver.request import BatchShares, Gradients, Objective, PlanRequest, Space, TrainingWorkload
 from solver.switching import switch_bytes
 from solver.training.explain import explain
 from solver.training.planner import plan_training, predict_training
@@ -110,6 +110,8 @@ def test_broken_shares_are_found() -> None:
         (replace(shares, pools=(replace(pool, microbatch=replace(pool.microbatch, count=1000)),)), Rule.BATCH),
     ):
         assert rule in rules(replace(plan, shares=broken), request), broken
+    released = tuple(replace(stage, gradients=Gradients.RELEASED) for stage in pool.stages)
+    assert Rule.SEARCH in rules(replace(plan, shares=replace(shares, pools=(replace(pool, stages=released),))), request)
     heavier = replace(pool.stages[0], memory=replace(pool.stages[0].memory, weights_bytes=1e15))
     stages = (heavier, *pool.stages[1:])
     assert Rule.WEIGHTS in rules(replace(plan, shares=replace(shares, pools=(replace(pool, stages=stages),))), request)
@@ -141,6 +143,8 @@ def test_replicas_by_group_that_can_not_be_are_refused() -> None:
         planned(launchable)
     with pytest.raises(WorkloadError, match="whole cluster"):
         planned(replace(request, objective=Objective.DEVICES))
+    with pytest.raises(WorkloadError, match="one optimizer"):
+        planned(replace(request, search=replace(request.search, gradients=(Gradients.RELEASED,))))
     first = request.cluster.groups[0]
     groups = tuple(replace(first, name=f"g{i}") for i in range(4))
     with pytest.raises(WorkloadError, match="too many node groups"):
