@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import suppress
 from heapq import heapify, heappop, heappush
 
 from solver.serving.engine import Engine
@@ -27,7 +26,6 @@ from solver.serving.question import (
     replica_count,
     usable_candidates,
 )
-from solver.serving.roomiest import roomiest_of
 from solver.serving.traffic import Share
 
 
@@ -49,17 +47,6 @@ def cheapest(question: Question) -> SearchResult:
     if result.best is not None:
         result.bound = min(result.bound, question.cost(result.best.engine, result.best.replicas))
     return result
-
-
-def choose_roomiest(question: Question, result: SearchResult) -> None:
-    """Put the roomiest plan that costs as much in the place of the best."""
-    if result.best is None:
-        return
-    # What a stop leaves is the first plan of this cost that kept the promise: no dearer, only less roomy.
-    with suppress(SearchStoppedError):
-        result.best = Found(roomiest_of(question, result.best.measured, _equals(question, result.best)))
-    chosen = result.best.engine.key
-    result.refused = [refused for refused in result.refused if refused.engine.key != chosen]
 
 
 def _try_to_beat(question: Question, engine: Engine, result: SearchResult) -> None:
@@ -152,7 +139,7 @@ def _expected_cost(question: Question, engine: Engine) -> float:
     return question.cost(engine, counts[low])
 
 
-def _equals(question: Question, best: Found) -> Iterator[tuple[Engine, int]]:
+def of_equal_cost(question: Question, best: Found) -> Iterator[tuple[Engine, int]]:
     """Engines, each with the number of replicas that costs as much as the best plan."""
     cost = question.cost(best.engine, best.replicas)
     for engine in question.engines:

@@ -26,6 +26,7 @@ from solver.serving.question import (
     replica_count,
     usable_candidates,
 )
+from solver.serving.roomiest import choose_roomiest
 from solver.serving.traffic import Share
 
 RATE_GRID = 1.01
@@ -64,6 +65,13 @@ def largest_goodput(question: Question) -> SearchResult:
         result.stopped = True
         return result
     return _searched(question, _sustaining_at)
+
+
+def choose_roomiest_goodput(question: Question, result: SearchResult) -> None:
+    """Put the roomiest plan that sustains the rate of the best in its place."""
+    counts = ((engine, question.counts(engine, 1, engine.layout.most_replicas)) for engine in question.engines)
+    equals = [(engine, allowed[-1]) for engine, allowed in counts if allowed]
+    choose_roomiest(question, result, equals, accepts=partial(_is_sustained, question))
 
 
 def goodput_of(question: Question, candidate: Candidate, found: Found, *, claimed_per_s: float) -> Found:

@@ -16,11 +16,14 @@ from solver.request import PlanRequest, ServingWorkload, Slo
 from solver.serving.energy import energy_per_token_j
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
-from solver.serving.goodput import RATE_GRID, SUSTAINED_STEPS, step_below
+from solver.serving.goodput import LEAST_RATE_SHARE, RATE_GRID, SUSTAINED_STEPS, step_below
 from solver.serving.question import Refused, expected_strain, measurements, ordering_candidate, usable_candidates
 from solver.serving.roomiest import Roomiest
 from solver.serving.traffic import Share, token_count
 from solver.serving_load import FixedLength, TraceArrivals
+
+_COARSE_GRID = 1.1
+"""Ratio of the rates that the analytic model is asked about."""
 
 
 class PhaseKind(StrEnum):
@@ -68,6 +71,23 @@ class Phase:
             self._choices[key] = roomiest.best
         return self._choices[key]
 
+    def keeps_any(self, engine: Engine, load: float, workers: int = 1) -> bool:
+        """Whether so many workers keep the phase's targets under a load, whatever their batch limits."""
+        return any(measured.keeps for measured in measurements(self.evaluator, self.usable(engine), Share(load, workers)))
+
+    def expected_rate(self, engine: Engine) -> float:
+        """Requests per second at which the analytic model thinks that one worker keeps the phase's targets, to a tenth; 0 where
+        it does so at none that is worth a look."""
+        candidate = ordering_candidate(self.usable(engine))
+        steps = math.ceil(math.log(1.0 / LEAST_RATE_SHARE) / math.log(_COARSE_GRID))
+        bound = self.evaluator.rate_bound(candidate)
+        low, high = 0, steps
+        while low < high:
+            middle = (low + high) // 2
+            strained = expected_strain(self.evaluator, candidate, Share(bound * _COARSE_GRID**-middle)) > 1.0
+            low, high = (middle + 1, high) if strained else (low, middle)
+        return 0.0 if low == steps else float(bound * _COARSE_GRID**-low)
+
     def sustains(self, chosen: Measured, load: float, *, steps: int = SUSTAINED_STEPS) -> bool:
         """Whether workers with their batch limits keep the phase's targets under a load and at so many lower rates of the grid:
         those of all workers, and those of one."""
@@ -82,11 +102,11 @@ class Phase:
         if not self.usable(engine) or most < 1:
             return None
         low, high = self.workers_at_least(engine), most
-        if low > high or not self._kept(engine, high):
+        if low > high or not self.keeps_any(engine, self.load, high):
             return None
         while low < high:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._kept(engine, middle) else (middle + 1, high)
+            low, high = (low, middle) if self.keeps_any(engine, self.load, middle) else (middle + 1, high)
         return low
 
     def workers_at_least(self, engine: Engine) -> int:
@@ -121,10 +141,6 @@ class Phase:
     def energy_per_token_j(self, measured: Measured) -> float:
         """Joules of the phase for an output token of the request."""
         return energy_per_token_j(measured, self.evaluator, output_tokens=self.output_tokens)
-
-    def _kept(self, engine: Engine, workers: int) -> bool:
-        share = Share(self.load, workers)
-        return any(measured.keeps for measured in measurements(self.evaluator, self.usable(engine), share))
 
 
 def phase(kind: PhaseKind, request: PlanRequest, engines: list[Engine], *, load: float, stop: Stop) -> Phase:

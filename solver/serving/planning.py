@@ -19,18 +19,20 @@ from solver.serving.answer import (
     runners_up,
 )
 from solver.serving.certificates import objective_of, searched_certificate
-from solver.serving.cheapest import cheapest, choose_roomiest
+from solver.serving.cheapest import cheapest, of_equal_cost
 from solver.serving.disaggregated import PairResult, PairSearch
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Evaluator, Measured
-from solver.serving.goodput import largest_goodput
+from solver.serving.goodput import choose_roomiest_goodput, largest_goodput
 from solver.serving.interactivity import swept_points, user_tokens_per_s
 from solver.serving.layouts import layouts, require_servable
 from solver.serving.least_energy import least_energy
 from solver.serving.least_energy_pair import least_energy_pair
 from solver.serving.pair_answer import pair_certificate, pair_objective, pair_plan, pair_runner_up
-from solver.serving.question import Question, SearchResult
+from solver.serving.pair_goodput import largest_pair_goodput
+from solver.serving.question import Found, Question, SearchResult
 from solver.serving.reasons import no_layout, why_infeasible
+from solver.serving.roomiest import choose_roomiest
 
 _SHOWN_PAIRS = 5
 
@@ -71,8 +73,8 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     modes = request.search.modes
     result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()
     pairs = _search_pairs(request, question, result) if ServingMode.DISAGGREGATED in modes else PairResult()
-    if pairs.best is None and request.objective in (Objective.DEVICES, Objective.COST):
-        choose_roomiest(question, result)
+    if pairs.best is None and result.best is not None and not result.stopped:
+        _choose_roomiest(request, question, result, result.best)
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
     evaluator.stop = never_stop
     stats, notes = _stats(result, evaluator, pairs), refusal_notes(result.refused)
@@ -127,12 +129,20 @@ def _search(request: PlanRequest, question: Question) -> SearchResult:
             return cheapest(question)
 
 
+def _choose_roomiest(request: PlanRequest, question: Question, result: SearchResult, best: Found) -> None:
+    """Of plans as good as the best the roomiest."""
+    if request.objective is Objective.THROUGHPUT:
+        choose_roomiest_goodput(question, result)
+    elif request.objective in (Objective.DEVICES, Objective.COST):
+        choose_roomiest(question, result, of_equal_cost(question, best))
+
+
 def _search_pairs(request: PlanRequest, question: Question, aggregated: SearchResult) -> PairResult:
     """Pairs of pools that are better than the best aggregated plan; of equals that one stays."""
     search = PairSearch(request, question, stop=question.evaluator.stop)
     best = aggregated.best
     if request.objective is Objective.THROUGHPUT:
-        found = search.largest_goodput(above=0.0 if best is None else best.load)
+        found = largest_pair_goodput(search, above=0.0 if best is None else best.load)
     elif request.objective is Objective.ENERGY:
         below = math.inf if best is None else objective_of(request, best, question.evaluator)
         found = least_energy_pair(search, below=below)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster
@@ -14,7 +15,7 @@ from solver.serving.evaluation import MAX_UTILISATION, P95, REQUESTS, SCREENING_
 from solver.serving.layouts import Layout
 from solver.serving.traffic import Share
 
-PrefillKey = tuple[object, int, float, Transfer, int]
+PrefillKey = tuple[object, int, Transfer, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +117,12 @@ def _within_a_node(pair: PoolPair, per_node: int) -> bool:
 
 
 class PairSimulator:
-    """Simulates pairs of pools under a request's load; the prefill half of each is kept for other decode pools."""
+    """Simulates pairs of pools; the prefill half of each is kept for other decode pools, as long as the load stays the same."""
 
     def __init__(self, cluster: Cluster, evaluator: Evaluator):
         self._cluster, self._evaluator = cluster, evaluator
         self._prefilled: dict[PrefillKey, Prefilled] = {}
+        self._load = math.nan
 
     def measure(self, pair: PoolPair, load: float) -> MeasuredPair:
         """A short simulation, and a long one where the short one keeps the targets."""
@@ -156,7 +158,9 @@ class PairSimulator:
         self._evaluator.count_simulation()
         stream = self._stream(load, requests)
         seed = self._evaluator.seed
-        key = (pair.prefill.candidate.key, pair.prefill.share.replicas, load, transfer, requests)
+        if load != self._load:
+            self._load, self._prefilled = load, {}
+        key = (pair.prefill.candidate.key, pair.prefill.share.replicas, transfer, requests)
         if key not in self._prefilled:
             self._prefilled[key] = simulate_prefill(_pool(pair.prefill), transfer, stream, seed=seed)
         return simulate_decode(_pool(pair.decode), self._prefilled[key], stream, seed=seed)

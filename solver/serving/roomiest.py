@@ -9,24 +9,40 @@ or a simulation of it takes more of a target than the best so far.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from solver.serving.engine import Engine
-from solver.serving.evaluation import Candidate, CandidateKey, Evaluator, Measured
-from solver.serving.question import Question, Refused, expected_strain, measurements, ordering_candidate, usable_candidates
+from solver.serving.evaluation import Candidate, CandidateKey, Evaluator, Measured, SearchStoppedError
+from solver.serving.question import (
+    Found,
+    Question,
+    Refused,
+    SearchResult,
+    expected_strain,
+    measurements,
+    ordering_candidate,
+    usable_candidates,
+)
 from solver.serving.traffic import Share
 
 _ROUNDING = 1e-9
 """Relative difference of two times that may be rounding alone."""
 
 
+Accepts = Callable[[Measured], bool]
+"""Whether what keeps the promise at a load counts."""
+
+
 @dataclass
 class Roomiest:
-    """The roomiest of the candidates that were looked at and keep the promise; ``best`` is the first to beat, if any."""
+    """The roomiest of the candidates that were looked at, keep the promise and are accepted; ``best`` is the first to beat, if
+    any."""
 
     evaluator: Evaluator
     best: Measured | None = None
+    accepts: Accepts = field(default=lambda _: True)
 
     def look_at(self, candidates: list[Candidate], share: Share) -> None:
         """Simulate those candidates that may be roomier under a load, as far as that takes."""
@@ -61,23 +77,34 @@ def roominess(evaluator: Evaluator, measured: Measured) -> tuple[float, int, Can
     return strain, measured.share.replicas, (*engine, step_tokens, -sequences)
 
 
-def roomiest_of(question: Question, best: Measured, equals: Iterable[tuple[Engine, int]]) -> Measured:
-    """The roomiest plan of the best one's engine and ``equals``, engines with so many replicas each, at the best one's load.
+def choose_roomiest(
+    question: Question, result: SearchResult, equals: Iterable[tuple[Engine, int]], *, accepts: Accepts | None = None
+) -> None:
+    """Put the roomiest plan in the place of the best one: of its engine and ``equals``, engines with so many replicas each.
 
     Those that the analytic model thinks roomiest come first.
     """
-    evaluator, load = question.evaluator, best.share.load
-    found = Roomiest(evaluator, best)
-    usable = {engine.key: (usable_candidates(evaluator, engine), replicas) for engine, replicas in equals}
-    ordered = []
-    for key, (candidates, replicas) in usable.items():
-        if not isinstance(candidates, Refused):
-            share = Share(load, replicas)
-            strain = expected_strain(evaluator, ordering_candidate(candidates), share)
-            ordered.append(
-                (key != best.candidate.engine.key, math.inf if math.isnan(strain) else strain, key, candidates, share)
-            )
-    for *_, candidates, share in sorted(ordered, key=lambda entry: entry[:3]):
-        found.look_at(candidates, share)
+    assert result.best is not None, "there is a plan to be as good as"
+    found = Roomiest(question.evaluator, result.best.measured, *(() if accepts is None else (accepts,)))
+    # What a stop leaves is a plan that is no worse, only less roomy.
+    with suppress(SearchStoppedError):
+        for candidates, share in _by_expected_room(question, result.best, equals):
+            found.look_at(candidates, share)
     assert found.best is not None, "it began with the best"
-    return found.best
+    result.best = Found(found.best)
+    chosen = result.best.engine.key
+    result.refused = [refused for refused in result.refused if refused.engine.key != chosen]
+
+
+def _by_expected_room(
+    question: Question, best: Found, equals: Iterable[tuple[Engine, int]]
+) -> list[tuple[list[Candidate], Share]]:
+    """Usable candidates of engines with their shares of the best plan's load; its own engine first."""
+    ordered = []
+    for engine, replicas in equals:
+        candidates, share = usable_candidates(question.evaluator, engine), Share(best.load, replicas)
+        if not isinstance(candidates, Refused):
+            strain = expected_strain(question.evaluator, ordering_candidate(candidates), share)
+            own = engine.key == best.engine.key
+            ordered.append((not own, math.inf if math.isnan(strain) else strain, engine.key, candidates, share))
+    return [(candidates, share) for *_, candidates, share in sorted(ordered, key=lambda entry: entry[:3])]

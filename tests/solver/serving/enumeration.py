@@ -57,14 +57,27 @@ def roomiest(request: PlanRequest, plan: Plan) -> tuple[Workers, ...]:
     assert cost is not None
     if plan.prefill is not None:
         return _roomiest_pools(request, evaluator, engines, cost=cost)
-    load, found = evaluator.traffic.load, []
-    for candidate, replicas in _replicas(evaluator, engines):
-        if math.isclose(_cost(request, candidate.engine, replicas), cost):
-            measured = evaluator.measure(candidate, Share(load, replicas))
-            if measured.keeps:
-                order = (candidate.engine.key, candidate.step_tokens, -candidate.sequences)
-                found.append((_strain(request, measured), replicas, order, _workers_of(measured)))
+    found = []
+    for measured in _equally_good(request, evaluator, engines, cost=cost):
+        candidate, replicas = measured.candidate, measured.share.replicas
+        order = (candidate.engine.key, candidate.step_tokens, -candidate.sequences)
+        found.append((_strain(request, measured), replicas, order, _workers_of(measured)))
     return (min(found)[-1],)
+
+
+def _equally_good(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], *, cost: float) -> Iterator[Measured]:
+    """Replicas that keep the promise at a cost, or all that fit where they sustain a goodput of so many seconds a request."""
+    goodput = request.objective is Objective.THROUGHPUT
+    for candidate, replicas in _replicas(evaluator, engines):
+        if goodput and replicas == candidate.engine.layout.most_replicas:
+            step = round(_steps(1.0 / cost))
+            steps = range(step, step - math.ceil(_steps(2.0)) - 1, -1)
+            if all(evaluator.measure(candidate, Share(RATE_GRID**lower, replicas)).keeps for lower in steps):
+                yield evaluator.measure(candidate, Share(RATE_GRID**step, replicas))
+        elif not goodput and math.isclose(_cost(request, candidate.engine, replicas), cost):
+            measured = evaluator.measure(candidate, Share(evaluator.traffic.load, replicas))
+            if measured.keeps:
+                yield measured
 
 
 def described(plan: Plan) -> tuple[Workers, ...]:
@@ -110,25 +123,28 @@ def _degrees(axes: Axes, step_tokens: int, sequences: int) -> Workers:
 
 
 def _cheapest_replicas(request: PlanRequest, evaluator: Evaluator, engines: list[Engine]) -> float:
-    best, load = math.inf, evaluator.traffic.load
-    for candidate, replicas in _replicas(evaluator, engines):
-        cost = _cost(request, candidate.engine, replicas)
-        if cost < best and evaluator.measure(candidate, Share(load, replicas)).keeps:
-            best = cost
-    return best
+    """Every candidate and number of replicas, cheapest first, up to the first that keeps the promise."""
+    load, every = evaluator.traffic.load, list(_replicas(evaluator, engines))
+    by_cost = sorted((_cost(request, candidate.engine, n), place) for place, (candidate, n) in enumerate(every))
+    for cost, place in by_cost:
+        candidate, replicas = every[place]
+        if evaluator.measure(candidate, Share(load, replicas)).keeps:
+            return cost
+    return math.inf
 
 
 def _cheapest_pools(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], *, below: float) -> float:
-    """Every pair of layouts and of numbers of workers, with the roomiest batch limits of each phase."""
+    """Every pair of layouts and of numbers of workers, with the roomiest batch limits of each phase, cheapest first."""
     load = evaluator.traffic.load
     prefill, decode = (phase(kind, request, engines, load=load, stop=never_stop) for kind in PhaseKind)
-    simulator, best = PairSimulator(request.cluster, evaluator), below
-    for (p, p_workers), (d, d_workers) in itertools.product(_workers(engines), repeat=2):
-        cost = _cost(request, p, p_workers) + _cost(request, d, d_workers)
-        pair = _pair(prefill, p, p_workers, decode, d, d_workers) if cost < best else None
+    simulator, workers = PairSimulator(request.cluster, evaluator), list(_workers(engines))
+    costs = [_cost(request, engine, n) for engine, n in workers]
+    places = itertools.product(range(len(workers)), repeat=2)
+    for cost, p, d in sorted((costs[p] + costs[d], p, d) for p, d in places if costs[p] + costs[d] < below):
+        pair = _pair(prefill, *workers[p], decode, *workers[d])
         if pair is not None and simulator.measure(pair, load).keeps:
-            best = cost
-    return best
+            return cost
+    return below
 
 
 def _least_energy(request: PlanRequest, evaluator: Evaluator, engines: list[Engine]) -> float | None:
