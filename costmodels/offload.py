@@ -1,8 +1,9 @@
 """State and saved activations in host memory: what travels over a device's link to its host, and what the host computes.
 
 Optimizer states on the host are updated there: gradients go down, the host's cores run the optimizer, new weights come up, all
-piece by piece at once (ZeRO-Offload, Ren et al., ATC'21, sections 4 and 5), so the slowest of the three decides. Saved
-activations leave under the forward pass of their layer and come back under its backward pass.
+piece by piece at once (ZeRO-Offload, Ren et al., ATC'21, sections 4 and 5), so the slowest of the three decides. Weights come
+up for the forward and again for the backward pass of their layer, gradients go down under its backward pass (ZeRO-Infinity,
+Rajbhandari et al., SC'21, section 5). Saved activations leave under the forward pass and come back under the backward pass.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodels.cluster import Device
+from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from costmodels.units import STRICT_RECORD, DType, Fraction
 
 FloatArray = npt.NDArray[np.float64]
@@ -30,27 +32,36 @@ class Offload:
 
     optimizer: Fraction = 0.0
     activations: Fraction = 0.0
+    weights: Fraction = 0.0
+    gradients: Fraction = 0.0
 
     @property
     def is_nothing(self) -> bool:
         """Whether all stays on the device."""
-        return self.optimizer == self.activations == 0.0
+        return self.optimizer == self.activations == self.weights == self.gradients == 0.0
 
 
 NOTHING_OFFLOADED = Offload()
 
 
 def host_update_s(
-    parameters: FloatArray, device: Device, *, devices_per_host: int, gradient_dtype: DType, precision: DType
+    parameters: FloatArray, offload: Offload, device: Device, *, devices_per_host: int, gradient_dtype: DType, precision: DType
 ) -> FloatArray:
-    """Seconds until the host has updated parameters of each of its devices at once, beginning and end of the pipe left out."""
-    down_s = parameters * gradient_dtype.size_bytes / device.host_bytes_per_s
-    up_s = parameters * precision.size_bytes / device.host_bytes_per_s
-    host_s = parameters * devices_per_host / HOST_ADAM_PARAMETERS_PER_S
-    return np.asarray(np.max([down_s, up_s, host_s], axis=0), np.float64)
+    """Seconds until the host has updated its share of the parameters of each of its devices at once, beginning and end of the
+    pipe left out.
+
+    Of parameters whose states, gradients or weights lie on the host, the same come first: gradients go down where states are
+    and they are not, up where it is the other way round; new weights likewise.
+    """
+    states, weights, gradients = offload.optimizer, offload.weights, offload.gradients
+    weight_bytes, gradient_bytes = precision.size_bytes, gradient_dtype.size_bytes
+    down = max(0.0, states - gradients) * gradient_bytes + max(0.0, weights - states) * weight_bytes
+    up = max(0.0, states - weights) * weight_bytes + max(0.0, gradients - states) * gradient_bytes
+    link_s = parameters * max(down, up) / device.host_bytes_per_s
+    return np.maximum(link_s, states * parameters * devices_per_host / HOST_ADAM_PARAMETERS_PER_S)
 
 
-def exposed_moves_s(moved_bytes: FloatArray, device: Device, *, forward_s: FloatArray, backward_s: FloatArray) -> FloatArray:
-    """Seconds by which moving bytes out under a forward pass, and back under a backward pass, outlasts these."""
-    each_s = moved_bytes / device.host_bytes_per_s
-    return np.maximum(each_s - forward_s, 0.0) + np.maximum(each_s - backward_s, 0.0)
+def exposed_moves_s(up_bytes: FloatArray, down_bytes: FloatArray, device: Device, *, pass_s: FloatArray) -> FloatArray:
+    """Seconds by which copies from and to the host, each direction by itself, outlast the pass that they run under."""
+    moves_s = np.maximum(up_bytes, down_bytes) / device.host_bytes_per_s
+    return np.maximum(exposed_s(moves_s, pass_s, Stream.HOST_COPY, MEASURED_INTERFERENCE), 0.0)

@@ -261,6 +261,8 @@ class Search:
     gradients                    whether gradients may be released layer by layer; none named: they are kept
     offload_optimizer            shares of the optimizer states that may lie in host memory; none named: nothing does
     offload_activations          the same of saved activations
+    offload_weights              the same of weights
+    offload_gradients            the same of gradients
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     system                       only what this published planner searches
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
@@ -293,6 +295,8 @@ class Search:
     gradients: tuple[Gradients, ...] = ()
     offload_optimizer: tuple[Fraction, ...] = ()
     offload_activations: tuple[Fraction, ...] = ()
+    offload_weights: tuple[Fraction, ...] = ()
+    offload_gradients: tuple[Fraction, ...] = ()
     schedules: tuple[Schedule, ...] = ()
     virtual_stages: tuple[PositiveInt, ...] = ()
     system: System | None = None

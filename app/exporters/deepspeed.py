@@ -84,7 +84,8 @@ def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
 
 
 def _zero_optimization(plan: Plan) -> dict[str, object]:
-    """ZeRO stage; optimizer states on the host, a share of them under ZeRO-3 (Twin-Flow); MiCS where shards stay in groups."""
+    """ZeRO stage; weights and optimizer states on the host, of states a share under ZeRO-3 (Twin-Flow); MiCS where shards stay
+    in groups."""
     stage = plan.stages[0]
     # What lies on the host belongs to a sharded optimizer, of one rank, too.
     zero_stage = max(stage.zero_stage, 1) if stage.offload.optimizer else stage.zero_stage
@@ -92,6 +93,8 @@ def _zero_optimization(plan: Plan) -> dict[str, object]:
     if stage.offload.optimizer:
         share = {"ratio": stage.offload.optimizer} if stage.offload.optimizer < 1 else {}
         found["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **share}
+    if stage.offload.weights:
+        found["offload_param"] = {"device": "cpu", "pin_memory": True}
     if stage.shard_ranks is not None:
         found |= {"mics_shard_size": stage.shard_ranks, "mics_hierarchical_params_gather": False}
     return found
@@ -197,6 +200,8 @@ def _assumptions(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
             f"train_batch_size is left out: DeepSpeed counts AutoTP's ranks in it, and prints {plan.axes.tp} times the real "
             f"{_global_batch(request)} sequences"
         )
+    if plan.stages[0].offload.optimizer > plan.stages[0].offload.gradients:
+        said.append("gradients of states on the host go there as well, which leaves more of the device free than planned")
     if plan.stages[0].shard_ranks is not None:
         said.append("MiCS: the script makes the model under deepspeed.zero.MiCS_Init")
     if plan.stages[0].zero_stage == 3 and plan.axes is not None and plan.axes.tp > 1:

@@ -52,6 +52,8 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
         optimizers=() if plan.optimizer is None else (plan.optimizer,),
         gradients=tuple({stage.gradients for stage in plan.stages}),
         offload_optimizer=tuple({stage.offload.optimizer for stage in plan.stages}),
+        offload_weights=tuple({stage.offload.weights for stage in plan.stages}),
+        offload_gradients=tuple({stage.offload.gradients for stage in plan.stages}),
         offload_activations=tuple({stage.offload.activations for stage in plan.stages}),
     )
     asked = replace(request, search=search)

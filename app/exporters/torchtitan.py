@@ -187,6 +187,9 @@ def _parallelism_words(plan: Plan) -> list[Words]:
         flag("parallelism.tensor_parallel_degree", axes.tp),
         flag("parallelism.context_parallel_degree", axes.cp),
     ]
+    if plan.stages[0].offload.weights:
+        # Parameters, gradients and optimizer states: FSDP moves all or none.
+        words.append(flag("training.enable_cpu_offload"))
     if axes.tp > 1 and not plan.sequence_parallel:
         words.append(flag("parallelism.no-enable_sequence_parallel"))
     return words

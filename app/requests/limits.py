@@ -152,6 +152,8 @@ def _check_search(search: Search) -> None:
         "gradients",
         "offload_optimizer",
         "offload_activations",
+        "offload_weights",
+        "offload_gradients",
         "schedules",
         "virtual_stages",
     )

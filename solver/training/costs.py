@@ -17,7 +17,6 @@ from costmodels.memory import (
     RESERVED_OVER_ALLOCATED,
     framework_overhead_bytes,
 )
-from costmodels.offload import exposed_moves_s
 from costmodels.pipeline import PassShares, Schedule, n_copies
 from costmodels.tensor_parallel import EXPERTS, TOP_K
 from solver.block_memory import boundary_bytes
@@ -32,6 +31,7 @@ from solver.request import PlanRequest, Recompute
 from solver.sharding import REPLICATED
 from solver.training.block_costs import COMMUNICATION, BlockCosts
 from solver.training.host import step_host_s
+from solver.training.host_memory import HostMoves
 from solver.training.pipelining import PLAIN, pass_shares, waiting
 from solver.training.places import hybrid_ranks
 from solver.training.sequence_split import has_scans, sequence_parts
@@ -234,12 +234,19 @@ class TrainingCosts(BlockCosts):
         )
         time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
         moved = candidate.offload.activations * activation * self.recomputable
-        moves_s = exposed_moves_s(
-            moved, setting.device, forward_s=costs[:, Criterion.FORWARD_S], backward_s=time_s - costs[:, Criterion.FORWARD_S]
+        moves = HostMoves(
+            weights_bytes=state.host_weights_bytes,
+            gradients_bytes=state.host_gradients_bytes,
+            activations_bytes=moved,
+            sums_gradients=candidate.n_microbatches > 1,
         )
+        forward_s = costs[:, Criterion.FORWARD_S]
+        moves_s = np.zeros_like(time_s)
+        if not candidate.offload.is_nothing:
+            moves_s = moves.exposed_s(setting.device, forward_s=forward_s, backward_s=time_s - forward_s)
         # What a layer's backward pass reads is back on the device, and what the next one reads is on its way.
         time_s, activation = time_s + moves_s, activation - moved
-        transient = transient + 2.0 * moved + state.passing_bytes
+        transient = transient + moves.at_once_bytes + state.passing_bytes
         overhead = framework_overhead_bytes(
             communicators=_communicators(candidate), communicator_bytes=setting.device.communicator_bytes
         )

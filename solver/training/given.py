@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from costmodels.errors import PlanFileError
 from costmodels.pipeline import Schedule, fills
+from solver.axes import Axes
 from solver.graph import ModelGraph
 from solver.layer_dag import layer_dag
 from solver.plan import Plan, Stage
 from solver.request import Gradients
 from solver.training.evaluate import StageSpan, positions
 from solver.training.pipelining import PLAIN, Pipelining
+from solver.training.places import StatePlace, may_move
 from solver.training.space import Candidate
 
 
@@ -45,6 +47,7 @@ def given_shard_ranks(plan: Plan) -> int | None:
         raise PlanFileError("stages differ in shard_ranks, offload or gradients", allowed="the same for all stages")
     if stage.gradients is Gradients.RELEASED and (plan.microbatch is None or plan.microbatch.count > 1):
         raise PlanFileError("gradients that are released can't be summed over micro-batches", allowed="one micro-batch a step")
+    _require_movable(stage, axes, plan.schedule)
     ranks = stage.shard_ranks
     if ranks is not None and (stage.zero_stage != 3 or axes.ep > 1 or ranks < 2 or axes.dp * axes.cp % ranks):
         raise PlanFileError(
@@ -53,6 +56,18 @@ def given_shard_ranks(plan: Plan) -> int | None:
             allowed="a divisor of dp x cp above 1, under ZeRO-3 and ep 1",
         )
     return ranks
+
+
+def _require_movable(stage: Stage, axes: Axes, schedule: str | None) -> None:
+    moved, of_ranks = stage.offload, stage.zero_stage if axes.dp * axes.cp > 1 else None
+    place = StatePlace(stage.zero_stage, stage.shard_ranks, moved)
+    suits = schedule is None or place.suits(Schedule(schedule))
+    if not (suits and may_move(of_ranks, stage.shard_ranks, moved)):
+        raise PlanFileError(
+            "these shares of weights and gradients can't lie on the host",
+            given=f"{moved.weights:g} of weights, {moved.gradients:g} of gradients under ZeRO-{stage.zero_stage}",
+            allowed="weights under ZeRO-3, gradients from ZeRO-2 up without shard_ranks or DualPipe, or one rank",
+        )
 
 
 def given_spans(plan: Plan, layers: Sequence[str], candidate: Candidate) -> tuple[StageSpan, ...]:

@@ -10,12 +10,15 @@ from costmodels.pipeline import Schedule
 from solver.request import Launcher
 
 
-class HostOptimizer(Enum):
-    """What share of the optimizer states a launcher can keep in host memory."""
+class HostState(Enum):
+    """What of the training state a launcher can keep in host memory."""
 
     NONE = auto()
-    ALL_OR_NOTHING_BELOW_ZERO_3 = auto()
-    ANY_SHARE = auto()
+    SHARES_OF_THE_OPTIMIZER = auto()
+    ZERO_OFFLOAD = auto()
+    """All of a sharded optimizer, under ZeRO-3 any share; gradients as much, from ZeRO-2 up; under ZeRO-3 all weights."""
+    ALL_OR_NOTHING = auto()
+    """Weights, gradients and optimizer together under ZeRO-3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class LauncherRules:
     optimizers               optimizers it has settings for
     optimizers_when_sharded  those of them that it has beside ZeRO-1 and higher, or on one rank, alone
     hybrid_sharding          whether ZeRO-3 may shard within a part of the dp x cp ranks
-    host_optimizer           how much of the optimizer states may lie in host memory
+    host_state               what of the training state may lie in host memory
     fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
     passes_branches          whether stages pass on more tensors than one, as stages of a model that branches must
     """
@@ -59,7 +62,7 @@ class LauncherRules:
     hybrid_sharding: bool = False
     optimizers: frozenset[Optimizer] = frozenset({Optimizer.ADAMW})
     optimizers_when_sharded: frozenset[Optimizer] = frozenset()
-    host_optimizer: HostOptimizer = HostOptimizer.NONE
+    host_state: HostState = HostState.NONE
 
 
 LAUNCHERS = {
@@ -85,7 +88,7 @@ LAUNCHERS = {
         optimizers=frozenset(Optimizer),
         optimizers_when_sharded=frozenset({Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16}),
         # Its HybridDeviceOptimizer splits the distributed optimizer's states by --optimizer-offload-fraction.
-        host_optimizer=HostOptimizer.ANY_SHARE,
+        host_state=HostState.SHARES_OF_THE_OPTIMIZER,
     ),
     # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
     # without attention; its long-context axis is Ulysses. Layers of a PipelineModule may pass tuples of tensors on.
@@ -100,7 +103,7 @@ LAUNCHERS = {
         optimizers=frozenset({Optimizer.ADAMW, Optimizer.SGD_MOMENTUM, Optimizer.MUON}),
         # MiCS; shares of the states (Twin-Flow) are ZeRO-3's.
         hybrid_sharding=True,
-        host_optimizer=HostOptimizer.ALL_OR_NOTHING_BELOW_ZERO_3,
+        host_state=HostState.ZERO_OFFLOAD,
     ),
     # torchtitan 0.3 splits key/value heads evenly (its PR 4016) and has no tied weights over stages. Its schedules are those
     # of torch.distributed.pipelining: GPipe, 1F1B, Interleaved1F1B, ZBVZeroBubble, DualPipeV.
@@ -114,5 +117,7 @@ LAUNCHERS = {
         # A PipelineStage's outputs may be a tuple of tensors.
         passes_branches=True,
         hybrid_sharding=True,
+        # training.enable_cpu_offload: FSDP's CPUOffloadPolicy moves parameters, gradients and the optimizer.
+        host_state=HostState.ALL_OR_NOTHING,
     ),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from costmodels.pipeline import Schedule
 from solver.request import Gradients
 from solver.training.pipelining import PLAIN
@@ -22,7 +24,7 @@ def summary(candidate: Candidate) -> str:
         parts.append(candidate.optimizer.value)
     if candidate.gradients is Gradients.RELEASED:
         parts.append("gradients released")
-    for name, share in (("optimizer", candidate.offload.optimizer), ("activations", candidate.offload.activations)):
+    for name, share in asdict(candidate.offload).items():
         if share:
             parts.append(f"{share:.0%} of {name} on the host")
     if candidate.boundary.dim is not None:

@@ -11,8 +11,9 @@ from typing import Protocol
 from costmodels.errors import WorkloadError
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
 from costmodels.offload import NOTHING_OFFLOADED, Offload
+from costmodels.pipeline import Schedule, n_copies
 from solver.request import Gradients, Search, Space, TrainingWorkload
-from solver.training.launcher_rules import LAUNCHERS, HostOptimizer
+from solver.training.launcher_rules import LAUNCHERS, HostState
 
 
 class Degrees(Protocol):
@@ -53,6 +54,10 @@ class StatePlace:
     def runs(self, n_microbatches: int) -> bool:
         """Whether a step of so many micro-batches can run so: gradients that are released can't be summed over several."""
         return self.gradients is Gradients.KEPT or n_microbatches == 1
+
+    def suits(self, schedule: Schedule) -> bool:
+        """Whether gradients are where the schedule wants them: ranks that hold the same part of the model sum theirs."""
+        return not self.offload.gradients or n_copies(schedule) == 1
 
 
 def optimizer_choices(search: Search, workload: TrainingWorkload) -> tuple[Optimizer | None, ...]:
@@ -96,7 +101,8 @@ def gradient_choices(search: Search) -> tuple[Gradients, ...]:
 
 def state_places(mesh: Degrees, search: Search, workload: TrainingWorkload, chosen: Optimizer | None) -> Iterator[StatePlace]:
     """ZeRO stages with what may be said beside each: ranks that shard, and shares in host memory."""
-    shares = sorted({*search.offload_optimizer} or {0.0}), sorted({*search.offload_activations} or {0.0})
+    asked = (search.offload_optimizer, search.offload_activations, search.offload_weights, search.offload_gradients)
+    shares = [sorted({*named} or {0.0}) for named in asked]
     for zero_stage in _zero_stages(mesh, search, chosen or workload.optimizer):
         if chosen is not None and not _small_moments_fit(search, zero_stage if mesh.dp * mesh.cp > 1 else None, chosen):
             continue
@@ -107,11 +113,12 @@ def state_places(mesh: Degrees, search: Search, workload: TrainingWorkload, chos
             for offload in itertools.starmap(Offload, itertools.product(*shares)):
                 if offload.optimizer and (chosen or workload.optimizer) is Optimizer.MUON:
                     continue  # hosts are too slow for its products of matrices
-                if not _offload_expressible(search, zero_stage if mesh.dp * mesh.cp > 1 else None, offload):
+                of_ranks = zero_stage if mesh.dp * mesh.cp > 1 else None
+                if not (may_move(of_ranks, shard_ranks, offload) and _offload_expressible(search, of_ranks, offload)):
                     continue
                 for gradients in gradient_choices(search):
-                    # What the host updates waits for it.
-                    if gradients is Gradients.KEPT or not offload.optimizer:
+                    # What the host updates waits for it, and what lies there is not released.
+                    if gradients is Gradients.KEPT or not (offload.optimizer or offload.gradients):
                         yield StatePlace(zero_stage, shard_ranks, offload, chosen, gradients)
 
 
@@ -134,15 +141,34 @@ def _small_moments_fit(search: Search, zero_stage: int | None, optimizer: Optimi
     return optimizer not in rules.optimizers_when_sharded
 
 
+def may_move(zero_stage: int | None, shard_ranks: int | None, offload: Offload) -> bool:
+    """Whether shares of weights and gradients may lie on the host: where a device has no more of them than it updates itself
+    (ZeRO-3, of gradients ZeRO-2, or one rank, ``zero_stage`` None), and all its ranks' sums are made before they go."""
+    whole_shards = zero_stage in (None, MAX_ZERO_STAGE)
+    own_sums = whole_shards or zero_stage == MAX_ZERO_STAGE - 1
+    return (not offload.weights or whole_shards) and (not offload.gradients or (own_sums and shard_ranks is None))
+
+
 def _offload_expressible(search: Search, zero_stage: int | None, offload: Offload) -> bool:
     """Whether the search's launcher can keep these shares in host memory: the optimizer's where it is sharded, which states of
     one rank (``zero_stage`` None) count as."""
     if search.space is Space.FREE or offload.is_nothing:
         return True
-    support = LAUNCHERS[search.launcher].host_optimizer
-    if offload.activations or zero_stage == 0 or support is HostOptimizer.NONE:
+    if offload.activations or zero_stage == 0:
         return False
-    return support is HostOptimizer.ANY_SHARE or offload.optimizer == 1.0 or zero_stage == MAX_ZERO_STAGE
+    match LAUNCHERS[search.launcher].host_state:
+        case HostState.NONE:
+            return False
+        case HostState.SHARES_OF_THE_OPTIMIZER:
+            return offload.weights == offload.gradients == 0.0
+        case HostState.ZERO_OFFLOAD:
+            return (
+                (offload.optimizer in (0.0, 1.0) or zero_stage == MAX_ZERO_STAGE)
+                and (not offload.weights or (offload.weights == 1.0 and zero_stage == MAX_ZERO_STAGE))
+                and (not offload.gradients or (offload.gradients == offload.optimizer and zero_stage is not None))
+            )
+        case HostState.ALL_OR_NOTHING:
+            return zero_stage == MAX_ZERO_STAGE and offload.optimizer == offload.weights == offload.gradients == 1.0
 
 
 def _zero_stages(mesh: Degrees, search: Search, optimizer: Optimizer) -> Iterator[int]:

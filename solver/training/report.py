@@ -205,6 +205,8 @@ def space_text(request: PlanRequest) -> str:
             ("gradients", search.gradients),
             ("offload.optimizer", search.offload_optimizer),
             ("offload.activations", search.offload_activations),
+            ("offload.weights", search.offload_weights),
+            ("offload.gradients", search.offload_gradients),
             ("schedule", search.schedules),
             ("virtual_stages", search.virtual_stages),
         )
@@ -237,7 +239,7 @@ def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: fl
             "add devices, or devices with more memory",
             "allow more recompute, higher ZeRO stages, or smaller micro-batches in 'search', if they are restricted",
             "shorten seq_len, or allow smaller optimizer states in search.optimizers (adamw_bf16, adamw_8bit, muon)",
-            "let state move to host memory: search.offload_optimizer, search.offload_activations",
+            "let state move to host memory: search.offload_optimizer, offload_weights, offload_gradients, offload_activations",
         ),
     )
 

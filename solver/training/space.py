@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from costmodels.cluster import Cluster
 from costmodels.errors import WorkloadError
@@ -81,7 +81,7 @@ class Candidate:
         mesh = self.mesh
         modes = ",".join(mode.value for mode in self.recompute)
         split = (mesh.tp, mesh.cp, mesh.ulysses, mesh.ep, mesh.pp, mesh.dp, *self.pipelining.sort_key)
-        state = (self.zero_stage, self.shard_ranks or 0, self.offload.optimizer, self.offload.activations)
+        state = (self.zero_stage, self.shard_ranks or 0, *astuple(self.offload))
         optimizer = "" if self.optimizer is None else self.optimizer.value
         return (*split, self.microbatch, *state, self.boundary.dim or "", modes, optimizer, self.gradients.value)
 
@@ -103,6 +103,8 @@ class Family:
         for place in self.places:
             for modes, choices in self._modes_and_schedules():
                 for choice in choices:
+                    if not place.suits(choice.schedule):
+                        continue
                     yield Candidate(
                         self.mesh,
                         self.microbatch,
@@ -120,7 +122,10 @@ class Family:
     @property
     def n_candidates(self) -> int:
         """How many members there are."""
-        return len(self.places) * sum(len(choices) for _, choices in self._modes_and_schedules())
+        schedules = [choice.schedule for _, choices in self._modes_and_schedules() for choice in choices]
+        if all(place.offload.is_nothing for place in self.places):
+            return len(self.places) * len(schedules)
+        return sum(place.suits(schedule) for place in self.places for schedule in schedules)
 
     def _modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
         """Modes that each stage may choose from with the schedules that leave it the choice; single modes with all others."""

@@ -35,7 +35,9 @@ class TrainingState:
     gradients_bytes: FloatArray
     optimizer_bytes: FloatArray
     passing_bytes: FloatArray
-    host_bytes: FloatArray
+    host_weights_bytes: FloatArray
+    host_gradients_bytes: FloatArray
+    host_optimizer_bytes: FloatArray
     update_s: FloatArray
     host_capacity_bytes: float
 
@@ -43,6 +45,11 @@ class TrainingState:
     def device_bytes(self) -> FloatArray:
         """All that lies on the device."""
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    @property
+    def host_bytes(self) -> FloatArray:
+        """All that lies in host memory."""
+        return self.host_weights_bytes + self.host_gradients_bytes + self.host_optimizer_bytes
 
 
 def training_state(
@@ -99,14 +106,17 @@ def training_state(
         np.asarray(memory_bound_s(device, owned * [traffic[one] for one in of_block]), np.float64) / device.sustained.memory
     )
     update_s += np.where(owned > 0, moved_s, 0.0)
-    host = host_share(request, candidate.offload, device, optimizer=states, owned=owned)
+    offload = candidate.offload
+    host = host_share(request, offload, device, owned=owned)
     return TrainingState(
-        weights_bytes=weights,
-        gradients_bytes=gradients,
-        optimizer_bytes=states - host.optimizer_bytes,
+        weights_bytes=(1.0 - offload.weights) * weights,
+        gradients_bytes=(1.0 - offload.gradients) * gradients,
+        optimizer_bytes=(1.0 - offload.optimizer) * states,
         passing_bytes=passing,
-        host_bytes=host.optimizer_bytes,
-        update_s=(1.0 - candidate.offload.optimizer) * update_s + host.update_s,
+        host_weights_bytes=offload.weights * weights,
+        host_gradients_bytes=offload.gradients * gradients,
+        host_optimizer_bytes=offload.optimizer * states,
+        update_s=(1.0 - offload.optimizer) * update_s + host.update_s,
         host_capacity_bytes=host.capacity_bytes,
     )
 

@@ -9,6 +9,7 @@ from solver.request import PlanRequest, ServingWorkload
 from solver.verify.answer import answer_violations
 from solver.verify.frontier import frontier_violations
 from solver.verify.group_order import order_violations, ordered_request
+from solver.verify.host import host_violations
 from solver.verify.interactivity import interactivity_violations
 from solver.verify.layout import layout_violations
 from solver.verify.memory import memory_violations
@@ -50,6 +51,6 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
 _TRAINING: tuple[tuple[_Rules, ...], ...] = (
     (layout_violations,),
     (sharding_violations,),
-    (restriction_violations, memory_violations, time_violations, frontier_violations),
+    (restriction_violations, memory_violations, host_violations, time_violations, frontier_violations),
 )
 _SERVING: tuple[tuple[_Rules, ...], ...] = ((serving_violations,), (interactivity_violations,))

@@ -9,7 +9,6 @@ the loss); overhead may be anything.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from costmodels.operators import OperatorKind
 from solver.plan import LayerSpan, Plan, Stage
@@ -42,34 +41,7 @@ def memory_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         yield from _state_violations(plan, request, stage, share, where)
         yield from _activation_violations(plan, request, index, share)
         yield from capacity_violations(request, stage, where)
-        yield from _host_violations(plan, request, index, share)
     yield from peak_violations(plan)
-
-
-def _host_violations(plan: Plan, request: PlanRequest, index: int, share: Share) -> Iterator[Violation]:
-    """What is said to lie on the host is what was moved there, and hosts have room for all of their devices."""
-    stage, where = plan.stages[index], f"plan.stages[{index}].memory.host_bytes"
-    moved, claimed = stage.offload, stage.memory.host_bytes
-    everything = replace(stage, offload=replace(moved, optimizer=0.0, activations=0.0))
-    expected = 0.0
-    if moved.optimizer:
-        beside = stage.memory.optimizer_bytes * moved.optimizer / (1.0 - moved.optimizer) if moved.optimizer < 1.0 else None
-        expected += _whole_optimizer_bytes(plan, request, stage, share)[1] * moved.optimizer if beside is None else beside
-    if moved.activations:
-        options = []
-        for split in _residual_splits(plan, request):
-            kept, _ = _layer_activations(request, everything, share, split)
-            left, _ = _layer_activations(request, stage, share, split)
-            gone = [sum(kept[layer] - left[layer] for layer in chunk) for chunk in chunks(stage)]
-            options.append(expected + held_at_most(plan, index, gone)[1])
-        expected = min(options, key=lambda value: abs(value - claimed))
-    if not agrees(claimed, expected):
-        yield Violation(Rule.HOST_MEMORY, where, f"{claimed} bytes claimed, what was moved there is {expected}")
-    for group, _ in devices_by_group(request.cluster, stage.devices):
-        room = group.node.host_memory_bytes / group.node.devices_per_node
-        if not at_most(claimed, room):
-            given = f"{claimed} bytes of each device, a device's share of its host is {room}"
-            yield Violation(Rule.HOST_MEMORY, where, given)
 
 
 def _whole_optimizer_bytes(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> tuple[float, float]:
@@ -124,31 +96,38 @@ def _states(plan: Plan, request: PlanRequest, stage: Stage, optimizer: str) -> t
     return shared, state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=ranks // plan.axes.ep)
 
 
-def _state_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Share, where: str) -> Iterator[Violation]:
-    (shared, experts), memory = _states(plan, request, stage, _optimizer(plan, request)), stage.memory
+def whole_state(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> dict[Rule, tuple[float, float]]:
+    """Least and most bytes (`tied_copies`) of a stage's weights, gradients and optimizer states, wherever they lie."""
+    shared, experts = _states(plan, request, stage, _optimizer(plan, request))
     owned = [(span.count, owned_parameters(request.model.block(span.block), share)) for span in stage.blocks]
     of_experts = sum(count * block.experts for count, block in owned)
-    parameters = [sum(count * block.shared for count, block in owned) + copies for copies in tied_copies(request, stage, share)]
-    passing = stage.gradients is Gradients.RELEASED
-    ranges = [
-        (rule, claimed, [number * each + of_experts * each_of_experts for number in parameters])
-        for rule, claimed, each, each_of_experts in (
-            (Rule.WEIGHTS, memory.weights_bytes, shared.weights, experts.weights),
-            (Rule.GRADIENTS, memory.gradients_bytes, shared.gradients, experts.gradients),
+    least, most = (sum(count * block.shared for count, block in owned) + n for n in tied_copies(request, stage, share))
+    found = {
+        rule: (least * each + of_experts * each_of_experts, most * each + of_experts * each_of_experts)
+        for rule, each, each_of_experts in (
+            (Rule.WEIGHTS, shared.weights, experts.weights),
+            (Rule.GRADIENTS, shared.gradients, experts.gradients),
         )
-        if not (passing and rule is Rule.GRADIENTS)
-    ]
-    if passing:
-        ranges.append((Rule.GRADIENTS, memory.gradients_bytes, _waiting_gradients(plan, request, stage, share)))
-    stays = 1.0 - stage.offload.optimizer
-    states = [stays * held for held in _whole_optimizer_bytes(plan, request, stage, share)]
-    for rule, claimed, (least, most) in (*ranges, (Rule.OPTIMIZER, memory.optimizer_bytes, states)):
+    }
+    if stage.gradients is Gradients.RELEASED:
+        found[Rule.GRADIENTS] = _waiting_gradients(plan, request, stage, share)
+    return found | {Rule.OPTIMIZER: _whole_optimizer_bytes(plan, request, stage, share)}
+
+
+def _state_violations(plan: Plan, request: PlanRequest, stage: Stage, share: Share, where: str) -> Iterator[Violation]:
+    whole, memory, moved = whole_state(plan, request, stage, share), stage.memory, stage.offload
+    for rule, claimed, gone in (
+        (Rule.WEIGHTS, memory.weights_bytes, moved.weights),
+        (Rule.GRADIENTS, memory.gradients_bytes, moved.gradients),
+        (Rule.OPTIMIZER, memory.optimizer_bytes, moved.optimizer),
+    ):
+        least, most = ((1.0 - gone) * bytes_ for bytes_ in whole[rule])
         if not (at_most(least, claimed) and at_most(claimed, most)):
-            given = f"{claimed} bytes claimed, {parameters[0] + of_experts} parameters make {least}"
+            given = f"{claimed} bytes claimed, what the graph leaves on the device is {least}"
             yield Violation(rule, f"{where}.memory", given)
 
 
-def _waiting_gradients(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> list[float]:
+def _waiting_gradients(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> tuple[float, float]:
     """Least and most bytes of gradients that can't be released: those of weights with several uses, with what lies beside them
     in the block that owns them; and those of copies."""
     shared, experts = _states(plan, request, stage, _optimizer(plan, request))
@@ -158,7 +137,8 @@ def _waiting_gradients(plan: Plan, request: PlanRequest, stage: Stage, share: Sh
         if span.block in blocks:
             owned = owned_parameters(request.model.block(span.block), share)
             held += span.count * (owned.shared * shared.gradients + owned.experts * experts.gradients)
-    return [held + copies * shared.gradients for copies in tied_copies(request, stage, share)]
+    least, most = (held + copies * shared.gradients for copies in tied_copies(request, stage, share))
+    return least, most
 
 
 def _blocks_with_ties(request: PlanRequest) -> set[str]:
@@ -169,8 +149,8 @@ def _blocks_with_ties(request: PlanRequest) -> set[str]:
 def _activation_violations(plan: Plan, request: PlanRequest, index: int, share: Share) -> Iterator[Violation]:
     stage, where = plan.stages[index], f"plan.stages[{index}]"
     memory = stage.memory
-    splits = _residual_splits(plan, request)
-    of_layers = [_layer_activations(request, stage, share, split) for split in splits]
+    splits = residual_splits(plan, request)
+    of_layers = [layer_activations(request, stage, share, split) for split in splits]
     if request.model.is_chain:
         parts = [[sum(kept[layer] for layer in chunk) for chunk in chunks(stage)] for kept, _ in of_layers]
     else:
@@ -196,7 +176,7 @@ def _activation_violations(plan: Plan, request: PlanRequest, index: int, share: 
         yield Violation(Rule.TRANSIENT, f"{where}.memory", given)
 
 
-def _residual_splits(plan: Plan, request: PlanRequest) -> tuple[int, ...]:
+def residual_splits(plan: Plan, request: PlanRequest) -> tuple[int, ...]:
     """Over how many tp ranks the residual stream between blocks may lie split. The free space may split its hidden dim,
     which a plan does not say, so there both are possible."""
     assert plan.axes is not None
@@ -205,7 +185,7 @@ def _residual_splits(plan: Plan, request: PlanRequest) -> tuple[int, ...]:
     return (1, plan.axes.tp) if request.search.space is Space.FREE else (1,)
 
 
-def _layer_activations(request: PlanRequest, stage: Stage, share: Share, split: int) -> tuple[dict[int, float], float]:
+def layer_activations(request: PlanRequest, stage: Stage, share: Share, split: int) -> tuple[dict[int, float], float]:
     """Bytes that each layer of a stage keeps for one micro-batch, and the most that one makes again in its backward pass."""
     dtype = request.workload.precision
     kept: dict[int, float] = {}
@@ -224,14 +204,18 @@ def _layer_activations(request: PlanRequest, stage: Stage, share: Share, split: 
 
 
 def _transient_state(plan: Plan, request: PlanRequest, stage: Stage, share: Share, span: LayerSpan) -> float:
-    """Bytes of a layer that ZeRO shards and that must be whole while it runs."""
-    workload = request.workload
+    """Bytes of a layer's state that are whole on the device while it runs, and lie split, on the host or nowhere else."""
+    workload, moved = request.workload, stage.offload
     assert plan.axes is not None and isinstance(workload, TrainingWorkload)
-    if plan.axes.dp * plan.axes.cp == 1 or stage.zero_stage < 2:
+    block = request.model.block(span.block)
+    owned = owned_parameters(block, share)
+    shared, experts = _states(plan, request, stage, _optimizer(plan, request))
+    from_host = owned.shared * (moved.weights * shared.weights + moved.gradients * shared.gradients)
+    from_host += owned.experts * (moved.weights * experts.weights + moved.gradients * experts.gradients)
+    ranks = plan.axes.dp * plan.axes.cp
+    if ranks == 1 or stage.zero_stage < 2:
         if stage.gradients is Gradients.KEPT or span.block in _blocks_with_ties(request):
-            return 0.0
-        return owned_parameters(request.model.block(span.block), share).total * workload.gradient_dtype.size_bytes
+            return from_host
+        return from_host + owned.total * workload.gradient_dtype.size_bytes
     whole = workload.gradient_dtype.size_bytes + (workload.precision.size_bytes if stage.zero_stage == 3 else 0.0)
-    owned = owned_parameters(request.model.block(span.block), share)
-    alone = plan.axes.dp * plan.axes.cp == plan.axes.ep
-    return (owned.shared if alone else owned.total) * whole
+    return from_host + (owned.shared if ranks == plan.axes.ep else owned.total) * whole

@@ -29,7 +29,8 @@ class _LauncherLimits:
     experts_ask_for_sp    whether experts beside tp need sequence parallelism
     schedules             pipeline schedules it has
     hybrid_sharding       whether ZeRO-3 can shard within a part of dp x cp
-    host_optimizer        of sharded optimizer states the host can hold: "none", "all" or under ZeRO-3 a share, "share"
+    host_state            what the host can hold: "none"; a "share" of a sharded optimizer; all of it, with its gradients or
+                          without, of ZeRO-3's shares, and its weights ("zero"); or all of ZeRO-3's state ("together")
     optimizers            optimizers it has settings for
     small_moments_zero    least ZeRO stage, of more ranks than one, beside moments of 8 or 16 bits
     fine_grained          whether it recomputes norms, expert activations and latent up-projections by themselves
@@ -48,7 +49,7 @@ class _LauncherLimits:
     experts_ask_for_sp: bool = False
     fine_grained: bool = False
     hybrid_sharding: bool = False
-    host_optimizer: Literal["none", "all", "share"] = "none"
+    host_state: Literal["none", "share", "zero", "together"] = "none"
     optimizers: tuple[str, ...] = ("adamw",)
     small_moments_zero: int = 0
 
@@ -68,7 +69,7 @@ _TRAINERS = {
         expert_parallel=True,
         experts_ask_for_sp=True,
         fine_grained=True,
-        host_optimizer="share",
+        host_state="share",
         optimizers=("adamw", "sgd_momentum", "muon", "adamw_8bit", "adamw_bf16"),
         small_moments_zero=1,
     ),
@@ -82,7 +83,7 @@ _TRAINERS = {
         tied_with_pipeline=True,
         schedules=("1f1b",),
         hybrid_sharding=True,
-        host_optimizer="all",
+        host_state="zero",
         optimizers=("adamw", "sgd_momentum", "muon"),
     ),
     # torchtitan 0.3: key/value heads must divide by tp.
@@ -94,6 +95,7 @@ _TRAINERS = {
         tied_with_pipeline=False,
         schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
         hybrid_sharding=True,
+        host_state="together",
     ),
 }
 
@@ -155,6 +157,8 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         moved = stage.offload
         choices.append((f"stages[{index}].offload.optimizer", moved.optimizer, search.offload_optimizer or (0.0,)))
         choices.append((f"stages[{index}].offload.activations", moved.activations, search.offload_activations or (0.0,)))
+        choices.append((f"stages[{index}].offload.weights", moved.weights, search.offload_weights or (0.0,)))
+        choices.append((f"stages[{index}].offload.gradients", moved.gradients, search.offload_gradients or (0.0,)))
     for name, value, allowed in choices:
         if allowed and value not in allowed:
             listed = ", ".join(str(item) for item in allowed)
@@ -170,8 +174,10 @@ def _release_violations(plan: Plan) -> Iterator[Violation]:
         where = f"plan.stages[{index}].gradients"
         if plan.microbatch.count > 1:
             yield Violation(Rule.GRADIENTS, where, f"released, in a step that sums {plan.microbatch.count} micro-batches")
-        if stage.offload.optimizer:
-            yield Violation(Rule.GRADIENTS, where, "released, while the host updates a share of the weights")
+        if stage.offload.optimizer or stage.offload.gradients:
+            yield Violation(
+                Rule.GRADIENTS, where, "released, while the host holds a share of them or of the optimizer's states"
+            )
 
 
 def _system_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
@@ -286,22 +292,38 @@ def _optimizer_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[b
 
 
 def _offload_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[bool, str, str]]:
-    """What of optimizer states and activations on the host the launcher has no setting for."""
+    """What of training state and activations on the host the launcher has no setting for."""
     for index, stage in enumerate(plan.stages):
-        where, moved = f"stages[{index}].offload", stage.offload
+        where, moved, zero = f"stages[{index}].offload", stage.offload, stage.zero_stage
+        several = stage.axes.dp * stage.axes.cp > 1
         yield moved.activations > 0, where, f"{moved.activations:.0%} of activations on the host; it has no setting for shares"
-        if moved.optimizer == 0:
-            continue
         yield (
-            stage.zero_stage == 0 and stage.axes.dp * stage.axes.cp > 1,
+            moved.optimizer > 0 and zero == 0 and several,
             where,
             "optimizer states on the host beside ZeRO-0; it moves sharded ones",
         )
-        if limits.host_optimizer == "none":
-            yield True, where, "optimizer states on the host; it has no setting for them alone"
-        elif limits.host_optimizer == "all":
+        if limits.host_state in ("none", "share"):
+            yield (
+                moved.weights > 0 or moved.gradients > 0,
+                where,
+                "weights or gradients on the host; it has no setting",
+            )
+        if limits.host_state == "none":
+            yield moved.optimizer > 0, where, "optimizer states on the host; it has no setting for them"
+        if limits.host_state == "zero":
             share = f"{moved.optimizer:.0%} of the optimizer states on the host; a share goes with ZeRO-3 alone"
-            yield moved.optimizer < 1 and stage.zero_stage < 3, where, share
+            yield 0 < moved.optimizer < 1 and zero < 3, where, share
+            yield (
+                moved.weights > 0 and (moved.weights < 1 or zero < 3 or not several),
+                where,
+                "weights on the host; all, under ZeRO-3",
+            )
+            apart = moved.gradients > 0 and (moved.gradients != moved.optimizer or not several)
+            yield apart, where, "gradients on the host; with a sharded optimizer's states alone, and as large a share"
+        if limits.host_state == "together":
+            shares = {moved.optimizer, moved.weights, moved.gradients}
+            yield shares not in ({0.0}, {1.0}), where, "a part of the state on the host; it has no setting for them alone"
+            yield shares == {1.0} and (zero < 3 or not several), where, "state on the host beside less than ZeRO-3"
 
 
 def _has_experts(request: PlanRequest) -> bool:

@@ -82,6 +82,29 @@ def test_shares_of_activations_are_refused(launcher: str) -> None:
         export(*placed(*training(dp=8, zero_stage=3), offload=Offload(activations=0.5)), launcher)
 
 
+def test_deepspeed_moves_weights_under_zero_3_and_gradients_with_the_states() -> None:
+    everything = Offload(optimizer=1.0, weights=1.0, gradients=1.0)
+    whole = zero_optimization(*placed(*training(dp=8, zero_stage=3), offload=everything))
+    assert whole["offload_param"] == {"device": "cpu", "pin_memory": True}
+    for zero, offload, said in (
+        (2, everything, "weights on the host; all, under ZeRO-3"),
+        (3, Offload(weights=0.5), "weights on the host; all, under ZeRO-3"),
+        (3, Offload(optimizer=1.0, gradients=0.5), "as large a share"),
+    ):
+        with pytest.raises(ExportError, match=said):
+            export(*placed(*training(dp=8, zero_stage=zero), offload=offload), "deepspeed")
+    with pytest.raises(ExportError, match="weights or gradients on the host"):
+        export(*placed(*training(dp=8, zero_stage=3), offload=everything), "megatron-lm")
+
+
+def test_torchtitan_moves_all_of_zero_3_or_nothing() -> None:
+    everything = Offload(optimizer=1.0, weights=1.0, gradients=1.0)
+    given = flags(export(*placed(*training(dp=8, zero_stage=3), offload=everything), "torchtitan"))
+    assert "--training.enable_cpu_offload" in given
+    with pytest.raises(ExportError, match="beside less than ZeRO-3"):
+        export(*placed(*training(), offload=everything), "torchtitan")
+
+
 def test_torchtitan_has_no_setting_for_optimizer_states_alone() -> None:
     with pytest.raises(ExportError, match="no setting for them alone"):
         export(*placed(*training(dp=8, zero_stage=2), offload=Offload(optimizer=1.0)), "torchtitan")

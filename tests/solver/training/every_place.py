@@ -33,8 +33,8 @@ def every_place(request: PlanRequest, zero: int | None, m: int) -> Iterator[Plac
         if (optimizer or request.workload.optimizer) is Optimizer.MUON and offload.optimizer:
             continue
         for gradients in request.search.gradients or (Gradients.KEPT,):
-            released = gradients is Gradients.RELEASED
-            if not released or (m == 1 and request.search.space is Space.FREE and not offload.optimizer):
+            may_go = m == 1 and request.search.space is Space.FREE and not offload.optimizer and not offload.gradients
+            if gradients is Gradients.KEPT or may_go:
                 yield Place(offload, optimizer, gradients)
 
 
@@ -58,13 +58,23 @@ def every_optimizer(request: PlanRequest, zero: int | None) -> Iterator[Optimize
 
 
 def every_offload(request: PlanRequest, zero: int | None) -> Iterator[Offload]:
-    """Shares on the host that the request allows and the launcher has: of optimizer states that are sharded, or one rank's
-    (no ZeRO stage), in parts where it can."""
+    """Shares on the host that the request allows and the launcher has, of what a device does not share with others: of
+    optimizer states that are sharded, or one rank's (no ZeRO stage), in parts where it can."""
     search = request.search
-    for optimizer, activations in itertools.product(search.offload_optimizer or (0.0,), search.offload_activations or (0.0,)):
-        if search.space is Space.LAUNCHABLE:
-            if activations or (optimizer and (zero == 0 or search.launcher == "torchtitan")):
+    named = (search.offload_optimizer, search.offload_activations, search.offload_weights, search.offload_gradients)
+    for optimizer, activations, weights, gradients in itertools.product(*(shares or (0.0,) for shares in named)):
+        if (weights and zero in (0, 1, 2)) or (gradients and zero in (0, 1)):
+            continue
+        if search.space is Space.LAUNCHABLE and (optimizer or activations or weights or gradients):
+            if activations or zero == 0:
                 continue
-            if 0 < optimizer < 1 and search.launcher == "deepspeed" and zero != 3:
+            if search.launcher == "torchtitan" and not (zero == 3 and optimizer == weights == gradients == 1):
                 continue
-        yield Offload(optimizer, activations)
+            if search.launcher == "megatron-lm" and (weights or gradients):
+                continue
+            if search.launcher == "deepspeed":
+                if (0 < optimizer < 1 and zero != 3) or (weights and (weights < 1 or zero is None)):
+                    continue
+                if gradients and (gradients != optimizer or zero is None):
+                    continue
+        yield Offload(optimizer, activations, weights, gradients)

@@ -77,6 +77,8 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                         inner = itertools.product(every_ep(request, dp * cp), every_ulysses(request, tp, cp), places)
                         for ep, ulysses, place in inner:
                             for shards in every_shard_ranks(request, dp * cp, cp) if zero == 3 and ep == 1 else [None]:
+                                if place.offload.gradients and (shards or pipelining.schedule is Schedule.DUALPIPE):
+                                    continue
                                 mesh = Mesh(dp, tp, pp, cp, ep, ulysses)
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
                                 yield replace(outer, shard_ranks=shards, **vars(place))

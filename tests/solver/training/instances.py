@@ -124,14 +124,18 @@ def memory_request(seed: int) -> PlanRequest:
     assert isinstance(workload, TrainingWorkload)
     rng = np.random.default_rng([seed, 2])
     kept, released = Gradients.KEPT, Gradients.RELEASED
+    forced = asked.search.space is Space.FREE and rng.random() < 0.5
+    moved: list[tuple[float, ...]] = [(), (0.5,), (1.0,)] if forced else [(), (0.0, 0.5), (0.0, 1.0)]
     search = replace(
         asked.search,
         recompute=((Recompute.NONE, Recompute.FULL)[int(rng.integers(2))],),
         microbatch=(),
         pp=(1, 2),
         schedules=(Schedule.ONE_F_ONE_B,),
-        offload_optimizer=(0.0, 0.5) if rng.random() < 0.3 else (),
-        offload_activations=(),
+        offload_optimizer=moved[int(rng.integers(3))],
+        offload_activations=moved[int(rng.integers(2))],
+        offload_weights=moved[int(rng.integers(3))],
+        offload_gradients=moved[int(rng.integers(3))],
         gradients=[(), (kept, released), (released,)][int(rng.integers(3 if asked.search.space is Space.FREE else 2))],
         optimizers=(Optimizer.ADAMW, *(one for one in list(Optimizer)[1:] if rng.random() < 0.4)),
     )

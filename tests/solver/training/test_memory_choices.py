@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.errors import PlanFileError
 from costmodels.hardware import node_type
-from costmodels.offload import HOST_ADAM_PARAMETERS_PER_S, Offload
+from costmodels.offload import HOST_ADAM_PARAMETERS_PER_S, Offload, host_update_s
+from costmodels.units import DType
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan, Stage
 from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorkload
@@ -104,6 +106,60 @@ def test_activations_on_the_host_make_room() -> None:
     assert stage.memory.host_bytes > stage.memory.activations_bytes
     assert moved.breakdown is not None and moved.breakdown.offload_s > 0
     assert predict_training(request(), moved).predicted == moved.predicted
+
+
+def test_weights_and_gradients_on_the_host_leave_the_device_and_wait_for_the_link() -> None:
+    """Of one layer's passes and its copies, each direction by itself, the longer; gradients that add up come up as well."""
+    narrow: dict[str, object] = {"zero_stages": (3,), "recompute": (Recompute.FULL,), "shard_ranks": (16,)}
+    here = planned(request(**narrow))
+    moved = planned(request(offload_weights=(1.0,), offload_gradients=(0.5,), **narrow))
+    memory, whole = moved.stages[0].memory, here.stages[0].memory
+    assert moved.stages[0].offload == Offload(weights=1.0, gradients=0.5)
+    assert memory.weights_bytes == 0 and memory.gradients_bytes == pytest.approx(whole.gradients_bytes / 2)
+    assert memory.host_bytes == pytest.approx(whole.weights_bytes + whole.gradients_bytes / 2)
+    assert memory.transient_bytes > whole.transient_bytes
+    assert moved.breakdown is not None and here.breakdown is not None
+    device = moved_cluster(1.0).groups[0].node.device
+    to_and_fro = (whole.weights_bytes * 2 + whole.gradients_bytes / 2) / device.host_bytes_per_s
+    assert moved.microbatch is not None
+    assert moved.breakdown.offload_s <= moved.microbatch.count * to_and_fro
+    slow = request(offload_weights=(1.0,), offload_gradients=(0.5,), **narrow)
+    slow = replace(slow, cluster=moved_cluster(0.01))
+    waiting = planned(slow)
+    assert waiting.stages[0].time_s > 0.99 * to_and_fro / 0.01, "a hundredth of the link: copies are all there is"
+    assert Rule.STAGE_TIME in {violation.rule for violation in check(moved, slow)}
+    assert predict_training(request(), moved).predicted == moved.predicted
+
+
+def moved_cluster(speed: float) -> Cluster:
+    node = node_type("dgx-a100-40gb")
+    device = replace(node.device, host_bytes_per_s=speed * node.device.host_bytes_per_s)
+    return Cluster((NodeGroup("a", replace(node, device=device), 2),))
+
+
+def test_updates_take_what_is_not_where_the_states_are() -> None:
+    """Gradients that lie with the states they update need not go down, weights that lie there need not come up."""
+    device, parameters = moved_cluster(1e-3).groups[0].node.device, np.array([1e9])
+
+    def seconds(offload: Offload) -> float:
+        formats = {"gradient_dtype": DType.FP32, "precision": DType.BF16}
+        return float(host_update_s(parameters, offload, device, devices_per_host=1, **formats)[0])
+
+    byte_s = 1e9 / device.host_bytes_per_s
+    assert seconds(Offload(optimizer=1.0)) == pytest.approx(4 * byte_s)
+    assert seconds(Offload(optimizer=1.0, gradients=1.0)) == pytest.approx(2 * byte_s)
+    assert seconds(Offload(optimizer=1.0, gradients=1.0, weights=1.0)) == pytest.approx(1e9 / HOST_ADAM_PARAMETERS_PER_S)
+    assert seconds(Offload(weights=1.0)) == pytest.approx(2 * byte_s)
+    assert seconds(Offload(gradients=0.5)) == pytest.approx(2 * byte_s)
+
+
+def test_weights_lie_on_the_host_where_no_other_rank_has_them_whole() -> None:
+    asked = request(zero_stages=(2,), recompute=(Recompute.FULL,))
+    plan = planned(asked)
+    with pytest.raises(PlanFileError, match="can't lie on the host"):
+        predict_training(asked, with_stages(plan, offload=Offload(weights=0.5)))
+    allowed = request(zero_stages=(2,), recompute=(Recompute.FULL,), offload_weights=(0.5,))
+    assert Rule.HOST_MEMORY in {violation.rule for violation in check(with_stages(plan, offload=Offload(weights=0.5)), allowed)}
 
 
 def test_hosts_that_are_too_small_are_not_used() -> None:
