@@ -98,12 +98,24 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Nvme:
+    """A node's solid-state drives together: what they hold for state, and sustained bytes/s read from them and written."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    capacity_bytes: PositiveInt
+    read_bytes_per_s: PositiveFloat
+    write_bytes_per_s: PositiveFloat
+
+
+@dataclass(frozen=True, slots=True)
 class NodeType:
     """A node, or a whole rack where one fast fabric joins it (GB200 NVL72): devices that share ``intra``.
 
     intra    fabric among the node's devices, bytes/s one direction per device
     inter    the node's network: all its NICs together, bytes/s one direction
     host_memory_bytes   memory of the host(s), for offload
+    nvme     drives that state may lie on; None: there are none
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -114,6 +126,7 @@ class NodeType:
     intra: Link
     inter: Link
     host_memory_bytes: PositiveInt = 2**40
+    nvme: Nvme | None = None
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 

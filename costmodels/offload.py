@@ -3,12 +3,14 @@
 Optimizer states on the host are updated there: gradients go down, the host's cores run the optimizer, new weights come up, all
 piece by piece at once (ZeRO-Offload, Ren et al., ATC'21, sections 4 and 5), so the slowest of the three decides. Weights come
 up for the forward and again for the backward pass of their layer, gradients go down under its backward pass (ZeRO-Infinity,
-Rajbhandari et al., SC'21, section 5). Saved activations leave under the forward pass and come back under the backward pass.
+Rajbhandari et al., SC'21, section 5), from the drives of the node where they lie there. Saved activations leave under the
+forward pass and come back under the backward pass.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -24,9 +26,17 @@ HOST_ADAM_PARAMETERS_PER_S = 10e9 / 2.57
 8168 (ZeRO-Offload, Table 4, CPU-Adam)."""
 
 
+class Tier(StrEnum):
+    """Where state lies that is not on the device: in the memory of the host, or on the drives of the node."""
+
+    HOST = "host"
+    NVME = "nvme"
+
+
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Shares of what a device would hold that lie in its host's memory instead."""
+    """Shares of what a device would hold that lie in its host's memory instead; those of optimizer states and weights may
+    lie on the drives of its node."""
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -34,6 +44,13 @@ class Offload:
     activations: Fraction = 0.0
     weights: Fraction = 0.0
     gradients: Fraction = 0.0
+    optimizer_to: Tier = Tier.HOST
+    weights_to: Tier = Tier.HOST
+
+    @property
+    def on_drives(self) -> bool:
+        """Whether anything lies on drives."""
+        return Tier.NVME in (self.optimizer_to, self.weights_to)
 
     @property
     def is_nothing(self) -> bool:
@@ -61,7 +78,10 @@ def host_update_s(
     return np.maximum(link_s, states * parameters * devices_per_host / HOST_ADAM_PARAMETERS_PER_S)
 
 
-def exposed_moves_s(up_bytes: FloatArray, down_bytes: FloatArray, device: Device, *, pass_s: FloatArray) -> FloatArray:
-    """Seconds by which copies from and to the host, each direction by itself, outlast the pass that they run under."""
-    moves_s = np.maximum(up_bytes, down_bytes) / device.host_bytes_per_s
+def exposed_moves_s(
+    up_bytes: FloatArray, down_bytes: FloatArray, device: Device, *, pass_s: FloatArray, read_s: FloatArray | float = 0.0
+) -> FloatArray:
+    """Seconds by which copies from and to the host, each direction by itself, outlast the pass that they run under; drives take
+    ``read_s`` for what comes from there."""
+    moves_s = np.maximum(np.maximum(up_bytes, down_bytes) / device.host_bytes_per_s, read_s)
     return np.maximum(exposed_s(moves_s, pass_s, Stream.HOST_COPY, MEASURED_INTERFERENCE), 0.0)

@@ -116,7 +116,8 @@ class OperatorSharding:
 class StageMemory:
     """Peak memory of the fullest device of a stage, by kind, in bytes; ``capacity_bytes`` is what may be used.
 
-    ``host_bytes`` are those of each device in its host's memory, and in no sum."""
+    ``host_bytes`` are those of each device in its host's memory, ``nvme_bytes`` those on its node's drives, both
+    in no sum."""
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -130,6 +131,7 @@ class StageMemory:
     kv_cache_bytes: float = 0.0
     fragmentation_bytes: float = 0.0
     host_bytes: float = 0.0
+    nvme_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:

@@ -20,6 +20,7 @@ from costmodels.errors import WorkloadError
 from costmodels.expert_routing import BALANCED, ExpertRouting
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
+from costmodels.offload import Tier
 from costmodels.pipeline import Schedule
 from costmodels.serving_precision import Quantised
 from costmodels.speculation import Speculation
@@ -263,6 +264,8 @@ class Search:
     offload_activations          the same of saved activations
     offload_weights              the same of weights
     offload_gradients            the same of gradients
+    offload_optimizer_to         whether shares of optimizer states lie in host memory or on NVMe drives; none named: in memory
+    offload_weights_to           the same of weights
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     system                       only what this published planner searches
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
@@ -297,6 +300,8 @@ class Search:
     offload_activations: tuple[Fraction, ...] = ()
     offload_weights: tuple[Fraction, ...] = ()
     offload_gradients: tuple[Fraction, ...] = ()
+    offload_optimizer_to: tuple[Tier, ...] = ()
+    offload_weights_to: tuple[Tier, ...] = ()
     schedules: tuple[Schedule, ...] = ()
     virtual_stages: tuple[PositiveInt, ...] = ()
     system: System | None = None

@@ -13,6 +13,7 @@ from app.exporters.launchable import recompute_differs, recompute_mode
 from costmodels.errors import ExportError
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
+from costmodels.offload import Tier
 from costmodels.operators import OperatorKind
 from costmodels.units import DType
 from solver.plan import Plan
@@ -22,6 +23,8 @@ VERSION = "0.19.8"
 CONFIG = "ds_config.json"
 SCRIPT = "train.py"
 GB = 1e9
+NVME_PATH = "/local_nvme"
+"""Where the configuration expects the drives; a stand-in."""
 
 _OPTIMIZERS: dict[Optimizer, dict[str, object]] = {
     Optimizer.ADAMW: {"type": "AdamW", "params": {"lr": 1e-4}},
@@ -92,12 +95,19 @@ def _zero_optimization(plan: Plan) -> dict[str, object]:
     found: dict[str, object] = {"stage": zero_stage, "overlap_comm": zero_stage >= 1}
     if stage.offload.optimizer:
         share = {"ratio": stage.offload.optimizer} if stage.offload.optimizer < 1 else {}
-        found["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **share}
+        found["offload_optimizer"] = {**_tier(stage.offload.optimizer_to, pipelined=("read", "write")), **share}
     if stage.offload.weights:
-        found["offload_param"] = {"device": "cpu", "pin_memory": True}
+        found["offload_param"] = _tier(stage.offload.weights_to)
     if stage.shard_ranks is not None:
         found |= {"mics_shard_size": stage.shard_ranks, "mics_hierarchical_params_gather": False}
     return found
+
+
+def _tier(tier: Tier, *, pipelined: tuple[str, ...] = ()) -> dict[str, object]:
+    """Host memory, or drives, from which tiles come and to which they go while others are updated."""
+    if tier is Tier.HOST:
+        return {"device": "cpu", "pin_memory": True}
+    return {"device": "nvme", "nvme_path": NVME_PATH, "pin_memory": True, **{f"pipeline_{way}": True for way in pipelined}}
 
 
 def uniform_parts(n_layers: int, n_stages: int) -> tuple[int, ...]:
@@ -202,6 +212,8 @@ def _assumptions(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
         )
     if plan.stages[0].offload.optimizer > plan.stages[0].offload.gradients:
         said.append("gradients of states on the host go there as well, which leaves more of the device free than planned")
+    if plan.stages[0].offload.on_drives:
+        said.append(f"{NVME_PATH} stands for where each node's drives are mounted, and an 'aio' section for their tuning")
     if plan.stages[0].shard_ranks is not None:
         said.append("MiCS: the script makes the model under deepspeed.zero.MiCS_Init")
     if plan.stages[0].zero_stage == 3 and plan.axes is not None and plan.axes.tp > 1:

@@ -54,6 +54,8 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
         offload_optimizer=tuple({stage.offload.optimizer for stage in plan.stages}),
         offload_weights=tuple({stage.offload.weights for stage in plan.stages}),
         offload_gradients=tuple({stage.offload.gradients for stage in plan.stages}),
+        offload_optimizer_to=tuple({stage.offload.optimizer_to for stage in plan.stages}),
+        offload_weights_to=tuple({stage.offload.weights_to for stage in plan.stages}),
         offload_activations=tuple({stage.offload.activations for stage in plan.stages}),
     )
     asked = replace(request, search=search)

@@ -17,6 +17,7 @@ from app.render.stages import memory_bars, stage_table
 from solver.plan import Plan, Predicted, Reason, ReplicaPool, Status, TimeBreakdown
 from solver.request import Arrivals, Gradients, Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
 from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
+from solver.training.naming import away
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,8 @@ def _layout(plan: Plan) -> str:
         parts.append(f"optimizer {plan.optimizer.value}")
     if any(stage.gradients is Gradients.RELEASED for stage in plan.stages):
         parts.append("gradients released layer by layer")
+    if plan.stages:
+        parts += away(plan.stages[0].offload)
     if plan.serving is not None:
         layout = plan.serving
         parts.append(f"{counted(layout.replicas, 'replica')}, {percent(layout.utilisation)} busy")

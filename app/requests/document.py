@@ -12,7 +12,7 @@ from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from app.errors import DocumentError, FieldError
-from costmodels.cluster import NodeType
+from costmodels.cluster import NodeType, Nvme
 from costmodels.units import STRICT_RECORD, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
 from solver.graph import ModelGraph
 from solver.request import REQUEST_SCHEMA, Arrivals, Length, Objective, Search, ServingWorkload, Slo, TrainingWorkload
@@ -89,6 +89,7 @@ class ClusterSource(BaseModel):
     nodes_per_leaf: PositiveInt | None = Field(
         None, description="Neighbouring nodes under one leaf switch, among which the network is not oversubscribed."
     )
+    nvme: Nvme | None = Field(None, description="Drives of every node for state, instead of what node types say.")
     memory_reserve: Fraction = Field(0.0, description="Share of every device's memory that no plan may use.")
 
     def source(self) -> str:

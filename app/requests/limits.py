@@ -154,6 +154,8 @@ def _check_search(search: Search) -> None:
         "offload_activations",
         "offload_weights",
         "offload_gradients",
+        "offload_optimizer_to",
+        "offload_weights_to",
         "schedules",
         "virtual_stages",
     )

@@ -241,6 +241,8 @@ def _cluster(source: ClusterSource, registry: Registry) -> Cluster:
         groups = [NodeGroup(name=node.name, node=node, nodes=source.nodes or 1)]
     else:
         groups = [_group(group, index) for index, group in enumerate(source.groups or ())]
+    if source.nvme is not None:
+        groups = [replace(group, node=replace(group.node, nvme=source.nvme)) for group in groups]
     return Cluster(
         groups=tuple(groups),
         oversubscription=source.oversubscription,

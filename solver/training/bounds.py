@@ -118,7 +118,9 @@ def host_suffices(member: Member) -> bool:
         state = float(np.max(parts.host_static_bytes / np.maximum(table.static_bytes, 1.0)))
         moved = offload.activations / (1.0 - offload.activations) if offload.activations < 1.0 else math.inf
         beside_device = max(state, moved) * max(0.0, table.capacity_bytes)
-        if min(everything, beside_device) > parts.host_capacity_bytes:
+        # Drives hold what all layers need, or are left out.
+        on_drives = float(parts.nvme_bytes.sum())
+        if min(everything, beside_device) > parts.host_capacity_bytes or on_drives > parts.nvme_capacity_bytes:
             return False
     return True
 

@@ -235,10 +235,11 @@ class TrainingCosts(BlockCosts):
         time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
         moved = candidate.offload.activations * activation * self.recomputable
         moves = HostMoves(
-            weights_bytes=state.host_weights_bytes,
-            gradients_bytes=state.host_gradients_bytes,
+            weights_bytes=state.away_weights_bytes,
+            gradients_bytes=state.away_gradients_bytes,
             activations_bytes=moved,
             sums_gradients=candidate.n_microbatches > 1,
+            weights_read_s=state.weights_read_s,
         )
         forward_s = costs[:, Criterion.FORWARD_S]
         moves_s = np.zeros_like(time_s)
@@ -282,7 +283,10 @@ class TrainingCosts(BlockCosts):
                 moves_s=moves_s[:, layer],
                 host_static_bytes=state.host_bytes[layer],
                 host_activation_bytes=moved[:, layer],
-                host_capacity_bytes=state.host_capacity_bytes,
+                host_buffer_bytes=state.host_buffer_bytes,
+                host_capacity_bytes=state.host.memory_bytes - state.host_buffer_bytes,
+                nvme_bytes=state.nvme_bytes[layer],
+                nvme_capacity_bytes=state.host.nvme_bytes,
             ),
             dag=self._dag,
             side_bytes=0.0 if self._dag is None else boundary_bytes(self.model, setting),

@@ -79,6 +79,8 @@ class StageCost:
     capacity_bytes: float
     host_bytes: float = 0.0
     host_capacity_bytes: float = math.inf
+    nvme_bytes: float = 0.0
+    nvme_capacity_bytes: float = math.inf
 
     @property
     def need_bytes(self) -> float:
@@ -87,8 +89,13 @@ class StageCost:
 
     @property
     def fits(self) -> bool:
-        """Whether the stage fits its devices, and their share of host memory."""
-        return self.need_bytes <= self.capacity_bytes and self.host_bytes <= self.host_capacity_bytes
+        """Whether the stage fits its devices, and their share of host memory and drives."""
+        return self.need_bytes <= self.capacity_bytes and self.fits_away
+
+    @property
+    def fits_away(self) -> bool:
+        """Whether host and drives hold what was moved there."""
+        return self.host_bytes <= self.host_capacity_bytes and self.nvme_bytes <= self.nvme_capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,8 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
                 capacity_bytes=table.capacity_bytes,
                 host_bytes=_host_bytes(decision, rank, table, held[rank]),
                 host_capacity_bytes=table.parts.host_capacity_bytes,
+                nvme_bytes=sum(float(table.parts.nvme_bytes[span.layers].sum()) for span in spans),
+                nvme_capacity_bytes=table.parts.nvme_capacity_bytes,
             )
         )
     total = objective_s(

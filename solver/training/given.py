@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from costmodels.cluster import Cluster
 from costmodels.errors import PlanFileError
 from costmodels.pipeline import Schedule, fills
 from solver.axes import Axes
@@ -13,7 +14,7 @@ from solver.plan import Plan, Stage
 from solver.request import Gradients
 from solver.training.evaluate import StageSpan, positions
 from solver.training.pipelining import PLAIN, Pipelining
-from solver.training.places import StatePlace, may_move
+from solver.training.places import StatePlace, has_drives, may_move
 from solver.training.space import Candidate
 
 
@@ -39,7 +40,7 @@ def given_pipelining(plan: Plan) -> Pipelining:
     return choice
 
 
-def given_shard_ranks(plan: Plan) -> int | None:
+def given_shard_ranks(plan: Plan, cluster: Cluster) -> int | None:
     """Ranks among which ZeRO-3 shards, where they are fewer than dp x cp; raises PlanFileError where they can't be."""
     stage, axes = plan.stages[0], plan.axes
     assert axes is not None
@@ -48,6 +49,8 @@ def given_shard_ranks(plan: Plan) -> int | None:
     if stage.gradients is Gradients.RELEASED and (plan.microbatch is None or plan.microbatch.count > 1):
         raise PlanFileError("gradients that are released can't be summed over micro-batches", allowed="one micro-batch a step")
     _require_movable(stage, axes, plan.schedule)
+    if stage.offload.on_drives and not has_drives(cluster):
+        raise PlanFileError("the plan keeps state on NVMe drives", allowed="nodes that have 'nvme'")
     ranks = stage.shard_ranks
     if ranks is not None and (stage.zero_stage != 3 or axes.ep > 1 or ranks < 2 or axes.dp * axes.cp % ranks):
         raise PlanFileError(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
+from costmodels.offload import Offload, Tier
 from costmodels.pipeline import Schedule
 from solver.request import Gradients
 from solver.training.pipelining import PLAIN
@@ -24,9 +23,7 @@ def summary(candidate: Candidate) -> str:
         parts.append(candidate.optimizer.value)
     if candidate.gradients is Gradients.RELEASED:
         parts.append("gradients released")
-    for name, share in asdict(candidate.offload).items():
-        if share:
-            parts.append(f"{share:.0%} of {name} on the host")
+    parts += away(candidate.offload)
     if candidate.boundary.dim is not None:
         parts.append("sequence parallel")
     parts.append("recompute " + "/".join(mode.value for mode in candidate.recompute))
@@ -34,3 +31,15 @@ def summary(candidate: Candidate) -> str:
         chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.schedule is Schedule.INTERLEAVED else ""
         parts.append(candidate.pipelining.schedule.value + chunks)
     return ", ".join(parts)
+
+
+def away(offload: Offload) -> list[str]:
+    """What lies in host memory or on drives, in words."""
+    kinds = (
+        ("optimizer", offload.optimizer, offload.optimizer_to),
+        ("activations", offload.activations, Tier.HOST),
+        ("weights", offload.weights, offload.weights_to),
+        ("gradients", offload.gradients, Tier.HOST),
+    )
+    where = {Tier.HOST: "the host", Tier.NVME: "drives"}
+    return [f"{share:.0%} of {name} on {where[tier]}" for name, share, tier in kinds if share]

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from costmodels.cluster import Cluster
 from costmodels.errors import WorkloadError
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
-from costmodels.offload import NOTHING_OFFLOADED, Offload
+from costmodels.offload import NOTHING_OFFLOADED, Offload, Tier
 from costmodels.pipeline import Schedule, n_copies
-from solver.request import Gradients, Search, Space, TrainingWorkload
+from solver.request import Gradients, PlanRequest, Search, Space, TrainingWorkload
 from solver.training.launcher_rules import LAUNCHERS, HostState
 
 
@@ -99,10 +100,24 @@ def gradient_choices(search: Search) -> tuple[Gradients, ...]:
     return left
 
 
-def state_places(mesh: Degrees, search: Search, workload: TrainingWorkload, chosen: Optimizer | None) -> Iterator[StatePlace]:
+def state_places(mesh: Degrees, request: PlanRequest, search: Search, chosen: Optimizer | None) -> Iterator[StatePlace]:
     """ZeRO stages with what may be said beside each: ranks that shard, and shares in host memory."""
-    asked = (search.offload_optimizer, search.offload_activations, search.offload_weights, search.offload_gradients)
-    shares = [sorted({*named} or {0.0}) for named in asked]
+    workload, cluster = request.workload, request.cluster
+    assert isinstance(workload, TrainingWorkload)
+    states, weights = (
+        _shares_and_tiers(shares, tiers)
+        for shares, tiers in (
+            (search.offload_optimizer, search.offload_optimizer_to),
+            (search.offload_weights, search.offload_weights_to),
+        )
+    )
+    activations, summed = (sorted({*shares} or {0.0}) for shares in (search.offload_activations, search.offload_gradients))
+    offloads = tuple(
+        Offload(optimizer, kept, weight, gradient, optimizer_to, weights_to)
+        for (optimizer, optimizer_to), kept, (weight, weights_to), gradient in itertools.product(
+            states, activations, weights, summed
+        )
+    )
     for zero_stage in _zero_stages(mesh, search, chosen or workload.optimizer):
         if chosen is not None and not _small_moments_fit(search, zero_stage if mesh.dp * mesh.cp > 1 else None, chosen):
             continue
@@ -110,7 +125,9 @@ def state_places(mesh: Degrees, search: Search, workload: TrainingWorkload, chos
         for shard_ranks in (None, *(hybrid_ranks(mesh, search) if sharded_weights else ())):
             if sharded_weights and not allowed(shard_ranks or mesh.dp * mesh.cp, search.shard_ranks):
                 continue
-            for offload in itertools.starmap(Offload, itertools.product(*shares)):
+            for offload in offloads:
+                if offload.on_drives and not has_drives(cluster):
+                    continue
                 if offload.optimizer and (chosen or workload.optimizer) is Optimizer.MUON:
                     continue  # hosts are too slow for its products of matrices
                 of_ranks = zero_stage if mesh.dp * mesh.cp > 1 else None
@@ -120,6 +137,12 @@ def state_places(mesh: Degrees, search: Search, workload: TrainingWorkload, chos
                     # What the host updates waits for it, and what lies there is not released.
                     if gradients is Gradients.KEPT or not (offload.optimizer or offload.gradients):
                         yield StatePlace(zero_stage, shard_ranks, offload, chosen, gradients)
+
+
+def _shares_and_tiers(shares: tuple[float, ...], tiers: tuple[Tier, ...]) -> list[tuple[float, Tier]]:
+    """Shares with the places where they may lie; of nothing there is one place."""
+    named = [tier for tier in Tier if tier in (tiers or (Tier.HOST,))]
+    return [(share, tier) for share in sorted({*shares} or {0.0}) for tier in (named if share else [Tier.HOST])]
 
 
 def hybrid_ranks(mesh: Degrees, search: Search) -> tuple[int, ...]:
@@ -141,6 +164,11 @@ def _small_moments_fit(search: Search, zero_stage: int | None, optimizer: Optimi
     return optimizer not in rules.optimizers_when_sharded
 
 
+def has_drives(cluster: Cluster) -> bool:
+    """Whether every node has NVMe drives for state."""
+    return all(group.node.nvme is not None for group in cluster.groups)
+
+
 def may_move(zero_stage: int | None, shard_ranks: int | None, offload: Offload) -> bool:
     """Whether shares of weights and gradients may lie on the host: where a device has no more of them than it updates itself
     (ZeRO-3, of gradients ZeRO-2, or one rank, ``zero_stage`` None), and all its ranks' sums are made before they go."""
@@ -160,15 +188,17 @@ def _offload_expressible(search: Search, zero_stage: int | None, offload: Offloa
         case HostState.NONE:
             return False
         case HostState.SHARES_OF_THE_OPTIMIZER:
-            return offload.weights == offload.gradients == 0.0
+            return offload.weights == offload.gradients == 0.0 and not offload.on_drives
         case HostState.ZERO_OFFLOAD:
             return (
                 (offload.optimizer in (0.0, 1.0) or zero_stage == MAX_ZERO_STAGE)
+                and (not offload.on_drives or (zero_stage == MAX_ZERO_STAGE and offload.optimizer in (0.0, 1.0)))
                 and (not offload.weights or (offload.weights == 1.0 and zero_stage == MAX_ZERO_STAGE))
                 and (not offload.gradients or (offload.gradients == offload.optimizer and zero_stage is not None))
             )
         case HostState.ALL_OR_NOTHING:
-            return zero_stage == MAX_ZERO_STAGE and offload.optimizer == offload.weights == offload.gradients == 1.0
+            everything = offload.optimizer == offload.weights == offload.gradients == 1.0
+            return zero_stage == MAX_ZERO_STAGE and everything and not offload.on_drives
 
 
 def _zero_stages(mesh: Degrees, search: Search, optimizer: Optimizer) -> Iterator[int]:

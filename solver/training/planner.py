@@ -96,7 +96,7 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     worst = max(range(len(cost.stages)), key=lambda i: cost.stages[i].need_bytes - cost.stages[i].capacity_bytes)
     stage = cost.stages[worst]
     reason = _slo_reason(request, cost.step_time_s)
-    crowded = next((i for i, each in enumerate(cost.stages) if each.host_bytes > each.host_capacity_bytes), None)
+    crowded = next((i for i, each in enumerate(cost.stages) if not each.fits_away), None)
     if crowded is not None:
         reason = host_memory_reason(crowded, cost.stages[crowded])
     if stage.need_bytes > stage.capacity_bytes:
@@ -237,7 +237,7 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
     zero_stage = plan.stages[0].zero_stage
     candidate = Candidate(
         *(mesh, plan.microbatch.size, plan.microbatch.count, zero_stage, boundary, modes, pipelining),
-        shard_ranks=given_shard_ranks(plan),
+        shard_ranks=given_shard_ranks(plan, request.cluster),
         offload=plan.stages[0].offload,
         optimizer=plan.optimizer,
         gradients=plan.stages[0].gradients,

@@ -207,6 +207,8 @@ def space_text(request: PlanRequest) -> str:
             ("offload.activations", search.offload_activations),
             ("offload.weights", search.offload_weights),
             ("offload.gradients", search.offload_gradients),
+            ("offload.optimizer_to", search.offload_optimizer_to),
+            ("offload.weights_to", search.offload_weights_to),
             ("schedule", search.schedules),
             ("virtual_stages", search.virtual_stages),
         )
@@ -245,19 +247,21 @@ def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: fl
 
 
 def host_memory_reason(stage: int, cost: StageCost) -> Reason:
-    """Reason of a plan that moves more to the host than its devices' share of it."""
-    need, have = cost.host_bytes, cost.host_capacity_bytes
+    """Reason of a plan that moves more to the host, or else to the node's drives, than its devices' share of it."""
+    of_host = cost.host_bytes > cost.host_capacity_bytes
+    need, have = (cost.host_bytes, cost.host_capacity_bytes) if of_host else (cost.nvme_bytes, cost.nvme_capacity_bytes)
+    where = "host" if of_host else "node's drives"
     return Reason(
-        constraint="host_memory",
+        constraint="host_memory" if of_host else "nvme",
         need=need,
         have=have,
         unit="bytes",
         stage=stage,
         message=(
-            f"host memory: each device of stage {stage} moves {need / GIB:.2f} GiB to its host, its share of which is "
-            f"{have / GIB:.2f} GiB"
+            f"{'host memory' if of_host else 'drives'}: each device of stage {stage} moves {need / GIB:.2f} GiB to its "
+            f"{where}, its share of which is {have / GIB:.2f} GiB"
         ),
-        remedies=("move smaller shares (offload)", "shard over more ranks", "use hosts with more memory"),
+        remedies=("move smaller shares (offload)", "shard over more ranks", "use hosts with more memory, or drives"),
     )
 
 
@@ -289,7 +293,8 @@ def _memory(table: StageTable, spans: Sequence[StageSpan], cost: StageCost) -> S
         activations_bytes=activations,
         transient_bytes=transient,
         overhead_bytes=parts.overhead_bytes,
-        host_bytes=cost.host_bytes,
+        host_bytes=cost.host_bytes + parts.host_buffer_bytes,
+        nvme_bytes=cost.nvme_bytes,
         capacity_bytes=RESERVED_OVER_ALLOCATED * table.capacity_bytes + parts.overhead_bytes,
         fragmentation_bytes=(RESERVED_OVER_ALLOCATED - 1) * (weights + gradients + optimizer + activations + transient),
     )

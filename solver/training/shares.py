@@ -44,11 +44,16 @@ def check_shares(request: PlanRequest) -> None:
             given=request.objective.value,
             allowed="throughput or step_time",
         )
-    if len(request.search.optimizers) > 1 or Gradients.RELEASED in request.search.gradients:
+    search = request.search
+    if len(search.optimizers) > 1 or Gradients.RELEASED in search.gradients or any(search.offload_gradients):
         raise WorkloadError(
             "replicas of all node groups have one optimizer, and keep gradients until all are summed",
-            given={"optimizers": [*request.search.optimizers], "gradients": [*request.search.gradients]},
-            allowed="at most one of search.optimizers, and gradients kept",
+            given={
+                "optimizers": [*search.optimizers],
+                "gradients": [*search.gradients],
+                "offload_gradients": [*search.offload_gradients],
+            },
+            allowed="at most one of search.optimizers, gradients kept, and offload_gradients 0",
         )
     if len(request.cluster.groups) > MAX_POOLS:
         raise WorkloadError(

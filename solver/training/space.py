@@ -164,7 +164,7 @@ def families(request: PlanRequest) -> Iterator[Family]:
     known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
     for mesh in meshes(request):
         per_replica, rest = divmod(workload.global_batch, mesh.dp)
-        places = tuple(place for optimizer in optimizers for place in state_places(mesh, search, workload, optimizer))
+        places = tuple(place for optimizer in optimizers for place in state_places(mesh, request, search, optimizer))
         if rest or not places:
             continue
         for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):

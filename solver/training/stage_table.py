@@ -67,7 +67,7 @@ class StageTable:
 @dataclass(frozen=True, eq=False)
 class StageParts:
     """The same costs taken apart, by layer, for the report; and what lies in host memory, a device's share of which is
-    ``host_capacity_bytes``.
+    ``host_capacity_bytes`` beside ``host_buffer_bytes``, through which goes what lies on the node's drives.
 
     first_bucket_s                   [layer]: what a step adds once to a stage that begins with the layer (`StageTable.step_s`)
     moves_s, host_activation_bytes   [mode, layer]: time of moving activations that nothing hides, and their bytes
@@ -89,7 +89,10 @@ class StageParts:
     moves_s: FloatArray
     host_static_bytes: FloatArray
     host_activation_bytes: FloatArray
+    host_buffer_bytes: float
     host_capacity_bytes: float
+    nvme_bytes: FloatArray
+    nvme_capacity_bytes: float
 
 
 def max_table(tables: list[StageTable]) -> StageTable:
@@ -108,6 +111,7 @@ def max_table(tables: list[StageTable]) -> StageTable:
             slowest.parts,
             first_bucket_s=np.max([t.parts.first_bucket_s for t in tables], axis=0),
             host_capacity_bytes=min(t.parts.host_capacity_bytes for t in tables),
+            nvme_capacity_bytes=min(t.parts.nvme_capacity_bytes for t in tables),
         ),
         waiting=slowest.waiting,
         dag=slowest.dag,

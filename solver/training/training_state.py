@@ -12,11 +12,12 @@ from costmodels.cluster import Device
 from costmodels.compute import memory_bound_s
 from costmodels.memory import Optimizer, optimizer_traffic_bytes, state_bytes_per_parameter
 from costmodels.muon import matrices_of, orthogonalization_s
+from costmodels.offload import Tier
 from costmodels.operators import parameters
 from solver.graph import ModelGraph
 from solver.recompute import recomputable
 from solver.request import Gradients, PlanRequest, TrainingWorkload
-from solver.training.host_memory import host_share
+from solver.training.host_memory import Host, host_of, host_step_s
 from solver.training.space import Candidate
 from solver.training.state_sync import SharedParameters
 
@@ -27,19 +28,25 @@ FloatArray = npt.NDArray[np.float64]
 class TrainingState:
     """By distinct block: bytes on a device and in its host's memory, and seconds of a step's update.
 
-    passing_bytes         gradients of a layer at work where they are released with its update
-    host_capacity_bytes   the device's share of its host
+    passing_bytes       gradients of a layer at work where they are released with its update
+    away_..._bytes      what lies not on the device, ``nvme_bytes`` of it on the node's drives, all else in the host's memory
+    weights_read_s      what drives take to read weights for a pass
+    host_buffer_bytes   host memory through which what lies on drives goes
+    host                the device's share of its host
     """
 
     weights_bytes: FloatArray
     gradients_bytes: FloatArray
     optimizer_bytes: FloatArray
     passing_bytes: FloatArray
-    host_weights_bytes: FloatArray
-    host_gradients_bytes: FloatArray
-    host_optimizer_bytes: FloatArray
+    away_weights_bytes: FloatArray
+    away_gradients_bytes: FloatArray
+    away_optimizer_bytes: FloatArray
+    nvme_bytes: FloatArray
     update_s: FloatArray
-    host_capacity_bytes: float
+    weights_read_s: FloatArray
+    host_buffer_bytes: float
+    host: Host
 
     @property
     def device_bytes(self) -> FloatArray:
@@ -49,7 +56,7 @@ class TrainingState:
     @property
     def host_bytes(self) -> FloatArray:
         """All that lies in host memory."""
-        return self.host_weights_bytes + self.host_gradients_bytes + self.host_optimizer_bytes
+        return self.away_weights_bytes + self.away_gradients_bytes + self.away_optimizer_bytes - self.nvme_bytes
 
 
 def training_state(
@@ -106,18 +113,27 @@ def training_state(
         np.asarray(memory_bound_s(device, owned * [traffic[one] for one in of_block]), np.float64) / device.sustained.memory
     )
     update_s += np.where(owned > 0, moved_s, 0.0)
-    offload = candidate.offload
-    host = host_share(request, offload, device, owned=owned)
+    offload, host = candidate.offload, host_of(request.cluster, device)
+    away_weights, away_states = offload.weights * weights, offload.optimizer * states
+    host_s = host_step_s(workload, offload, device, host, owned=owned, states_bytes=away_states, weights_bytes=away_weights)
+    on_drives = np.zeros(len(blocks))
+    if offload.on_drives:
+        on_drives = (offload.optimizer_to is Tier.NVME) * away_states + (offload.weights_to is Tier.NVME) * away_weights
+    # One tile is read or written while the other is updated or on its way.
+    buffer_bytes = 2.0 * float(on_drives.max())
     return TrainingState(
         weights_bytes=(1.0 - offload.weights) * weights,
         gradients_bytes=(1.0 - offload.gradients) * gradients,
         optimizer_bytes=(1.0 - offload.optimizer) * states,
         passing_bytes=passing,
-        host_weights_bytes=offload.weights * weights,
-        host_gradients_bytes=offload.gradients * gradients,
-        host_optimizer_bytes=offload.optimizer * states,
-        update_s=(1.0 - offload.optimizer) * update_s + host.update_s,
-        host_capacity_bytes=host.capacity_bytes,
+        away_weights_bytes=away_weights,
+        away_gradients_bytes=offload.gradients * gradients,
+        away_optimizer_bytes=away_states,
+        nvme_bytes=on_drives,
+        update_s=(1.0 - offload.optimizer) * update_s + host_s,
+        weights_read_s=away_weights / host.read_bytes_per_s if offload.weights_to is Tier.NVME else 0.0 * away_weights,
+        host_buffer_bytes=buffer_bytes,
+        host=host,
     )
 
 

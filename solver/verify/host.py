@@ -20,6 +20,7 @@ def host_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     share = training_share(plan, request)
     for index, stage in enumerate(plan.stages):
         yield from _place_violations(plan, stage, f"plan.stages[{index}].offload")
+        yield from _drive_violations(plan, request, index, share)
         yield from _memory_violations(plan, request, index, share)
         yield from _link_violations(plan, request, index, share)
 
@@ -39,17 +40,9 @@ def _place_violations(plan: Plan, stage: Stage, where: str) -> Iterator[Violatio
 def _memory_violations(plan: Plan, request: PlanRequest, index: int, share: Share) -> Iterator[Violation]:
     """What is said to lie on the host is what was moved there, and hosts have room for all of their devices."""
     stage, where = plan.stages[index], f"plan.stages[{index}].memory.host_bytes"
-    moved, claimed, memory = stage.offload, stage.memory.host_bytes, stage.memory
-    whole = whole_state(plan, request, stage, share)
-    expected = sum(
-        # What stays tells what went, where something stays; else tied weights count for each use.
-        left * gone / (1.0 - gone) if gone < 1.0 else whole[rule][1]
-        for rule, left, gone in (
-            (Rule.WEIGHTS, memory.weights_bytes, moved.weights),
-            (Rule.GRADIENTS, memory.gradients_bytes, moved.gradients),
-            (Rule.OPTIMIZER, memory.optimizer_bytes, moved.optimizer),
-        )
-    )
+    moved, claimed = stage.offload, stage.memory.host_bytes
+    away = _away_bytes(plan, request, stage, share)
+    expected = sum(bytes_ for rule, bytes_ in away.items() if rule not in _on_drives(stage))
     if moved.activations:
         here = replace(stage, offload=replace(moved, activations=0.0))
         options = []
@@ -59,13 +52,63 @@ def _memory_violations(plan: Plan, request: PlanRequest, index: int, share: Shar
             gone = [sum(kept[layer] - left[layer] for layer in chunk) for chunk in chunks(stage)]
             options.append(expected + held_at_most(plan, index, gone)[1])
         expected = min(options, key=lambda value: abs(value - claimed))
-    if not agrees(claimed, expected):
+    if not (at_most(expected, claimed) if _on_drives(stage) else agrees(claimed, expected)):
         yield Violation(Rule.HOST_MEMORY, where, f"{claimed} bytes claimed, what was moved there is {expected}")
     for group, _ in devices_by_group(request.cluster, stage.devices):
         room = group.node.host_memory_bytes / group.node.devices_per_node
         if not at_most(claimed, room):
             given = f"{claimed} bytes of each device, a device's share of its host is {room}"
             yield Violation(Rule.HOST_MEMORY, where, given)
+
+
+def _away_bytes(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> dict[Rule, float]:
+    """Bytes of training state that lie not on the device, by kind."""
+    whole, moved, memory = whole_state(plan, request, stage, share), stage.offload, stage.memory
+    return {
+        # What stays tells what went, where something stays; else tied weights count for each use.
+        rule: left * gone / (1.0 - gone) if gone < 1.0 else whole[rule][1]
+        for rule, left, gone in (
+            (Rule.WEIGHTS, memory.weights_bytes, moved.weights),
+            (Rule.GRADIENTS, memory.gradients_bytes, moved.gradients),
+            (Rule.OPTIMIZER, memory.optimizer_bytes, moved.optimizer),
+        )
+    }
+
+
+def _on_drives(stage: Stage) -> set[Rule]:
+    places = {Rule.OPTIMIZER: stage.offload.optimizer_to, Rule.WEIGHTS: stage.offload.weights_to}
+    return {rule for rule, place in places.items() if place.value == "nvme"}
+
+
+def _drive_violations(plan: Plan, request: PlanRequest, index: int, share: Share) -> Iterator[Violation]:
+    """Drives hold what was moved there, host memory two tiles of it (no smaller than a layer's mean), and a step takes as long
+    as they need to read and write it: states in turn, weights for each pass."""
+    stage, kinds = plan.stages[index], _on_drives(plan.stages[index])
+    where, away = f"plan.stages[{index}].memory.nvme_bytes", _away_bytes(plan, request, stage, share)
+    expected = sum(away[rule] for rule in kinds)
+    if not agrees(stage.memory.nvme_bytes, expected):
+        yield Violation(Rule.HOST_MEMORY, where, f"{stage.memory.nvme_bytes} bytes claimed, what was moved there is {expected}")
+    if not kinds:
+        return
+    layers = sum(span.count for span in stage.blocks)
+    least = sum(bytes_ for rule, bytes_ in away.items() if rule not in kinds) + 2.0 * expected / layers
+    if not at_most(least, stage.memory.host_bytes):
+        given = f"{stage.memory.host_bytes} bytes claimed, with tiles on their way to the drives at least {least}"
+        yield Violation(Rule.HOST_MEMORY, f"plan.stages[{index}].memory.host_bytes", given)
+    states = away[Rule.OPTIMIZER] if Rule.OPTIMIZER in kinds else 0.0
+    weights = away[Rule.WEIGHTS] / copies(plan) if Rule.WEIGHTS in kinds else 0.0
+    for group, _ in devices_by_group(request.cluster, stage.devices):
+        drives, sharing = group.node.nvme, group.node.devices_per_node
+        if drives is None or not at_most(expected, drives.capacity_bytes / sharing):
+            room = 0 if drives is None else drives.capacity_bytes / sharing
+            yield Violation(Rule.HOST_MEMORY, where, f"{expected} bytes of each device, its share of the drives is {room}")
+            continue
+        step_s = sharing * (states / drives.read_bytes_per_s + states / drives.write_bytes_per_s)
+        pass_s = sharing * 2.0 * weights / drives.read_bytes_per_s
+        for name, claimed, least_s in (("extra_s", stage.extra_s, step_s), ("time_s", stage.time_s, pass_s)):
+            if not at_most(least_s, claimed):
+                given = f"{claimed} s; the drives take {least_s} s"
+                yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].{name}", given)
 
 
 def _link_violations(plan: Plan, request: PlanRequest, index: int, share: Share) -> Iterator[Violation]:

@@ -159,6 +159,12 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         choices.append((f"stages[{index}].offload.activations", moved.activations, search.offload_activations or (0.0,)))
         choices.append((f"stages[{index}].offload.weights", moved.weights, search.offload_weights or (0.0,)))
         choices.append((f"stages[{index}].offload.gradients", moved.gradients, search.offload_gradients or (0.0,)))
+        for name, gone, place, tiers in (
+            ("optimizer_to", moved.optimizer, moved.optimizer_to, search.offload_optimizer_to),
+            ("weights_to", moved.weights, moved.weights_to, search.offload_weights_to),
+        ):
+            named = [tier.value for tier in tiers] if tiers and gone else ["host"]
+            choices.append((f"stages[{index}].offload.{name}", place.value, named))
     for name, value, allowed in choices:
         if allowed and value not in allowed:
             listed = ", ".join(str(item) for item in allowed)
@@ -302,6 +308,10 @@ def _offload_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[boo
             where,
             "optimizer states on the host beside ZeRO-0; it moves sharded ones",
         )
+        drives = "nvme" in (moved.optimizer_to.value, moved.weights_to.value)
+        yield drives and limits.host_state != "zero", where, "state on drives; it has no setting for them"
+        partly = drives and (zero < 3 or not several or 0 < moved.optimizer < 1)
+        yield partly, where, "state on drives; all of it, under ZeRO-3"
         if limits.host_state in ("none", "share"):
             yield (
                 moved.weights > 0 or moved.gradients > 0,

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from app.exporters import export
+from costmodels.cluster import Nvme
 from costmodels.errors import ExportError
 from costmodels.memory import Optimizer
-from costmodels.offload import Offload
+from costmodels.offload import Offload, Tier
 from solver.plan import Plan
 from solver.request import PlanRequest
 from tests.app.exporters.plans import flags, training
@@ -95,6 +96,23 @@ def test_deepspeed_moves_weights_under_zero_3_and_gradients_with_the_states() ->
             export(*placed(*training(dp=8, zero_stage=zero), offload=offload), "deepspeed")
     with pytest.raises(ExportError, match="weights or gradients on the host"):
         export(*placed(*training(dp=8, zero_stage=3), offload=everything), "megatron-lm")
+
+
+def test_deepspeed_moves_all_of_zero_3_to_drives() -> None:
+    away = Offload(optimizer=1.0, weights=1.0, optimizer_to=Tier.NVME, weights_to=Tier.NVME)
+    plan, request = placed(*training(dp=8, zero_stage=3), offload=away)
+    drives = {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": True}
+    groups = tuple(replace(g, node=replace(g.node, nvme=Nvme(10**13, 1e10, 1e10))) for g in request.cluster.groups)
+    request = replace(request, cluster=replace(request.cluster, groups=groups))
+    found = zero_optimization(plan, request)
+    assert found["offload_param"] == drives
+    assert found["offload_optimizer"] == drives | {"pipeline_read": True, "pipeline_write": True}
+    assert any("/local_nvme" in said for said in export(plan, request, "deepspeed").assumptions)
+    for launcher in ("megatron-lm", "torchtitan"):
+        with pytest.raises(ExportError, match="state on drives"):
+            export(plan, request, launcher)
+    with pytest.raises(ExportError, match="all of it, under ZeRO-3"):
+        export(*placed(plan, request, offload=replace(away, optimizer=0.5)), "deepspeed")
 
 
 def test_torchtitan_moves_all_of_zero_3_or_nothing() -> None:

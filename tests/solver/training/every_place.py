@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from costmodels.memory import Optimizer
-from costmodels.offload import Offload
+from costmodels.offload import Offload, Tier
 from solver.request import Gradients, PlanRequest, Space, TrainingWorkload
 
 LAUNCHERS_OPTIMIZERS = {
@@ -77,4 +77,13 @@ def every_offload(request: PlanRequest, zero: int | None) -> Iterator[Offload]:
                     continue
                 if gradients and (gradients != optimizer or zero is None):
                     continue
-        yield Offload(optimizer, activations, weights, gradients)
+        states_on = search.offload_optimizer_to if optimizer and search.offload_optimizer_to else (Tier.HOST,)
+        weights_on = search.offload_weights_to if weights and search.offload_weights_to else (Tier.HOST,)
+        for optimizer_to, weights_to in itertools.product(states_on, weights_on):
+            drives = Tier.NVME in (optimizer_to, weights_to)
+            if drives and any(group.node.nvme is None for group in request.cluster.groups):
+                continue
+            is_deepspeeds = search.launcher == "deepspeed" and zero == 3 and optimizer in (0, 1)
+            if drives and search.space is Space.LAUNCHABLE and not is_deepspeeds:
+                continue
+            yield Offload(optimizer, activations, weights, gradients, optimizer_to, weights_to)

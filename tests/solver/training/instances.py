@@ -7,9 +7,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType, Nvme
 from costmodels.expert_routing import PowerLawRouting
 from costmodels.memory import Optimizer, framework_overhead_bytes
+from costmodels.offload import Tier
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from costmodels.pipeline import Schedule
 from costmodels.token_dispatch import TokenDispatch
@@ -139,7 +140,13 @@ def memory_request(seed: int) -> PlanRequest:
         gradients=[(), (kept, released), (released,)][int(rng.integers(3 if asked.search.space is Space.FREE else 2))],
         optimizers=(Optimizer.ADAMW, *(one for one in list(Optimizer)[1:] if rng.random() < 0.4)),
     )
-    return replace(asked, workload=replace(workload, global_batch=int(rng.choice([2, 4]))), search=search)
+    asked = replace(asked, workload=replace(workload, global_batch=int(rng.choice([2, 4]))), search=search)
+    if rng.random() < 0.5:
+        return asked
+    drives, tiers = Nvme(10**13, 5e9, 3e9), [(), (Tier.NVME,), (Tier.HOST, Tier.NVME)]
+    groups = (replace(group, node=replace(group.node, nvme=drives)) for group in asked.cluster.groups)
+    places = {f"offload_{kind}_to": tiers[int(rng.integers(3))] for kind in ("optimizer", "weights")}
+    return replace(asked, cluster=Cluster(tuple(groups)), search=replace(search, **places))
 
 
 def modes_of(space: Space, launcher: Launcher) -> list[Recompute]:

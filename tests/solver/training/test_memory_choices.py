@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
+from costmodels.cluster import Cluster, NodeGroup, Nvme
 from costmodels.errors import PlanFileError
 from costmodels.hardware import node_type
-from costmodels.offload import HOST_ADAM_PARAMETERS_PER_S, Offload, host_update_s
+from costmodels.offload import HOST_ADAM_PARAMETERS_PER_S, Offload, Tier, host_update_s
 from costmodels.units import DType
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan, Stage
@@ -160,6 +160,57 @@ def test_weights_lie_on_the_host_where_no_other_rank_has_them_whole() -> None:
         predict_training(asked, with_stages(plan, offload=Offload(weights=0.5)))
     allowed = request(zero_stages=(2,), recompute=(Recompute.FULL,), offload_weights=(0.5,))
     assert Rule.HOST_MEMORY in {violation.rule for violation in check(with_stages(plan, offload=Offload(weights=0.5)), allowed)}
+
+
+def with_drives(asked: PlanRequest, capacity_bytes: int = 10**13, bytes_per_s: float = 20e9) -> PlanRequest:
+    drives = Nvme(capacity_bytes, bytes_per_s, bytes_per_s / 2)
+    groups = tuple(replace(group, node=replace(group.node, nvme=drives)) for group in asked.cluster.groups)
+    return replace(asked, cluster=Cluster(groups))
+
+
+def test_state_on_drives_passes_through_the_host_and_waits_for_them() -> None:
+    on_host: dict[str, object] = {
+        "zero_stages": (3,),
+        "shard_ranks": (16,),
+        "recompute": (Recompute.FULL,),
+        "offload_optimizer": (1.0,),
+        "offload_weights": (1.0,),
+    }
+    to_drives: dict[str, object] = {"offload_optimizer_to": (Tier.NVME,), "offload_weights_to": (Tier.NVME,)}
+    here = planned(request(**on_host))
+    asked = with_drives(request(**on_host, **to_drives))
+    there = planned(asked)
+    memory, on_hosts = there.stages[0].memory, here.stages[0].memory
+    assert memory.nvme_bytes == pytest.approx(on_hosts.host_bytes)
+    assert 0 < memory.host_bytes < 0.3 * on_hosts.host_bytes, "two tiles, of the largest layer each: the embedding or the head"
+    drives = asked.cluster.groups[0].node.nvme
+    assert drives is not None and here.breakdown is not None and there.breakdown is not None
+    states, weights = (8 * share / 14 * memory.nvme_bytes for share in (12 / 8, 2 / 8))
+    turn_s = 8 * (states / drives.read_bytes_per_s + (states + weights) / drives.write_bytes_per_s)
+    assert there.breakdown.optimizer_s == pytest.approx(turn_s, rel=0.05), "slower than the hosts' cores"
+    assert there.breakdown.offload_s >= here.breakdown.offload_s
+    reread = 2 * 8 * weights / drives.read_bytes_per_s
+    assert there.stages[0].time_s >= reread
+    assert predict_training(asked, there).predicted == there.predicted
+    faster = with_drives(request(**on_host, **to_drives), bytes_per_s=2e12)
+    assert planned(faster).stages[0].extra_s < there.stages[0].extra_s
+
+
+def test_drives_that_are_missing_small_or_not_asked_for_are_not_used() -> None:
+    narrow: dict[str, object] = {"zero_stages": (3,), "recompute": (Recompute.FULL,), "offload_optimizer": (1.0,)}
+    asked = request(**narrow, offload_optimizer_to=(Tier.NVME,))
+    assert not plan_training(asked, stop=never_stop, progress=ignore_progress).feasible, "no drives"
+    plan = planned(with_drives(asked))
+    with pytest.raises(PlanFileError, match="NVMe drives"):
+        predict_training(asked, plan)
+    small = with_drives(asked, capacity_bytes=10**9)
+    assert not plan_training(small, stop=never_stop, progress=ignore_progress).feasible
+    given = predict_training(small, plan)
+    assert given.reason is not None and given.reason.constraint == "nvme"
+    assert Rule.HOST_MEMORY in {violation.rule for violation in check(plan, small)}
+    slow = with_drives(asked, bytes_per_s=1e9)
+    assert Rule.STAGE_TIME in {violation.rule for violation in check(plan, slow)}
+    assert Rule.SEARCH in {violation.rule for violation in check(plan, with_drives(request(**narrow)))}
 
 
 def test_hosts_that_are_too_small_are_not_used() -> None:
