@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodels.expert_parallel import expert_region
 from costmodels.operators import BATCH, SEQ, OperatorKind
 from costmodels.tensor_parallel import VOCAB
-from solver.block_problem import BlockSetting
+from solver.block_setting import BlockSetting
 from solver.graph import Block, ModelGraph
 from solver.sharding import SpecKind
 

@@ -9,32 +9,28 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.cluster import Device, GroupTopology
 from costmodels.collectives import Collective, collective_s
 from costmodels.expert_parallel import expert_dims, expert_region
 from costmodels.implementation import (
-    HAND_FUSED,
     GatedProducts,
-    Implementation,
     Logits,
     ScanKernels,
     TensorOverlap,
     TrainedWeights,
 )
-from costmodels.low_precision import MatmulRecipe, SavedFormat
+from costmodels.low_precision import MatmulRecipe
 from costmodels.operator_time import OperatorTime, operator_time, weight_gradient_s
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, parameters
 from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from costmodels.saved_activations import loss_transient_element_bytes
 from costmodels.step_by_step_scan import step_by_step_kept_bytes
 from costmodels.tensor_parallel import EXPERTS, FFN, VOCAB
-from costmodels.token_dispatch import TokenDispatch, dispatch_s, expert_choice
-from costmodels.units import DType
+from costmodels.token_dispatch import dispatch_s, expert_choice
+from solver.block_setting import BlockSetting
 from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge
 from solver.kept_bytes import KeptBytes, kept_bytes
 from solver.request import Recompute, Space
-from solver.sequence_costs import SequenceRanks
 from solver.sharding import REPLICATED, Spec, Strategy, conversion, strategies
 
 FloatArray = npt.NDArray[np.float64]
@@ -90,77 +86,6 @@ def n_objectives(modes: Collection[Recompute]) -> int:
     if Recompute.FINE_GRAINED in modes:
         return Criterion.TP_COMM_S
     return Criterion.FINE_GRAINED_S if Recompute.SELECTIVE in modes else Criterion.SELECTIVE_S
-
-
-@dataclass(frozen=True)
-class BlockSetting:
-    """Everything the costs of a block depend on besides the block.
-
-    seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
-    stream between blocks; ``padded`` dims need not divide by tp; ``implementation`` is the framework's. Without an
-    ``ep_topology`` each rank holds all experts, without a ``heads_topology`` all cp ranks are one ring; ``recipe`` is that
-    of the products that `low_precision_products` names, ``saved`` the format of what is kept, ``expert_load`` the rows of the
-    ep rank with the most over the mean. A model with scans has a ``cp_topology`` beside context parallelism, whose ranks have
-    ``sequence_parts`` parts of the sequence each. ``dispatch`` is how tokens get to ranks with their experts.
-    """
-
-    device: Device
-    tp_topology: GroupTopology
-    ring_topology: GroupTopology
-    dtype: DType
-    gradient_dtype: DType
-    microbatch: int
-    seq_len: int
-    boundary: Spec
-    space: Space
-    padded: frozenset[str] = frozenset()
-    implementation: Implementation = HAND_FUSED
-    ep_topology: GroupTopology | None = None
-    heads_topology: GroupTopology | None = None
-    recipe: MatmulRecipe = MatmulRecipe.WORKING
-    saved: SavedFormat = SavedFormat.WORKING
-    expert_load: float = 1.0
-    cp_topology: GroupTopology | None = None
-    sequence_parts: int = 2
-    dispatch: TokenDispatch = TokenDispatch.COPIES
-
-    @property
-    def tp(self) -> int:
-        """Tensor-parallel degree."""
-        return self.tp_topology.n
-
-    @property
-    def cp(self) -> int:
-        """Context-parallel degree."""
-        return self.ring_topology.n * self.ulysses
-
-    @property
-    def ulysses(self) -> int:
-        """Ranks that exchange tokens for heads."""
-        return 1 if self.heads_topology is None else self.heads_topology.n
-
-    @property
-    def ep(self) -> int:
-        """Expert-parallel degree."""
-        return 1 if self.ep_topology is None else self.ep_topology.n
-
-    @property
-    def sequence_ranks(self) -> SequenceRanks:
-        """The ranks that share a sequence."""
-        return SequenceRanks(
-            ring=self.ring_topology,
-            heads=self.heads_topology,
-            all=self.cp_topology,
-            parts=self.sequence_parts,
-            offered=self.implementation.scan_over_ranks,
-            device=self.device,
-            dtype=self.dtype,
-        )
-
-    @property
-    def beside_attention(self) -> tuple[int, BlockSetting]:
-        """What the costs of all operators but attention depend on: cp, but not how its ranks see each other's tokens."""
-        return self.cp, replace(self, ring_topology=self.tp_topology, heads_topology=None)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from costmodels.energy import COMMUNICATING_ACTIVITY, COMPUTING_ACTIVITY
 from costmodels.pipeline import n_copies
 from solver.request import Objective, PlanRequest, Recompute
-from solver.training.bounds import Member, family_bound_s, member_bound_s
+from solver.training.bounds import Member, family_bound_s, launch_bound_s, member_bound_s
 from solver.training.costs import TrainingCosts
 from solver.training.energy import devices_of, step_energy_j
 from solver.training.evaluate import Decision, DecisionCost
@@ -32,6 +32,10 @@ class Aim(Protocol):
 
     def value(self, decision: Decision, cost: DecisionCost, tables: Sequence[StageTable]) -> float:
         """The figure of a decided plan; smaller is better."""
+        ...
+
+    def launch_bound(self, family: Family) -> float:
+        """Lower bound on the figure of a family's plans that takes no cost of its blocks, and is no higher than the next."""
         ...
 
     def family_bound(self, family: Family) -> float | None:
@@ -55,6 +59,10 @@ class LeastStepTime:
         """The time of a step."""
         return cost.step_time_s
 
+    def launch_bound(self, family: Family) -> float:
+        """`launch_bound_s`."""
+        return launch_bound_s(family, self._costs)
+
     def family_bound(self, family: Family) -> float | None:
         """`family_bound_s`."""
         return family_bound_s(family, self._costs)
@@ -76,6 +84,10 @@ class LeastEnergy:
     def value(self, decision: Decision, cost: DecisionCost, tables: Sequence[StageTable]) -> float:
         """The energy of a step; infinite for one that takes too long."""
         return step_energy_j(self._cluster, decision, cost, tables) if cost.step_time_s <= self._slowest_s else math.inf
+
+    def launch_bound(self, family: Family) -> float:
+        """Idle power while the host launches kernels."""
+        return self._bound(launch_bound_s(family, self._costs), 0.0)
 
     def family_bound(self, family: Family) -> float | None:
         """Idle power for the least time, and the least active energy of each layer, nothing recomputed or shared."""

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from costmodels.cluster import Device
 from costmodels.implementation import Implementation
 from solver.block_memory import working_bytes
 from solver.block_problem import (
+    OF_MODE,
     BlockProblem,
-    BlockSetting,
     Criterion,
     build_block_problem,
     kept_in,
     n_objectives,
 )
+from solver.block_setting import BlockSetting
 from solver.graph import ModelGraph
 from solver.intra_op import evaluate, frontier
 from solver.kept_bytes import PARTIAL_MODES
 from solver.recompute import recomputable
 from solver.request import PlanRequest, Recompute, TrainingWorkload
-from solver.sharding import REPLICATED
-from solver.training.host import HostTime, host_time
+from solver.sharding import REPLICATED, Spec
+from solver.training.host import HostTime, host_time, step_host_s
 from solver.training.implementation import launcher_implementation
 from solver.training.joined import joined
 from solver.training.space import recompute_modes
@@ -34,6 +36,7 @@ from solver.training.stage_table import FloatArray, Sharding
 from solver.training.tied import agreements, restricted, tied_uses, unrestricted
 
 COMMUNICATION = [Criterion.TP_COMM_S, Criterion.CP_COMM_S, Criterion.EP_COMM_S]
+_MODES = tuple(Recompute)
 
 
 class BlockCosts:
@@ -71,6 +74,12 @@ class BlockCosts:
         """Whether each distinct block is a layer, whose passes may be run again, and not an end of the model."""
         return np.array([recomputable(self.model.block(name)) for name in self.block_names])
 
+    @cached_property
+    def least_step_host_s(self) -> float:
+        """What the host's work between steps adds to the first layer of a chain, and so to every step, at least."""
+        devices = [group.node.device for group in self.request.cluster.groups]
+        return min(step_host_s(device, self.implementation) for device in devices) if self.model.is_chain else 0.0
+
     def problem(self, block: str, setting: BlockSetting) -> BlockProblem | None:
         """Sharding problem of a block; None where it can't be sharded this way."""
         key = (block, setting)
@@ -105,41 +114,57 @@ class BlockCosts:
         if key not in self._costs:
             built = self.problem(block, setting)
             assert built is not None, "shardings() offers no choice where there is no problem"
-            self._costs[key] = _bound_by_host(np.array(evaluate(built.problem, choice)), self._host_time(block, setting))
+            self._costs[key] = _bound_by_host(np.array(evaluate(built.problem, choice)), self._host_of(block, setting))
         return self._costs[key]
 
-    def fastest_layers_s(self, setting: BlockSetting) -> FloatArray | None:
-        """Least time of a micro-batch through each layer, nothing recomputed; None where a block can't be sharded."""
-        fastest = self._least_s(setting)
-        return None if fastest is None else fastest[0]
+    def fastest_layers_s(self, setting: BlockSetting, modes: Collection[Recompute] = (Recompute.NONE,)) -> FloatArray | None:
+        """Least time of a micro-batch through each layer under any of these modes; None where a block can't be sharded."""
+        least = self._least_s(setting)
+        if least is None:
+            return None
+        rerun_s = [least[2 + _MODES.index(mode)] for mode in modes]
+        return np.asarray(least[0] + np.min(rerun_s, axis=0), np.float64)
 
     def least_compute_s(self, setting: BlockSetting) -> FloatArray | None:
         """Least time that each layer computes of it, communication left out; None where a block can't be sharded."""
-        fastest = self._least_s(setting)
-        return None if fastest is None else fastest[1]
+        least = self._least_s(setting)
+        return None if least is None else least[1]
+
+    def launch_layers_s(self, device: Device, *, tp: int, cp: int, boundary: Spec) -> FloatArray:
+        """Time that the host takes to launch each layer's kernels for a micro-batch, nothing recomputed: none goes faster."""
+        launches = [self._host_time(block, device, tp=tp, cp=cp, boundary=boundary).total_s for block in self.block_names]
+        return np.array(launches)[self.layer_block]
 
     def _least_s(self, setting: BlockSetting) -> FloatArray | None:
-        """Rows: time, and time without communication, each the least over shardings; columns the layers."""
+        """Rows: time, time without communication, and what each recompute mode runs again, each the least over shardings;
+        columns the layers."""
         if setting not in self._fastest:
-            fastest = []
-            for block in self.block_names:
+            least = []
+            for block, can_rerun in zip(self.block_names, self.recomputable, strict=True):
                 built = self.problem(block, setting)
                 if built is None:
                     break
                 costs = np.array([point.cost for point in frontier(built.problem)])
+                host = self._host_of(block, setting)
                 compute_s = costs[:, Criterion.TIME_S] - costs[:, COMMUNICATION].sum(axis=1)
-                device_s = float(costs[:, Criterion.TIME_S].min())
-                fastest.append((max(device_s, self._host_time(block, setting).total_s), float(compute_s.min())))
-            whole = len(fastest) == len(self.block_names)
-            self._fastest[setting] = np.array(fastest).T[:, self.layer_block] if whole else None
+                lowest = costs.min(axis=0)
+                again_s = {mode: float(lowest[criterion]) for mode, (criterion, _) in OF_MODE.items()}
+                again_s |= {Recompute.NONE: 0.0, Recompute.FULL: max(float(lowest[Criterion.FORWARD_S]), host.forward_s)}
+                rerun_s = [again_s[mode] if can_rerun else 0.0 for mode in _MODES]
+                least.append((max(float(lowest[Criterion.TIME_S]), host.total_s), float(compute_s.min()), *rerun_s))
+            whole = len(least) == len(self.block_names)
+            self._fastest[setting] = np.array(least).T[:, self.layer_block] if whole else None
         return self._fastest[setting]
 
-    def _host_time(self, block: str, setting: BlockSetting) -> HostTime:
-        collectives = 0 if setting.tp == 1 else 1 if setting.boundary == REPLICATED else 2
-        key = (block, setting.device.name, setting.cp, collectives)
+    def _host_of(self, block: str, setting: BlockSetting) -> HostTime:
+        return self._host_time(block, setting.device, tp=setting.tp, cp=setting.cp, boundary=setting.boundary)
+
+    def _host_time(self, block: str, device: Device, *, tp: int, cp: int, boundary: Spec) -> HostTime:
+        collectives = 0 if tp == 1 else 1 if boundary == REPLICATED else 2
+        key = (block, device.name, cp, collectives)
         if key not in self._host_times:
             self._host_times[key] = host_time(
-                self.model.block(block), setting.device, setting.implementation, cp=setting.cp, collectives_of_sum=collectives
+                self.model.block(block), device, self.implementation, cp=cp, collectives_of_sum=collectives
             )
         return self._host_times[key]
 

@@ -6,6 +6,7 @@ slower than the fastest on every layer, stages of longest time t hold at most ``
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,26 +33,43 @@ class Member:
     tables: tuple[StageTable, ...]
 
 
+def launch_bound_s(family: Family, costs: TrainingCosts) -> float:
+    """Lower bound on the step time of a family by what the host takes to launch its kernels; at most `family_bound_s`."""
+    mesh = family.mesh
+    by_device = [
+        costs.launch_layers_s(group.node.device, tp=mesh.tp, cp=mesh.cp, boundary=family.boundary)
+        for group in costs.request.cluster.groups
+    ]
+    return _family_bound_s(family, costs, np.min(by_device, axis=0), equivalent=float(mesh.pp))
+
+
 def family_bound_s(family: Family, costs: TrainingCosts) -> float | None:
-    """Lower bound on the step time of a family: no memory limit, no recompute, no state communication; None where a block
+    """Lower bound on the step time of a family: no memory limit, least recompute, no state communication; None where a block
     can't be sharded its way."""
     candidate = next(family.candidates())
     kinds = costs.stage_kinds(candidate)
+    modes = frozenset(itertools.chain.from_iterable(family.recompute))
     of_kind: dict[int, FloatArray] = {}
     for kind in {id(kind): kind for kind in kinds}.values():
-        by_device = [costs.fastest_layers_s(setting) for setting in costs.settings(candidate, kind)]
+        by_device = [costs.fastest_layers_s(setting, modes) for setting in costs.settings(candidate, kind)]
         known = [layer_s for layer_s in by_device if layer_s is not None]
         if len(known) < len(by_device):
             return None
         # The slowest device of a stage decides its times.
         of_kind[id(kind)] = np.max(known, axis=0)
     fastest = np.min(list(of_kind.values()), axis=0)
-    return _pipeline_bound_s(
-        fastest,
-        candidate.n_microbatches,
-        pp=candidate.mesh.pp,
-        equivalent=_equivalent_ranks(fastest, [of_kind[id(kind)] for kind in kinds]),
-        longest_s=float(fastest.max()) / max(n_copies(choice.schedule) for choice in family.pipelinings),
+    equivalent = _equivalent_ranks(fastest, [of_kind[id(kind)] for kind in kinds])
+    return _family_bound_s(family, costs, fastest, equivalent=equivalent)
+
+
+def _family_bound_s(family: Family, costs: TrainingCosts, layer_s: FloatArray, *, equivalent: float) -> float:
+    """The bound that follows from the least time of each layer on the fastest rank, and the host's work between steps."""
+    return costs.least_step_host_s + _pipeline_bound_s(
+        layer_s,
+        family.n_microbatches,
+        pp=family.mesh.pp,
+        equivalent=equivalent,
+        longest_s=float(layer_s.max()) / max(n_copies(choice.schedule) for choice in family.pipelinings),
         waiting=least_waiting(family.pipelinings),
     )
 

@@ -22,13 +22,13 @@ from costmodels.tensor_parallel import EXPERTS, TOP_K
 from solver.block_memory import boundary_bytes
 from solver.block_problem import (
     OF_MODE,
-    BlockSetting,
     Criterion,
 )
+from solver.block_setting import BlockSetting
 from solver.layer_dag import LayerDag, layer_dag
 from solver.mesh import stage_borders, stage_topology
 from solver.request import PlanRequest, Recompute
-from solver.sharding import REPLICATED
+from solver.sharding import REPLICATED, Spec
 from solver.training.block_costs import COMMUNICATION, BlockCosts
 from solver.training.host import step_host_s
 from solver.training.host_memory import HostMoves
@@ -52,6 +52,8 @@ class TrainingCosts(BlockCosts):
         super().__init__(request, implementation=implementation)
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
         self._kinds: dict[StageKind, StageKind] = {}
+        self._settings: dict[tuple[int, int, Spec], tuple[BlockSetting, ...]] = {}
+        self._interned: dict[BlockSetting, BlockSetting] = {}
         self._kinds_of: dict[tuple[Mesh, tuple[int, ...]], tuple[StageKind, ...]] = {}
         self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
 
@@ -118,8 +120,15 @@ class TrainingCosts(BlockCosts):
         return tuple(sorted({*known, *own}))
 
     def settings(self, candidate: Candidate, kind: StageKind) -> tuple[BlockSetting, ...]:
-        """The block setting for each device of a stage."""
-        return tuple(
+        """The block setting for each device of a stage, one object for equal ones."""
+        key = (id(kind), candidate.microbatch, candidate.boundary)
+        if key not in self._settings:
+            made = self._settings_of(candidate, kind)
+            self._settings[key] = tuple(self._interned.setdefault(setting, setting) for setting in made)
+        return self._settings[key]
+
+    def _settings_of(self, candidate: Candidate, kind: StageKind) -> Iterator[BlockSetting]:
+        return (
             BlockSetting(
                 device=device,
                 tp_topology=kind.topology.tp,

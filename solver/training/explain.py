@@ -9,7 +9,7 @@ from enum import StrEnum
 from costmodels.errors import PlanFileError
 from costmodels.operators import BATCH, SEQ, Operator
 from costmodels.units import GIB, STRICT_RECORD
-from solver.block_problem import BlockSetting
+from solver.block_setting import BlockSetting
 from solver.graph import ModelGraph
 from solver.intra_op import frontier
 from solver.plan import Plan

@@ -1,9 +1,10 @@
 """Best-first branch and bound over training candidates, with a proven bound at every moment.
 
-Two levels. A *family* (mesh, micro-batch, residual layout) has a lower bound from its block costs alone; a *member* (a
-family with ZeRO stage, recompute modes and shardings) has a tighter one from its full cost tables. Members are solved
-exactly by the stage partition. Whatever is popped next has the lowest bound of all that is left, so the search may stop
-as soon as that bound reaches the best plan found.
+Each level has a tighter lower bound, worked out only when the search comes to it. A *family* (mesh, micro-batch, residual
+layout) has one from what the host takes to launch its kernels, then one from its block costs, then one for each choice of
+recompute modes; a *member* (a family with ZeRO stage, recompute modes and shardings) has one from its full cost tables.
+Members are solved exactly by the stage partition. Whatever is popped next has the lowest bound of all that is left, so the
+search may stop as soon as that bound reaches the best plan found.
 """
 
 from __future__ import annotations
@@ -100,10 +101,10 @@ def search(
             told = state.result.best
             progress(state.progress(bound, describe))
         match node:
-            case _Unpriced(family):
-                state.price_family(family)
+            case _Unpriced():
+                state.price_family(node)
             case Family():
-                state.expand_family(node)
+                state.expand_family(bound, node)
             case ChunkChoices():
                 state.expand_choices(node)
             case Member():
@@ -113,9 +114,10 @@ def search(
 
 @dataclass(frozen=True)
 class _Unpriced:
-    """A family whose bound has not been computed yet; until then it is 0."""
+    """A family whose blocks have not been costed yet: its bound is what the host takes. ``index`` is its place in the space."""
 
     family: Family
+    index: int
 
 
 class _Search:
@@ -133,7 +135,8 @@ class _Search:
         self._order = itertools.count()
         for family in families(request):
             self.result.n_candidates += family.n_candidates
-            self._push(0.0, _Unpriced(family))
+            index = next(self._order)
+            self._push(aim.launch_bound(family), _Unpriced(family, index), index)
 
     def is_over(self, limit: float) -> bool:
         """Whether nothing left can matter: the best is proven and has rivals to show, or all is beyond the limit."""
@@ -151,14 +154,20 @@ class _Search:
         self.n_popped += 1
         return bound, node
 
-    def price_family(self, family: Family) -> None:
+    def price_family(self, unpriced: _Unpriced) -> None:
         """Put a family back under its bound, or drop it if its blocks can't be sharded its way."""
-        bound = self.aim.family_bound(family)
+        bound = self.aim.family_bound(unpriced.family)
         if bound is not None:
-            self._push(bound, family)
+            self._push(bound, unpriced.family, unpriced.index)
 
-    def expand_family(self, family: Family) -> None:
-        """Put a family's members in its place, those that differ in chunks together."""
+    def expand_family(self, bound: float, family: Family) -> None:
+        """Put a family's choices of recompute modes in its place; of one choice its members, those that differ in chunks
+        together."""
+        choices = tuple(family.by_recompute())
+        if len(choices) > 1:
+            for choice in choices:
+                self._push(max(bound, self.aim.family_bound(choice) or 0.0), choice)
+            return
         for node in expand(family, self.costs):
             self._push(self.aim.member_bound(node if isinstance(node, Member) else node.relaxed(self.costs)), node)
 
@@ -224,9 +233,10 @@ class _Search:
         cost = evaluate_decision(decision, member.tables)
         return Solved(decision, cost, self.aim.value(decision, cost, member.tables))
 
-    def _push(self, bound: float, node: _Node) -> None:
+    def _push(self, bound: float, node: _Node, order: int | None = None) -> None:
+        """Have a node wait under its bound, behind those of the same bound that were made before it."""
         if not math.isinf(bound):
-            heapq.heappush(self.heap, (bound, next(self._order), node))
+            heapq.heappush(self.heap, (bound, next(self._order) if order is None else order, node))
 
     def _out_of_work(self) -> bool:
         return self.max_solved is not None and self.result.n_solved >= self.max_solved

@@ -127,6 +127,12 @@ class Family:
             return len(self.places) * len(schedules)
         return sum(place.suits(schedule) for place in self.places for schedule in schedules)
 
+    def by_recompute(self) -> Iterator[Family]:
+        """The same candidates in families of one choice of recompute modes each."""
+        for modes, choices in self._modes_and_schedules():
+            if choices:
+                yield replace(self, recompute=(modes,), pipelinings=choices)
+
     def _modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
         """Modes that each stage may choose from with the schedules that leave it the choice; single modes with all others."""
         by_stage = tuple(choice for choice in self.pipelinings if choice.modes_by_stage)

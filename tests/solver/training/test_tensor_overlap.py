@@ -12,7 +12,8 @@ from costmodels.collectives import Collective, collective_s
 from costmodels.hardware import node_type
 from costmodels.implementation import GatedProducts, Implementation, TensorOverlap
 from costmodels.units import DType
-from solver.block_problem import BlockSetting, Criterion, build_block_problem
+from solver.block_problem import Criterion, build_block_problem
+from solver.block_setting import BlockSetting
 from solver.intra_op import evaluate, frontier
 from solver.request import Launcher, Search, Space
 from solver.sharding import REPLICATED
