@@ -64,7 +64,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
         app.state.calibrations = CalibrationService(engine, app.state.replans)
         yield
         watcher.close()
-        writes.close()
+        await writes.close()
         queue.close()
         engine.dispose()
 

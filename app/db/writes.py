@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Engine
 
 from app.db.engine import is_sqlite, writing
+from app.errors import StoreError
 
 Answer = TypeVar("Answer")
 
@@ -48,9 +49,13 @@ class Writes:
         self._asked: list[_Asked] = []
         self._working: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
+        self._is_closed = False
 
     async def soon(self, write: Callable[[Connection], Answer]) -> Answer:
-        """What a write gives, once it is committed. Raises what it raises, and StoreError when the database can't take it."""
+        """What a write gives, once it is committed. Raises what it raises, and StoreError when the database can't take it or
+        the service ends first."""
+        if self._is_closed:
+            raise StoreError("the service ends: it takes no more writes")
         if not is_sqlite(self._engine):
             return await asyncio.to_thread(self._alone, write)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -60,8 +65,11 @@ class Writes:
             self._working = asyncio.create_task(self._work())
         return await future
 
-    def close(self) -> None:
-        """Wait for the writes that have begun, and take no more."""
+    async def close(self) -> None:
+        """Take no more writes, and wait until everyone who asked for one has heard."""
+        self._is_closed = True
+        if self._working is not None:
+            await asyncio.wait([self._working])
         self._thread.shutdown()
 
     def _alone(self, write: Callable[[Connection], Answer]) -> Answer:
@@ -69,12 +77,19 @@ class Writes:
             return write(connection)
 
     async def _work(self) -> None:
+        """Do what is asked until nothing is. Whatever ends this, nobody waits on: who has not heard gets a StoreError."""
         loop = asyncio.get_running_loop()
-        while self._asked:
-            together, self._asked = self._asked[:MOST_TOGETHER], self._asked[MOST_TOGETHER:]
-            outcomes = await loop.run_in_executor(self._thread, self._outcomes, [asked.write for asked in together])
-            for asked, outcome in zip(together, outcomes, strict=True):
-                _tell(asked.future, outcome)
+        together: list[_Asked] = []
+        try:
+            while self._asked:
+                together, self._asked = self._asked[:MOST_TOGETHER], self._asked[MOST_TOGETHER:]
+                outcomes = await loop.run_in_executor(self._thread, self._outcomes, [asked.write for asked in together])
+                for asked, outcome in zip(together, outcomes, strict=True):
+                    _tell(asked.future, outcome)
+        finally:
+            left, self._asked = (*together, *self._asked), []
+            for asked in left:
+                _tell(asked.future, _Outcome(error=StoreError("the service ended before it knew that this was written")))
 
     def _outcomes(self, writes: Sequence[Callable[[Connection], Any]]) -> list[_Outcome]:
         """What became of each write. When one fails, all are taken back and tried one by one."""

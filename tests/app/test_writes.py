@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 
@@ -20,6 +21,8 @@ from tests.app.test_db import numbered
 
 pytestmark = pytest.mark.both_databases
 
+WAIT_S = 30.0
+
 
 @pytest.fixture
 def engine(settings: Settings) -> Iterator[Engine]:
@@ -35,7 +38,7 @@ def run(engine: Engine, use: Callable[[Writes], Awaitable[None]]) -> None:
     async def main() -> None:
         writes = Writes(engine)
         await use(writes)
-        writes.close()
+        await writes.close()
 
     asyncio.run(main())
 
@@ -109,5 +112,49 @@ def test_a_write_runs_in_its_callers_context(engine: Engine) -> None:
             return await writes.soon(lambda connection: said.get())
 
         assert [*await asyncio.gather(ask("one"), ask("two"))] == ["one", "two"]
+
+    run(engine, use)
+
+
+def test_closing_waits_for_what_was_asked_and_takes_no_more(engine: Engine) -> None:
+    count = MOST_TOGETHER + 1
+
+    async def use(writes: Writes) -> None:
+        asked = [asyncio.ensure_future(writes.soon(add(engine, number))) for number in range(count)]
+        await asyncio.sleep(0)
+        await writes.close()
+        with pytest.raises(StoreError, match="no more"):
+            await writes.soon(add(engine, count))
+        assert await asyncio.wait_for(asyncio.gather(*asked), WAIT_S) == list(range(count))
+
+    run(engine, use)
+    assert stored(engine) == {numbered(number).digest for number in range(count)}
+
+
+@pytest.mark.parametrize("end", [asyncio.Task.cancel, None], ids=["cancelled", "thread gone"])
+def test_nobody_waits_for_writes_that_will_not_come(engine: Engine, end: Callable[[asyncio.Task[None]], bool] | None) -> None:
+    if not is_sqlite(engine):
+        pytest.skip("only SQLite's writers share a thread")
+    go_on = threading.Event()
+
+    def slowly(connection: Connection) -> None:
+        assert go_on.wait(WAIT_S)
+
+    async def use(writes: Writes) -> None:
+        first = asyncio.ensure_future(writes.soon(slowly))
+        await asyncio.sleep(0)
+        later = [asyncio.ensure_future(writes.soon(add(engine, number))) for number in range(3)]
+        await asyncio.sleep(0)
+        working = writes._working
+        assert working is not None
+        if end is None:
+            writes._thread.shutdown(wait=False)
+        else:
+            end(working)
+        go_on.set()
+        given = await asyncio.wait_for(asyncio.gather(first, *later, return_exceptions=True), WAIT_S)
+        assert all(isinstance(each, StoreError) for each in given[end is None :])
+        await asyncio.wait([working])
+        assert working.cancelled() or isinstance(working.exception(), RuntimeError)
 
     run(engine, use)
