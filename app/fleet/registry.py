@@ -25,12 +25,38 @@ REMEMBERED = 256
 """Registered models and clusters that a process remembers as records."""
 
 
-class StoredRegistry:
-    """Reads what a request names from the database, and remembers which versions it read and what it follows."""
+class FleetNow:
+    """A tenant's fleet at one moment, for questions that are resolved together: each name is looked up once."""
 
     def __init__(self, engine: Engine, tenant: str):
         self._engine, self._tenant = engine, tenant
         self._calibrations = CalibrationStore(engine, tenant)
+        self._registered: dict[tuple[RegisteredKind, str], Registered | None] = {}
+        self._newest: dict[str, Calibration | None] = {}
+
+    def registered(self, kind: RegisteredKind, name: str) -> Registered | None:
+        """The newest version of what is registered under a name; None when nothing is."""
+        key = (kind, name)
+        if key not in self._registered:
+            self._registered[key] = RegisteredRepository(self._engine, self._tenant, kind).find(name)
+        return self._registered[key]
+
+    def newest_calibration(self, key: str) -> Calibration | None:
+        """The newest stored calibration of a device key; None when there is none."""
+        if key not in self._newest:
+            self._newest[key] = self._calibrations.newest(key)
+        return self._newest[key]
+
+    def calibration(self, reference: str) -> Calibration:
+        """The stored calibration of a reference; raises CalibrationNotFoundError."""
+        return self._calibrations.find(reference)
+
+
+class StoredRegistry:
+    """Reads what a request names from the fleet, and remembers which versions it read and what it follows."""
+
+    def __init__(self, fleet: FleetNow):
+        self._fleet = fleet
         self._read: dict[RegisteredKind, Registered] = {}
         self._follows: set[str] = set()
 
@@ -44,7 +70,7 @@ class StoredRegistry:
 
     def find(self, reference: str) -> Calibration:
         """The stored calibration of a reference; raises CalibrationNotFoundError. A bare key stands for its newest."""
-        found = self._calibrations.find(reference)
+        found = self._fleet.calibration(reference)
         if not is_measured(reference):
             self._follows.add(reference)
         return found
@@ -52,7 +78,7 @@ class StoredRegistry:
     def newest_calibration(self, key: str) -> Calibration | None:
         """The newest stored calibration of a device key; None when there is none yet."""
         self._follows.add(key)
-        return self._calibrations.newest(key)
+        return self._fleet.newest_calibration(key)
 
     def asked(self, document: dict[str, Any]) -> Asked | None:
         """The question that a request document is; None when it named nothing that changes."""
@@ -70,7 +96,7 @@ class StoredRegistry:
         )
 
     def _newest(self, kind: RegisteredKind, name: str, error: type[InvalidInputError]) -> Registered:
-        found = RegisteredRepository(self._engine, self._tenant, kind).find(name)
+        found = self._fleet.registered(kind, name)
         if found is None:
             raise error(f"no {kind} is registered under this name", given=name, remedy=f"register it: PUT /v1/{kind}s/{name}")
         self._read[kind] = found

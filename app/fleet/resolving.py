@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from sqlalchemy import Engine
-
 from app.db.question_repository import Asked
-from app.fleet.registry import StoredRegistry
+from app.fleet.registry import FleetNow, StoredRegistry
 from app.plans.store import KeyedRequest, keyed_request
 from app.requests.resolve import NoFiles, resolve_request
 
@@ -21,9 +19,9 @@ class ResolvedQuestion:
     asked: Asked
 
 
-def resolve_question(engine: Engine, tenant: str, document: str) -> ResolvedQuestion:
+def resolve_question(fleet: FleetNow, document: str) -> ResolvedQuestion:
     """The request of a question's document (JSON text); raises InvalidInputError when the fleet no longer has what it names."""
-    registry = StoredRegistry(engine, tenant)
+    registry = StoredRegistry(fleet)
     parsed = json.loads(document)
     request = resolve_request(parsed, files=NoFiles(), registry=registry, stored=registry)
     asked = registry.asked(parsed)

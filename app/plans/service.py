@@ -14,7 +14,7 @@ from app.db.job_repository import JobRepository
 from app.db.job_tables import MAX_OWNER
 from app.db.question_repository import Asked, QuestionRepository
 from app.errors import DocumentError, FieldError, QueueFullError
-from app.fleet.registry import StoredRegistry
+from app.fleet.registry import FleetNow, StoredRegistry
 from app.jobs.job import Job, JobKind
 from app.jobs.queue import JobQueue
 from app.jobs.submission import plan_job, submit
@@ -89,7 +89,7 @@ class PlanService:
         Raises DocumentError on a faulty request, KeyReusedError, StoreError.
         """
         tenant = call.caller.tenant
-        registry = StoredRegistry(self._engine, tenant)
+        registry = StoredRegistry(FleetNow(self._engine, tenant))
         request = resolve_request(call.document, files=NoFiles(), registry=registry, stored=registry)
         self._check_time_limit(request)
         key, asked = keyed_request(request), registry.asked(call.document)

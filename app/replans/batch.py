@@ -14,6 +14,7 @@ from app.db.job_desk import JobEnd
 from app.db.plan_repository import PlanRepository
 from app.db.question_repository import QuestionRepository, plan_arrived
 from app.db.replan_repository import ReplanRepository, WaitingItem
+from app.fleet.registry import FleetNow
 from app.fleet.resolving import ResolvedQuestion, resolve_question
 from app.jobs.job import REPLAN_URGENCY, BegunJob, JobKind, JobStatus
 from app.jobs.queue import JobQueue
@@ -39,19 +40,14 @@ class BatchStarter:
         batch = ReplanRepository(self._engine, job.tenant)
         while waiting := batch.unplanned(replan_id, limit=ITEMS_A_TRANSACTION):
             on_chunk()
-            resolved = [(item, self._resolved(job.tenant, item)) for item in waiting]
+            fleet = FleetNow(self._engine, job.tenant)
+            resolved = [(item, _resolved(fleet, item)) for item in waiting]
             switches = self._switches(job.tenant, resolved)
             with writing(self._engine) as connection:
                 for item, question in resolved:
                     self._begin(connection, _Begun(job.tenant, replan_id, item, switches), question)
         with writing(self._engine) as connection:
             batch.close_if_done(connection, replan_id)
-
-    def _resolved(self, tenant: str, item: WaitingItem) -> ResolvedQuestion | InvalidInputError:
-        try:
-            return resolve_question(self._engine, tenant, item.document)
-        except InvalidInputError as error:
-            return error
 
     def _switches(
         self, tenant: str, resolved: Sequence[tuple[WaitingItem, ResolvedQuestion | InvalidInputError]]
@@ -82,6 +78,13 @@ class BatchStarter:
         else:
             batch.assign(connection, item.id, digest=digest, job=None)
             settle_plan(self._engine, connection, tenant, digest, begun.switches)
+
+
+def _resolved(fleet: FleetNow, item: WaitingItem) -> ResolvedQuestion | InvalidInputError:
+    try:
+        return resolve_question(fleet, item.document)
+    except InvalidInputError as error:
+        return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from app.db.plan_repository import PlanRepository
 from app.db.question_repository import QuestionFilter, QuestionRepository
 from app.db.replan_repository import RUNNING, Replan, ReplanRepository
 from app.errors import JobIsFinalError, NoSuchError
+from app.fleet.registry import FleetNow
 from app.fleet.resolving import resolve_question
 from app.jobs.job import REPLAN_URGENCY, JobKind, NewJob
 from app.jobs.queue import JobQueue
@@ -112,12 +113,12 @@ class ReplanService:
     def preview(self, caller: Principal, about: QuestionFilter) -> Preview:
         """What a batch would do now."""
         digests: set[str] = set()
-        unusable = 0
+        unusable, fleet = 0, FleetNow(self._engine, caller.tenant)
         with reading(self._engine) as connection:
             stale = QuestionRepository(self._engine, caller.tenant).select_with(connection, replace(about, stale=True))
         for question in stale:
             try:
-                digests.add(resolve_question(self._engine, caller.tenant, question.document).key.digest)
+                digests.add(resolve_question(fleet, question.document).key.digest)
             except InvalidInputError:
                 unusable += 1
         plans = PlanRepository(self._engine, caller.tenant)
