@@ -23,7 +23,7 @@ from costmodels.kernel_calibration import VectorKernel
 from costmodels.latent_attention import latent_cache, latent_expansion
 from costmodels.operators import Operator, OperatorKind
 from costmodels.queueing.step_times import StepTimes
-from costmodels.serving_attention import decode_s, prefill_s_per_pair
+from costmodels.serving_attention import decode_s, gathered_context_s, prefill_s_per_pair
 from costmodels.serving_experts import Company, routed_experts_s
 from costmodels.serving_operators import (
     ServedOn,
@@ -90,6 +90,7 @@ def block_times(
 ) -> BlockTimes:
     """Tables of one block on one rank; ``routing`` says how tokens spread over experts."""
     grids = _grids(table_range)
+    own = on.own_tokens(grids.tokens)
     tokens_s, logits_s = np.zeros_like(grids.tokens), np.zeros_like(grids.sequences)
     routed_s, saved_s = np.zeros_like(grids.tokens), np.zeros_like(grids.tokens)
     attention_s = np.zeros((len(grids.sequences), len(grids.kv)))
@@ -97,10 +98,10 @@ def block_times(
     latent, expansion = latent_cache(operators, on.dims), latent_expansion(operators)
     routed = [operator for operator in operators if is_routed(operator)]
     if routed:
-        routed_s = routed_experts_s(routed, on, routing, grids.tokens, company=Company.ALIKE)
+        routed_s = routed_experts_s(routed, on, routing, own, company=Company.ALIKE)
         tokens_s += routed_s
         if on.ranks.grid.attention_dp > 1:
-            alone_s = routed_experts_s(routed, on, routing, grids.tokens, company=Company.IDLE)
+            alone_s = routed_experts_s(routed, on, routing, own, company=Company.IDLE)
             saved_s = np.maximum(0.0, tokens_s - alone_s)
     fused = fused_products(operators, on)
     shared_s = np.zeros_like(grids.tokens)
@@ -111,18 +112,21 @@ def block_times(
             attention_s += decode_s(operator, on, latent=latent, sequences=grids.sequences, kv_tokens=grids.kv)
             per_pair, launch = prefill_s_per_pair(operator, on, expansion=expansion, query=grids.query, prefix=grids.prefix)
             prefill_s, launch_s = prefill_s + per_pair, launch_s + launch
+            tokens_s += gathered_context_s(operator, on, latent=latent, tokens=grids.tokens)
         elif operator.kind is OperatorKind.LOSS:
             moved = grids.sequences * on.dims[VOCAB] * engine.logits_bytes
             logits_s += memory_bound_s(on.device, moved, kernel=VectorKernel.NORM)
         elif operator.kind is OperatorKind.MATMUL and VOCAB in operator.dims:
             logits_s += head_s(operator, on, grids.sequences)
         else:
-            time_s = operator_s(operator, on, grids.tokens, more_columns=fused.more_columns.get(operator.name, 0))
+            # Latents are gathered before they are expanded: every rank expands those of the whole prompt.
+            mine = grids.tokens if operator is expansion else own
+            time_s = operator_s(operator, on, mine, more_columns=fused.more_columns.get(operator.name, 0))
             tokens_s += time_s
             if SHARED_FFN in operator.dims:
                 shared_s += time_s
             if not (routed and _joins_the_experts(operator, on)):
-                tokens_s += partial_sums_s(operator, on, grids.tokens)
+                tokens_s += partial_sums_s(operator, on, own)
             if operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
                 attention_s += state_s(operator, on, grids.sequences)[:, None]
     if routed:
@@ -146,7 +150,7 @@ def block_times(
 def _joins_the_experts(operator: Operator, on: ServedOn) -> bool:
     """Whether partial sums are added to those of the experts, whose one all-reduce serves both: a shared expert's, where all
     ranks have all tokens."""
-    return on.ranks.grid.attention_dp == 1 and leaves_partial_sums(operator) and SHARED_FFN in operator.dims
+    return on.ranks.grid.token_groups == 1 and leaves_partial_sums(operator) and SHARED_FFN in operator.dims
 
 
 def step_times(

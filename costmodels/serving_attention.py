@@ -82,12 +82,14 @@ def prefill_s_per_pair(
 ) -> tuple[FloatArray, float]:
     """[query, prefix] time per query-key pair of a causal chunk, its fixed part taken out, and that fixed part.
 
+    Of cp ranks each takes as many queries and pairs: two pieces of a chunk, one from each end (SGLang, zigzag strategy).
+
     ``expansion`` is the product that makes keys and values of latents: it runs again over the prefix for every chunk.
     """
     heads = _heads(operator, on.local(operator))
-    rows, before = query[:, None], prefix[None, :]
+    rows, before, cp = query[:, None], prefix[None, :], on.ranks.grid.cp
     pairs = rows * (before + (rows + 1.0) / 2.0)
-    flops = _pairs_seen(operator, rows, before) * heads.query * 2.0 * (heads.key_dim + heads.value_dim)
+    flops = _pairs_seen(operator, rows, before) * heads.query * 2.0 * (heads.key_dim + heads.value_dim) / cp
     dtype = on.precision.activations
 
     def kernel_s(flops: float | FloatArray, q_tokens: float | FloatArray, kv_tokens: float | FloatArray) -> FloatArray:
@@ -104,10 +106,26 @@ def prefill_s_per_pair(
         return np.asarray(time, dtype=np.float64)
 
     fixed_s = kernel_s(2.0 * heads.query * (heads.key_dim + heads.value_dim), 1.0, 1.0)
-    work_s = (
-        np.maximum(0.0, kernel_s(flops, rows, before + rows) - fixed_s) + _prefix_s(operator, on, expansion, prefix)[None, :]
-    )
+    kernels_s = np.maximum(0.0, kernel_s(flops, on.own_tokens(rows), before + rows) - fixed_s)
+    work_s = kernels_s + _prefix_s(operator, on, expansion, prefix)[None, :]
     return work_s / pairs, float(fixed_s)
+
+
+def gathered_context_s(operator: Operator, on: ServedOn, *, latent: LatentCache | None, tokens: FloatArray) -> FloatArray:
+    """Gathering keys and values, or latents, of a step's tokens from the cp ranks that computed them (SGLang, prefill context
+    parallelism: all-gather on the KV cache); nothing without cp."""
+    if on.ranks.grid.cp == 1:
+        return np.zeros_like(tokens)
+    elements = cached_elements(operator, on, latent)
+    return collective_seconds(Collective.ALL_GATHER, tokens * elements * on.precision.activations.size_bytes, on.ranks.context)
+
+
+def cached_elements(operator: Operator, on: ServedOn, latent: LatentCache | None) -> int:
+    """Numbers of a token that attention reads on a rank whose cache is not split along the sequence."""
+    if latent is not None:
+        return latent.elements
+    local = cache_sizes(operator, {**on.dims, BATCH: 1, SEQ: 1}, on.ranks.grid)
+    return sum(tensor.elements(local) for tensor in operator.inputs[1:])
 
 
 def _prefix_s(operator: Operator, on: ServedOn, expansion: Operator | None, prefix: FloatArray) -> FloatArray:

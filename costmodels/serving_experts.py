@@ -1,9 +1,9 @@
 """Routed experts in a step of a serving engine: the fused kernels of the fullest rank, and what moves tokens to and from them.
 
-With one attention group every rank has all tokens: partial results are added up by one all-reduce (vLLM and TensorRT-LLM
-without attention data parallelism). With several, tokens are dispatched and results combined between them: the faster of
-gathering everything and reduce-scattering results (vLLM, allgather_reducescatter) and of sending each token to the ranks of its
-experts (DeepEP; vLLM, deepep).
+With one group of dense ranks every rank has all tokens: partial results are added up by one all-reduce (vLLM and TensorRT-LLM
+without attention data parallelism). With several, of requests or of shares of prompts, tokens are dispatched and results
+combined between them: the faster of gathering everything and reduce-scattering results (vLLM, allgather_reducescatter) and of
+sending each token to the ranks of its experts (DeepEP; vLLM, deepep).
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Company(StrEnum):
 def routed_experts_s(
     operators: Sequence[Operator], on: ServedOn, routing: ExpertRouting, tokens: FloatArray, *, company: Company
 ) -> FloatArray:
-    """Seconds of a block's experts for ``tokens`` of an attention group; ``operators`` are the routed products of the block."""
+    """Seconds of a block's experts for ``tokens`` of a group of dense ranks; ``operators`` are its routed products."""
     grid = on.ranks.grid
     placement = placement_of(on, routing)
-    groups = grid.attention_dp if company is Company.ALIKE else 1
+    groups = grid.token_groups if company is Company.ALIKE else grid.cp
     everywhere = tokens * groups
     sent = _dispatch_and_combine_s(on, tokens, groups) if grid.ranks > 1 else np.zeros_like(tokens)
     matrices = sum(1 for operator in operators for weight in operator.weights if {HIDDEN, EXPERT_FFN} <= set(weight.dims))
@@ -98,9 +98,9 @@ def expert_curve(device: Device, weights: WeightFormat, engine: ServingEngine) -
 def _dispatch_and_combine_s(on: ServedOn, tokens: FloatArray, groups: int) -> FloatArray:
     grid, stage = on.ranks.grid, on.ranks.stage
     token_bytes = tokens * on.dims[HIDDEN] * on.precision.activations.size_bytes
-    if grid.attention_dp == 1:
+    if grid.token_groups == 1:
         return serving_all_reduce_s(token_bytes, stage, on.engine)
-    # Ranks of one attention group hold the same tokens: each sends its share, and they share what comes back.
+    # Ranks of one such group hold the same tokens: each sends its share, and they share what comes back.
     shared = collective_seconds(Collective.ALL_GATHER, token_bytes, on.ranks.dense)
     all_bytes = token_bytes * groups
     gathered = collective_seconds(Collective.ALL_GATHER, all_bytes, stage)

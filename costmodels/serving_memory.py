@@ -111,8 +111,11 @@ def block_memory(
         else:
             live = sum(tensor.elements(local) for tensor in (*operator.inputs, *operator.outputs))
             # Every attention group's tokens come to the experts, whose rows are spread over the ep ranks.
-            groups = grid.attention_dp / grid.ep if is_expert_step(operator) else 1.0
+            groups = grid.token_groups / grid.ep if is_expert_step(operator) else 1.0
             token = max(token, (live * groups + residual) * precision.activations.size_bytes)
+    if grid.cp > 1:
+        # A rank has its share of a step's tokens, and the gathered keys and values of them all.
+        token = token / grid.cp + cache.per_token + sum(cache.windowed.values())
     return BlockMemory(weights, tied, cache, token, logits)
 
 

@@ -48,6 +48,10 @@ class ServedOn:
     products: ProductTimes = field(default_factory=dict)
     query_tokens: int = 1
 
+    def own_tokens(self, tokens: FloatArray) -> FloatArray:
+        """Tokens of a step that a rank has dense layers to run for: cp ranks share a prompt's."""
+        return np.ceil(tokens / self.ranks.grid.cp)
+
     def local(self, operator: Operator) -> dict[str, int]:
         """Sizes of one token on one rank."""
         return local_sizes(operator, {**self.dims, BATCH: 1, SEQ: 1}, self.ranks.grid)

@@ -10,14 +10,16 @@ from costmodels.tensor_parallel import RankGrid
 
 @dataclass(frozen=True, slots=True)
 class StageRanks:
-    """Groups of a stage: ``dense`` shares dense operators, ``kv`` one cache along the sequence, ``stage`` is all ranks.
+    """Groups of a stage: ``dense`` shares dense operators, ``kv`` one cache along the sequence, ``context`` the tokens of a
+    prompt, ``stage`` is all ranks.
 
-    Ranks are laid out tp innermost, then kvp, then attention_dp.
+    Ranks are laid out tp innermost, then kvp, then cp, then attention_dp.
     """
 
     grid: RankGrid
     dense: GroupTopology
     kv: GroupTopology
+    context: GroupTopology
     stage: GroupTopology
 
 
@@ -27,5 +29,6 @@ def stage_ranks(cluster: Cluster, grid: RankGrid, *, first: int = 0) -> StageRan
         grid=grid,
         dense=group_topology(cluster, n=grid.dense_tp, stride=1, first=first),
         kv=group_topology(cluster, n=grid.kvp, stride=grid.tp, first=first),
+        context=group_topology(cluster, n=grid.cp, stride=grid.dense_tp, first=first),
         stage=group_topology(cluster, n=grid.ranks, stride=1, first=first),
     )

@@ -31,7 +31,9 @@ class RankGrid:
     tp             ranks that share the heads of attention, each with its own part of the cache
     kvp            ranks among which each cache is split along the sequence (Medha, Helix; vLLM's decode context parallelism);
                    outside attention over the cache they are more ranks of tensor parallelism
-    attention_dp   groups of tp x kvp ranks that run attention and dense layers for requests of their own
+    cp             groups of tp x kvp ranks that share the tokens of a prompt: each runs dense layers and attention for its own
+                   tokens and holds all keys and values (context parallelism of prefill workers)
+    attention_dp   groups of tp x kvp x cp ranks that run attention and dense layers for requests of their own
     ep             groups of ranks that hold whole experts; an expert is split over ranks / ep
     """
 
@@ -39,6 +41,12 @@ class RankGrid:
     kvp: int = 1
     attention_dp: int = 1
     ep: int = 1
+    cp: int = 1
+
+    @property
+    def token_groups(self) -> int:
+        """Groups of ranks that come to the experts with tokens of their own."""
+        return self.attention_dp * self.cp
 
     @property
     def dense_tp(self) -> int:
@@ -48,7 +56,7 @@ class RankGrid:
     @property
     def ranks(self) -> int:
         """All ranks of the stage."""
-        return self.tp * self.kvp * self.attention_dp
+        return self.tp * self.kvp * self.cp * self.attention_dp
 
     @property
     def expert_tp(self) -> int:

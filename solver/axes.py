@@ -11,8 +11,9 @@ from costmodels.units import STRICT_RECORD
 class Axes:
     """Degrees of the mesh axes.
 
-    Serving: ``dp`` are replicas; a pipeline stage of a replica has tp x kvp x attention_dp ranks. ``kvp`` ranks split each
-    cache along the sequence, ``attention_dp`` groups run attention for requests of their own, ``ep`` groups hold experts.
+    Serving: ``dp`` are replicas; a pipeline stage of a replica has tp x kvp x cp x attention_dp ranks. ``kvp`` ranks split each
+    cache along the sequence, ``cp`` groups share prompts, ``attention_dp`` groups run attention for requests of their own,
+    ``ep`` groups hold experts.
     Training: of the ``cp`` ranks of a sequence ``ulysses`` neighbours exchange tokens for heads, and cp / ulysses form a ring.
     """
 

@@ -61,7 +61,7 @@ def export_pools(plan: Plan, pool: PrefillPool, request: PlanRequest) -> Export:
 def _require_connectable(prefill: Axes, decode: Axes) -> None:
     """The NixlConnector moves caches between tensor-parallel servers whose degrees divide, prefill's being the smaller."""
     for name, axes in (("prefill", prefill), ("decode", decode)):
-        others = {"pp": axes.pp, "attention_dp": axes.attention_dp, "kvp": axes.kvp}
+        others = {"pp": axes.pp, "attention_dp": axes.attention_dp, "kvp": axes.kvp, "cp": axes.cp}
         used = [f"{axis} {degree}" for axis, degree in others.items() if degree > 1]
         if used:
             raise ExportError(

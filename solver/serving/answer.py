@@ -187,7 +187,8 @@ def _figures(measured: Measured, lead: str) -> str:
 def axes_of(layout: Layout, replicas: int) -> Axes:
     """Degrees of replicas of a layout."""
     grid = layout.grid
-    return Axes(dp=replicas, tp=grid.tp, pp=layout.pp, ep=grid.ep, attention_dp=grid.attention_dp, kvp=grid.kvp)
+    degrees = {"ep": grid.ep, "attention_dp": grid.attention_dp, "kvp": grid.kvp, "cp": grid.cp}
+    return Axes(dp=replicas, tp=grid.tp, pp=layout.pp, **degrees)
 
 
 def stage_memory_of(measured: Measured) -> list[StageMemory]:

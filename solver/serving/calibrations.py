@@ -112,6 +112,8 @@ def _parts(
     """(kind, error, seconds) of every kernel of a block."""
     tokens = np.array([max(1.0, point.tokens) * on.query_tokens])
     heads = tokens if point.phase is Phase.DECODE else np.ones(1)
+    if point.phase is Phase.PROMPT:
+        tokens = on.own_tokens(tokens)
     routed = [operator for operator in operators if is_routed(operator)]
     if routed:
         weights = on.precision.of(routed[0])

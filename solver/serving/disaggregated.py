@@ -9,7 +9,7 @@ as they do to the whole system miss them behind prefill workers too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import product
@@ -49,11 +49,11 @@ class Option:
 class PairSearch:
     """Searches pairs of pools for one question: the cheapest, and what other objectives need of each pair."""
 
-    def __init__(self, request: PlanRequest, question: Question, *, stop: Stop):
+    def __init__(self, request: PlanRequest, question: Question, *, prefill_engines: Sequence[Engine], stop: Stop):
         self.question = question
         engines = list(question.engines)
         self.simulator = PairSimulator(request.cluster, question.evaluator)
-        self.prefill = phase(PhaseKind.PREFILL, request, engines, load=question.load, stop=stop)
+        self.prefill = phase(PhaseKind.PREFILL, request, list(prefill_engines), load=question.load, stop=stop)
         self.decode = phase(PhaseKind.DECODE, request, engines, load=question.load, stop=stop)
 
     @property

@@ -74,7 +74,7 @@ class Engine:
         return 1 if self.speculation is None else self.speculation.query_tokens
 
     @property
-    def key(self) -> tuple[str, int, int, int, int, int]:
+    def key(self) -> tuple[str, int, int, int, int, int, int]:
         """What tells the engines of a request apart."""
         return self.layout.key
 
@@ -181,8 +181,9 @@ class EngineBuilder:
 
         draft_bytes = 0.0 if self._speculation is None else self._speculation.draft.memory_bytes
         grid = layout.grid
-        # One communicator each for dense ranks, kvp, the stage's experts and the pipeline.
-        communicators = (grid.dense_tp > 1) + (grid.kvp > 1) + (grid.ranks > grid.dense_tp) + (layout.pp > 1)
+        # One communicator each for dense ranks, kvp, cp, the stage's experts and the pipeline.
+        split = (grid.dense_tp > 1, grid.kvp > 1, grid.cp > 1, grid.ranks > grid.dense_tp, layout.pp > 1)
+        communicators = sum(split)
         return Engine(
             layout=layout,
             spans=spans,

@@ -59,7 +59,18 @@ def runs(engine: ServingEngine, grid: RankGrid, shape: ServedShape) -> bool:
             return False
     elif shape.expert_ffn // grid.expert_tp % shape.block:
         return False
+    if grid.cp > 1 and not _shares_prompts(engine, grid, shape):
+        return False
     return _RULES[engine](grid, shape)
+
+
+def _shares_prompts(engine: ServingEngine, grid: RankGrid, shape: ServedShape) -> bool:
+    """Context parallelism of prefill: SGLang alone (--enable-prefill-cp, --attn-cp-size, also with --enable-dp-attention).
+
+    vLLM has the option (--prefill-context-parallel-size) but its model runner refuses it (vllm-project/vllm issue 47846);
+    TensorRT-LLM's cp_config is of decoding (HELIX) or approximate (STAR). States go from token to token.
+    """
+    return engine is ServingEngine.SGLANG and grid.kvp == 1 and not shape.states
 
 
 def holds_copies(grid: RankGrid, *, experts: int, copies: int) -> bool:

@@ -12,7 +12,7 @@ from solver.serving.answer import infeasible_plan
 from solver.serving.energy import energy_per_token_j
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.goodput import RATE_GRID, step_below
-from solver.serving.layouts import require_servable
+from solver.serving.layouts import layouts, prefill_layouts, require_servable
 from solver.serving.pair_answer import pair_certificate, pair_plan
 from solver.serving.phases import PhaseKind, phase_evaluator
 from solver.serving.pools import MeasuredPair, PairSimulator, PoolPair
@@ -66,7 +66,8 @@ class GivenPair:
         self._workers: dict[PhaseKind, tuple[Candidate, Share]] = {}
         self._firsts: dict[PhaseKind, int] = {}
         for kind, pool in ((PhaseKind.PREFILL, _prefill_plan(plan, plan.prefill)), (PhaseKind.DECODE, plan)):
-            self._workers[kind] = candidate_of(request, pool, self._phases[kind])
+            among = prefill_layouts if kind is PhaseKind.PREFILL else layouts
+            self._workers[kind] = candidate_of(request, pool, self._phases[kind], among=among)
             self._firsts[kind] = min(devices.first for stage in pool.stages for devices in stage.devices)
 
     def memory_shortfall(self) -> Reason | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 
 from costmodels.cluster import NodeGroup
 from costmodels.errors import ModelError, WorkloadError
@@ -62,17 +63,38 @@ class Layout:
     def name(self) -> str:
         """Words for people: "tp 4" or "tp 2 x attention dp 4, ep 8, pp 2"."""
         grid = self.grid
-        ranks = [("tp", grid.tp), ("kvp", grid.kvp), ("attention dp", grid.attention_dp), ("ep", grid.ep), ("pp", self.pp)]
-        return " x ".join(f"{name} {degree}" for name, degree in ranks if degree > 1 or name == "tp")
+        degrees = {
+            "tp": grid.tp,
+            "kvp": grid.kvp,
+            "cp": grid.cp,
+            "attention dp": grid.attention_dp,
+            "ep": grid.ep,
+            "pp": self.pp,
+        }
+        return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1 or name == "tp")
 
     @property
-    def key(self) -> tuple[str, int, int, int, int, int]:
+    def key(self) -> tuple[str, int, int, int, int, int, int]:
         """What tells the layouts of a request apart; also their canonical order."""
         grid = self.grid
-        return self.group.name, grid.tp, self.pp, grid.kvp, grid.attention_dp, grid.ep
+        return self.group.name, grid.tp, self.pp, grid.kvp, grid.attention_dp, grid.ep, grid.cp
 
 
-def layouts(request: PlanRequest) -> Iterator[Layout]:
+class Tokens(StrEnum):
+    """Whether one group of dense ranks runs all tokens of a step, or several share those of prompts (cp)."""
+
+    WHOLE = "whole"
+    SHARED = "shared"
+
+
+def prefill_layouts(request: PlanRequest) -> Iterator[Layout]:
+    """Layouts of prefill workers: those of all workers, then those whose ranks share the tokens of prompts."""
+    if not request.search.cp or 1 in request.search.cp:
+        yield from layouts(request)
+    yield from layouts(request, Tokens.SHARED)
+
+
+def layouts(request: PlanRequest, tokens: Tokens = Tokens.WHOLE) -> Iterator[Layout]:
     """Every layout of the space that divides the model, in canonical order.
 
     Ranks of a replica are consecutive; tp x kvp divides the devices of a node, so such a group never leaves it, and a stage
@@ -86,19 +108,19 @@ def layouts(request: PlanRequest) -> Iterator[Layout]:
     n_layers = sum(1 for name in model.layers if name in of_layers)
     for group in request.cluster.groups:
         found = []
-        for grid in _grids(request, group) if has_format(group, request) else ():
+        for grid in _grids(request, group, tokens) if has_format(group, request) else ():
             for pp in PIPELINE_DEGREES if speculation is None else (1,):
                 allowed = not search.pp or pp in search.pp
                 # Engines place the stages of a group next to one another, this model the groups of a stage.
-                allowed = allowed and (pp == 1 or grid.attention_dp == 1)
+                allowed = allowed and (pp == 1 or grid.token_groups == 1)
                 if allowed and pp <= max(1, n_layers) and grid.ranks * pp <= group.n_devices:
                     found.append(Layout(group, first, grid, pp))
         yield from sorted(found, key=lambda layout: layout.key)
         first += group.n_devices
 
 
-def _grids(request: PlanRequest, group: NodeGroup) -> Iterator[RankGrid]:
-    """Ranks of a stage that the engine can run and the search allows."""
+def _grids(request: PlanRequest, group: NodeGroup, tokens: Tokens) -> Iterator[RankGrid]:
+    """Ranks of a stage that the engine can run and the search allows; those that share tokens stay in a node."""
     per_node, search, workload = group.node.devices_per_node, request.search, request.workload
     assert isinstance(workload, ServingWorkload)
     shape = served_shape(request.model, workload.weight_format)
@@ -107,9 +129,12 @@ def _grids(request: PlanRequest, group: NodeGroup) -> Iterator[RankGrid]:
             continue
         in_a_node = per_node // (tp * kvp)
         over_nodes = [in_a_node * nodes for nodes in range(2, group.nodes + 1)]
-        for attention_dp in (*_divisors(in_a_node), *over_nodes):
-            for ep in _divisors(tp * kvp * attention_dp):
-                grid = RankGrid(tp=tp, kvp=kvp, attention_dp=attention_dp, ep=ep)
+        groups = [(attention_dp, 1) for attention_dp in (*_divisors(in_a_node), *over_nodes)]
+        if tokens is Tokens.SHARED:
+            groups = [(a, cp) for a in _divisors(in_a_node) for cp in _divisors(in_a_node // a) if cp > 1]
+        for attention_dp, cp in groups:
+            for ep in _divisors(tp * kvp * attention_dp * cp):
+                grid = RankGrid(tp=tp, kvp=kvp, attention_dp=attention_dp, ep=ep, cp=cp)
                 if not (_allowed(grid, search) and divides(request.model.dims, grid) and runs(search.engine, grid, shape)):
                     continue
                 if holds_copies(grid, experts=shape.experts, copies=workload.experts.redundant_experts):
@@ -121,7 +146,9 @@ def _divisors(number: int) -> list[int]:
 
 
 def _allowed(grid: RankGrid, search: Search) -> bool:
-    degrees = ((grid.tp, search.tp), (grid.kvp, search.kvp), (grid.attention_dp, search.attention_dp), (grid.ep, search.ep))
+    degrees = [(grid.tp, search.tp), (grid.kvp, search.kvp), (grid.attention_dp, search.attention_dp), (grid.ep, search.ep)]
+    if grid.cp > 1:
+        degrees.append((grid.cp, search.cp))
     return all(not allowed or degree in allowed for degree, allowed in degrees)
 
 
@@ -179,6 +206,18 @@ def require_servable(request: PlanRequest) -> None:
                     "only causal attention can generate token by token",
                     given=f"{block.name}/{operator.name}: full",
                 )
+    _require_prefill_layout(request)
+
+
+def _require_prefill_layout(request: PlanRequest) -> None:
+    """Refuse degrees of cp that no prefill worker can have."""
+    cp = request.search.cp
+    if cp and 1 not in cp and next(layouts(request, Tokens.SHARED), None) is None:
+        raise WorkloadError(
+            "no prefill worker shares prompts over so many ranks",
+            given=f"search.cp {list(cp)} with search.engine {request.search.engine.value}",
+            allowed="1; of search.engine sglang divisors of a node, for models without recurrent states",
+        )
 
 
 def _require_speculative(request: PlanRequest) -> None:
@@ -232,7 +271,7 @@ def _require_poolable(request: PlanRequest) -> None:
 
 def _require_serving_search(search: Search) -> None:
     set_for_training = {
-        "cp": search.cp and 1 not in search.cp,
+        "cp": search.cp and 1 not in search.cp and ServingMode.DISAGGREGATED not in search.modes,
         "microbatch": search.microbatch,
         "recompute": search.recompute,
         "zero_stages": search.zero_stages,
@@ -242,7 +281,7 @@ def _require_serving_search(search: Search) -> None:
         raise WorkloadError(
             "search restrictions of training do not go with a serving workload",
             given=given,
-            allowed="dp (replicas), tp, pp, ep, attention_dp, kvp",
+            allowed="dp (replicas), tp, pp, ep, attention_dp, kvp; cp of prefill workers, with search.modes [disaggregated]",
         )
     # Megatron-LM is the default of a request that names no launcher.
     if search.space is Space.LAUNCHABLE and search.launcher not in (Launcher.VLLM, Launcher.MEGATRON_LM):

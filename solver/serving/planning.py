@@ -25,7 +25,7 @@ from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Evaluator, Measured
 from solver.serving.goodput import choose_roomiest_goodput, largest_goodput
 from solver.serving.interactivity import swept_points, user_tokens_per_s
-from solver.serving.layouts import layouts, require_servable
+from solver.serving.layouts import layouts, prefill_layouts, require_servable
 from solver.serving.least_energy import least_energy
 from solver.serving.least_energy_pair import least_energy_pair
 from solver.serving.pair_answer import pair_certificate, pair_objective, pair_plan, pair_runner_up
@@ -72,7 +72,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     )
     modes = request.search.modes
     result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()
-    pairs = _search_pairs(request, question, result) if ServingMode.DISAGGREGATED in modes else PairResult()
+    pairs = _search_pairs(request, question, builder, result) if ServingMode.DISAGGREGATED in modes else PairResult()
     if pairs.best is None and result.best is not None and not result.stopped:
         _choose_roomiest(request, question, result, result.best)
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
@@ -137,9 +137,11 @@ def _choose_roomiest(request: PlanRequest, question: Question, result: SearchRes
         choose_roomiest(question, result, of_equal_cost(question, best))
 
 
-def _search_pairs(request: PlanRequest, question: Question, aggregated: SearchResult) -> PairResult:
+def _search_pairs(request: PlanRequest, question: Question, builder: EngineBuilder, aggregated: SearchResult) -> PairResult:
     """Pairs of pools that are better than the best aggregated plan; of equals that one stays."""
-    search = PairSearch(request, question, stop=question.evaluator.stop)
+    whole = {engine.key: engine for engine in question.engines}
+    prefill = [whole.get(layout.key) or builder.engine(layout) for layout in prefill_layouts(request)]
+    search = PairSearch(request, question, prefill_engines=prefill, stop=question.evaluator.stop)
     best = aggregated.best
     if request.objective is Objective.THROUGHPUT:
         found = largest_pair_goodput(search, above=0.0 if best is None else best.load)

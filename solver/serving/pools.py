@@ -92,7 +92,8 @@ def transfer_between(cluster: Cluster, pair: PoolPair, *, prompt_tokens: int) ->
     one_node = group.name == receiver.layout.group.name and _within_a_node(pair, group.node.devices_per_node)
     return kv_transfer(
         cluster,
-        WorkerPlace(group, pair.prefill_first, sender.layout.devices // sender.layout.schedulers),
+        # Ranks that share prompts all hold the whole keys and values, which one group of them sends.
+        WorkerPlace(group, pair.prefill_first, sender.layout.devices // sender.layout.grid.token_groups),
         WorkerPlace(receiver.layout.group, pair.decode_first, receiver.layout.devices // receiver.layout.schedulers),
         bytes_per_token=per_token,
         one_node=one_node,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from costmodels.errors import PlanFileError
 from solver.control import ignore_progress
 from solver.plan import Plan, SearchStats
@@ -53,9 +55,12 @@ def given_candidate(request: PlanRequest, plan: Plan) -> tuple[Evaluator, Candid
     return evaluator, *candidate_of(request, plan, evaluator)
 
 
-def candidate_of(request: PlanRequest, plan: Plan, evaluator: Evaluator) -> tuple[Candidate, Share]:
-    """The engine and batch limits of a plan's replicas, and their share of the evaluator's load."""
-    layout, replicas = _layout(request, plan)
+def candidate_of(
+    request: PlanRequest, plan: Plan, evaluator: Evaluator, *, among: Callable[[PlanRequest], Iterable[Layout]] = layouts
+) -> tuple[Candidate, Share]:
+    """The engine and batch limits of a plan's replicas, whose layout is ``among`` those of the request, and their share of the
+    evaluator's load."""
+    layout, replicas = _layout(request, plan, among(request))
     assert plan.serving is not None
     builder = EngineBuilder(
         request,
@@ -83,11 +88,11 @@ def _stats(evaluator: Evaluator) -> SearchStats:
     return SearchStats(candidates=1, evaluated=evaluator.simulations, seconds=0.0)
 
 
-def _layout(request: PlanRequest, plan: Plan) -> tuple[Layout, int]:
+def _layout(request: PlanRequest, plan: Plan, among: Iterable[Layout]) -> tuple[Layout, int]:
     """The layout that the plan describes; raises PlanFileError when it is none of this request."""
     if plan.kind != "serving" or plan.axes is None or plan.serving is None or not plan.stages or not plan.stages[0].devices:
         raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)
-    for layout in layouts(request):
+    for layout in among:
         if _has_degrees_and_place(plan, layout):
             _require_room(layout, plan, request)
             return layout, plan.serving.replicas
@@ -106,8 +111,8 @@ def is_layout_of(plan: Plan, layout: Layout) -> bool:
 def _has_degrees_and_place(plan: Plan, layout: Layout) -> bool:
     grid, axes = layout.grid, plan.axes
     assert axes is not None
-    degrees = (grid.tp, grid.kvp, grid.attention_dp, grid.ep, layout.pp)
-    same = degrees == (axes.tp, axes.kvp, axes.attention_dp, axes.ep, axes.pp)
+    degrees = (grid.tp, grid.kvp, grid.attention_dp, grid.ep, grid.cp, layout.pp)
+    same = degrees == (axes.tp, axes.kvp, axes.attention_dp, axes.ep, axes.cp, axes.pp)
     return same and layout.first_rank <= _first_device(plan) < layout.first_rank + layout.group.n_devices
 
 

@@ -11,6 +11,7 @@ from costmodels.engine_profile import ServingEngine
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
+from solver.axes import Axes
 from solver.graph import Block
 from solver.plan import Plan, Stage
 from solver.request import Launcher, Length, PlanRequest, ServingMode, ServingWorkload, Space
@@ -49,6 +50,10 @@ def pool_memory_violations(plan: Plan, request: PlanRequest) -> Iterator[Violati
 
 def aggregated_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Every rule of a serving plan whose workers do both phases."""
+    whole = tuple(whole_prompt_violations(plan))
+    yield from whole
+    if whole:
+        return
     shape = tuple(pool_shape_violations(plan, request))
     yield from shape
     if shape:
@@ -64,17 +69,28 @@ def aggregated_violations(plan: Plan, request: PlanRequest) -> Iterator[Violatio
     yield from band_violations(plan)
 
 
+def stage_ranks(axes: Axes) -> int:
+    """Ranks of a pipeline stage."""
+    return axes.tp * axes.kvp * axes.cp * axes.attention_dp
+
+
+def whole_prompt_violations(plan: Plan) -> Iterator[Violation]:
+    """Workers that decode do not share the tokens of prompts."""
+    if plan.axes is not None and plan.axes.cp != 1:
+        yield Violation(Rule.AXES, "plan.axes.cp", f"{plan.axes.cp}; only prefill workers share the tokens of prompts")
+
+
 def _device_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Replicas of pp stages of ranks. A stage lists its devices in every replica, or in the first."""
     axes, layout = plan.axes, plan.serving
     assert axes is not None and layout is not None
-    ranks = axes.tp * axes.kvp * axes.attention_dp
+    ranks = stage_ranks(axes)
     needed = layout.replicas * ranks * axes.pp
-    least = min(layout.replicas, axes.tp, axes.kvp, axes.attention_dp, axes.ep, axes.pp)
-    if least < 1 or axes.cp != 1 or axes.dp not in (1, layout.replicas):
-        yield Violation(Rule.AXES, "plan.axes", f"{axes}, replicas {layout.replicas}: every degree is at least 1, cp is 1")
+    least = min(layout.replicas, axes.tp, axes.kvp, axes.cp, axes.attention_dp, axes.ep, axes.pp)
+    if least < 1 or axes.dp not in (1, layout.replicas):
+        yield Violation(Rule.AXES, "plan.axes", f"{axes}, replicas {layout.replicas}: every degree is at least 1")
     if plan.devices != needed:
-        yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, replicas x tp x kvp x attention_dp x pp is {needed}")
+        yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, replicas x ranks of a stage x pp is {needed}")
     if plan.devices > request.cluster.n_devices:
         yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the cluster has {request.cluster.n_devices}")
     if len(plan.stages) != axes.pp:
@@ -100,9 +116,9 @@ def _division_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
     """Heads, columns and experts divide evenly; few key/value heads are copied; the vocabulary is padded."""
     axes, dims = plan.axes, request.model.dims
     assert axes is not None
-    if min(axes.tp, axes.kvp, axes.attention_dp, axes.ep) < 1:
+    if min(axes.tp, axes.kvp, axes.cp, axes.attention_dp, axes.ep) < 1:
         return
-    dense, ranks = axes.tp * axes.kvp, axes.tp * axes.kvp * axes.attention_dp
+    dense, ranks = axes.tp * axes.kvp, stage_ranks(axes)
     over_ranks = f"tp {axes.tp}" + (f" x kvp {axes.kvp}" if axes.kvp > 1 else "")
     for dim in (HEADS, "ffn", "shared_ffn", "ssm_heads", "ssm_inner"):
         if dims.get(dim, dense) % dense:
@@ -148,7 +164,7 @@ def _restriction_violations(plan: Plan, request: PlanRequest) -> Iterator[Violat
     for name, value, allowed in restricted:
         if allowed and value not in allowed:
             yield Violation(Rule.SEARCH, f"plan.axes.{name}", f"{value}, the request allows {allowed}")
-    ranks = axes.tp * axes.kvp * axes.attention_dp
+    ranks = stage_ranks(axes)
     if search.engine is ServingEngine.VLLM and axes.ep not in (1, ranks):
         yield Violation(Rule.LAUNCHER, "plan.axes.ep", f"{axes.ep}; vLLM spreads experts over all {ranks} ranks or none")
     if axes.kvp > 1:
@@ -224,7 +240,7 @@ def _share(plan: Plan, request: PlanRequest) -> Share:
         strategies=strategies,
         sizes={**request.model.dims, BATCH: 1, SEQ: 1},
         ep=axes.ep,
-        expert_tp=axes.tp * axes.kvp * axes.attention_dp // axes.ep,
+        expert_tp=stage_ranks(axes) // axes.ep,
         copies=workload.experts.redundant_experts,
     )
 

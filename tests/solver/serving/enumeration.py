@@ -15,7 +15,7 @@ from solver.serving.energy import energy_per_token_j
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 from solver.serving.goodput import RATE_GRID
-from solver.serving.layouts import layouts
+from solver.serving.layouts import layouts, prefill_layouts
 from solver.serving.phases import Phase, PhaseKind, phase
 from solver.serving.pools import PairSimulator, PoolPair, placed
 from solver.serving.traffic import Share
@@ -94,9 +94,9 @@ def described(plan: Plan) -> tuple[Workers, ...]:
 def _roomiest_pools(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], *, cost: float) -> tuple[Workers, ...]:
     """Of all pairs of equal cost that keep the promise, the one whose phases by themselves leave most room."""
     load = evaluator.traffic.load
-    prefill, decode = (phase(kind, request, engines, load=load, stop=never_stop) for kind in PhaseKind)
+    prefill, decode = _phases(request, engines, load=load)
     simulator, found = PairSimulator(request.cluster, evaluator), []
-    for (p, p_workers), (d, d_workers) in itertools.product(_workers(engines), repeat=2):
+    for (p, p_workers), (d, d_workers) in itertools.product(_workers(prefill.engines), _workers(decode.engines)):
         if not math.isclose(_cost(request, p, p_workers) + _cost(request, d, d_workers), cost):
             continue
         pair = _pair(prefill, p, p_workers, decode, d, d_workers)
@@ -136,12 +136,14 @@ def _cheapest_replicas(request: PlanRequest, evaluator: Evaluator, engines: list
 def _cheapest_pools(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], *, below: float) -> float:
     """Every pair of layouts and of numbers of workers, with the roomiest batch limits of each phase, cheapest first."""
     load = evaluator.traffic.load
-    prefill, decode = (phase(kind, request, engines, load=load, stop=never_stop) for kind in PhaseKind)
-    simulator, workers = PairSimulator(request.cluster, evaluator), list(_workers(engines))
-    costs = [_cost(request, engine, n) for engine, n in workers]
-    places = itertools.product(range(len(workers)), repeat=2)
-    for cost, p, d in sorted((costs[p] + costs[d], p, d) for p, d in places if costs[p] + costs[d] < below):
-        pair = _pair(prefill, *workers[p], decode, *workers[d])
+    prefill, decode = _phases(request, engines, load=load)
+    simulator = PairSimulator(request.cluster, evaluator)
+    prompts, answers = list(_workers(prefill.engines)), list(_workers(decode.engines))
+    costs = [[_cost(request, engine, n) for engine, n in workers] for workers in (prompts, answers)]
+    places = itertools.product(range(len(prompts)), range(len(answers)))
+    sums = ((costs[0][p] + costs[1][d], p, d) for p, d in places)
+    for cost, p, d in sorted(entry for entry in sums if entry[0] < below):
+        pair = _pair(prefill, *prompts[p], decode, *answers[d])
         if pair is not None and simulator.measure(pair, load).keeps:
             return cost
     return below
@@ -156,13 +158,27 @@ def _least_energy(request: PlanRequest, evaluator: Evaluator, engines: list[Engi
             if measured.keeps:
                 best = min(best, energy_per_token_j(measured, evaluator))
     if ServingMode.DISAGGREGATED in request.search.modes:
-        prefill, decode = (phase(kind, request, engines, load=load, stop=never_stop) for kind in PhaseKind)
+        prefill, decode = _phases(request, engines, load=load)
         simulator = PairSimulator(request.cluster, evaluator)
-        for (p, p_workers), (d, d_workers) in itertools.product(_workers(engines), repeat=2):
+        for (p, p_workers), (d, d_workers) in itertools.product(_workers(prefill.engines), _workers(decode.engines)):
             pair = _pair(prefill, p, p_workers, decode, d, d_workers)
             if pair is not None and pair.energy_per_token_j < best and simulator.measure(pair, load).keeps:
                 best = pair.energy_per_token_j
     return best if best < math.inf else None
+
+
+def _phases(request: PlanRequest, engines: list[Engine], *, load: float) -> tuple[Phase, Phase]:
+    """Prefill workers, also those that share the tokens of prompts, and decode workers."""
+    builder = EngineBuilder(request, sequence_tokens=longest_request(request))
+    prefill = [builder.engine(layout) for layout in prefill_layouts(request)]
+    of_prompts = phase(PhaseKind.PREFILL, request, prefill, load=load, stop=never_stop)
+    return of_prompts, phase(PhaseKind.DECODE, request, engines, load=load, stop=never_stop)
+
+
+def longest_request(request: PlanRequest) -> int:
+    """Tokens of the longest request."""
+    assert isinstance(request.workload, ServingWorkload)
+    return Evaluator(request.workload, request.slo, request.search.seed).longest_request
 
 
 def _choice(of: Phase, engine: Engine, workers: int) -> Measured | None:
@@ -187,9 +203,9 @@ def _sustained(request: PlanRequest, evaluator: Evaluator, engines: list[Engine]
             if all(evaluator.measure(candidate, share).keeps for share in shares):
                 return True
     if ServingMode.DISAGGREGATED in modes:
-        prefill, decode = (phase(kind, request, engines, load=RATE_GRID**step, stop=never_stop) for kind in PhaseKind)
+        prefill, decode = _phases(request, engines, load=RATE_GRID**step)
         simulator = PairSimulator(request.cluster, evaluator)
-        for (p, p_workers), (d, d_workers) in itertools.product(_workers(engines), repeat=2):
+        for (p, p_workers), (d, d_workers) in itertools.product(_workers(prefill.engines), _workers(decode.engines)):
             pair = _pair(prefill, p, p_workers, decode, d, d_workers)
             by_itself = pair is not None and all(
                 of.sustains(chosen, RATE_GRID**step, steps=len(steps))

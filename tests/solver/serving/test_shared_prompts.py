@@ -1,0 +1,125 @@
+"""Prefill workers whose ranks share the tokens of prompts (cp): step times, memory, engines, search and checker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodels.engine_profile import ServingEngine
+from costmodels.errors import WorkloadError
+from costmodels.tensor_parallel import RankGrid
+from solver.control import ignore_progress, never_stop
+from solver.plan import Plan
+from solver.request import Objective, PlanRequest, Search, ServingMode
+from solver.serving import evaluation, plan_serving, pools
+from solver.serving.engine import Engine, EngineBuilder
+from solver.serving.engine_rules import ServedShape, runs
+from solver.serving.given_pair import predict_pair
+from solver.serving.layouts import Tokens, layouts, prefill_layouts
+from solver.verify import Rule, check
+from tests.solver.serving.enumeration import best_objective
+from tests.solver.serving.requests import cluster, serving_request
+
+POOLS = Search(modes=(ServingMode.DISAGGREGATED,), engine=ServingEngine.SGLANG, pp=(1,))
+
+
+@pytest.fixture(autouse=True)
+def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (evaluation, pools):
+        monkeypatch.setattr(module, "REQUESTS", 1500)
+        monkeypatch.setattr(module, "SCREENING_REQUESTS", 300)
+    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 8192))
+    monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16))
+
+
+def asked(*, search: Search = POOLS, model_name: str = "llama-3.1-8b", objective: Objective = Objective.DEVICES) -> PlanRequest:
+    return serving_request(
+        rate=0.7, prompt=16000, output=100, ttft_ms=480.0, tpot_ms=15.0, search=search, model_name=model_name,
+        objective=objective, on=cluster(per_node=4),
+    )  # fmt: skip
+
+
+def plan(request: PlanRequest) -> Plan:
+    answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
+    assert check(answer, request) == ()
+    return answer
+
+
+def engines(request: PlanRequest) -> dict[str, Engine]:
+    builder = EngineBuilder(request, sequence_tokens=16100)
+    return {layout.name: builder.engine(layout) for layout in prefill_layouts(request)}
+
+
+def prompt_s(engine: Engine, tokens: float, prefix: float = 0.0) -> float:
+    given = {"prompt_tokens": np.array([tokens]), "prefix_tokens": np.array([prefix])}
+    return float(engine.times.mixed_step_s(np.zeros(1), 1.0, **given)[0, 0])
+
+
+@pytest.mark.parametrize("model_name", ["llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3"])
+def test_ranks_take_their_share_of_a_prompt_and_gather_its_keys(model_name: str) -> None:
+    found = engines(asked(model_name=model_name))
+    whole, two, four = found["tp 1"], found["tp 1 x cp 2"], found["tp 1 x cp 4"]
+    for prefix in (0.0, 8192.0):
+        times = [prompt_s(engine, 8192.0, prefix) for engine in (whole, two, four)]
+        assert times[0] > times[1] > times[2]
+        assert times[2] > times[0] / 8.0
+    if model_name == "llama-3.1-8b":
+        # No faster than a quarter of the prompt alone, whose keys nobody gathers and whose attention sees no more than itself.
+        # Of experts each rank has fewer columns than one rank alone.
+        assert prompt_s(four, 8192.0) > prompt_s(whole, 2048.0)
+
+
+def test_weights_are_on_every_rank_and_so_is_the_cache() -> None:
+    found = engines(asked())
+    whole, four = found["tp 1"], found["tp 1 x cp 4"]
+    assert four.needs[0].weights_bytes == whole.needs[0].weights_bytes
+    assert four.needs[0].cache == whole.needs[0].cache
+    assert four.needs[0].token_bytes < whole.needs[0].token_bytes
+    experts = engines(asked(model_name="qwen3-30b-a3b"))
+    assert experts["tp 1 x cp 4 x ep 4"].needs[0].weights_bytes < 0.5 * experts["tp 1"].needs[0].weights_bytes
+
+
+def test_who_shares_prompts() -> None:
+    shared = [layout.grid.cp for layout in layouts(asked(), Tokens.SHARED)]
+    assert set(shared) == {2, 4}
+    for engine in (ServingEngine.VLLM, ServingEngine.TENSORRT_LLM):
+        assert not list(layouts(asked(search=replace(POOLS, engine=engine)), Tokens.SHARED))
+    states = ServedShape(heads=32, kv_heads=8, experts=0, expert_ffn=0, states=True, block=1)
+    assert not runs(ServingEngine.SGLANG, RankGrid(cp=2), states)
+    assert runs(ServingEngine.SGLANG, RankGrid(cp=2), replace(states, states=False))
+    assert {layout.grid.cp for layout in prefill_layouts(asked(search=replace(POOLS, cp=(2,))))} == {2}
+    with pytest.raises(WorkloadError, match="restrictions of training"):
+        plan(asked(search=Search(cp=(2,), engine=ServingEngine.SGLANG)))
+    with pytest.raises(WorkloadError, match="no prefill worker"):
+        plan(asked(search=replace(POOLS, cp=(2,), engine=ServingEngine.VLLM)))
+
+
+@pytest.mark.parametrize("objective", [Objective.DEVICES, Objective.ENERGY])
+def test_the_search_finds_what_enumeration_finds(objective: Objective) -> None:
+    request = asked(objective=objective)
+    answer = plan(request)
+    assert answer.certificate.objective == best_objective(request, found=None)
+    assert answer.prefill is not None
+    if objective is Objective.DEVICES:
+        assert answer.prefill.axes.cp > 1
+        without = plan(asked(search=replace(POOLS, cp=(1,))))
+        assert not without.feasible or answer.devices < without.devices
+
+
+def test_a_plan_predicts_itself_and_each_of_its_rules_can_be_broken() -> None:
+    request = asked()
+    answer = plan(request)
+    pool = answer.prefill
+    assert pool is not None and answer.axes is not None
+    again = predict_pair(request, answer)
+    assert again.predicted == answer.predicted and again.prefill == pool
+
+    def rules(broken: Plan, search: Search = POOLS) -> set[Rule]:
+        return {violation.rule for violation in check(broken, replace(request, search=search))}
+
+    assert Rule.LAUNCHER in rules(answer, replace(POOLS, engine=ServingEngine.VLLM))
+    assert Rule.SEARCH in rules(answer, replace(POOLS, cp=(1,)))
+    assert Rule.DEVICES in rules(replace(answer, prefill=replace(pool, axes=replace(pool.axes, cp=8))))
+    assert Rule.AXES in rules(replace(answer, axes=replace(answer.axes, cp=2)))
