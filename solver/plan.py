@@ -159,6 +159,7 @@ class Stage:
     gradients     whether they are kept until the step's update, or released layer by layer
     offload       shares of optimizer states and saved activations that lie in host memory
     chunk_layers  layers of each model chunk (virtual stage) on the rank, in order of the model; empty: one chunk
+    shardings, sequence_parallel   those of this stage where stages may differ; else empty and None: the plan's
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -176,6 +177,8 @@ class Stage:
     shard_ranks: int | None = None
     offload: Offload = NOTHING_OFFLOADED
     gradients: Gradients = Gradients.KEPT
+    shardings: tuple[OperatorSharding, ...] = ()
+    sequence_parallel: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

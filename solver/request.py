@@ -93,6 +93,13 @@ class BatchShares(StrEnum):
     BY_GROUP = "by_group"
 
 
+class StageDegrees(StrEnum):
+    """Whether all stages of a training plan have the same degrees, sharding and place of state, or each its own."""
+
+    SAME = "same"
+    ANY = "any"
+
+
 class Space(StrEnum):
     """Which plans compete: those that a launcher can express, or any sharding of any dim."""
 
@@ -271,6 +278,7 @@ class Search:
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
     group_order                  in which order ranks of a training plan go through the node groups
     idle_groups                  node groups of whose nodes a training plan may leave devices idle, as many in each, or all
+    stage_degrees                whether stages may differ in degrees, shardings and places of state
     batch_shares                 whether replicas may lie on one node group each and take unequal shares of the batch
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
@@ -309,6 +317,7 @@ class Search:
     group_order: GroupOrder = GroupOrder.GIVEN
     idle_groups: tuple[Name, ...] = ()
     batch_shares: BatchShares = BatchShares.EVEN
+    stage_degrees: StageDegrees = StageDegrees.SAME
     max_candidates: PositiveInt | None = None
     time_limit_s: PositiveFloat = 60.0
     seed: NonNegativeInt = 0

@@ -20,7 +20,6 @@ from costmodels.collectives import NETWORK_SHARE
 from costmodels.errors import PlanFileError
 from costmodels.memory import state_bytes_per_parameter
 from costmodels.operators import Operator, Weight
-from solver.axes import Axes
 from solver.graph import ModelGraph
 from solver.plan import AnsweredRequest
 from solver.request import TrainingWorkload
@@ -127,8 +126,7 @@ class _Layout:
     def __init__(self, answered: AnsweredRequest, device_of_rank: IntArray):
         self._plan, self._model = answered.plan, answered.request.model
         self._device_of_rank = device_of_rank[_places_of_ranks(answered)]
-        self._strategies = {(s.block, s.operator): s.strategy for s in self._plan.shardings}
-        self._pieces: dict[tuple[_WeightOf, Axes, bool, int | None], Pieces] = {}
+        self._pieces: dict[tuple[object, ...], Pieces] = {}
 
     def stages_of(self) -> dict[tuple[int, _WeightOf], tuple[int, ...]]:
         """For each weight with its own storage, by the layer that owns it: the stages that hold it."""
@@ -155,18 +153,20 @@ class _Layout:
 
     def _pieces_of(self, named: _WeightOf, index: int, sharded_from: int) -> Pieces:
         stage = self._plan.stages[index]
-        key = (named, stage.axes, stage.zero_stage >= sharded_from, stage.shard_ranks)
+        key = (named, stage.axes, stage.zero_stage >= sharded_from, stage.shard_ranks, stage.shardings)
         if key not in self._pieces:
             operator = self._model.block(named.block).operator(named.operator)
             weight = next(each for each in operator.weights if each.name == named.weight)
-            strategy = self._strategies.get((named.block, named.operator), REPLICATE)
+            listed = stage.shardings or self._plan.shardings
+            strategies = {(each.block, each.operator): each.strategy for each in listed}
+            strategy = strategies.get((named.block, named.operator), REPLICATE)
             self._pieces[key] = stored_pieces(
                 operator,
                 weight,
                 self._model.dims,
                 strategy=Strategy(None if strategy == REPLICATE else strategy),
                 axes=stage.axes,
-                is_state_sharded=key[2],
+                is_state_sharded=stage.zero_stage >= sharded_from,
                 shard_ranks=stage.shard_ranks,
             )
         return self._pieces[key]

@@ -23,6 +23,7 @@ from solver.training.planner import decision_of
 from solver.training.search import RELATIVE_TIE
 from solver.training.space import Candidate
 from solver.training.stage_table import Sharding, StageKind
+from solver.training.stagewise_plan import is_stagewise
 from solver.training.tied import TiedUse, restricted, tied_uses, unrestricted
 
 BASIS = (
@@ -112,11 +113,11 @@ def explain(request: PlanRequest, plan: Plan, name: str) -> tuple[Explanation, .
             "only training plans that were found have shardings to explain",
             given=f"{plan.kind} plan" if plan.stages or plan.kind == "serving" else "a plan without stages",
         )
-    if plan.shares is not None:
+    if plan.shares is not None or is_stagewise(plan):
         raise PlanFileError(
-            "a plan with replicas by node group has a sharding for each group",
-            given="search.batch_shares: by_group",
-            allowed="plans with one layout for all replicas",
+            "a plan with replicas by node group has a sharding for each group, one with stages that differ one for each stage",
+            given="search.batch_shares: by_group" if plan.shares is not None else "search.stage_degrees: any",
+            allowed="plans with one layout for all replicas and stages",
         )
     request = arranged(request, arrangement_of(plan))
     return tuple(_Explainer(request, plan, block, operator).explanation() for block, operator in operators)

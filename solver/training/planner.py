@@ -12,7 +12,7 @@ from solver.plan import Certificate, Plan, Reason, SearchStats, Status, unfinish
 from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, evaluate_decision
+from solver.training.evaluate import Decision, StageSpan, evaluate_decision
 from solver.training.given import given_branches, given_pipelining, given_shard_ranks, given_spans
 from solver.training.orders import arranged, arrangement_of, best_arrangement, other_arrangements
 from solver.training.partition import Shortfall
@@ -25,6 +25,8 @@ from solver.training.sizes import UNITS, search_sizes
 from solver.training.space import Candidate, Mesh, experts_fit, families
 from solver.training.stage_table import Sharding
 from solver.training.stageable import check_stageable
+from solver.training.stagewise import best_stagewise, check_stage_degrees
+from solver.training.stagewise_plan import StageWay, is_stagewise, stagewise_plan, view_of_stage
 from solver.training.sweep import swept_plans
 
 
@@ -37,6 +39,7 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
     check_stageable(request.model)
     others = other_arrangements(request)
     check_shares(request)
+    check_stage_degrees(request)
     if request.objective in UNITS:
         sized = search_sizes(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
         if sized is not None:
@@ -44,7 +47,8 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
             return feasible_plan(sized.request, sized.costs, sized.result, swept=swept, sized=sized)
     given = _plan_in_given_order(request, stop=stop, progress=progress)
     placed = best_arrangement(request, given, others, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
-    return best_shares(request, placed, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
+    shared = best_shares(request, placed, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
+    return best_stagewise(request, shared, slo_limit_s=_slo_limit_s(request), stop=stop)
 
 
 def _plan_in_given_order(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -84,6 +88,8 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     check_stageable(request.model)
     if plan.shares is not None:
         return _predict_pools(request, plan)
+    if is_stagewise(plan):
+        return _predict_stagewise(request, plan)
     request = arranged(request, arrangement_of(plan))
     costs = TrainingCosts(request)
     decision = decision_of(request, costs, plan)
@@ -119,6 +125,39 @@ def _predict_pools(request: PlanRequest, plan: Plan) -> Plan:
     status = Status.FEASIBLE if reason is None else Status.INFEASIBLE
     certificate = Certificate(status, step_s, None, None, "s", plans[0].certificate.space)
     return replace(joined, feasible=reason is None, certificate=certificate, reason=reason)
+
+
+def _predict_stagewise(request: PlanRequest, plan: Plan) -> Plan:
+    """A given plan whose stages differ: each stage's table is that of a pipeline of its like."""
+    ways: list[StageWay] = []
+    spans: tuple[StageSpan, ...] = ()
+    for index, stage in enumerate(plan.stages):
+        sized, view = view_of_stage(request, plan, index)
+        costs = TrainingCosts(sized)
+        decision = decision_of(sized, costs, view)
+        devices = stage.axes.dp * stage.axes.tp * stage.axes.cp
+        ways.append(StageWay(costs, decision.candidate, decision.sharding, devices))
+        spans = decision.spans
+    if sum(way.devices for way in ways) > request.cluster.n_devices:
+        raise PlanFileError(
+            "the plan needs more devices than the cluster has",
+            given=sum(way.devices for way in ways),
+            allowed=f"at most {request.cluster.n_devices}",
+        )
+    certificate = Certificate(Status.FEASIBLE, None, None, None, "s", "a given plan: no search was made")
+    predicted = stagewise_plan(request, ways, spans, certificate=certificate, stats=SearchStats(1, 1, 0.0))
+    assert predicted.predicted is not None and predicted.predicted.step_time_s is not None
+    step_s, reason = predicted.predicted.step_time_s, None
+    for index, stage in enumerate(predicted.stages):
+        need, have = stage.memory.total_bytes, stage.memory.capacity_bytes
+        if need > have and reason is None:
+            message = f"device memory: stage {index} needs {need:.4g} bytes, a device has {have:.4g}"
+            reason = Reason("device_memory", need, have, "bytes", message, index)
+    reason = reason or _slo_reason(request, step_s)
+    status = Status.FEASIBLE if reason is None else Status.INFEASIBLE
+    return replace(
+        predicted, feasible=reason is None, certificate=replace(certificate, status=status, objective=step_s), reason=reason
+    )
 
 
 def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: Shortfall) -> Reason:

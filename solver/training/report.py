@@ -40,7 +40,7 @@ from solver.training.partition import Shortfall
 from solver.training.search import SearchResult, Solved
 from solver.training.sizes import SizedResult
 from solver.training.space import Candidate, Mesh, launcher_schedules
-from solver.training.stage_table import StageTable
+from solver.training.stage_table import Sharding, StageTable
 
 NOTES = (
     "gradient buckets are layers: each travels under the next layer's backward pass and slows it, the last one is exposed",
@@ -153,7 +153,7 @@ def decided_plan(
         ),
         axes=_axes(mesh),
         stages=stages,
-        shardings=_shardings(request, costs, decision),
+        shardings=operator_shardings(costs, candidate, decision.sharding),
         sequence_parallel=candidate.boundary.dim == SEQ,
         schedule=candidate.pipelining.schedule.value,
         microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
@@ -300,12 +300,11 @@ def _memory(table: StageTable, spans: Sequence[StageSpan], cost: StageCost) -> S
     )
 
 
-def _shardings(request: PlanRequest, costs: TrainingCosts, decision: Decision) -> tuple[OperatorSharding, ...]:
+def operator_shardings(costs: TrainingCosts, candidate: Candidate, sharding: Sharding) -> tuple[OperatorSharding, ...]:
     """Strategy names of every operator, by distinct block."""
-    kind = costs.stage_kinds(decision.candidate)[0]
-    setting = costs.settings(decision.candidate, kind)[0]
+    setting = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
     found = []
-    for block_name, choice in zip(costs.block_names, decision.sharding, strict=True):
+    for block_name, choice in zip(costs.block_names, sharding, strict=True):
         built = costs.problem(block_name, setting)
         assert built is not None, "a decision has a sharding for every block"
         for operator, options, index in zip(costs.model.block(block_name).operators, built.strategies, choice, strict=True):

@@ -18,6 +18,7 @@ from solver.verify.pools import serving_violations
 from solver.verify.restrictions import restriction_violations
 from solver.verify.sharding import sharding_violations
 from solver.verify.shares import share_violations
+from solver.verify.stagewise import stagewise_violations
 from solver.verify.times import time_violations
 from solver.verify.violation import Violation
 
@@ -38,6 +39,8 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
     if broken:
         return broken
     request = ordered_request(plan, request)
+    if any(stage.shardings for stage in plan.stages):
+        return tuple(stagewise_violations(plan, request))
     if plan.shares is not None:
         return tuple(share_violations(plan, request))
     groups = _SERVING if isinstance(request.workload, ServingWorkload) else _TRAINING
