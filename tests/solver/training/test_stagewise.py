@@ -125,8 +125,8 @@ def unbeaten(figures: set[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def test_stages_that_differ_are_as_good_as_the_best_of_all() -> None:
     chosen = 0
-    for place, request in enumerate(stagewise_requests(11)):
-        if place not in (2, 10):
+    for place, request in enumerate(stagewise_requests(15)):
+        if place not in (6, 7, 8, 13, 14):
             continue
         plan = planned(request)
         same = planned(replace(request, search=replace(request.search, stage_degrees=StageDegrees.SAME)))
@@ -140,7 +140,7 @@ def test_stages_that_differ_are_as_good_as_the_best_of_all() -> None:
             again = predict_training(request, plan)
             assert again.predicted == plan.predicted
             assert again.stages == plan.stages
-    assert chosen == 2
+    assert chosen == 4
 
 
 @cache
