@@ -106,7 +106,7 @@ def _certified(
         gap=0.0 if proven else gap,
         unit="s",
         space=f"{given.certificate.space}; or stages that each have degrees, shardings and memory choices of their own, under "
-        "1F1B, on 1, 2, 4 ... devices of a node or 1, 2, 4 ... whole nodes",
+        "1F1B, on 1, 2, 4 ... whole nodes or, where nothing moves to hosts, devices of a node",
     )
     if best is None:
         return replace(given, certificate=certificate)
@@ -172,7 +172,7 @@ def _unbeaten(ways: list[_Way]) -> list[_Way]:
 
 def _losses(table: StageTable) -> FloatArray:
     """Everything of which less is better."""
-    host = table.parts.host_activation_bytes[0], table.parts.host_static_bytes
+    host = table.parts.host_activation_bytes[0], table.parts.host_static_bytes, table.parts.nvme_bytes
     columns = (table.time_s[0], table.activation_bytes[0], table.transient_bytes[0], table.static_bytes, table.extra_s, *host)
     return np.concatenate([*columns, [table.boundary_s, table.step_s, -table.capacity_bytes]])
 
@@ -223,6 +223,7 @@ def _columns(table: StageTable, count: int) -> tuple[FloatArray, npt.NDArray[np.
     spare = parts.host_capacity_bytes - _sums(parts.host_static_bytes)
     on_host = np.where(host > 0, np.floor(spare / np.where(host > 0, host, 1.0)), np.where(spare >= 0, count, -1))
     held = np.minimum(held, on_host)
+    held = np.where(_sums(parts.nvme_bytes) <= parts.nvme_capacity_bytes, held, -1)
     # A stage with q behind it holds min(q + 1, count) micro-batches at once.
     later = np.where(held >= count, n_layers, np.maximum(held - 1, -1)).astype(np.int64)
     extra = _sums(table.extra_s) + np.where(first > 0, table.step_s, 0.0)

@@ -156,6 +156,15 @@ def rules(plan: Plan, request: PlanRequest) -> set[Rule]:
     return {violation.rule for violation in check(plan, request)}
 
 
+def test_stages_may_move_different_shares_to_their_hosts() -> None:
+    *_, request = stagewise_requests(7)
+    group = replace(request.cluster.groups[0], node=part_of_node(request.cluster.groups[0].node, 1), nodes=4)
+    moving = replace(request.search, offload_optimizer=(0.0, 0.5, 1.0), offload_activations=(0.0, 0.5))
+    plan = planned(replace(request, cluster=Cluster((group,)), search=moving))
+    assert plan.feasible
+    assert plan.certificate.status is Status.OPTIMAL
+
+
 def test_broken_stages_are_found() -> None:
     plan, request = differing()
     first, *others = plan.stages
@@ -206,5 +215,7 @@ def test_stages_of_any_sizes_fill_whole_nodes() -> None:
     group = replace(request.cluster.groups[0], node=part_of_node(request.cluster.groups[0].node, 8), nodes=3)
     large = replace(request, cluster=Cluster((group,)))
     assert stage_sizes(large) == (1, 2, 4, 8, 16)
+    moving = replace(large, search=replace(large.search, offload_optimizer=(0.0, 0.5)))
+    assert stage_sizes(moving) == (8, 16)
     ranges = laid_out([1, 8, 2, 1, 8, 4])
     assert [(each.first, each.count) for each in ranges] == [(22, 1), (0, 8), (20, 2), (23, 1), (8, 8), (16, 4)]
