@@ -67,6 +67,8 @@ def _traits(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield "a degree that is no power of two"
     of_axes = {"cp": axes.cp, "exchanges of heads": axes.ulysses, "ep": axes.ep, "tp": axes.tp}
     yield from (f"with {name}" for name, degree in of_axes.items() if degree > 1)
+    if axes.etp is not None:
+        yield "whole experts beside tp"
     if plan.group_order:
         yield "another order of node groups"
     if any(stage.shard_ranks for stage in stages):

@@ -14,7 +14,8 @@ class Axes:
     Serving: ``dp`` are replicas; a pipeline stage of a replica has tp x kvp x cp x attention_dp ranks. ``kvp`` ranks split each
     cache along the sequence, ``cp`` groups share prompts, ``attention_dp`` groups run attention for requests of their own,
     ``ep`` groups hold experts.
-    Training: of the ``cp`` ranks of a sequence ``ulysses`` neighbours exchange tokens for heads, and cp / ulysses form a ring.
+    Training: ``etp`` ranks share an expert, as many as tp where it is None; of the ``cp`` ranks of a sequence ``ulysses``
+    neighbours exchange tokens for heads, and cp / ulysses form a ring.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -27,3 +28,4 @@ class Axes:
     attention_dp: int = 1
     kvp: int = 1
     ulysses: int = 1
+    etp: int | None = None

@@ -113,7 +113,11 @@ def build_block_problem(
             for operator, options, known in zip(block.operators, like.strategies, like.problem.node_costs, strict=True)
         )
         return replace(like, problem=replace(like.problem, node_costs=nodes))
-    choices = tuple(_strategies(operator, sizes, setting) for operator in block.operators)
+    whole = expert_region(block.operators).operators if setting.whole_experts else frozenset()
+    choices = tuple(
+        _over_tokens(sizes, setting.tp) if operator.name in whole else _strategies(operator, sizes, setting)
+        for operator in block.operators
+    )
     if not all(choices):
         return None
     costing = _Costing(graph, block, setting, sizes)
@@ -130,6 +134,11 @@ def build_block_problem(
         if table.any():
             edges.append(ReshardEdge(u, v, table))
     return BlockProblem(IntraOpProblem(node_costs, tuple(edges), n_objectives=n_objectives(OF_MODE)), choices)
+
+
+def _over_tokens(sizes: dict[str, int], tp: int) -> tuple[Strategy, ...]:
+    """The strategy of what whole experts compute: each rank of tp has tokens of its own."""
+    return () if sizes[SEQ] % tp else (Strategy(SEQ),)
 
 
 def _strategies(operator: Operator, sizes: dict[str, int], setting: BlockSetting) -> tuple[Strategy, ...]:
@@ -188,7 +197,7 @@ class _Costing:
         cost[Criterion.FORWARD_S] = time.forward_s
         for mode, (rerun_s, _) in OF_MODE.items():
             cost[rerun_s] = self.kept_bytes.tensors[mode].rerun_share(operator, local) * time.forward_s
-        spread = setting.ep > 1 and expert_dims(operator)
+        spread = (setting.ep > 1 or setting.whole_experts) and expert_dims(operator)
         cost[Criterion.EXPERT_PARAMETERS if spread else Criterion.PARAMETERS] = parameters(operator, local)
         cost[Criterion.SYNC_S] = self._gradient_sync_s(operator, strategy, local)
         if operator.kind is OperatorKind.LOSS:
@@ -282,6 +291,9 @@ class _Costing:
 
     def _gradient_sync_s(self, operator: Operator, strategy: Strategy, local: dict[str, int]) -> float:
         if strategy.dim is None or not any(strategy.dim in tensor.dims for tensor in operator.outputs):
+            return 0.0
+        if self.setting.whole_experts and expert_dims(operator):
+            # Ranks of tp are among those that share an expert's gradients.
             return 0.0
         whole = [weight for weight in operator.weights if set(weight.dims).isdisjoint(strategy.dims())]
         size = sum(weight.elements(local) for weight in whole) * self.setting.gradient_dtype.size_bytes

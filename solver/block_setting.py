@@ -24,7 +24,8 @@ class BlockSetting:
     ``ep_topology`` each rank holds all experts, without a ``heads_topology`` all cp ranks are one ring; ``recipe`` is that
     of the products that `low_precision_products` names, ``saved`` the format of what is kept, ``expert_load`` the rows of the
     ep rank with the most over the mean. A model with scans has a ``cp_topology`` beside context parallelism, whose ranks have
-    ``sequence_parts`` parts of the sequence each. ``dispatch`` is how tokens get to ranks with their experts.
+    ``sequence_parts`` parts of the sequence each. ``dispatch`` is how tokens get to ranks with their experts, of
+    which ``expert_tp`` share one: tp where it is None, or one, which works on its own part of the sequence.
     """
 
     device: Device
@@ -46,6 +47,7 @@ class BlockSetting:
     cp_topology: GroupTopology | None = None
     sequence_parts: int = 2
     dispatch: TokenDispatch = TokenDispatch.COPIES
+    expert_tp: int | None = None
 
     def __hash__(self) -> int:
         # Settings are parts of many cache keys, and have many parts themselves.
@@ -76,12 +78,17 @@ class BlockSetting:
         return 1 if self.ep_topology is None else self.ep_topology.n
 
     @property
+    def whole_experts(self) -> bool:
+        """Whether a rank holds whole experts beside tp."""
+        return self.expert_tp is not None and self.expert_tp < self.tp
+
+    @property
     def sequence_ranks(self) -> SequenceRanks:
         """The ranks that share a sequence."""
         return SequenceRanks(
             ring=self.ring_topology,
             heads=self.heads_topology,
-            all=self.cp_topology,
+            cp=self.cp_topology,
             parts=self.sequence_parts,
             offered=self.implementation.scan_over_ranks,
             device=self.device,

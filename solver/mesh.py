@@ -82,23 +82,25 @@ def stage_topology(
     tp: int,
     cp: int,
     ep: int = 1,
+    expert_tp: int | None = None,
     ulysses: int = 1,
     shard_ranks: Sequence[int] = (),
 ) -> StageTopology:
     """Topologies of a stage that starts at rank ``first`` and holds dp x cp x tp ranks in Megatron's order.
 
     Ranks that exchange heads are inside those of a ring (its create_hierarchical_groups, sizes from inner to outer). Experts
-    are laid out by themselves, tp innermost, then ep, then the ranks that share experts (megatron.core.parallel_state builds
-    a second generator of ranks for them).
+    are laid out by themselves, the ``expert_tp`` (else tp) ranks of an expert innermost, then ep, then the ranks that share
+    experts (megatron.core.parallel_state builds a second generator of ranks for them).
     """
+    within = tp if expert_tp is None else expert_tp
     return StageTopology(
         tp=group_topology(cluster, n=tp, stride=1, first=first),
         cp=group_topology(cluster, n=cp, stride=tp, first=first),
         heads=group_topology(cluster, n=ulysses, stride=tp, first=first),
         ring=group_topology(cluster, n=cp // ulysses, stride=tp * ulysses, first=first),
         state=group_topology(cluster, n=dp * cp, stride=tp, first=first),
-        ep=group_topology(cluster, n=ep, stride=tp, first=first),
-        expert_state=group_topology(cluster, n=dp * cp // ep, stride=tp * ep, first=first),
+        ep=group_topology(cluster, n=ep, stride=within, first=first),
+        expert_state=group_topology(cluster, n=dp * cp * tp // (within * ep), stride=within * ep, first=first),
         hybrid=tuple(
             HybridGroups(
                 group_topology(cluster, n=n, stride=tp, first=first),

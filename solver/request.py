@@ -259,6 +259,7 @@ class Search:
 
     engine                       serving engine whose layouts compete and whose host times count
     dp, tp, pp, cp, ep           allowed degrees
+    etp                          allowed numbers of ranks that share an expert: tp, or 1; none named: tp alone
     ulysses                      allowed shares of cp that exchange tokens for heads; the others form rings
     attention_dp, kvp            allowed degrees of serving layouts
     microbatch                   allowed micro-batch sizes
@@ -294,6 +295,7 @@ class Search:
     pp: tuple[PositiveInt, ...] = ()
     cp: tuple[PositiveInt, ...] = ()
     ep: tuple[PositiveInt, ...] = ()
+    etp: tuple[PositiveInt, ...] = ()
     ulysses: tuple[PositiveInt, ...] = ()
     attention_dp: tuple[PositiveInt, ...] = ()
     kvp: tuple[PositiveInt, ...] = ()

@@ -29,11 +29,11 @@ _NOTHING = OperatorTime(0.0, 0.0)
 @dataclass(frozen=True, slots=True)
 class SequenceRanks:
     """The ranks of a sequence: those that pass keys and values on, those that exchange heads in attention (None: no rank does),
-    and all of them where a model has mixers. Each has ``parts`` of the sequence; mixers go by ``offered`` where they can."""
+    and all (``cp``) where a model has mixers. Each has ``parts`` of the sequence; mixers go by ``offered`` where they can."""
 
     ring: GroupTopology
     heads: GroupTopology | None
-    all: GroupTopology | None
+    cp: GroupTopology | None
     parts: int
     offered: ScanOverRanks
     device: Device
@@ -41,7 +41,7 @@ class SequenceRanks:
 
     def way(self, block: Block, operator: Operator) -> ScanOverRanks | None:
         """How a block's mixer, of which the operator is part, is shared; None for other operators, and without other ranks."""
-        if self.all is None or operator.kind not in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
+        if self.cp is None or operator.kind not in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
             return None
         scan = next((each for each in block.operators if each.kind is OperatorKind.SCAN), None)
         return None if scan is None else way_of_scan(scan, self.offered)
@@ -50,9 +50,9 @@ class SequenceRanks:
         """Sizes that an operator along the sequence works on: after an exchange, more tokens and fewer heads."""
         if operator.kind is OperatorKind.ATTENTION:
             return sizes_after_exchange(local, 1 if self.heads is None else self.heads.n)
-        if self.all is None or self.way(block, operator) is not ScanOverRanks.HEADS:
+        if self.cp is None or self.way(block, operator) is not ScanOverRanks.HEADS:
             return local
-        return exchanged_sizes(local, self.all.n)
+        return exchanged_sizes(local, self.cp.n)
 
     def communication_s(
         self, block: Block, operator: Operator, local: Mapping[str, int], kernels: OperatorTime
@@ -61,15 +61,15 @@ class SequenceRanks:
         if operator.kind is OperatorKind.ATTENTION:
             return self._attention_s(operator, local, kernels)
         way = self.way(block, operator)
-        if way is None or self.all is None:
+        if way is None or self.cp is None:
             return _NOTHING
         if operator.kind is OperatorKind.CONVOLUTION:
             if way is ScanOverRanks.HEADS:
                 return _NOTHING
-            return margin_s(operator, local, dtype=self.dtype, ranks=self.all, parts=self.parts)
+            return margin_s(operator, local, dtype=self.dtype, ranks=self.cp, parts=self.parts)
         if way is ScanOverRanks.HEADS:
-            return mixer_exchange_s(operator, local, device=self.device, dtype=self.dtype, ranks=self.all)
-        return state_passing_s(operator, local, kernels, device=self.device, ranks=self.all, parts=self.parts)
+            return mixer_exchange_s(operator, local, device=self.device, dtype=self.dtype, ranks=self.cp)
+        return state_passing_s(operator, local, kernels, device=self.device, ranks=self.cp, parts=self.parts)
 
     def kept_bytes(self, block: Block, operator: Operator, local: Mapping[str, int]) -> float:
         """Bytes kept of the states that enter a rank's parts of the sequence, which the backward pass reads."""
@@ -78,11 +78,11 @@ class SequenceRanks:
 
     def copies(self, block: Block, tensor: Tensor, local: Mapping[str, int]) -> int:
         """Copies that ranks hold of a mixer's tensor after an exchange: of groups of B and C that are fewer than ranks."""
-        if self.all is None or SSM_GROUPS not in tensor.dims:
+        if self.cp is None or SSM_GROUPS not in tensor.dims:
             return 1
         scan = next((each for each in block.operators if each.kind is OperatorKind.SCAN), None)
         exchanged = scan is not None and way_of_scan(scan, self.offered) is ScanOverRanks.HEADS
-        return group_copies(local, self.all.n) if exchanged else 1
+        return group_copies(local, self.cp.n) if exchanged else 1
 
     def _attention_s(self, operator: Operator, local: Mapping[str, int], kernels: OperatorTime) -> OperatorTime:
         parts = []

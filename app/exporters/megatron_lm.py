@@ -112,14 +112,15 @@ def _latent_words(latent: LatentShape | None) -> list[Words]:
 
 
 def _mixture_words(mixture: MixtureShape | None, plan: Plan, dispatch: TokenDispatch) -> list[Words]:
-    """Experts, their ranks, and how tokens get there; tp splits an expert as it splits a dense network."""
+    """Experts, their ranks, and how tokens get there; tp splits an expert as it splits a dense network, or not at all."""
     if mixture is None:
         return []
     assert plan.axes is not None
     words = [
         (*flag("num-experts", mixture.experts), *flag("moe-router-topk", mixture.top_k)),
         (*flag("moe-ffn-hidden-size", mixture.ffn), *flag("moe-grouped-gemm")),
-        (*flag("expert-model-parallel-size", plan.axes.ep), *flag("expert-tensor-parallel-size", plan.axes.tp)),
+        flag("expert-model-parallel-size", plan.axes.ep),
+        flag("expert-tensor-parallel-size", plan.axes.etp or plan.axes.tp),
         _dispatch_words(plan.axes, dispatch),
     ]
     if mixture.groups > 1:

@@ -61,7 +61,8 @@ def band(figure: float, around: Band | None) -> str:
 def axes(degrees: Axes) -> str:
     """Degrees that are not 1, in mesh order; "one device" when all are."""
     cp = "cp" if degrees.ulysses == 1 else f"cp (ulysses {degrees.ulysses})"
-    named = (("dp", degrees.dp), ("pp", degrees.pp), ("tp", degrees.tp), (cp, degrees.cp), ("ep", degrees.ep))
+    ep = "ep" if degrees.etp is None else "ep (whole experts)"
+    named = (("dp", degrees.dp), ("pp", degrees.pp), ("tp", degrees.tp), (cp, degrees.cp), (ep, degrees.ep))
     return " x ".join(f"{name} {degree}" for name, degree in named if degree > 1) or "one device"
 
 

@@ -63,14 +63,16 @@ def stored_pieces(
             count = min(axes.tp, sizes[dim])
             cut[place] = cut[place].split(count, in_tp * count // axes.tp, Rounding.UP)
     experts = [dim for dim in expert_dims(operator) if dim in weight.dims]
+    within = axes.tp if axes.etp is None else axes.etp
+    in_place = ranks // within
     for dim in experts:
         place = weight.dims.index(dim)
-        cut[place] = cut[place].split(axes.ep, in_state % axes.ep, Rounding.EVEN)
+        cut[place] = cut[place].split(axes.ep, in_place % axes.ep, Rounding.EVEN)
     if is_state_sharded:
-        ep = axes.ep if expert_dims(operator) else 1
+        ep, holder, holders = (axes.ep, in_place, len(ranks) // within) if experts else (1, in_state, axes.dp * axes.cp)
         place = max(range(len(cut)), key=lambda i: (cut[i].longest, -i))
-        shards = shard_ranks or axes.dp * axes.cp // ep
-        cut[place] = cut[place].split(shards, in_state // ep % shards, Rounding.EVEN)
+        shards = shard_ranks or holders // ep
+        cut[place] = cut[place].split(shards, holder // ep % shards, Rounding.EVEN)
     numbers = np.zeros(len(ranks), np.int64)
     for dim_cut in cut:
         numbers = numbers * len(dim_cut.bounds) + dim_cut.of_rank

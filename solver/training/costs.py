@@ -98,6 +98,7 @@ class TrainingCosts(BlockCosts):
                 tp=mesh.tp,
                 cp=mesh.cp,
                 ep=mesh.ep,
+                expert_tp=mesh.expert_tp,
                 ulysses=mesh.ulysses,
                 shard_ranks=shard_ranks,
             )
@@ -146,6 +147,7 @@ class TrainingCosts(BlockCosts):
                 cp_topology=kind.topology.cp if kind.topology.cp.n > 1 and self._has_scans else None,
                 sequence_parts=sequence_parts(self.model),
                 dispatch=self.workload.dispatch,
+                expert_tp=candidate.mesh.expert_tp,
                 recipe=self.workload.matmul,
                 saved=self.workload.saved_activations,
                 expert_load=self._expert_load(kind.topology.ep.n),
@@ -381,7 +383,7 @@ def _communicators(candidate: Candidate) -> int:
     """Process groups with their own buffers: one for each axis longer than 1, and PyTorch's default group of all ranks, in
     which launchers wait for one another at the start (Megatron-LM's initialize_megatron, DeepSpeed's init_distributed)."""
     mesh = candidate.mesh
-    expert_groups = (mesh.ep, mesh.dp * mesh.cp // mesh.ep) if mesh.ep > 1 else ()
+    expert_groups = (mesh.ep, mesh.expert_places // mesh.ep) if mesh.spreads_experts else ()
     state = mesh.dp * mesh.cp
     state_groups = (state,) if candidate.shard_ranks is None else (candidate.shard_ranks, state // candidate.shard_ranks)
     # Both levels of context parallelism have groups of their own where there are two.

@@ -52,7 +52,8 @@ def given_shard_ranks(plan: Plan, cluster: Cluster) -> int | None:
     if stage.offload.on_drives and not has_drives(cluster):
         raise PlanFileError("the plan keeps state on NVMe drives", allowed="nodes that have 'nvme'")
     ranks = stage.shard_ranks
-    if ranks is not None and (stage.zero_stage != 3 or axes.ep > 1 or ranks < 2 or axes.dp * axes.cp % ranks):
+    spread = axes.ep > 1 or axes.etp is not None
+    if ranks is not None and (stage.zero_stage != 3 or spread or ranks < 2 or axes.dp * axes.cp % ranks):
         raise PlanFileError(
             "shard_ranks can't be",
             given=f"{ranks} under ZeRO-{stage.zero_stage}, dp x cp {axes.dp * axes.cp}, ep {axes.ep}",

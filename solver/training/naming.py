@@ -17,6 +17,8 @@ def summary(candidate: Candidate) -> str:
         parts.insert(4, f"ulysses {mesh.ulysses}")
     if mesh.ep > 1:
         parts.append(f"ep {mesh.ep}")
+    if mesh.expert_tp < mesh.tp:
+        parts.append("whole experts")
     within = "" if candidate.shard_ranks is None else f" within {candidate.shard_ranks} ranks"
     parts.append(f"ZeRO-{candidate.zero_stage}{within}")
     if candidate.optimizer is not None:

@@ -36,8 +36,8 @@ class Degrees(Protocol):
         ...
 
     @property
-    def ep(self) -> int:
-        """Degree of expert parallelism."""
+    def spreads_experts(self) -> bool:
+        """Whether fewer ranks hold an expert alike than all else."""
         ...
 
 
@@ -151,7 +151,7 @@ def hybrid_ranks(mesh: Degrees, search: Search) -> tuple[int, ...]:
     Spread experts are shared by other ranks than all else, so they go without.
     """
     rules = LAUNCHERS.get(search.launcher)
-    if mesh.ep > 1 or search.system or (search.space is Space.LAUNCHABLE and not (rules and rules.hybrid_sharding)):
+    if mesh.spreads_experts or search.system or (search.space is Space.LAUNCHABLE and not (rules and rules.hybrid_sharding)):
         return ()
     return tuple(n for n in divisors(mesh.dp * mesh.cp) if 1 < n < mesh.dp * mesh.cp and n % mesh.cp == 0)
 

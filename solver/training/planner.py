@@ -241,7 +241,7 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
         raise PlanFileError("this is not a plan with training stages", given=plan.kind)
     workload, axes = request.workload, plan.axes
     assert isinstance(workload, TrainingWorkload)
-    mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp, ep=axes.ep, ulysses=axes.ulysses)
+    mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp, ep=axes.ep, ulysses=axes.ulysses, etp=axes.etp)
     if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
         raise PlanFileError(
             "the plan needs more devices than the cluster has",
@@ -257,8 +257,8 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
     if not experts_fit(request.model, mesh):
         raise PlanFileError(
             "experts can't be spread evenly over the ep axis",
-            given=f"ep {mesh.ep} of dp x cp = {mesh.dp * mesh.cp}",
-            allowed="a divisor of dp x cp and of the number of experts",
+            given=f"ep {mesh.ep} of {mesh.expert_places} places of {mesh.expert_tp} ranks",
+            allowed="a divisor of dp x cp x tp / etp and of the number of experts; etp is tp or 1",
         )
     if not heads_fit(request.model, tp=mesh.tp, cp=mesh.cp, ulysses=mesh.ulysses):
         raise PlanFileError(

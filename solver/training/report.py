@@ -196,6 +196,7 @@ def space_text(request: PlanRequest) -> str:
             ("pp", search.pp),
             ("cp", search.cp),
             ("ep", search.ep),
+            ("etp", search.etp),
             ("ulysses", search.ulysses),
             ("microbatch", search.microbatch),
             ("recompute", search.recompute),
@@ -266,7 +267,7 @@ def host_memory_reason(stage: int, cost: StageCost) -> Reason:
 
 
 def _axes(mesh: Mesh) -> Axes:
-    return Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep, ulysses=mesh.ulysses)
+    return Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep, ulysses=mesh.ulysses, etp=mesh.etp)
 
 
 def _layer_spans(layers: Sequence[str], span: StageSpan) -> tuple[LayerSpan, ...]:

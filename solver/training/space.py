@@ -29,7 +29,8 @@ from solver.training.sequence_split import heads_fit, sequence_fits
 @dataclass(frozen=True, slots=True)
 class Mesh:
     """Degrees of a candidate; tp x cp x dp x pp devices, experts spread over ep of each dp x cp of them; of the cp ranks of a
-    sequence ``ulysses`` exchange tokens for heads."""
+    sequence ``ulysses`` exchange tokens for heads. ``etp`` ranks share an expert: as many as tp where it is None, or one, which
+    holds whole experts and then exchanges tokens with ep of all dp x cp x tp ranks."""
 
     dp: int
     tp: int
@@ -37,6 +38,22 @@ class Mesh:
     cp: int
     ep: int = 1
     ulysses: int = 1
+    etp: int | None = None
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that share an expert."""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def expert_places(self) -> int:
+        """Places of a stage where experts can lie, each of ``expert_tp`` ranks."""
+        return self.stage_devices // self.expert_tp
+
+    @property
+    def spreads_experts(self) -> bool:
+        """Whether fewer ranks hold an expert alike than all else."""
+        return self.ep > 1 or self.expert_tp < self.tp
 
     @property
     def ring(self) -> int:
@@ -80,7 +97,7 @@ class Candidate:
         """Canonical order among equals: fewer ways of splitting first."""
         mesh = self.mesh
         modes = ",".join(mode.value for mode in self.recompute)
-        split = (mesh.tp, mesh.cp, mesh.ulysses, mesh.ep, mesh.pp, mesh.dp, *self.pipelining.sort_key)
+        split = (mesh.tp, mesh.cp, mesh.ulysses, mesh.ep, -mesh.expert_tp, mesh.pp, mesh.dp, *self.pipelining.sort_key)
         state = (self.zero_stage, self.shard_ranks or 0, *astuple(self.offload))
         optimizer = "" if self.optimizer is None else self.optimizer.value
         return (*split, self.microbatch, *state, self.boundary.dim or "", modes, optimizer, self.gradients.value)
@@ -199,7 +216,7 @@ def _expresses(rules: LauncherRules, model: ModelGraph, mesh: Mesh, boundary: Sp
         and (mesh.cp == 1 or rules.context_parallel)
         and (mesh.ulysses == 1 or rules.head_exchange)
         and (mesh.ring == 1 or rules.windows_in_rings or not _has_windows(model))
-        and (mesh.ep == 1 or rules.expert_parallel)
+        and (not mesh.spreads_experts or rules.expert_parallel)
         and (boundary.dim is None or rules.sequence_parallel)
         and not (rules.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and _numbers_of_experts(model))
         and (rules.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
@@ -226,11 +243,19 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
                 dp = n_devices // (tp * cp * pp)
                 if pp > n_layers or not allowed(pp, search.pp) or not allowed(dp, search.dp):
                     continue
-                for ep, ulysses in itertools.product(divisors(math.gcd(dp * cp, experts)), divisors(cp)):
-                    mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses)
-                    exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
-                    if allowed(ep, search.ep) and exchanged and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
-                        yield mesh
+                for etp in _ranks_of_experts(search, tp, experts):
+                    places = dp * cp * tp // (etp or tp)
+                    for ep, ulysses in itertools.product(divisors(math.gcd(places, experts)), divisors(cp)):
+                        mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses, etp=etp)
+                        exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
+                        if allowed(ep, search.ep) and exchanged and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
+                            yield mesh
+
+
+def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None, ...]:
+    """Numbers of ranks that may share an expert, None for all of tp: whole experts are searched where they are asked for."""
+    shared = (None,) if allowed(tp, search.etp) or experts == 1 else ()
+    return (*shared, 1) if tp > 1 and experts > 1 and 1 in search.etp else shared
 
 
 def _scans_over_ranks(search: Search) -> ScanOverRanks | None:
@@ -282,10 +307,12 @@ def _has_windows(model: ModelGraph) -> bool:
 
 def experts_fit(model: ModelGraph, mesh: Mesh) -> bool:
     """Whether the mesh spreads experts evenly: over ranks of its dp x cp, each with as many as any other."""
-    if mesh.ep == 1:
+    if not mesh.spreads_experts:
         return True
     experts = _numbers_of_experts(model)
-    return bool(experts) and mesh.dp * mesh.cp % mesh.ep == 0 and all(number % mesh.ep == 0 for number in experts)
+    if mesh.expert_tp not in (1, mesh.tp):
+        return False
+    return bool(experts) and mesh.expert_places % mesh.ep == 0 and all(number % mesh.ep == 0 for number in experts)
 
 
 def _numbers_of_experts(model: ModelGraph) -> set[int]:

@@ -77,7 +77,7 @@ def training_state(
     of_block = [block_optimizer(optimizer, request.model, name) for name in blocks]
     rates_s = np.zeros((2, len(blocks)))
     if optimizer is Optimizer.MUON and not only_weights:
-        rates_s = _orthogonalization_s_per_parameter(request.model, blocks, device, apart=candidate.mesh.ep > 1)
+        rates_s = _orthogonalization_s_per_parameter(request.model, blocks, device, apart=candidate.mesh.spreads_experts)
     weights, gradients, states, owned, update_s, passing = (np.zeros(len(blocks)) for _ in range(6))
     kept = _with_tied_weights(request.model, blocks) if candidate.gradients is Gradients.RELEASED else 1.0
     for group, rate_s in zip(shared, rates_s, strict=False):

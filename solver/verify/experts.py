@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodels.operators import Operator, OperatorKind
+from solver.axes import Axes
 from solver.graph import Block
 from solver.plan import Plan
 from solver.request import PlanRequest, TrainingWorkload
@@ -62,18 +63,27 @@ def _chances(weights: npt.NDArray[np.float64], top_k: int) -> npt.NDArray[np.flo
     return np.minimum(1.0, weights * ((top_k - sure) / left[sure])) if left[sure] else np.sign(weights)
 
 
+def ranks_with_an_expert(axes: Axes) -> int:
+    """Ranks of a stage that hold the same part of an expert: of dp x cp, or of all where experts are whole, one in ep."""
+    return axes.dp * axes.cp * (1 if axes.etp is None else axes.tp) // axes.ep
+
+
 def expert_axis_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Experts divide over ep ranks of a stage's dp x cp, all alike (Megatron-LM: num_experts % ep == 0)."""
     assert plan.axes is not None, "answer_violations asks for axes first"
     axes, model = plan.axes, request.model
-    if axes.ep <= 1:
+    if axes.etp is not None and (axes.etp != 1 or axes.tp == 1):
+        yield Violation(Rule.AXES, "plan.axes.etp", f"{axes.etp}; one rank, or all tp ranks (none said), share an expert")
+        return
+    if axes.ep <= 1 and axes.etp is None:
         return
     used = [operator for name in set(model.layers) for operator in model.block(name).operators]
     numbers = {model.dims[dim] for operator in used for dim in picked_dims(operator)}
     if not numbers:
         yield Violation(Rule.AXES, "plan.axes.ep", f"{axes.ep}, and the model has no experts to spread")
-    if axes.dp * axes.cp % axes.ep:
-        given = f"{axes.ep}, which does not divide dp x cp = {axes.dp * axes.cp}"
+    places = axes.dp * axes.cp * (1 if axes.etp is None else axes.tp)
+    if places % axes.ep:
+        given = f"{axes.ep}, which does not divide the {places} places of experts"
         yield Violation(Rule.AXES, "plan.axes.ep", given)
     for experts in sorted(number for number in numbers if number % axes.ep):
         yield Violation(Rule.DIVISIBILITY, "plan.axes.ep", f"{experts} experts do not divide by ep {axes.ep}")

@@ -44,7 +44,7 @@ def _hybrid_violations(plan: Plan, index: int) -> Iterator[Violation]:
     stage, axes = plan.stages[index], plan.axes
     assert axes is not None and stage.shard_ranks is not None
     ranks, where = axes.dp * axes.cp, f"plan.stages[{index}].shard_ranks"
-    if stage.zero_stage != MAX_ZERO_STAGE or axes.ep > 1:
+    if stage.zero_stage != MAX_ZERO_STAGE or axes.ep > 1 or axes.etp is not None:
         yield Violation(Rule.ZERO, where, f"ZeRO-{stage.zero_stage} and ep {axes.ep}; it goes with ZeRO-3 and ep 1")
     if not 1 < stage.shard_ranks < ranks or ranks % stage.shard_ranks or stage.shard_ranks % axes.cp:
         given = f"{stage.shard_ranks}, no divisor of dp x cp = {ranks} between, or no multiple of cp {axes.cp}"

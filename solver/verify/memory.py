@@ -26,6 +26,7 @@ from solver.verify.bytes import (
     training_share,
     updated_by,
 )
+from solver.verify.experts import ranks_with_an_expert
 from solver.verify.layout import devices_by_group
 from solver.verify.numbers import agrees, at_most
 from solver.verify.schedule import chunks, held_at_most
@@ -89,11 +90,12 @@ def peak_violations(plan: Plan) -> Iterator[Violation]:
 
 
 def _states(plan: Plan, request: PlanRequest, stage: Stage, optimizer: str) -> tuple[StateBytes, StateBytes]:
-    """Bytes a parameter takes: of those that dp x cp ranks share, and of experts, which dp x cp / ep ranks share."""
+    """Bytes a parameter takes: of those that dp x cp ranks share, and of experts, which fewer ranks share where they are spread
+    (and then none within a part of the ranks)."""
     assert plan.axes is not None and isinstance(request.workload, TrainingWorkload)
-    ranks = plan.axes.dp * plan.axes.cp
+    ranks, alike = plan.axes.dp * plan.axes.cp, stage.shard_ranks or ranks_with_an_expert(plan.axes)
     shared = state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=stage.shard_ranks or ranks)
-    return shared, state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=ranks // plan.axes.ep)
+    return shared, state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=alike)
 
 
 def whole_state(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> dict[Rule, tuple[float, float]]:
@@ -212,10 +214,11 @@ def _transient_state(plan: Plan, request: PlanRequest, stage: Stage, share: Shar
     shared, experts = _states(plan, request, stage, _optimizer(plan, request))
     from_host = owned.shared * (moved.weights * shared.weights + moved.gradients * shared.gradients)
     from_host += owned.experts * (moved.weights * experts.weights + moved.gradients * experts.gradients)
-    ranks = plan.axes.dp * plan.axes.cp
-    if ranks == 1 or stage.zero_stage < 2:
+    ranks, with_an_expert = plan.axes.dp * plan.axes.cp, ranks_with_an_expert(plan.axes)
+    if (ranks == 1 and with_an_expert == 1) or stage.zero_stage < 2:
         if stage.gradients is Gradients.KEPT or span.block in _blocks_with_ties(request):
             return from_host
         return from_host + owned.total * workload.gradient_dtype.size_bytes
     whole = workload.gradient_dtype.size_bytes + (workload.precision.size_bytes if stage.zero_stage == 3 else 0.0)
-    return from_host + (owned.shared if ranks == plan.axes.ep else owned.total) * whole
+    split = (owned.shared if ranks > 1 else 0) + (owned.experts if with_an_expert > 1 else 0)
+    return from_host + split * whole

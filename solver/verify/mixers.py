@@ -47,9 +47,14 @@ def sequence_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]
         named = f"{where} ({block.name}/{scan.name})"
         if scan.chunk is None:
             yield Violation(Rule.SEQUENCE, named, "a scan token by token can't be split over the sequence")
-        elif exchanges_heads(scan, request) and model.dims.get("ssm_heads", 0) % (axes.tp * axes.cp):
-            heads = model.dims.get("ssm_heads", 0)
-            yield Violation(Rule.DIVISIBILITY, named, f"{heads} heads over tp x cp = {axes.tp * axes.cp}")
+        elif exchanges_heads(scan, request):
+            heads, groups = model.dims.get("ssm_heads", 0), model.dims.get("ssm_groups", axes.tp * axes.cp)
+            if heads % (axes.tp * axes.cp):
+                yield Violation(Rule.DIVISIBILITY, named, f"{heads} heads over tp x cp = {axes.tp * axes.cp}")
+            here = max(1, groups // axes.tp)
+            if here % axes.cp and axes.cp % here:
+                given = f"{here} groups neither divide by cp {axes.cp} nor can be copied evenly to its ranks"
+                yield Violation(Rule.DIVISIBILITY, named, given)
 
 
 def exchanges_heads(scan: Operator, request: PlanRequest) -> bool:

@@ -136,6 +136,7 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         ("pp", axes.pp, search.pp),
         ("cp", axes.cp, search.cp),
         ("ep", axes.ep, search.ep),
+        ("etp", axes.tp if axes.etp is None else axes.etp, search.etp or (axes.tp,)),
         ("ulysses", axes.ulysses, search.ulysses),
         ("microbatch", microbatch.size, search.microbatch),
     ]
@@ -194,7 +195,7 @@ def _system_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     assert axes is not None
     zero, recompute, sequence_parallel = _SYSTEMS[system]
     broken = [
-        (axes.cp > 1 or axes.ep > 1, "axes", f"cp {axes.cp}, ep {axes.ep}"),
+        (axes.cp > 1 or axes.ep > 1 or axes.etp is not None, "axes", f"cp {axes.cp}, ep {axes.ep}"),
         (plan.schedule != "1f1b", "schedule", plan.schedule),
         (plan.sequence_parallel and not sequence_parallel, "sequence_parallel", "norms sharded over the sequence"),
     ]
@@ -235,7 +236,11 @@ def _launcher_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             "axes.cp",
             "a ring can't run attention with a sliding window; exchange heads on all cp ranks",
         ),
-        (axes.ep > 1 and not limits.expert_parallel, "axes.ep", f"ep {axes.ep}; it can't spread these experts"),
+        (
+            (axes.ep > 1 or axes.etp is not None) and not limits.expert_parallel,
+            "axes.ep",
+            f"ep {axes.ep}; it can't spread these experts",
+        ),
         (
             plan.sequence_parallel and not limits.sequence_parallel,
             "sequence_parallel",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Space, TrainingWorkload
+from solver.verify.experts import picked_dims
 from solver.verify.violation import Rule, Violation
 
 REPLICATE = "replicate"
@@ -52,6 +53,8 @@ def _operator_violations(
 ) -> Iterator[Violation]:
     assert plan.axes is not None
     where, tp = f"{block}/{operator.name}", plan.axes.tp
+    if _is_whole_expert(plan, operator) and strategy != SEQ:
+        yield Violation(Rule.SHARDING, where, f"{strategy!r}; ranks with whole experts have tokens of their own: {SEQ!r}")
     if strategy == REPLICATE:
         if tp > 1 and request.search.space is Space.LAUNCHABLE:
             yield from _launchable_violations(plan, where, operator, strategy)
@@ -66,6 +69,12 @@ def _operator_violations(
     if request.search.space is Space.LAUNCHABLE:
         yield from _launchable_violations(plan, where, operator, strategy)
     yield from _division_violations(plan, request, where, operator, strategy)
+
+
+def _is_whole_expert(plan: Plan, operator: Operator) -> bool:
+    """Whether an operator is part of experts of which ranks hold whole ones beside tp."""
+    assert plan.axes is not None
+    return plan.axes.etp is not None and (bool(picked_dims(operator)) or "expert_ffn" in operator.dims)
 
 
 def _forbidden_dims(operator: Operator) -> set[str]:
@@ -94,7 +103,9 @@ def _launchable_violations(plan: Plan, where: str, operator: Operator, strategy:
     """Launchers split heads, ffn or vocab wherever there is one, and whatever else works on the residual stream over the
     sequence or not at all, the whole model alike."""
     parallel = [dim for dim in _COLUMN_AND_ROW_DIMS if dim in operator.dims]
-    if parallel:
+    if _is_whole_expert(plan, operator):
+        expected = {SEQ}
+    elif parallel:
         expected = {parallel[0]}
     elif plan.sequence_parallel:
         expected = {SEQ}

@@ -19,9 +19,10 @@ def ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:
     without_axis = {
         "dp": replace(search, dp=(1,)),
         "tp": replace(search, tp=(1,)),
-        "pp": replace(search, pp=(1,)),
+        **({"pp": replace(search, pp=(1,))} if not search.pp or 1 in search.pp else {}),
         "cp": replace(search, cp=(1,)),
         "ep": replace(search, ep=(1,)),
+        "whole experts": replace(search, etp=()),
         "exchanges of heads": replace(search, ulysses=(1,)),
     }
     yield from without_axis.items()

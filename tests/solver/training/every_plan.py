@@ -48,6 +48,8 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
     free = search.space is Space.FREE
     modes = [m for m in modes_of(search.space, search.launcher) if not search.recompute or m in search.recompute]
     for dp, tp, pp, cp in itertools.product(range(1, n + 1), repeat=4):
+        if any(named and degree not in named for degree, named in ((dp, search.dp), (tp, search.tp), (cp, search.cp))):
+            continue
         if dp * tp * pp * cp != n or pp > len(request.model.layers) or (search.pp and pp not in search.pp):
             continue
         if any(group.node.devices_per_node % tp for group in request.cluster.groups):
@@ -74,12 +76,14 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                     by_stage = free and pipelining.schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
                     for choice in [tuple(modes)] if by_stage else [(mode,) for mode in modes]:
                         places = list(every_place(request, zero if dp * cp > 1 else None, m))
-                        inner = itertools.product(every_ep(request, dp * cp), every_ulysses(request, tp, cp), places)
-                        for ep, ulysses, place in inner:
-                            for shards in every_shard_ranks(request, dp * cp, cp) if zero == 3 and ep == 1 else [None]:
+                        experts = every_expert_mesh(request, dp * cp, tp)
+                        inner = itertools.product(experts, every_ulysses(request, tp, cp), places)
+                        for (ep, etp), ulysses, place in inner:
+                            alike = zero == 3 and ep == 1 and etp is None
+                            for shards in every_shard_ranks(request, dp * cp, cp) if alike else [None]:
                                 if place.offload.gradients and (shards or pipelining.schedule is Schedule.DUALPIPE):
                                     continue
-                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses)
+                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp)
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
                                 yield replace(outer, shard_ranks=shards, **vars(place))
 
@@ -110,6 +114,15 @@ def every_shard_ranks(request: PlanRequest, n: int, cp: int) -> list[int | None]
 
 def has_experts(request: PlanRequest) -> bool:
     return any(block.name == "moe" for block in request.model.blocks)
+
+
+def every_expert_mesh(request: PlanRequest, n: int, tp: int) -> list[tuple[int, int | None]]:
+    """Every ep with all tp ranks sharing an expert, and where the request names 1 with whole experts on each of them."""
+    named = request.search.etp if has_experts(request) else ()
+    shared: list[tuple[int, int | None]] = [(ep, None) for ep in every_ep(request, n)] if not named or tp in named else []
+    if tp == 1 or 1 not in named or (request.search.space is Space.LAUNCHABLE and request.search.launcher != "megatron-lm"):
+        return shared
+    return [*shared, *((ep, 1) for ep in every_ep(request, n * tp))]
 
 
 def every_ep(request: PlanRequest, n: int) -> list[int]:

@@ -51,12 +51,15 @@ def random_request(seed: int) -> PlanRequest:
 
 def varied_request(seed: int) -> PlanRequest:
     """A random request; some with groups of nodes in any order, heads exchanged across nodes, tokens that prefer some experts
-    or go once to each node, more memory, state-space mixers, or numbers of devices that are no powers of two."""
+    or go once to each node, more memory, state-space mixers, another optimizer and gradients that are released, or numbers of
+    devices that are no powers of two."""
     request, rng = random_request(seed), np.random.default_rng([seed, 2])
     workload, search = request.workload, request.search
     assert isinstance(workload, TrainingWorkload)
     if len(request.cluster.groups) > 1 and rng.random() < 0.4:
         search = replace(search, group_order=GroupOrder.ANY)
+    if rng.random() < 0.5:
+        search = replace(search, etp=(1, 2, 3, 4, 6, 8))
     if rng.random() < 0.2:
         search = replace(search, ulysses=(1, 2, 3, 4))
     if rng.random() < 0.3:
@@ -66,6 +69,10 @@ def varied_request(seed: int) -> PlanRequest:
         request = replace(request, cluster=_roomier(request, rng))
     if rng.random() < 0.25:
         request = replace(request, model=_with_mixers(request.model, rng))
+    if rng.random() < 0.25:
+        optimizers = (Optimizer.ADAMW, list(Optimizer)[1 + int(rng.integers(len(Optimizer) - 1))])
+        search = replace(request.search, gradients=(Gradients.KEPT, Gradients.RELEASED), optimizers=optimizers)
+        request = replace(request, search=search)
     return request if search.space is Space.FREE or rng.random() > 0.3 else _odd(request, rng)
 
 

@@ -80,6 +80,13 @@ def test_heads_that_do_not_divide_are_not_exchanged() -> None:
     assert Rule.DIVISIBILITY in {violation.rule for violation in check(plan, few)}
 
 
+def test_groups_that_ranks_can_not_share_are_refused() -> None:
+    asked = request(hybrid=False, cp=(4,), tp=(1,))
+    odd = replace(asked, model=replace(asked.model, dims={**DIMS, "ssm_groups": 3}))
+    assert not plan_training(odd, stop=never_stop, progress=ignore_progress).feasible
+    assert Rule.DIVISIBILITY in {violation.rule for violation in check(planned(asked), odd)}
+
+
 def test_the_checker_wants_the_bytes_of_states_and_of_copied_groups() -> None:
     for space in Space:
         asked = request(hybrid=False, space=space, cp=(8,), tp=(1,), recompute=(Recompute.NONE,))
