@@ -255,7 +255,8 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
 def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None, ...]:
     """Numbers of ranks that may share an expert, None for all of tp: whole experts are searched where they are asked for."""
     shared = (None,) if allowed(tp, search.etp) or experts == 1 else ()
-    return (*shared, 1) if tp > 1 and experts > 1 and 1 in search.etp else shared
+    whole = tp > 1 and experts > 1 and 1 in search.etp and search.system is None
+    return (*shared, 1) if whole else shared
 
 
 def _scans_over_ranks(search: Search) -> ScanOverRanks | None:

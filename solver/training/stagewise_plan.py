@@ -83,7 +83,7 @@ def _stage(stage: Stage, way: StageWay, candidate: Candidate, devices: DeviceRan
     return replace(
         stage,
         devices=(devices,),
-        axes=replace(stage.axes, dp=mesh.dp, tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, ulysses=mesh.ulysses),
+        axes=replace(stage.axes, dp=mesh.dp, tp=mesh.tp, cp=mesh.cp, ep=mesh.ep, ulysses=mesh.ulysses, etp=mesh.etp),
         zero_stage=candidate.zero_stage,
         shard_ranks=candidate.shard_ranks,
         offload=candidate.offload,
