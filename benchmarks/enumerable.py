@@ -2,7 +2,8 @@
 
 Run from the root of the repository: python -m benchmarks.enumerable [first seed] [number of seeds]
 With `objectives` as a third word, requests ask for the fewest devices, the least cost and the least energy instead; with
-`ablations` each is searched again without each of its choices in turn.
+`ablations` each is searched again without each of its choices in turn; with `memory` requests open what is closed unless asked
+for (optimizers, released gradients, shares of all state on hosts and drives), and are searched again without each of these.
 """
 
 from __future__ import annotations
@@ -10,30 +11,30 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Objective, PlanRequest
+from solver.request import Gradients, Objective, PlanRequest, Search
 from solver.training.planner import plan_training
 from solver.verify import check
-from tests.solver.training.ablations import ablations
-from tests.solver.training.instances import varied_request
+from tests.solver.training.ablations import ablations, memory_ablations
+from tests.solver.training.instances import memory_request, varied_request
 from tests.solver.training.least_step import enumerated
 from tests.solver.training.test_objectives import least_of_each, request_with, with_slo
 
 TOLERANCE = 1e-9
 
 
-def main(first: int = 0, count: int = 1000) -> int:
+def main(first: int = 0, count: int = 1000, *, draw: Callable[[int], PlanRequest] = varied_request) -> int:
     """Prints how many requests agree, by the schedule of the best plan; 1 if one does not."""
     started_s = time.process_time()
     schedules: Counter[str] = Counter()
     traits: Counter[str] = Counter()
     wrong, n_plans = [], 0
     for seed in range(first, first + count):
-        request = varied_request(seed)
+        request = draw(seed)
         every = enumerated(request)
         n_plans += every.n_plans
         plan = plan_training(request, stop=never_stop, progress=ignore_progress)
@@ -77,16 +78,38 @@ def _traits(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield "optimizer states on the host"
     if any(stage.offload.activations for stage in stages):
         yield "activations on the host"
+    if any(stage.offload.weights for stage in stages):
+        yield "weights on the host or on drives"
+    if any(stage.offload.gradients for stage in stages):
+        yield "gradients on the host"
+    if any(stage.offload.on_drives for stage in stages):
+        yield "state on drives"
+    if any(stage.gradients is Gradients.RELEASED for stage in stages):
+        yield "gradients released"
+    if plan.optimizer is not None:
+        yield f"the optimizer {plan.optimizer.value}"
 
 
-def compare_ablations(first: int, count: int) -> int:
+def compare_memory_choices(first: int, count: int) -> int:
+    """Both comparisons, of enumeration and of ablations, on requests that open all memory choices; 1 if one is wrong."""
+    wrong = main(first, count, draw=memory_request)
+    return compare_ablations(first, count, draw=memory_request, without=memory_ablations) or wrong
+
+
+def compare_ablations(
+    first: int,
+    count: int,
+    *,
+    draw: Callable[[int], PlanRequest] = varied_request,
+    without: Callable[[PlanRequest], Iterable[tuple[str, Search]]] = ablations,
+) -> int:
     """Prints how many searches without one of their choices find no better plan; 1 if one finds a better."""
     started_s = time.process_time()
     wrong, worse, tried = [], Counter[str](), 0
     for seed in range(first, first + count):
-        request = varied_request(seed)
+        request = draw(seed)
         whole = plan_training(request, stop=never_stop, progress=ignore_progress).certificate.objective
-        for name, search in ablations(request):
+        for name, search in without(request):
             asked = replace(request, search=search)
             plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
             less = plan.certificate.objective
@@ -125,5 +148,5 @@ def compare_objectives(first: int, count: int) -> int:
 
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:3]]
-    modes = {"objectives": compare_objectives, "ablations": compare_ablations}
+    modes = {"objectives": compare_objectives, "ablations": compare_ablations, "memory": compare_memory_choices}
     sys.exit(modes[sys.argv[3]](*given) if sys.argv[3:] else main(*given))

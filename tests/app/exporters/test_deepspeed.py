@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.exporters import export
 from app.exporters.deepspeed import uniform_parts
+from costmodels.cluster import Nvme
 from costmodels.errors import ExportError
 from costmodels.memory import Optimizer
+from costmodels.offload import Offload, Tier
 from costmodels.units import DType
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
@@ -118,13 +121,21 @@ def test_deepspeed_accepts_the_configuration_and_means_the_same() -> None:
         training(dp=8, zero_stage=2, gradient_dtype=DType.BF16),
     ]
     cases = [{"config": config(*plan), "dp": 2 if plan[0].stages[1:] else None} for plan in plans]
+    away = Offload(1.0, weights=1.0, gradients=1.0, optimizer_to=Tier.NVME, weights_to=Tier.NVME)
+    plan, request = training(dp=8, zero_stage=3, microbatch=2)
+    nodes = tuple(replace(g, node=replace(g.node, nvme=Nvme(10**13, 1e10, 1e10))) for g in request.cluster.groups)
+    request = replace(request, cluster=replace(request.cluster, groups=nodes))
+    for offload in (away, replace(away, optimizer_to=Tier.HOST, weights_to=Tier.HOST)):
+        moved = replace(plan, stages=tuple(replace(stage, offload=offload) for stage in plan.stages))
+        cases.append({"config": config(moved, request), "dp": None})
     spoiled = {**cases[0]["config"], "gradient_accumulation_steps": 3}
     answers = ask("deepspeed", "deepspeed_config.py", [*cases, {"config": spoiled, "dp": None}])
     # AutoTP's two ranks count as if each had data of its own.
-    assert [answer["batch"] for answer in answers[:-1]] == [[64, 2, 4], [128, 1, 16], [64, 1, 32], [64, 1, 8]]
-    assert [answer["zero_stage"] for answer in answers[:-1]] == [3, 1, 1, 2]
-    assert [answer["tp"] for answer in answers[:-1]] == [0, 2, 0, 0]
-    assert [answer["grad_accum_dtype"] for answer in answers[:-1]] == ["fp32", "fp32", "fp32", "bf16"]
+    assert [answer["batch"] for answer in answers[:4]] == [[64, 2, 4], [128, 1, 16], [64, 1, 32], [64, 1, 8]]
+    assert [answer["zero_stage"] for answer in answers[:-1]] == [3, 1, 1, 2, 3, 3]
+    assert [answer["tp"] for answer in answers[:-1]] == [0, 2, 0, 0, 0, 0]
+    assert [answer["grad_accum_dtype"] for answer in answers[:4]] == ["fp32", "fp32", "fp32", "bf16"]
+    assert [answer["offload"] for answer in answers[:-1]] == [["none"] * 2] * 4 + [["nvme"] * 2, ["cpu"] * 2]
     assert all(answer["bf16"] for answer in answers[:-1])
     assert "train_batch_size is not equal" in answers[-1]["error"]
 

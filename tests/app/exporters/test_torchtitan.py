@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from app.exporters import export
 from app.exporters.torchtitan import LLAMA3_405B, MODELS
 from costmodels.errors import ExportError
 from costmodels.memory import Optimizer
+from costmodels.offload import Offload
 from costmodels.units import DType
 from solver.plan import Plan
 from solver.request import PlanRequest, Recompute
@@ -114,6 +116,9 @@ def test_torchtitan_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None
         training("llama-3.1-405b", tp=8, dp=2, pp=2, zero_stage=3),
         training("qwen3-32b", tp=8, dp=2),
     ]
+    plan, request = training(dp=8, zero_stage=3)
+    away = Offload(optimizer=1.0, weights=1.0, gradients=1.0)
+    plans.append((replace(plan, stages=tuple(replace(stage, offload=away) for stage in plan.stages)), request))
     cases = []
     for plan, request in plans:
         result = export(plan, request, "torchtitan")
@@ -123,13 +128,14 @@ def test_torchtitan_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None
         cases.append({"args": words[words.index("torchtitan.train") + 1 :], "world": plan.devices})
     answers = ask("torchtitan", "torchtitan_args.py", cases, search_path=tmp_path)
     assert [answer.get("error") for answer in answers] == [None] * len(plans)
-    expected_dims = [[1, 8, 1, 1, 1], [1, 2, 1, 2, 2], [2, 1, 2, 2, 1], [1, 2, 1, 8, 2], [2, 1, 1, 8, 1]]
+    expected_dims = [[1, 8, 1, 1, 1], [1, 2, 1, 2, 2], [2, 1, 2, 2, 1], [1, 2, 1, 8, 2], [2, 1, 1, 8, 1], [1, 8, 1, 1, 1]]
     assert [answer["dims"] for answer in answers] == expected_dims
     assert [answer["batch"] for answer in answers[:3]] == [[1, 64, 1], [32, 64, 2], [1, 64, 1]]
     assert [answer["sequence_parallel"] for answer in answers[1:3]] == [True, False]
     assert [len(part) for part in answers[1]["stages"]] == [16, 19]
     assert [answer["checkpoint"] for answer in answers[:3]] == ["FullAC.Config", None, "SelectiveAC.Config"]
     assert [answer["reshard"] for answer in answers[:3]] == ["always", "never", "never"]
+    assert [answer["cpu_offload"] for answer in answers] == [False] * 5 + [True]
     assert answers[3]["sizes"] == [126, 16384, 128, 8, 53248, 128256]
     assert not answers[3]["compile"]
 

@@ -5,11 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from costmodels.offload import Tier
 from costmodels.pipeline import Schedule
-from solver.request import GroupOrder, Launcher, PlanRequest, Recompute, Search, Space
+from solver.request import Gradients, GroupOrder, Launcher, PlanRequest, Recompute, Search, Space
 from tests.solver.training.instances import modes_of
 
 ONE_PART_A_RANK = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.DUALPIPE)
+
+
+def memory_ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:
+    """The request's search without each memory choice that is closed unless asked for, where going without is among its own."""
+    search = request.search
+    if search.optimizers:
+        yield "optimizers", replace(search, optimizers=())
+    if Gradients.KEPT in search.gradients:
+        yield "released gradients", replace(search, gradients=())
+    if 0.0 in search.offload_optimizer:
+        yield "optimizer states on the host", replace(search, offload_optimizer=())
+    if 0.0 in search.offload_activations:
+        yield "activations on the host", replace(search, offload_activations=())
+    if 0.0 in search.offload_weights:
+        yield "weights on the host", replace(search, offload_weights=())
+    if 0.0 in search.offload_gradients:
+        yield "gradients on the host", replace(search, offload_gradients=())
+    if Tier.HOST in search.offload_optimizer_to:
+        yield "optimizer states on drives", replace(search, offload_optimizer_to=())
+    if Tier.HOST in search.offload_weights_to:
+        yield "weights on drives", replace(search, offload_weights_to=())
 
 
 def ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:

@@ -12,6 +12,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
 import deepspeed.comm  # noqa: E402
 from deepspeed.runtime.config import DeepSpeedConfig  # noqa: E402
+from deepspeed.runtime.zero.offload_config import OffloadDeviceEnum  # noqa: E402
 
 deepspeed.comm.init_distributed(dist_backend="fake")
 
@@ -41,6 +42,10 @@ for case in json.loads(sys.argv[1]):
                 config.gradient_accumulation_steps,
             ],
             "zero_stage": config.zero_optimization_stage,
+            "offload": [
+                "none" if part is None else OffloadDeviceEnum(part.device).value
+                for part in (config.zero_config.offload_optimizer, config.zero_config.offload_param)
+            ],
             "bf16": config.bfloat16_config.enabled,
             "tp": config.tensor_parallel_config.autotp_size,
             "grad_accum_dtype": config.grad_accum_dtype,

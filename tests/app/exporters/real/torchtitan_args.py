@@ -33,6 +33,7 @@ for case in json.loads(sys.argv[1]):
             "sequence_parallel": config.parallelism.enable_sequence_parallel,
             "reshard": config.parallelism.fsdp_reshard_after_forward,
             "checkpoint": None if config.activation_checkpoint is None else type(config.activation_checkpoint).__qualname__,
+            "cpu_offload": config.training.enable_cpu_offload,
             "compile": config.compile.enable,
             "sizes": [
                 len(model.layers),
