@@ -71,8 +71,8 @@ class Objective(StrEnum):
 
 class FrontierScope(StrEnum):
     """Which plans the frontier of a training plan is of: those that the search for the best one costed, or those of a sweep
-    over numbers of devices and memory that is left free. A sweep of a serving plan is over all layouts and batch limits, for
-    throughput of a device against tokens per second of a user."""
+    over numbers of devices and memory that is left free. A sweep of a serving plan is over all layouts and batch limits, and
+    pairs of pools where these are searched, for throughput of a device against tokens per second of a user."""
 
     VISITED = "visited"
     SWEPT = "swept"

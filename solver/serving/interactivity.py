@@ -6,7 +6,7 @@ is a replica whose batch is always full (``costmodels.queueing.analytic.steady_b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -16,13 +16,16 @@ from solver.control import Stop
 from solver.plan_frontier import InteractivityPoint
 from solver.request import ServingMode
 from solver.serving.answer import axes_of
+from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
+from solver.serving.pool_interactivity import pool_points
 from solver.serving.question import Question
 from solver.serving.traffic import Share
 
 
-def swept_points(question: Question, stop: Stop) -> tuple[InteractivityPoint, ...] | None:
-    """Steady states that no other of the question's engines and batch limits beats in both figures, most throughput first.
+def swept_points(question: Question, prefill: Sequence[Engine], stop: Stop) -> tuple[InteractivityPoint, ...] | None:
+    """Steady states that no other of the question's engines and batch limits, or of rate-matched pairs of these with
+    ``prefill`` workers, beats in both figures, most throughput first.
 
     None when ``stop`` is met first. Without a second output token nobody waits for one: there are no points then.
     """
@@ -36,6 +39,8 @@ def swept_points(question: Question, stop: Stop) -> tuple[InteractivityPoint, ..
             return None
         if question.counts(engine, 1, engine.layout.most_replicas):
             points = undominated([*points, *_points(evaluator.candidates(engine), load)])
+    if prefill and not stop():
+        points = undominated([*points, *pool_points(evaluator, prefill, question.engines, load)])
     return tuple(points)
 
 

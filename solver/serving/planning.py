@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodels.errors import WorkloadError
@@ -72,7 +73,8 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     )
     modes = request.search.modes
     result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()
-    pairs = _search_pairs(request, question, builder, result) if ServingMode.DISAGGREGATED in modes else PairResult()
+    prefill = _prefill_engines(request, question, builder) if ServingMode.DISAGGREGATED in modes else []
+    pairs = _search_pairs(request, question, prefill, result) if prefill else PairResult()
     if pairs.best is None and result.best is not None and not result.stopped:
         _choose_roomiest(request, question, result, result.best)
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
@@ -80,7 +82,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     stats, notes = _stats(result, evaluator, pairs), refusal_notes(result.refused)
     if pairs.best is not None and _is_enough(request, question, pairs.best.load):
         plan = _pair_plan(request, question, pairs, result, stats)
-        return _with_interactivity(plan, request, question, decode=pairs.best.pair.decode, stop=stop)
+        return _with_interactivity(plan, request, question, prefill, decode=pairs.best.pair.decode, stop=stop)
     found = result.best
     if found is None or not _is_enough(request, question, found.load):
         if result.stopped or pairs.stopped:
@@ -96,14 +98,16 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
         notes=(*notes, *leftover_notes(request, found.devices)),
     )
     plan = replace(plan, runners_up=runners_up(request, result, evaluator), frontier=frontier(result, evaluator))
-    return _with_interactivity(plan, request, question, decode=found.measured, stop=stop)
+    return _with_interactivity(plan, request, question, prefill, decode=found.measured, stop=stop)
 
 
-def _with_interactivity(plan: Plan, request: PlanRequest, question: Question, *, decode: Measured, stop: Stop) -> Plan:
+def _with_interactivity(
+    plan: Plan, request: PlanRequest, question: Question, prefill: Sequence[Engine], *, decode: Measured, stop: Stop
+) -> Plan:
     """The plan with throughput of a device against tokens per second of a user, where the request asks for a sweep."""
     if request.search.frontier is not FrontierScope.SWEPT:
         return plan
-    points = swept_points(question, stop)
+    points = swept_points(question, prefill, stop)
     if points is None:
         missing = "search.time_limit_s ended the search before throughput per device against tokens/s per user was swept"
         return replace(plan, notes=(*plan.notes, missing))
@@ -137,10 +141,14 @@ def _choose_roomiest(request: PlanRequest, question: Question, result: SearchRes
         choose_roomiest(question, result, of_equal_cost(question, best))
 
 
-def _search_pairs(request: PlanRequest, question: Question, builder: EngineBuilder, aggregated: SearchResult) -> PairResult:
-    """Pairs of pools that are better than the best aggregated plan; of equals that one stays."""
+def _prefill_engines(request: PlanRequest, question: Question, builder: EngineBuilder) -> list[Engine]:
+    """Engines of prefill workers: those of all workers, and those whose ranks share prompts."""
     whole = {engine.key: engine for engine in question.engines}
-    prefill = [whole.get(layout.key) or builder.engine(layout) for layout in prefill_layouts(request)]
+    return [whole.get(layout.key) or builder.engine(layout) for layout in prefill_layouts(request)]
+
+
+def _search_pairs(request: PlanRequest, question: Question, prefill: Sequence[Engine], aggregated: SearchResult) -> PairResult:
+    """Pairs of pools that are better than the best aggregated plan; of equals that one stays."""
     search = PairSearch(request, question, prefill_engines=prefill, stop=question.evaluator.stop)
     best = aggregated.best
     if request.objective is Objective.THROUGHPUT:

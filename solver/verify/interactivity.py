@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from solver.plan import Plan
 from solver.plan_frontier import InteractivityPoint
-from solver.request import FrontierScope, PlanRequest, ServingWorkload
+from solver.request import FrontierScope, PlanRequest, ServingMode, ServingWorkload
 from solver.serving_load import LognormalLength
 from solver.verify.numbers import agrees, at_most
-from solver.verify.serving import mean_lengths
+from solver.verify.serving import mean_lengths, stage_ranks
 from solver.verify.violation import Rule, Violation
 
 
@@ -39,15 +39,24 @@ def interactivity_violations(plan: Plan, request: PlanRequest) -> Iterator[Viola
 
 def _shape_faults(point: InteractivityPoint, request: PlanRequest) -> Iterator[str]:
     """What is wrong with a replica and its batch."""
-    axes, search = point.axes, request.search
-    ranks = axes.tp * axes.kvp * axes.attention_dp
-    if point.devices != ranks * axes.pp:
-        yield f"{point.devices} devices, the degrees make {ranks * axes.pp}"
-    room = [group.n_devices for group in request.cluster.groups if group.name == point.group]
-    if not room or point.devices > room[0]:
-        yield f"{point.devices} devices of node group {point.group!r}, the cluster has {room[0] if room else 0}"
-    if not at_most(point.batch, point.max_num_seqs * axes.attention_dp):
-        yield f"a batch of {point.batch}, {axes.attention_dp} attention groups may run {point.max_num_seqs} sequences each"
+    axes, search, prompts = point.axes, request.search, point.prefill
+    taken = {point.group: point.workers * stage_ranks(axes) * axes.pp}
+    if prompts is not None:
+        of_prompts = prompts.workers * stage_ranks(prompts.axes) * prompts.axes.pp
+        taken[prompts.group] = taken.get(prompts.group, 0) + of_prompts
+        if ServingMode.DISAGGREGATED not in search.modes:
+            yield "a pair of pools, the request allows none"
+    elif point.workers != 1:
+        yield f"{point.workers} replicas, a point is of one"
+    if point.devices != sum(taken.values()):
+        yield f"{point.devices} devices, the degrees make {sum(taken.values())}"
+    for name, devices in taken.items():
+        room = [group.n_devices for group in request.cluster.groups if group.name == name]
+        if not room or devices > room[0]:
+            yield f"{devices} devices of node group {name!r}, the cluster has {room[0] if room else 0}"
+    groups = point.workers * axes.attention_dp
+    if not at_most(point.batch, point.max_num_seqs * groups):
+        yield f"a batch of {point.batch}, {groups} attention groups may run {point.max_num_seqs} sequences each"
     allowed = ((axes.tp, search.tp), (axes.pp, search.pp), (axes.ep, search.ep), (axes.kvp, search.kvp))
     for degree, degrees in (*allowed, (axes.attention_dp, search.attention_dp)):
         if degrees and degree not in degrees:
