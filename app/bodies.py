@@ -46,6 +46,12 @@ async def read_json_body(request: Request, *, max_bytes: int) -> dict[str, Any]:
     return document
 
 
+def is_short(request: Request) -> bool:
+    """Whether a body was announced that takes less time than a thread to start on it."""
+    announced = request.headers.get("content-length", "")
+    return announced.isdigit() and int(announced[:20]) <= SHORT_BODY_BYTES
+
+
 async def _read(request: Request, max_bytes: int) -> bytes:
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced[:20]) > max_bytes:

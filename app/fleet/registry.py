@@ -103,6 +103,33 @@ class StoredRegistry:
         return found
 
 
+class FleetNamedError(Exception):
+    """A request names something of the fleet, which only the database knows."""
+
+
+class NothingRead:
+    """A registry for finding out whether a request needs one."""
+
+    def model(self, name: str) -> ModelGraph:
+        """Raises FleetNamedError."""
+        raise FleetNamedError
+
+    def cluster(self, name: str) -> Cluster:
+        """Raises FleetNamedError."""
+        raise FleetNamedError
+
+    def find(self, reference: str) -> Calibration:
+        """Raises FleetNamedError."""
+        raise FleetNamedError
+
+    def newest_calibration(self, key: str) -> Calibration | None:
+        """Raises FleetNamedError."""
+        raise FleetNamedError
+
+
+NOTHING_READ = NothingRead()
+
+
 @lru_cache(maxsize=REMEMBERED)
 def _model_of(text: str, name: str) -> ModelGraph:
     """The model of a registered document; the same text is read once."""

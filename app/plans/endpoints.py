@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import Engine
 
-from app.bodies import JSON, read_json_body
+from app.bodies import JSON, is_short, read_json_body
 from app.cursors import cursor_of
 from app.db.engine import read_soon
 from app.db.plan_repository import PlanFilter, Staleness
@@ -23,7 +23,7 @@ from app.metrics import ANSWERS
 from app.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from app.plans.examples import REQUEST_EXAMPLES
 from app.plans.schemas import PlanPage, plan_item
-from app.plans.service import Call, PlanService, Submission
+from app.plans.service import Call, PlanService, Submission, Wanted
 from app.plans.store import PlanStore
 from app.preferences import IDEMPOTENCY_KEY, PREFER, PRIORITY, urgency_of, wait_of
 from app.problem_responses import problem_answers, problem_response
@@ -73,7 +73,11 @@ async def make_plan(
     wait_s, urgency = wait_of(prefer), urgency_of(priority)
     document = await read_json_body(request, max_bytes=settings.max_body_bytes)
     call = Call(caller, document, urgency, idempotency_key)
-    wanted = await read_soon(engine, service.look_up, call)
+    # What needs no database is answered here: handing it to a thread would take as long.
+    resolved = service.resolve_alone(call) if is_short(request) else None
+    wanted: Submission | Wanted | None = service.remembered(call, resolved)
+    if wanted is None:
+        wanted = await read_soon(engine, service.look_up, call, resolved)
     made = wanted if isinstance(wanted, Submission) else await writes.soon(partial(service.begin, wanted))
     ANSWERS.labels(made.how).inc()
     if made.text is not None:

@@ -14,11 +14,12 @@ from app.db.job_repository import JobRepository
 from app.db.job_tables import MAX_OWNER
 from app.db.question_repository import Asked, QuestionRepository
 from app.errors import DocumentError, FieldError, QueueFullError
-from app.fleet.registry import FleetNow, StoredRegistry
+from app.fleet.registry import NOTHING_READ, FleetNamedError, FleetNow, StoredRegistry
 from app.jobs.job import Job, JobKind
 from app.jobs.queue import JobQueue
 from app.jobs.submission import plan_job, submit
 from app.plans.documents import compact_json
+from app.plans.remembered import RememberedTexts
 from app.plans.store import KeyedRequest, PlanStore, keyed_request
 from app.requests.resolve import NoFiles, resolve_request
 from app.security.principal import Principal
@@ -54,6 +55,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Resolved:
+    """The request of a call, and the question that it asks of the fleet if it does."""
+
+    key: KeyedRequest
+    asked: Asked | None
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """A call that can't be answered without writing: its request, the question that it asks of the fleet if it does, and the
     text of the stored plan if there is one."""
@@ -71,6 +80,7 @@ class PlanService:
 
     def __init__(self, engine: Engine, queue: JobQueue, settings: Settings):
         self._engine, self._queue, self._settings = engine, queue, settings
+        self._texts = RememberedTexts()
 
     def submit(self, call: Call) -> Submission:
         """The stored plan of a request document, or the job that will make it.
@@ -83,24 +93,49 @@ class PlanService:
         with writing(self._engine) as connection:
             return self.begin(found, connection)
 
-    def look_up(self, call: Call) -> Submission | Wanted:
-        """The answer to a call if reading alone gives it; otherwise what ``begin`` needs.
+    def resolve_alone(self, call: Call) -> Resolved | None:
+        """The request of a call whose document says everything itself; None when it names something of the fleet.
+
+        Reads no database. Raises DocumentError on a faulty request.
+        """
+        try:
+            request = resolve_request(call.document, files=NoFiles(), registry=NOTHING_READ, stored=NOTHING_READ)
+        except FleetNamedError:
+            return None
+        self._check_time_limit(request)
+        return Resolved(keyed_request(request), None)
+
+    def remembered(self, call: Call, resolved: Resolved | None) -> Submission | None:
+        """The answer to a resolved call whose plan this process has read before; None when it must be looked up."""
+        if resolved is None or call.idempotency_key is not None:
+            return None
+        text = self._texts.find(call.caller.tenant, resolved.key.digest)
+        return None if text is None else Submission(resolved.key.digest, text)
+
+    def look_up(self, call: Call, resolved: Resolved | None = None) -> Submission | Wanted:
+        """The answer to a call, resolved or not, if reading alone gives it; otherwise what ``begin`` needs.
 
         Raises DocumentError on a faulty request, KeyReusedError, StoreError.
         """
         tenant = call.caller.tenant
-        registry = StoredRegistry(FleetNow(self._engine, tenant))
-        request = resolve_request(call.document, files=NoFiles(), registry=registry, stored=registry)
-        self._check_time_limit(request)
-        key, asked = keyed_request(request), registry.asked(call.document)
+        resolved = resolved or self._resolve(call)
+        key, asked = resolved.key, resolved.asked
         idempotency = _Idempotency(self._engine, tenant, call.idempotency_key, call.document)
         repeated = idempotency.target()
         if repeated is not None:
             return self._repeat(call.caller, repeated)
-        text = PlanStore(self._engine, tenant).find(key.digest)
+        text = self._texts.find(tenant, key.digest) or PlanStore(self._engine, tenant).find(key.digest)
+        if text is not None:
+            self._texts.keep(tenant, key.digest, text)
         if text is None or asked is not None or idempotency.key is not None:
             return Wanted(call.caller, key, asked, call.urgency, idempotency, text)
         return Submission(key.digest, text)
+
+    def _resolve(self, call: Call) -> Resolved:
+        registry = StoredRegistry(FleetNow(self._engine, call.caller.tenant))
+        request = resolve_request(call.document, files=NoFiles(), registry=registry, stored=registry)
+        self._check_time_limit(request)
+        return Resolved(keyed_request(request), registry.asked(call.document))
 
     def begin(self, wanted: Wanted, connection: Connection) -> Submission:
         """Note what a call asked, and start a job if its plan is not stored, in the caller's transaction.
