@@ -145,10 +145,11 @@ class Family:
         return sum(place.suits(schedule) for place in self.places for schedule in schedules)
 
     def by_recompute(self) -> Iterator[Family]:
-        """The same candidates in families of one choice of recompute modes each."""
+        """The same candidates in families of one choice of recompute modes each, none of them empty."""
         for modes, choices in self._modes_and_schedules():
-            if choices:
-                yield replace(self, recompute=(modes,), pipelinings=choices)
+            possible = tuple(choice for choice in choices if any(place.suits(choice.schedule) for place in self.places))
+            if possible:
+                yield replace(self, recompute=(modes,), pipelinings=possible)
 
     def _modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
         """Modes that each stage may choose from with the schedules that leave it the choice; single modes with all others."""
@@ -206,7 +207,9 @@ def families(request: PlanRequest) -> Iterator[Family]:
                 choices = known[mesh.pp, count]
                 running = tuple(place for place in places if place.runs(count))
                 if choices and running and allowed(microbatch, search.microbatch):
-                    yield Family(mesh, microbatch, count, boundary, running, modes, choices)
+                    family = Family(mesh, microbatch, count, boundary, running, modes, choices)
+                    if family.n_candidates:
+                        yield family
 
 
 def _expresses(rules: LauncherRules, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:

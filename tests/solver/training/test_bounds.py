@@ -6,11 +6,17 @@ import itertools
 
 import pytest
 
+from costmodels.offload import Offload
+from costmodels.pipeline import Schedule
+from solver.request import Recompute
+from solver.sharding import REPLICATED
 from solver.training.aims import LeastEnergy, LeastStepTime
 from solver.training.bounds import Member
 from solver.training.costs import TrainingCosts
+from solver.training.pipelining import Pipelining
+from solver.training.places import StatePlace
 from solver.training.search import expand
-from solver.training.space import families
+from solver.training.space import Family, Mesh, families
 from tests.solver.training.instances import random_request
 
 ROUNDING = 1 + 1e-12
@@ -38,3 +44,16 @@ def test_bounds_rise_from_level_to_level(seed: int) -> None:
                 for node in expand(choice, costs):
                     member = node if isinstance(node, Member) else node.relaxed(costs)
                     assert narrowed <= aim.member_bound(member) * ROUNDING
+
+
+def test_no_choice_of_modes_is_empty() -> None:
+    """Ranks that hold a part together keep its gradients on the device: where these are moved, such schedules have no place."""
+    plain = Pipelining(Schedule.ONE_F_ONE_B)
+    together = Pipelining(Schedule.DUALPIPE)
+    moved = StatePlace(0, offload=Offload(gradients=0.5))
+    family = Family(
+        Mesh(dp=1, tp=1, pp=4, cp=1, ep=1), 1, 8, REPLICATED, (moved,), ((Recompute.NONE, Recompute.FULL),), (plain, together)
+    )
+    choices = list(family.by_recompute())
+    assert [choice.recompute for choice in choices] == [((Recompute.NONE, Recompute.FULL),)]
+    assert [candidate.pipelining for choice in choices for candidate in choice.candidates()] == [plain]
