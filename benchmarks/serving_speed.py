@@ -1,4 +1,4 @@
-"""CPU seconds to plan two serving requests, workers that do both and pools of prefill and decode workers searched.
+"""CPU seconds to plan serving requests, workers that do both and pools of prefill and decode workers searched.
 
 Run from the root of the repository: python benchmarks/serving_speed.py [request file ...]
 Prints a table; the first plan of a process also compiles the simulator, so each request is planned twice and the second counts.
@@ -15,7 +15,11 @@ from solver.api import solve
 from solver.control import ignore_progress
 from solver.plan import Plan
 
-REQUESTS = ("examples/qwen3-32b-fp8-pools-h200.yaml", "benchmarks/requests/deepseek-v3-fp8-pools-b200.yaml")
+REQUESTS = (
+    "examples/qwen3-32b-fp8-pools-h200.yaml",
+    "benchmarks/requests/deepseek-v3-fp8-pools-b200.yaml",
+    "benchmarks/requests/qwen3-32b-fp8-goodput-h200.yaml",
+)
 
 
 def main() -> None:
