@@ -124,6 +124,12 @@ class TensorOverlap(StrEnum):
     WEIGHT_GRADIENT = "weight-gradient"
     """The sum of a product's input gradients over tp, while its weight gradient is computed (Megatron-LM's
     LinearWithGradAccumulationAndAsyncCommunication, for all-reduce and reduce-scatter alike)."""
+    USERBUFFERS = "userbuffers"
+    """That too, and gathers and scatters of chunks beside the products that read or feed them (Transformer Engine's
+    userbuffers, Megatron-LM's --tp-comm-overlap)."""
+    SYMMETRIC_MEMORY = "symmetric-memory"
+    """Gathers and scatters of chunks beside the products that read or feed them, both ways (PyTorch's asynchronous tensor
+    parallelism)."""
 
 
 class TrainedWeights(StrEnum):

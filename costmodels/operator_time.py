@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from costmodels.attention_generations import attention_slowdown
 from costmodels.cluster import Device
@@ -100,6 +101,23 @@ def _matmul_time(
         return OperatorTime(forward + adapter.forward_s, input_gradient + adapter.backward_s)
     weight_gradient = sustained_matmul_s(device, dtype, k, n, rows, batch=groups)
     return OperatorTime(forward, input_gradient + weight_gradient)
+
+
+class Product(Enum):
+    """A product that a MATMUL operator runs on rows of tokens: forward, or backward for its input's gradient."""
+
+    OUTPUT = "output"
+    INPUT_GRADIENT = "input gradient"
+
+
+def product_in_parts_s(
+    product: Product, operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, parts: int
+) -> tuple[float, float]:
+    """Seconds of a product of a MATMUL operator in one piece, and of one of ``parts`` pieces of its rows."""
+    m, n, k = matmul_shape(operator, sizes)
+    n, k = (n, k) if product is Product.OUTPUT else (k, n)
+    whole_s, part_s = (sustained_matmul_s(device, dtype, rows, n, k) for rows in (m, -(-m // parts)))
+    return whole_s, part_s
 
 
 def weight_gradient_s(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> float:

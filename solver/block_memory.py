@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodels.chunked_products import CHUNKERS
 from costmodels.expert_parallel import expert_region
 from costmodels.operators import BATCH, SEQ, OperatorKind
 from costmodels.tensor_parallel import VOCAB
@@ -31,3 +32,11 @@ def boundary_bytes(graph: ModelGraph, setting: BlockSetting) -> float:
     elements = setting.microbatch * (setting.seq_len // setting.cp) * graph.dims["hidden"]
     share = setting.tp if setting.boundary.kind is SpecKind.SHARDED else 1
     return elements * setting.dtype.size_bytes / share
+
+
+def chunk_buffer_bytes(graph: ModelGraph, setting: BlockSetting) -> float:
+    """Bytes of buffers that stay for products whose gathers and scatters run in chunks beside them."""
+    chunker = CHUNKERS.get(setting.implementation.tensor_overlap)
+    if chunker is None or setting.tp == 1 or setting.boundary.kind is not SpecKind.SHARDED:
+        return 0.0
+    return chunker.buffer_bytes(setting.tp * boundary_bytes(graph, setting), setting.tp)

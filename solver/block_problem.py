@@ -12,26 +12,23 @@ import numpy.typing as npt
 from costmodels.collectives import Collective, collective_s
 from costmodels.expert_parallel import expert_dims, expert_region
 from costmodels.implementation import (
-    GatedProducts,
     Logits,
     ScanKernels,
-    TensorOverlap,
-    TrainedWeights,
 )
 from costmodels.low_precision import MatmulRecipe
-from costmodels.operator_time import OperatorTime, operator_time, weight_gradient_s
+from costmodels.operator_time import OperatorTime, operator_time
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, parameters
-from costmodels.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from costmodels.saved_activations import loss_transient_element_bytes
 from costmodels.step_by_step_scan import step_by_step_kept_bytes
-from costmodels.tensor_parallel import EXPERTS, FFN, VOCAB
+from costmodels.tensor_parallel import EXPERTS, VOCAB
 from costmodels.token_dispatch import dispatch_s, expert_choice
 from solver.block_setting import BlockSetting
 from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge
 from solver.kept_bytes import KeptBytes, kept_bytes
 from solver.request import Recompute, Space
-from solver.sharding import REPLICATED, Spec, Strategy, conversion, strategies
+from solver.sharding import REPLICATED, Strategy, strategies
+from solver.tensor_communication import Placed, TensorCommunication
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -166,6 +163,7 @@ class _Costing:
         self.kept_bytes = kept_in(block, setting)
         self.ranks = setting.sequence_ranks
         self.experts = expert_choice(graph.dims) if EXPERTS in graph.dims else None
+        self.communication = TensorCommunication(setting, sizes, self.region, self.kept_bytes.rules)
 
     def nodes(self, operator: Operator, options: tuple[Strategy, ...]) -> FloatArray:
         """Cost vectors of one operator, a row for each strategy."""
@@ -217,49 +215,18 @@ class _Costing:
 
     def edge(self, source: Operator, a: Strategy, target: Operator, b: Strategy, tensor: Tensor) -> FloatArray:
         """Cost vector of resharding one tensor forward, and its gradient backward."""
-        read = next(t for t in target.inputs if t.name == tensor.name)
-        forward = self._convert_s(a.output_spec(source, tensor), b.spec(read), tensor)
-        backward = self._convert_s(b.input_gradient_spec(target, read), a.output_gradient_spec(tensor), tensor)
-        backward *= self._modules_that_read(target)
-        cost = self._communication(forward, self._beside_weight_gradient(backward, target, b))
+        forward, backward = self.communication.edge_s(Placed(source, a), Placed(target, b), tensor)
+        cost = self._communication(forward, backward)
         if target.kind is OperatorKind.MATMUL and target.name in self.kept_bytes.tensors[Recompute.FINE_GRAINED].reruns:
             # An up-projection that runs again gathers its latent again.
             cost[Criterion.FINE_GRAINED_S] += forward
         return cost
-
-    def _modules_that_read(self, operator: Operator) -> int:
-        """Modules among which a framework shares an operator, each with its own gradient of the input."""
-        is_gated = operator.kind is OperatorKind.MATMUL and [FFN in tensor.dims for tensor in operator.outputs] == [True, True]
-        return 2 if is_gated and self.setting.implementation.gated is GatedProducts.TWO else 1
-
-    def _beside_weight_gradient(self, communication_s: float, operator: Operator, strategy: Strategy) -> float:
-        """What summing an operator's input gradients over tp adds, where frameworks compute its weight gradient meanwhile."""
-        setting = self.setting
-        implementation = setting.implementation
-        if (
-            communication_s == 0.0
-            or operator.kind is not OperatorKind.MATMUL
-            or implementation.tensor_overlap is TensorOverlap.NONE
-            or implementation.trained is TrainedWeights.ADAPTERS
-        ):
-            return communication_s
-        local = self.region.local_sizes(operator, strategy.local_sizes(self.sizes, setting.tp), ep=setting.ep)
-        compute_s = weight_gradient_s(operator, local, device=setting.device, dtype=setting.dtype)
-        stream = Stream.INTER_NODE if setting.tp_topology.spans_nodes else Stream.INTRA_NODE
-        return float(exposed_s(np.array(communication_s), np.array(compute_s), stream, MEASURED_INTERFERENCE))
 
     def _communication(self, forward_s: float, backward_s: float) -> FloatArray:
         cost = np.zeros(len(Criterion))
         cost[Criterion.TIME_S] = cost[Criterion.TP_COMM_S] = forward_s + backward_s
         cost[Criterion.FORWARD_S] = forward_s
         return cost
-
-    def _convert_s(self, source: Spec, target: Spec, tensor: Tensor) -> float:
-        collective = conversion(source, target)
-        if collective is None:
-            return 0.0
-        size = tensor.elements(self.sizes) * self.setting.dtype.size_bytes
-        return float(collective_s(collective, size, self.setting.tp_topology))
 
     def _add_saved(self, cost: FloatArray, tensor: Tensor, local: dict[str, int]) -> None:
         gathered = self.setting.implementation.logits is Logits.GATHERED and VOCAB in tensor.dims
@@ -275,18 +242,18 @@ class _Costing:
 
     def _add_boundary(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
         """Resharding between the residual stream's layout and the operators at the block's ends."""
-        boundary = self.setting.boundary
+        boundary, convert_s = self.setting.boundary, self.communication.convert_s
         if not self.is_first:
             for tensor in operator.inputs:
                 if tensor.name not in self.written:
-                    forward = self._convert_s(boundary, strategy.spec(tensor), tensor)
-                    backward = self._convert_s(strategy.input_gradient_spec(operator, tensor), boundary, tensor)
+                    forward = convert_s(boundary, strategy.spec(tensor), tensor)
+                    backward = convert_s(strategy.input_gradient_spec(operator, tensor), boundary, tensor)
                     cost += self._communication(forward, backward)
         for tensor in operator.outputs:
             if tensor.name == self.block.output:
                 target = REPLICATED if self.is_last else boundary
-                forward = self._convert_s(strategy.output_spec(operator, tensor), target, tensor)
-                backward = 0.0 if self.is_last else self._convert_s(boundary, strategy.output_gradient_spec(tensor), tensor)
+                forward = convert_s(strategy.output_spec(operator, tensor), target, tensor)
+                backward = 0.0 if self.is_last else convert_s(boundary, strategy.output_gradient_spec(tensor), tensor)
                 cost += self._communication(forward, backward)
 
     def _gradient_sync_s(self, operator: Operator, strategy: Strategy, local: dict[str, int]) -> float:

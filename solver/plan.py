@@ -15,7 +15,7 @@ from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.units import STRICT_RECORD
 from solver.axes import Axes
 from solver.plan_frontier import FrontierPoint, Interactivity
-from solver.request import Gradients, PlanRequest, Recompute, TrainingWorkload
+from solver.request import Gradients, PlanRequest, Recompute, TpOverlap, TrainingWorkload
 
 PLAN_SCHEMA = "meshwright.plan/1"
 
@@ -313,6 +313,7 @@ class ReplicaPool:
     sequence_parallel: bool
     schedule: str
     microbatch: Microbatch
+    tp_overlap: TpOverlap = TpOverlap.EXPOSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +359,7 @@ class Plan:
     stages: tuple[Stage, ...] = ()
     shardings: tuple[OperatorSharding, ...] = ()
     sequence_parallel: bool = False
+    tp_overlap: TpOverlap = TpOverlap.EXPOSED
     schedule: str | None = None
     microbatch: Microbatch | None = None
     optimizer: Optimizer | None = None

@@ -78,6 +78,13 @@ class FrontierScope(StrEnum):
     SWEPT = "swept"
 
 
+class TpOverlap(StrEnum):
+    """Whether gathers and scatters over tp run before and after whole products, or chunk by chunk beside them."""
+
+    EXPOSED = "exposed"
+    CHUNKED = "chunked"
+
+
 class GroupOrder(StrEnum):
     """In which order ranks of a training plan go through the cluster's node groups: as given, or as is best."""
 
@@ -274,6 +281,7 @@ class Search:
     offload_gradients            the same of gradients
     offload_optimizer_to         whether shares of optimizer states lie in host memory or on NVMe drives; none named: in memory
     offload_weights_to           the same of weights
+    tp_overlap                   allowed ways of gathers and scatters over tp; none named: exposed
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     system                       only what this published planner searches
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
@@ -312,6 +320,7 @@ class Search:
     offload_gradients: tuple[Fraction, ...] = ()
     offload_optimizer_to: tuple[Tier, ...] = ()
     offload_weights_to: tuple[Tier, ...] = ()
+    tp_overlap: tuple[TpOverlap, ...] = ()
     schedules: tuple[Schedule, ...] = ()
     virtual_stages: tuple[PositiveInt, ...] = ()
     system: System | None = None

@@ -17,7 +17,7 @@ from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import DType
 from solver.axes import Axes
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, TrainingWorkload
+from solver.request import Launcher, PlanRequest, Recompute, TpOverlap, TrainingWorkload
 
 VERSION = "core 0.16 to 0.20"
 MAX_VOCAB_MULTIPLE = 128
@@ -162,6 +162,8 @@ def _parallelism_words(plan: Plan, request: PlanRequest) -> list[Words]:
     words = [flag("tensor-model-parallel-size", axes.tp), flag("pipeline-model-parallel-size", axes.pp)]
     if plan.sequence_parallel:
         words.append(flag("sequence-parallel"))
+    if plan.tp_overlap is TpOverlap.CHUNKED:
+        words.append(flag("tp-comm-overlap"))
     if axes.cp > 1:
         words.append((*flag("context-parallel-size", axes.cp), *_context_words(axes)))
     layers = part_layers(plan, request)
@@ -305,6 +307,11 @@ def _assumptions(shape: DecoderShape, plan: Plan, request: PlanRequest) -> tuple
         "run in a checkout of Megatron-LM, with Transformer Engine",
         "--mock-data, --tokenizer-type, --lr and --train-iters are stand-ins that make it start: put your own there",
     ]
+    if plan.tp_overlap is TpOverlap.CHUNKED:
+        said.append(
+            "--tp-comm-overlap is planned with Transformer Engine's own choice of methods; it refuses what has buffers of "
+            "another size, as the last, smaller batch of a validation set"
+        )
     if shape.positions is Positions.ROTARY:
         said.append("the graph does not hold the rotary base: add --rotary-base (and scaling) as the model has it")
     workload = request.workload

@@ -19,7 +19,7 @@ from costmodels.operators import OperatorKind
 from costmodels.pipeline import Schedule
 from costmodels.units import DType
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, TrainingWorkload
+from solver.request import Launcher, PlanRequest, Recompute, TpOverlap, TrainingWorkload
 
 VERSION = "0.3.0"
 SCHEDULES = {
@@ -104,6 +104,7 @@ def export_torchtitan(plan: Plan, request: PlanRequest) -> Export:
         *_parallelism_words(plan),
         *_pipeline_words(plan, request),
         *_precision_words(workload),
+        *_compile_words(plan),
         # Subcommands come last.
         (f"activation-checkpoint:{recompute_mode(plan).value}",),
     ]
@@ -208,6 +209,13 @@ def _pipeline_words(plan: Plan, request: PlanRequest) -> list[Words]:
         # torchtitan refuses a pipeline under its default CUDA graphs.
         flag("training.disable_cuda_graphs"),
     ]
+
+
+def _compile_words(plan: Plan) -> list[Words]:
+    """Chunked products are what its compiler makes of layers, with which it compiles the loss."""
+    if plan.tp_overlap is TpOverlap.EXPOSED:
+        return []
+    return [(*flag("compile.enable"), *flag("compile.enable_async_tensor_parallel"))]
 
 
 def _precision_words(workload: TrainingWorkload) -> list[Words]:

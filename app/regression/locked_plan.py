@@ -10,6 +10,7 @@ from app.regression.inputs import Value, plan_inputs, short_hash
 from app.render.figures import axes, counted, number_range
 from costmodels.units import STRICT_RECORD
 from solver.plan import Plan, Stage
+from solver.request import TpOverlap
 
 DIGITS = 6
 """Significant digits of a locked figure: far finer than any tolerance, far coarser than how the last bits of a sum fall
@@ -33,6 +34,7 @@ class Structure:
     stages: tuple[str, ...]
     prefill: str | None = None
     prefill_stages: tuple[str, ...] = ()
+    tp_overlap: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ def _structure(plan: Plan) -> Structure:
         stages=tuple(_stage(stage) for stage in plan.stages),
         prefill=_prefill(plan),
         prefill_stages=tuple(_stage(stage) for stage in plan.prefill.stages) if plan.prefill else (),
+        tp_overlap=None if plan.tp_overlap is TpOverlap.EXPOSED else plan.tp_overlap.value,
     )
 
 

@@ -15,7 +15,7 @@ from app.render.frontier_table import frontier_parts
 from app.render.interactivity_chart import interactivity_parts
 from app.render.stages import memory_bars, stage_table
 from solver.plan import Plan, Predicted, Reason, ReplicaPool, Status, TimeBreakdown
-from solver.request import Arrivals, Gradients, Launcher, Objective, PlanRequest, ServingWorkload, TrainingWorkload
+from solver.request import Arrivals, Gradients, Launcher, Objective, PlanRequest, ServingWorkload, TpOverlap, TrainingWorkload
 from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 from solver.training.naming import away
 
@@ -162,6 +162,8 @@ def _layout(plan: Plan) -> str:
         parts.append("gradients released layer by layer")
     if plan.stages:
         parts += away(plan.stages[0].offload)
+    if plan.tp_overlap is TpOverlap.CHUNKED:
+        parts.append("chunked products")
     if plan.serving is not None:
         layout = plan.serving
         parts.append(f"{counted(layout.replicas, 'replica')}, {percent(layout.utilisation)} busy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from app.validation.conventions import HeadGradients, Softmax
-from costmodels.implementation import LossKernels, TrainedWeights, VectorKernels
+from costmodels.implementation import LossKernels, TensorOverlap, TrainedWeights, VectorKernels
 
 _KERNELS = {
     "rms kernel": VectorKernels.FUSED_NORMS,
@@ -42,6 +42,13 @@ def stated_loss(source: str, notes: str) -> LossKernels | None:
     if report and int(report[1] + report[2]) >= _LOSS_COMPILED_FROM and stated_kernels(notes) is VectorKernels.COMPILED:
         return LossKernels.COMPILED
     return None
+
+
+def stated_tensor_overlap(notes: str) -> TensorOverlap | None:
+    """How gathers and scatters over tp run: torchtitan's reports say "async TP", Megatron-LM's functional tests name it."""
+    if "async tp" in notes.lower():
+        return TensorOverlap.SYMMETRIC_MEMORY
+    return TensorOverlap.USERBUFFERS if "_tp_overlap (" in notes else None
 
 
 def stated_head_gradients(notes: str) -> HeadGradients:

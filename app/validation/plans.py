@@ -92,7 +92,7 @@ def _implementation(run: Run, source: Convention) -> Implementation:
         scan=source.scan,
         stated_loss=run.loss,
         logits=source.logits,
-        tensor_overlap=source.tensor_overlap,
+        tensor_overlap=run.tensor_overlap or source.tensor_overlap,
         gated=source.gated,
         value=source.value,
         selective=_SELECTIVE.get(run.recompute, SelectiveRecompute.ATTENTION_AND_NORMS),

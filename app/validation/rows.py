@@ -14,9 +14,10 @@ from app.validation.notes import (
     stated_kernels,
     stated_loss,
     stated_softmax,
+    stated_tensor_overlap,
     stated_trained,
 )
-from costmodels.implementation import LossKernels, TrainedWeights, VectorKernels
+from costmodels.implementation import LossKernels, TensorOverlap, TrainedWeights, VectorKernels
 
 COLUMNS = (
     "source_id",
@@ -130,6 +131,7 @@ class Run:
     kernels: VectorKernels | None = None
     trained: TrainedWeights | None = None
     loss: LossKernels | None = None
+    tensor_overlap: TensorOverlap | None = None
     softmax: Softmax = Softmax.FUSED
     head_gradients: HeadGradients = HeadGradients.IN_BACKWARD
 
@@ -198,6 +200,7 @@ def _measured_run(cells: Cells) -> MeasuredRun:
         softmax=stated_softmax(cells.text("notes")),
         head_gradients=stated_head_gradients(cells.text("notes")),
         loss=stated_loss(cells.text("source"), cells.text("notes")),
+        tensor_overlap=stated_tensor_overlap(cells.text("notes")),
     )
     run = _on_devices(run, convention(run.source).devices)
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))

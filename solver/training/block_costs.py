@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from costmodels.chunked_products import CHUNKERS
 from costmodels.cluster import Device
 from costmodels.implementation import Implementation
 from solver.block_memory import working_bytes
@@ -26,10 +27,10 @@ from solver.graph import ModelGraph
 from solver.intra_op import evaluate, frontier
 from solver.kept_bytes import PARTIAL_MODES
 from solver.recompute import recomputable
-from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.request import PlanRequest, Recompute, TpOverlap, TrainingWorkload
 from solver.sharding import REPLICATED, Spec
 from solver.training.host import HostTime, host_time, step_host_s
-from solver.training.implementation import launcher_implementation
+from solver.training.implementation import chunked_implementation, launcher_implementation
 from solver.training.joined import joined
 from solver.training.space import recompute_modes
 from solver.training.stage_table import FloatArray, Sharding
@@ -51,10 +52,11 @@ class BlockCosts:
         self.model: ModelGraph = request.model
         self.workload: TrainingWorkload = request.workload
         self.implementation = implementation or launcher_implementation(request.search)
+        self.chunked = chunked_implementation(self.implementation, request.search)
         self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}
         self._alike: dict[tuple[str, tuple[int, BlockSetting]], BlockProblem | None] = {}
         self._costs: dict[tuple[str, BlockSetting, tuple[int, ...]], FloatArray] = {}
-        self._host_times: dict[tuple[str, str, int, int], HostTime] = {}
+        self._host_times: dict[tuple[str, str, int, int, int], HostTime] = {}
         self._fastest: dict[BlockSetting, FloatArray | None] = {}
         self._memory: dict[BlockSetting, tuple[dict[Recompute, FloatArray], FloatArray]] = {}
 
@@ -130,9 +132,14 @@ class BlockCosts:
         least = self._least_s(setting)
         return None if least is None else least[1]
 
-    def launch_layers_s(self, device: Device, *, tp: int, cp: int, boundary: Spec) -> FloatArray:
+    def implementation_of(self, overlap: TpOverlap) -> Implementation:
+        """How the launcher runs a layer with gathers and scatters of this way."""
+        return self.implementation if overlap is TpOverlap.EXPOSED else self.chunked
+
+    def launch_layers_s(self, device: Device, *, tp: int, cp: int, boundary: Spec, overlap: TpOverlap) -> FloatArray:
         """Time that the host takes to launch each layer's kernels for a micro-batch, nothing recomputed: none goes faster."""
-        launches = [self._host_time(block, device, tp=tp, cp=cp, boundary=boundary).total_s for block in self.block_names]
+        how = self.implementation_of(overlap)
+        launches = [self._host_time(block, device, how, tp=tp, cp=cp, boundary=boundary).total_s for block in self.block_names]
         return np.array(launches)[self.layer_block]
 
     def _least_s(self, setting: BlockSetting) -> FloatArray | None:
@@ -157,14 +164,19 @@ class BlockCosts:
         return self._fastest[setting]
 
     def _host_of(self, block: str, setting: BlockSetting) -> HostTime:
-        return self._host_time(block, setting.device, tp=setting.tp, cp=setting.cp, boundary=setting.boundary)
+        return self._host_time(
+            block, setting.device, setting.implementation, tp=setting.tp, cp=setting.cp, boundary=setting.boundary
+        )
 
-    def _host_time(self, block: str, device: Device, *, tp: int, cp: int, boundary: Spec) -> HostTime:
+    def _host_time(
+        self, block: str, device: Device, implementation: Implementation, *, tp: int, cp: int, boundary: Spec
+    ) -> HostTime:
         collectives = 0 if tp == 1 else 1 if boundary == REPLICATED else 2
-        key = (block, device.name, cp, collectives)
+        chunks = tp if collectives == 2 and implementation.tensor_overlap in CHUNKERS else 1
+        key = (block, device.name, cp, collectives, chunks)
         if key not in self._host_times:
             self._host_times[key] = host_time(
-                self.model.block(block), device, self.implementation, cp=cp, collectives_of_sum=collectives
+                self.model.block(block), device, implementation, cp=cp, collectives_of_sum=collectives, chunks=chunks
             )
         return self._host_times[key]
 

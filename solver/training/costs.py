@@ -19,7 +19,7 @@ from costmodels.memory import (
 )
 from costmodels.pipeline import PassShares, Schedule, n_copies
 from costmodels.tensor_parallel import EXPERTS, TOP_K
-from solver.block_memory import boundary_bytes
+from solver.block_memory import boundary_bytes, chunk_buffer_bytes
 from solver.block_problem import (
     OF_MODE,
     Criterion,
@@ -27,7 +27,7 @@ from solver.block_problem import (
 from solver.block_setting import BlockSetting
 from solver.layer_dag import LayerDag, layer_dag
 from solver.mesh import stage_borders, stage_topology
-from solver.request import PlanRequest, Recompute
+from solver.request import PlanRequest, Recompute, TpOverlap
 from solver.sharding import REPLICATED, Spec
 from solver.training.block_costs import COMMUNICATION, BlockCosts
 from solver.training.host import step_host_s
@@ -52,7 +52,7 @@ class TrainingCosts(BlockCosts):
         super().__init__(request, implementation=implementation)
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
         self._kinds: dict[StageKind, StageKind] = {}
-        self._settings: dict[tuple[int, int, Spec], tuple[BlockSetting, ...]] = {}
+        self._settings: dict[tuple[int, int, Spec, TpOverlap], tuple[BlockSetting, ...]] = {}
         self._interned: dict[BlockSetting, BlockSetting] = {}
         self._kinds_of: dict[tuple[Mesh, tuple[int, ...]], tuple[StageKind, ...]] = {}
         self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
@@ -122,7 +122,7 @@ class TrainingCosts(BlockCosts):
 
     def settings(self, candidate: Candidate, kind: StageKind) -> tuple[BlockSetting, ...]:
         """The block setting for each device of a stage, one object for equal ones."""
-        key = (id(kind), candidate.microbatch, candidate.boundary)
+        key = (id(kind), candidate.microbatch, candidate.boundary, candidate.tp_overlap)
         if key not in self._settings:
             made = self._settings_of(candidate, kind)
             self._settings[key] = tuple(self._interned.setdefault(setting, setting) for setting in made)
@@ -141,7 +141,7 @@ class TrainingCosts(BlockCosts):
                 boundary=candidate.boundary,
                 space=self.request.search.space,
                 padded=padded_dims(self.request.search),
-                implementation=self.implementation,
+                implementation=self.implementation_of(candidate.tp_overlap),
                 ep_topology=kind.topology.ep if kind.topology.ep.n > 1 else None,
                 heads_topology=kind.topology.heads if kind.topology.heads.n > 1 else None,
                 cp_topology=kind.topology.cp if kind.topology.cp.n > 1 and self._has_scans else None,
@@ -261,7 +261,7 @@ class TrainingCosts(BlockCosts):
         transient = transient + moves.at_once_bytes + state.passing_bytes
         overhead = framework_overhead_bytes(
             communicators=_communicators(candidate), communicator_bytes=setting.device.communicator_bytes
-        )
+        ) + chunk_buffer_bytes(self.model, setting)
         layer = self.layer_block
         host_s = step_host_s(setting.device, setting.implementation)
         first_bucket_s = sync.hidden_step_s[layer] + host_s

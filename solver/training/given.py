@@ -11,7 +11,7 @@ from solver.axes import Axes
 from solver.graph import ModelGraph
 from solver.layer_dag import layer_dag
 from solver.plan import Plan, Stage
-from solver.request import Gradients
+from solver.request import Gradients, TpOverlap
 from solver.training.evaluate import StageSpan, positions
 from solver.training.pipelining import PLAIN, Pipelining
 from solver.training.places import StatePlace, has_drives, may_move
@@ -72,6 +72,18 @@ def _require_movable(stage: Stage, axes: Axes, schedule: str | None) -> None:
             given=f"{moved.weights:g} of weights, {moved.gradients:g} of gradients under ZeRO-{stage.zero_stage}",
             allowed="weights under ZeRO-3, gradients from ZeRO-2 up without shard_ranks or DualPipe, or one rank",
         )
+
+
+def given_tp_overlap(plan: Plan) -> TpOverlap:
+    """How gathers and scatters over tp run; raises PlanFileError for chunks of what is neither gathered nor scattered."""
+    assert plan.axes is not None
+    if plan.tp_overlap is TpOverlap.CHUNKED and (plan.axes.tp == 1 or not plan.sequence_parallel):
+        raise PlanFileError(
+            "tp_overlap can't be chunked",
+            given=f"tp {plan.axes.tp}, sequence_parallel {plan.sequence_parallel}",
+            allowed="tp above 1 with sequence parallelism",
+        )
+    return plan.tp_overlap
 
 
 def given_spans(plan: Plan, layers: Sequence[str], candidate: Candidate) -> tuple[StageSpan, ...]:

@@ -64,19 +64,21 @@ class HostTime:
 
 
 def host_time(
-    block: Block, device: Device, implementation: Implementation, *, cp: int = 1, collectives_of_sum: int = 0
+    block: Block, device: Device, implementation: Implementation, *, cp: int = 1, collectives_of_sum: int = 0, chunks: int = 1
 ) -> HostTime:
     """Launch time of a block's passes; the device waits for it where its own work is shorter (DESIGN section 4, point 2).
 
     ``collectives_of_sum`` is how many collectives over tp add up partial sums: none without tp, an all-reduce, or with
-    sequence parallelism a reduce-scatter and the gather before it.
+    sequence parallelism a reduce-scatter and the gather before it. Each of ``chunks`` beyond the first is one more launch of a
+    product and one of its collective.
     """
     modules = _modules(block) + _rings(block, cp)
     calls = CALLS_OF_OPERATOR[implementation.host] * modules
     counts = [launches(operator, implementation) for operator in block.operators]
     each_s = sustained_launch_s(device)
+    of_sum = collectives_of_sum * (CALLS_OF_COLLECTIVE + 2 * LAUNCH_SHARE * (chunks - 1))
     forward_s, backward_s = (
-        (calls + LAUNCH_SHARE * sum(count[i] for count in counts) + CALLS_OF_COLLECTIVE * collectives_of_sum * sums) * each_s
+        (calls + LAUNCH_SHARE * sum(count[i] for count in counts) + of_sum * sums) * each_s
         for i, sums in enumerate(_sums_over_tp(block))
     )
     return HostTime(forward_s, backward_s)

@@ -42,6 +42,9 @@ class LauncherRules:
     hybrid_sharding          whether ZeRO-3 may shard within a part of the dp x cp ranks
     host_state               what of the training state may lie in host memory
     fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
+    cuts_products            whether products over tp are cut into chunks, whose gathers and scatters run beside them
+    max_zero_with_cuts       highest ZeRO stage beside that
+    rows_a_rank_with_cuts    what the rows of a micro-batch on each tp rank must be a multiple of beside that
     passes_branches          whether stages pass on more tensors than one, as stages of a model that branches must
     """
 
@@ -63,6 +66,9 @@ class LauncherRules:
     optimizers: frozenset[Optimizer] = frozenset({Optimizer.ADAMW})
     optimizers_when_sharded: frozenset[Optimizer] = frozenset()
     host_state: HostState = HostState.NONE
+    cuts_products: bool = False
+    max_zero_with_cuts: int = MAX_ZERO_STAGE
+    rows_a_rank_with_cuts: int = 1
 
 
 LAUNCHERS = {
@@ -89,6 +95,11 @@ LAUNCHERS = {
         optimizers_when_sharded=frozenset({Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16}),
         # Its HybridDeviceOptimizer splits the distributed optimizer's states by --optimizer-offload-fraction.
         host_state=HostState.SHARES_OF_THE_OPTIMIZER,
+        # --tp-comm-overlap. Before Blackwell it needs CUDA_DEVICE_MAX_CONNECTIONS=1, which its FSDP refuses; Transformer
+        # Engine scatters in four chunks.
+        cuts_products=True,
+        max_zero_with_cuts=1,
+        rows_a_rank_with_cuts=4,
     ),
     # DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
     # without attention; its long-context axis is Ulysses. Layers of a PipelineModule may pass tuples of tensors on.
@@ -119,5 +130,7 @@ LAUNCHERS = {
         hybrid_sharding=True,
         # training.enable_cpu_offload: FSDP's CPUOffloadPolicy moves parameters, gradients and the optimizer.
         host_state=HostState.ALL_OR_NOTHING,
+        # --compile.enable_async_tensor_parallel.
+        cuts_products=True,
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodels.offload import Offload, Tier
 from costmodels.pipeline import Schedule
-from solver.request import Gradients
+from solver.request import Gradients, TpOverlap
 from solver.training.pipelining import PLAIN
 from solver.training.space import Candidate
 
@@ -28,6 +28,8 @@ def summary(candidate: Candidate) -> str:
     parts += away(candidate.offload)
     if candidate.boundary.dim is not None:
         parts.append("sequence parallel")
+    if candidate.tp_overlap is TpOverlap.CHUNKED:
+        parts.append("chunked products")
     parts.append("recompute " + "/".join(mode.value for mode in candidate.recompute))
     if candidate.pipelining != PLAIN:
         chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.schedule is Schedule.INTERLEAVED else ""

@@ -13,7 +13,7 @@ from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, StageSpan, evaluate_decision
-from solver.training.given import given_branches, given_pipelining, given_shard_ranks, given_spans
+from solver.training.given import given_branches, given_pipelining, given_shard_ranks, given_spans, given_tp_overlap
 from solver.training.orders import arranged, arrangement_of, best_arrangement, other_arrangements
 from solver.training.partition import Shortfall
 from solver.training.pools import check_pools, joined_plan, parts_of
@@ -280,6 +280,7 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
         offload=plan.stages[0].offload,
         optimizer=plan.optimizer,
         gradients=plan.stages[0].gradients,
+        tp_overlap=given_tp_overlap(plan),
     )
     is_chain = costs.model.is_chain
     spans = given_spans(plan, costs.model.layers, candidate) if is_chain else given_branches(plan, costs.model, candidate)

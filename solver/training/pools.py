@@ -185,6 +185,7 @@ def _pool(plan: Plan, group: NodeGroup, first: int) -> ReplicaPool:
         sequence_parallel=plan.sequence_parallel,
         schedule=plan.schedule,
         microbatch=plan.microbatch,
+        tp_overlap=plan.tp_overlap,
     )
 
 
@@ -203,6 +204,7 @@ def parts_of(request: PlanRequest, plan: Plan) -> tuple[Part, ...]:
             sequence_parallel=pool.sequence_parallel,
             schedule=pool.schedule,
             microbatch=pool.microbatch,
+            tp_overlap=pool.tp_overlap,
         )
         parts.append(Part(own, pool_request(request, index, pool.sequences)))
     return tuple(parts)

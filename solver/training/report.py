@@ -44,8 +44,8 @@ from solver.training.stage_table import Sharding, StageTable
 
 NOTES = (
     "gradient buckets are layers: each travels under the next layer's backward pass and slows it, the last one is exposed",
-    "tensor-parallel communication is exposed; ring context parallelism hides under attention and slows it, exchanges of "
-    "heads do not",
+    "tensor-parallel communication is exposed but for what chunked products hide (tp_overlap); ring context parallelism "
+    "hides under attention and slows it, exchanges of heads do not",
     "pipeline sends are not hidden, but for those of interleaved 1F1B, which hide under the pass of another chunk",
 )
 """What the time model assumes about overlap; every training plan says so."""
@@ -155,6 +155,7 @@ def decided_plan(
         stages=stages,
         shardings=operator_shardings(costs, candidate, decision.sharding),
         sequence_parallel=candidate.boundary.dim == SEQ,
+        tp_overlap=candidate.tp_overlap,
         schedule=candidate.pipelining.schedule.value,
         microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
         optimizer=candidate.optimizer,
@@ -210,6 +211,7 @@ def space_text(request: PlanRequest) -> str:
             ("offload.gradients", search.offload_gradients),
             ("offload.optimizer_to", search.offload_optimizer_to),
             ("offload.weights_to", search.offload_weights_to),
+            ("tp_overlap", search.tp_overlap),
             ("schedule", search.schedules),
             ("virtual_stages", search.virtual_stages),
         )

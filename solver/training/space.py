@@ -16,7 +16,7 @@ from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.pipeline import Schedule
 from costmodels.tensor_parallel import KV_HEADS
 from solver.graph import ModelGraph
-from solver.request import Gradients, Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import Gradients, Launcher, PlanRequest, Recompute, Search, Space, TpOverlap, TrainingWorkload
 from solver.sharding import Spec, boundary_specs
 from solver.training.implementation import launcher_implementation
 from solver.training.launcher_rules import LAUNCHERS, LauncherRules
@@ -24,6 +24,7 @@ from solver.training.pipelining import PLAIN, Pipelining, pipelinings
 from solver.training.places import StatePlace, allowed, divisors, gradient_choices, optimizer_choices, state_places
 from solver.training.presets import preset_of
 from solver.training.sequence_split import heads_fit, sequence_fits
+from solver.training.tensor_overlaps import max_zero_stage, tp_overlaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class Candidate:
     offload: Offload = NOTHING_OFFLOADED
     optimizer: Optimizer | None = None
     gradients: Gradients = Gradients.KEPT
+    tp_overlap: TpOverlap = TpOverlap.EXPOSED
 
     @property
     def place(self) -> StatePlace:
@@ -100,7 +102,8 @@ class Candidate:
         split = (mesh.tp, mesh.cp, mesh.ulysses, mesh.ep, -mesh.expert_tp, mesh.pp, mesh.dp, *self.pipelining.sort_key)
         state = (self.zero_stage, self.shard_ranks or 0, *astuple(self.offload))
         optimizer = "" if self.optimizer is None else self.optimizer.value
-        return (*split, self.microbatch, *state, self.boundary.dim or "", modes, optimizer, self.gradients.value)
+        forms = (modes, optimizer, self.gradients.value, self.tp_overlap is not TpOverlap.EXPOSED)
+        return (*split, self.microbatch, *state, self.boundary.dim or "", *forms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ class Family:
     places: tuple[StatePlace, ...]
     recompute: tuple[tuple[Recompute, ...], ...]
     pipelinings: tuple[Pipelining, ...]
+    tp_overlap: TpOverlap = TpOverlap.EXPOSED
 
     def candidates(self) -> Iterator[Candidate]:
         """The family's members, those that differ only in schedule after one another."""
@@ -134,6 +138,7 @@ class Family:
                         offload=place.offload,
                         optimizer=place.optimizer,
                         gradients=place.gradients,
+                        tp_overlap=self.tp_overlap,
                     )
 
     @property
@@ -205,9 +210,12 @@ def families(request: PlanRequest) -> Iterator[Family]:
                     # A model that branches is cut by downsets, one part a rank.
                     known[mesh.pp, count] = tuple(c for c in made if c.any_borders or request.model.is_chain)
                 choices = known[mesh.pp, count]
-                running = tuple(place for place in places if place.runs(count))
-                if choices and running and allowed(microbatch, search.microbatch):
-                    family = Family(mesh, microbatch, count, boundary, running, modes, choices)
+                if not choices or not allowed(microbatch, search.microbatch):
+                    continue
+                for way in tp_overlaps(request, tp=mesh.tp, cp=mesh.cp, boundary=boundary):
+                    highest = max_zero_stage(request, way)
+                    running = tuple(place for place in places if place.runs(count) and place.zero_stage <= highest)
+                    family = Family(mesh, microbatch, count, boundary, running, modes, choices, way)
                     if family.n_candidates:
                         yield family
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from costmodels.errors import WorkloadError
 from solver.control import Stop
 from solver.plan import Certificate, Plan, RunnerUp, Status
-from solver.request import PlanRequest, Recompute, Space, StageDegrees
+from solver.request import PlanRequest, Recompute, Space, StageDegrees, TpOverlap
 from solver.stages import Partition, partition
 from solver.training.alternatives import MAX_RUNNERS_UP
 from solver.training.costs import TrainingCosts
@@ -58,6 +58,10 @@ def check_stage_degrees(request: PlanRequest) -> None:
             "stages of different degrees are searched on equal nodes, for models without branches and one optimizer",
             given={"groups": len(request.cluster.groups), "optimizers": [*search.optimizers]},
             allowed="one node group, a chain of layers, at most one of search.optimizers",
+        )
+    if TpOverlap.CHUNKED in search.tp_overlap:
+        raise WorkloadError(
+            "stages that differ do not cut products into chunks", given="search.tp_overlap: chunked", allowed="exposed"
         )
     if request.objective in UNITS:
         raise WorkloadError(

@@ -12,7 +12,7 @@ from solver.graph import Block
 from solver.plan import Plan, Stage
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.verify.experts import crowded_rows, fullest_share, picked_dims
-from solver.verify.forms import form_bytes
+from solver.verify.forms import Layers, form_bytes, layers_of
 from solver.verify.mixers import copies_after_exchange, first_states_bytes
 from solver.verify.sharding import LEADERS, REPLICATE, strategies_by_operator
 
@@ -27,7 +27,8 @@ _REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
 @dataclass(frozen=True, slots=True)
 class Share:
     """How the tp axis divides the model, by the strategy of every operator, the ep axis its experts, and the cp axis (whose
-    share of the sequence is in ``sizes``) attention. ``crowding`` is the rows of the ep rank with the most over the mean."""
+    share of the sequence is in ``sizes``) attention. ``crowding`` is the rows of the ep rank with the most over the mean,
+    ``layers`` what the launcher's are made of."""
 
     tp: int
     strategies: dict[tuple[str, str], str]
@@ -35,6 +36,7 @@ class Share:
     ep: int = 1
     cp: int = 1
     crowding: float = 1.0
+    layers: Layers = Layers.HAND_WRITTEN
 
     def local(self, block: str, operator: Operator) -> dict[str, int]:
         """Sizes of dims on one rank; a vocabulary that is padded is rounded up, key/value heads fewer than tp are copied."""
@@ -54,7 +56,8 @@ def training_share(plan: Plan, request: PlanRequest) -> Share:
     assert plan.axes is not None and plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
     sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
     crowding = fullest_share(request, plan.axes.ep)
-    return Share(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep, plan.axes.cp, crowding)
+    layers = layers_of(request, plan.tp_overlap)
+    return Share(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep, plan.axes.cp, crowding, layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,7 @@ def kept_bytes(block: Block, share: Share, request: PlanRequest, mode: Recompute
         again = _run_for_rebuilding(block, kept & dropped, kept) & light
         read = {t.name for op in block.operators if op.name in again for t in op.inputs} - dropped
         kept = (kept - dropped) | read
-    each = form_bytes(block, request, kept, again, cp=share.cp)
+    each = form_bytes(block, request, kept, again, cp=share.cp, layers=share.layers)
     total = 0.0
     crowded = crowded_rows(block)
     written: set[str] = set()

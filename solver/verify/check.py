@@ -19,6 +19,7 @@ from solver.verify.restrictions import restriction_violations
 from solver.verify.sharding import sharding_violations
 from solver.verify.shares import share_violations
 from solver.verify.stagewise import stagewise_violations
+from solver.verify.tensor_overlap import overlap_violations
 from solver.verify.times import time_violations
 from solver.verify.violation import Violation
 
@@ -54,6 +55,13 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
 _TRAINING: tuple[tuple[_Rules, ...], ...] = (
     (layout_violations,),
     (sharding_violations,),
-    (restriction_violations, memory_violations, host_violations, time_violations, frontier_violations),
+    (
+        restriction_violations,
+        overlap_violations,
+        memory_violations,
+        host_violations,
+        time_violations,
+        frontier_violations,
+    ),
 )
 _SERVING: tuple[tuple[_Rules, ...], ...] = ((serving_violations,), (interactivity_violations,))

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
+
 from costmodels.operators import Operator, OperatorKind
 from costmodels.units import DType
 from solver.graph import Block
-from solver.request import Launcher, PlanRequest, Space, TrainingWorkload
+from solver.request import Launcher, PlanRequest, Space, TpOverlap, TrainingWorkload
 from solver.verify.experts import picked_dims
 
-_STEP_BY_STEP = (Launcher.DEEPSPEED, Launcher.TORCHTITAN)
-"""Launchers whose models are PyTorch modules that autograd takes apart; Megatron-LM's layers are hand-written kernels."""
+
+class Layers(Enum):
+    """What a model's layers are made of."""
+
+    HAND_WRITTEN = auto()
+    """Kernels for whole operators: Megatron-LM's."""
+    MODULES = auto()
+    """PyTorch modules that autograd takes apart: DeepSpeed's and torchtitan's."""
+    COMPILED = auto()
+    """The same compiled, and their loss: torchtitan's where it cuts products into chunks, which only its compiler does."""
+
+
+def layers_of(request: PlanRequest, overlap: TpOverlap) -> Layers:
+    """What the launcher's layers are made of."""
+    launcher = request.search.launcher
+    if request.search.space is Space.FREE or launcher not in (Launcher.DEEPSPEED, Launcher.TORCHTITAN):
+        return Layers.HAND_WRITTEN
+    is_compiled = launcher is Launcher.TORCHTITAN and overlap is TpOverlap.CHUNKED
+    return Layers.COMPILED if is_compiled else Layers.MODULES
+
 
 _LAYER_NORM_FLOPS = 5.0
 """FLOPs an element from which on a norm subtracts a mean: PyTorch has one kernel for those, none for root-mean-square norms."""
@@ -19,12 +39,14 @@ _E5M6 = 12 / 8
 """Bytes of DeepSeek-V3's format of attention outputs (its report, section 3.3.3): 5 bits of exponent, 6 of mantissa, a sign."""
 
 
-def form_bytes(block: Block, request: PlanRequest, kept: set[str], again: set[str], *, cp: int) -> dict[str, float]:
+def form_bytes(
+    block: Block, request: PlanRequest, kept: set[str], again: set[str], *, cp: int, layers: Layers
+) -> dict[str, float]:
     """Bytes that stay for an element of each tensor while ``kept`` are kept and operators ``again`` run a second time, where
     ``cp`` ranks share a sequence."""
-    workload, search = request.workload, request.search
+    workload = request.workload
     assert isinstance(workload, TrainingWorkload)
-    plain, by_steps = workload.precision.size_bytes, search.space is Space.LAUNCHABLE and search.launcher in _STEP_BY_STEP
+    plain, by_steps = workload.precision.size_bytes, layers is Layers.MODULES
     squeezed = workload.saved_activations == "fp8"
     cast = _cast_products(block) if workload.matmul.dtype is not None or squeezed else set()
     of_cast = {tensor.name for operator in block.operators if operator.name in cast for tensor in operator.outputs}
@@ -37,7 +59,7 @@ def form_bytes(block: Block, request: PlanRequest, kept: set[str], again: set[st
                 lowered.add(name)
             elif operator.name in again:
                 whole.add(name)
-            elif operator.kind is OperatorKind.LOSS:
+            elif operator.kind is OperatorKind.LOSS and layers is not Layers.COMPILED:
                 # The softmax, in fp32; the logits it came from are not read again.
                 extra[name] = extra.get(name, 0.0) + _FP32
             elif by_steps and _is_root_mean_square(operator):
@@ -48,7 +70,10 @@ def form_bytes(block: Block, request: PlanRequest, kept: set[str], again: set[st
                 if by_steps and _is_gated(operator) and name == operator.saved[0]:
                     # What the activation function gave, before its product with the other half.
                     extra[name] = extra.get(name, 0.0) + plain
-    if not by_steps:
+    if layers is Layers.COMPILED:
+        remade = _remade_where_read(block, kept)
+        whole, lowered = whole - remade, lowered - remade
+    if layers is Layers.HAND_WRITTEN:
         for operator in block.operators:
             together = {tensor.name for tensor in operator.outputs}
             in_place = (name for name in together & whole if _stays_in_place(block, name, again, cp))
@@ -66,6 +91,17 @@ def form_bytes(block: Block, request: PlanRequest, kept: set[str], again: set[st
         name: extra.get(name, 0.0) + (plain if name in whole else 0.0) + (low if name in lowered else 0.0)
         for name in whole | lowered | set(extra)
     }
+
+
+def _remade_where_read(block: Block, kept: set[str]) -> set[str]:
+    """Kept tensors that a compiler makes again instead: norms and element-wise formulas of what stays or comes from before."""
+    made_here = {tensor.name for operator in block.operators for tensor in operator.outputs}
+    stays = set(kept)
+    for operator in block.operators:
+        from_what_stays = all(tensor.name in stays or tensor.name not in made_here for tensor in operator.inputs)
+        if operator.kind in (OperatorKind.NORM, OperatorKind.ELEMENTWISE) and from_what_stays:
+            stays -= {tensor.name for tensor in operator.outputs}
+    return kept - stays
 
 
 def _cast_products(block: Block) -> set[str]:

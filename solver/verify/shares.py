@@ -14,6 +14,7 @@ from solver.verify.memory import memory_violations, peak_violations
 from solver.verify.numbers import agrees, at_most
 from solver.verify.restrictions import restriction_violations
 from solver.verify.sharding import sharding_violations
+from solver.verify.tensor_overlap import overlap_violations
 from solver.verify.times import pipeline_violations, stage_time_violations, whole_violations
 from solver.verify.violation import Rule, Violation
 
@@ -23,7 +24,7 @@ def share_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     broken = tuple(_dealing_violations(plan, request))
     if not broken:
         parts = _parts(plan, request)
-        for rules in (layout_violations, sharding_violations, restriction_violations, memory_violations):
+        for rules in (layout_violations, sharding_violations, restriction_violations, overlap_violations, memory_violations):
             broken = broken or tuple(violation for part, asked in parts for violation in rules(part, asked))
         times = (stage_time_violations, pipeline_violations)
         broken = broken or tuple(v for part, asked in parts for rules in times for v in rules(part, asked))
@@ -67,6 +68,7 @@ def _parts(plan: Plan, request: PlanRequest) -> list[tuple[Plan, PlanRequest]]:
             sequence_parallel=pool.sequence_parallel,
             schedule=pool.schedule,
             microbatch=pool.microbatch,
+            tp_overlap=pool.tp_overlap,
         )
         parts.append((_alone(own, pool.stages, first, pool.step_time_s), _asked(request, index, pool.sequences, nodes)))
     return parts

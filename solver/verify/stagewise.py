@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from solver.plan import DeviceRange, Microbatch, Plan, Stage
-from solver.request import PlanRequest, Space, StageDegrees
+from solver.request import PlanRequest, Space, StageDegrees, TpOverlap
 from solver.verify.layout import layout_violations, stage_ranks
 from solver.verify.memory import memory_violations, peak_violations
 from solver.verify.restrictions import restriction_violations
@@ -40,6 +40,8 @@ def _asked_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         yield Violation(Rule.SEARCH, "plan.stages", "stages with shardings of their own, which the request does not ask for")
     if len(request.cluster.groups) != 1 or not request.model.is_chain:
         yield Violation(Rule.SEARCH, "plan.stages", "stages that differ on unequal nodes, or of a model that branches")
+    if plan.tp_overlap is not TpOverlap.EXPOSED:
+        yield Violation(Rule.SEARCH, "plan.tp_overlap", "chunked products of stages that differ, which are not searched")
     if plan.schedule != "1f1b" or len(plan.stages) < 2 or plan.shares is not None or plan.group_order or plan.idle_devices:
         given = f"{plan.schedule}, {len(plan.stages)} stages; stages that differ are two or more under 1f1b, on all devices"
         yield Violation(Rule.STAGES, "plan.stages", given)

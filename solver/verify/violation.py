@@ -35,6 +35,7 @@ class Rule(StrEnum):
     OPTIMIZER = "optimizer"
     ACTIVATIONS = "activations"
     TRANSIENT = "transient"
+    OVERHEAD = "overhead"
     KV_CACHE = "kv_cache"
     CAPACITY = "capacity"
     HOST_MEMORY = "host_memory"

@@ -28,7 +28,7 @@ from solver.plan import (
     Status,
     TimeBreakdown,
 )
-from solver.request import Launcher, PlanRequest, Recompute, Search, ServingWorkload, TrainingWorkload
+from solver.request import Launcher, PlanRequest, Recompute, Search, ServingWorkload, TpOverlap, TrainingWorkload
 from solver.serving_load import FixedLength, PoissonArrivals
 
 GLOBAL_BATCH = 64
@@ -52,6 +52,7 @@ def training(
     microbatch: int = 1,
     zero_stage: int = 0,
     sequence_parallel: bool = False,
+    tp_overlap: TpOverlap = TpOverlap.EXPOSED,
     recompute: Sequence[Recompute] = (Recompute.NONE,),
     devices_per_node: int = 8,
     graph: ModelGraph | None = None,
@@ -76,6 +77,7 @@ def training(
         stages=stages,
         shardings=_shardings(graph, tp, sequence_parallel),
         sequence_parallel=sequence_parallel,
+        tp_overlap=tp_overlap,
         schedule="1f1b",
         microbatch=Microbatch(microbatch, GLOBAL_BATCH // (dp * microbatch)),
         breakdown=TimeBreakdown(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),

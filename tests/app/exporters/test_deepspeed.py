@@ -17,7 +17,7 @@ from costmodels.offload import Offload, Tier
 from costmodels.units import DType
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute
+from solver.request import PlanRequest, Recompute, TpOverlap
 from solver.training.planner import plan_training
 from tests.app.exporters.plans import GLOBAL_BATCH, arguments, training
 from tests.app.exporters.real_tools import ask
@@ -98,6 +98,7 @@ def test_recompute_is_left_to_the_script_but_not_in_silence() -> None:
     [
         ({"dp": 4, "cp": 2}, "no ring context parallelism"),
         ({"dp": 4, "tp": 2, "sequence_parallel": True}, "can't split norms"),
+        ({"tp": 2, "sequence_parallel": True, "tp_overlap": TpOverlap.CHUNKED}, "it cuts no products into chunks"),
         ({"tp": 16}, "8 key/value heads do not divide by tp 16"),
     ],
 )

@@ -18,7 +18,7 @@ from costmodels.units import DType
 from solver.axes import Axes
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute, Search, TrainingWorkload
+from solver.request import PlanRequest, Recompute, Search, TpOverlap, TrainingWorkload
 from solver.training import plan_training
 from tests.app.exporters.plans import arguments, cluster, flags, interleaved, training
 from tests.app.exporters.real_tools import ask
@@ -96,6 +96,16 @@ def test_dispatch_and_limited_routing_get_their_flags() -> None:
     assert given["--moe-router-num-groups"] == ("4",) and given["--moe-router-group-topk"] == ("2",)
     greedy = read_huggingface_config({**config, "model_type": "deepseek_v2", "n_group": 4, "topk_group": 2}, name="v2")
     assert "expert_groups" not in greedy.dims, "DeepSeek-V2 chooses greedily unless it says otherwise"
+
+
+def test_chunked_products_are_userbuffers_with_serial_launches() -> None:
+    chunked, plain = (
+        export(*training(dp=2, tp=4, sequence_parallel=True, tp_overlap=way), "megatron-lm")
+        for way in (TpOverlap.CHUNKED, TpOverlap.EXPOSED)
+    )
+    assert "--tp-comm-overlap" in flags(chunked)
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in chunked.command
+    assert "--tp-comm-overlap" not in flags(plain)
 
 
 def test_stages_without_layers_keep_their_place_in_the_layout() -> None:
@@ -249,7 +259,7 @@ def test_megatron_core_builds_the_parameters_that_the_plan_counts() -> None:
         training(dp=8, zero_stage=3),
         training(dp=2, tp=2, pp=2, layers=[15, 17], sequence_parallel=True, recompute=(Recompute.SELECTIVE,)),
         training(dp=2, tp=2, pp=4, cp=2, layers=[7, 9, 9, 7], zero_stage=1, recompute=(Recompute.FULL,)),
-        training("qwen3-8b", tp=4, dp=2),
+        training("qwen3-8b", tp=4, dp=2, sequence_parallel=True, tp_overlap=TpOverlap.CHUNKED),
         training("gpt2-xl", dp=2, pp=2, seq_len=1024),
         training("llama-3.1-70b", tp=8, pp=2, layers=[41, 39]),
     ]

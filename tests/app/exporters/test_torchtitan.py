@@ -15,7 +15,7 @@ from costmodels.memory import Optimizer
 from costmodels.offload import Offload
 from costmodels.units import DType
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute
+from solver.request import PlanRequest, Recompute, TpOverlap
 from tests.app.exporters.plans import arguments, flags, interleaved, training
 from tests.app.exporters.real_tools import ask
 
@@ -71,6 +71,13 @@ def test_sequence_parallelism_is_on_unless_refused() -> None:
     assert off not in given(*training(tp=2, dp=2, sequence_parallel=True))
 
 
+def test_chunked_products_are_asynchronous_tensor_parallelism_and_compiled() -> None:
+    named = {"--compile.enable", "--compile.enable_async_tensor_parallel"}
+    layout = {"tp": 2, "dp": 2, "sequence_parallel": True}
+    assert named <= given(*training(**layout, tp_overlap=TpOverlap.CHUNKED)).keys()
+    assert not named & given(*training(**layout)).keys()
+
+
 @pytest.mark.parametrize(("mode", "name"), [(m, m.value) for m in Recompute if m is not Recompute.FINE_GRAINED])
 def test_checkpointing_is_the_last_word(mode: Recompute, name: str) -> None:
     plan = training(recompute=(mode,))
@@ -115,6 +122,7 @@ def test_torchtitan_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None
         training(dp=2, tp=2, cp=2, zero_stage=0, recompute=(Recompute.SELECTIVE,)),
         training("llama-3.1-405b", tp=8, dp=2, pp=2, zero_stage=3),
         training("qwen3-32b", tp=8, dp=2),
+        training(dp=2, tp=2, sequence_parallel=True, tp_overlap=TpOverlap.CHUNKED),
     ]
     plan, request = training(dp=8, zero_stage=3)
     away = Offload(optimizer=1.0, weights=1.0, gradients=1.0)
@@ -128,16 +136,18 @@ def test_torchtitan_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None
         cases.append({"args": words[words.index("torchtitan.train") + 1 :], "world": plan.devices})
     answers = ask("torchtitan", "torchtitan_args.py", cases, search_path=tmp_path)
     assert [answer.get("error") for answer in answers] == [None] * len(plans)
-    expected_dims = [[1, 8, 1, 1, 1], [1, 2, 1, 2, 2], [2, 1, 2, 2, 1], [1, 2, 1, 8, 2], [2, 1, 1, 8, 1], [1, 8, 1, 1, 1]]
+    expected_dims = [[1, 8, 1, 1, 1], [1, 2, 1, 2, 2], [2, 1, 2, 2, 1], [1, 2, 1, 8, 2], [2, 1, 1, 8, 1]]
+    expected_dims += [[2, 1, 1, 2, 1], [1, 8, 1, 1, 1]]
     assert [answer["dims"] for answer in answers] == expected_dims
     assert [answer["batch"] for answer in answers[:3]] == [[1, 64, 1], [32, 64, 2], [1, 64, 1]]
     assert [answer["sequence_parallel"] for answer in answers[1:3]] == [True, False]
     assert [len(part) for part in answers[1]["stages"]] == [16, 19]
     assert [answer["checkpoint"] for answer in answers[:3]] == ["FullAC.Config", None, "SelectiveAC.Config"]
     assert [answer["reshard"] for answer in answers[:3]] == ["always", "never", "never"]
-    assert [answer["cpu_offload"] for answer in answers] == [False] * 5 + [True]
+    assert [answer["cpu_offload"] for answer in answers] == [False] * 6 + [True]
     assert answers[3]["sizes"] == [126, 16384, 128, 8, 53248, 128256]
-    assert not answers[3]["compile"]
+    assert [answer["compile"] for answer in answers] == 5 * [False] + [True, False]
+    assert [answer["asynchronous"] for answer in answers] == 5 * [False] + [True, False]
 
 
 def test_registered_models_have_the_sizes_we_say() -> None:

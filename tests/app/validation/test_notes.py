@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.validation.conventions import Softmax
-from app.validation.notes import stated_flash_attention, stated_loss, stated_softmax
-from costmodels.implementation import LossKernels
+from app.validation.notes import stated_flash_attention, stated_loss, stated_softmax, stated_tensor_overlap
+from costmodels.implementation import LossKernels, TensorOverlap
 
 H100_2024 = "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md Table 1"
 H200_2025 = "pytorch/torchtitan benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
@@ -46,3 +46,16 @@ def test_an_old_container_runs_deterministic_attention_unfused(notes: str, given
 @pytest.mark.parametrize(("notes", "expected"), [("kernel=torch; x", Softmax.STEP_BY_STEP), ("kernel=fused; x", Softmax.FUSED)])
 def test_pytorch_s_softmax_runs_step_by_step(notes: str, expected: Softmax) -> None:
     assert stated_softmax(notes) is expected
+
+
+@pytest.mark.parametrize(
+    ("notes", "expected"),
+    [
+        ("async TP; compile; tokens/s taken as per-GPU", TensorOverlap.SYMMETRIC_MEMORY),
+        ("vanilla TP; compile; tokens/s taken as per-GPU", None),
+        ("case gpt3_weekly_mcore_tp2_pp2_native_fp8_tp_pp_sp_tp_overlap (dev_dgx_h100)", TensorOverlap.USERBUFFERS),
+        ("case gpt3_mcore_tp1_pp2 (dev_dgx_h100); overlap_grad_reduce=False", None),
+    ],
+)
+def test_rows_say_how_gathers_and_scatters_run(notes: str, expected: TensorOverlap | None) -> None:
+    assert stated_tensor_overlap(notes) is expected

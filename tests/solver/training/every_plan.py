@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from costmodels.pipeline import Schedule
-from solver.request import PlanRequest, Recompute, Space, TrainingWorkload
+from solver.request import PlanRequest, Recompute, Space, TpOverlap, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
@@ -85,7 +85,8 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                                     continue
                                 mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp)
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
-                                yield replace(outer, shard_ranks=shards, **vars(place))
+                                for way in every_tp_overlap(request, outer):
+                                    yield replace(outer, shard_ranks=shards, tp_overlap=way, **vars(place))
 
 
 def splits_sequence(request: PlanRequest, tp: int, cp: int) -> bool:
@@ -103,6 +104,26 @@ def splits_sequence(request: PlanRequest, tp: int, cp: int) -> bool:
     # Megatron-LM exchanges heads; groups are shared out or copied.
     heads, groups = request.model.dims["ssm_heads"] // tp, max(1, request.model.dims["ssm_groups"] // tp)
     return search.launcher == "megatron-lm" and heads % cp == 0 and (groups % cp == 0 or cp % groups == 0)
+
+
+def every_tp_overlap(request: PlanRequest, candidate: Candidate) -> Iterator[TpOverlap]:
+    """Exposed where allowed or where there is no tp; chunks of what is gathered and scattered, where the launcher has them."""
+    search, tp, workload = request.search, candidate.mesh.tp, request.workload
+    assert isinstance(workload, TrainingWorkload)
+    if tp == 1 or TpOverlap.EXPOSED in (search.tp_overlap or [TpOverlap.EXPOSED]):
+        yield TpOverlap.EXPOSED
+    parts = tp
+    if search.space is Space.LAUNCHABLE:
+        on_nvlink = all(group.node.intra.name == "nvlink" for group in request.cluster.groups)
+        if search.launcher == "deepspeed" or not on_nvlink:
+            return
+        if search.launcher == "megatron-lm":
+            if candidate.zero_stage > 1:
+                return
+            parts = 4 * tp
+    fits = workload.seq_len // candidate.mesh.cp % parts == 0
+    if TpOverlap.CHUNKED in search.tp_overlap and candidate.boundary == sharded("seq") and fits:
+        yield TpOverlap.CHUNKED
 
 
 def every_shard_ranks(request: PlanRequest, n: int, cp: int) -> list[int | None]:

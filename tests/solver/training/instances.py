@@ -16,7 +16,7 @@ from costmodels.pipeline import Schedule
 from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import DType
 from solver.graph import Block, BlockRun, ModelGraph
-from solver.request import Gradients, GroupOrder, Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import Gradients, GroupOrder, Launcher, PlanRequest, Recompute, Search, Space, TpOverlap, TrainingWorkload
 
 T = TypeVar("T")
 TOKENS = ("batch", "seq")
@@ -27,7 +27,7 @@ ODD_SHAPES = ((3, 1), (3, 2), (1, 3), (2, 3), (6, 1), (5, 1))
 def random_request(seed: int) -> PlanRequest:
     """A request whose space can be enumerated; about one in four has no plan that fits."""
     rng = np.random.default_rng(seed)
-    moving = np.random.default_rng([seed, 1])
+    moving, cutting = np.random.default_rng([seed, 1]), np.random.default_rng([seed, 3])
     space = Space.FREE if rng.random() < 0.4 else Space.LAUNCHABLE
     model = random_free_model(rng) if space is Space.FREE else random_model(rng)
     workload = TrainingWorkload(
@@ -45,8 +45,14 @@ def random_request(seed: int) -> PlanRequest:
         pp=(2, 4) if rng.random() < 0.5 else (),
         offload_optimizer=[(), (0.0, 0.5), (0.0, 1.0), (0.0, 0.25, 1.0)][int(moving.integers(4))],
         offload_activations=(0.0, 0.5) if moving.random() < 0.4 else (),
+        tp_overlap=[tuple(TpOverlap), (TpOverlap.CHUNKED,), (), (), (), ()][int(cutting.integers(6))],
     )
-    return PlanRequest(model, random_cluster(rng, model, free=space is Space.FREE), workload, search=search)
+    cluster = random_cluster(rng, model, free=space is Space.FREE)
+    link = str(cutting.choice(["nvlink", "nvlink", "pcie"]))
+    groups = tuple(
+        replace(group, node=replace(group.node, intra=replace(group.node.intra, name=link))) for group in cluster.groups
+    )
+    return PlanRequest(model, replace(cluster, groups=groups), workload, search=search)
 
 
 def varied_request(seed: int) -> PlanRequest:

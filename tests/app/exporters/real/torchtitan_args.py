@@ -35,6 +35,7 @@ for case in json.loads(sys.argv[1]):
             "checkpoint": None if config.activation_checkpoint is None else type(config.activation_checkpoint).__qualname__,
             "cpu_offload": config.training.enable_cpu_offload,
             "compile": config.compile.enable,
+            "asynchronous": config.compile.enable_async_tensor_parallel,
             "sizes": [
                 len(model.layers),
                 model.dim,
