@@ -36,6 +36,7 @@ class PrefillCurve(NamedTuple):
     memory_efficiency  share of the data sheet's memory bandwidth that is reached
     log2_queries, log2_heads, log2_group, correction   log-ratio of measured to modelled time over query tokens,
                        sequences x query heads, and query heads a key/value head
+    tile_padding       0: a query tile costs as many rows as it has; 1: one that is part-filled costs a whole one
     """
 
     cores: float
@@ -48,6 +49,7 @@ class PrefillCurve(NamedTuple):
     log2_heads: Floats
     log2_group: Floats
     correction: Floats
+    tile_padding: float = 0.0
 
 
 class DecodeCurve(NamedTuple):
@@ -105,7 +107,9 @@ def modelled_prefill_s(shape: AttentionShape, curve: PrefillCurve, silicon: Sili
     # Pairs a query row computes on average: 4 FLOPs a pair and head dimension element (scores and weighted values).
     keys_per_query = shape.flops / (4.0 * shape.head_dim * shape.batch * shape.heads * shape.q_tokens)
     spent = counted_waves / waves * (1.0 + curve.ramp_keys / keys_per_query)
-    matrix_s = shape.flops / (silicon.peak_flops * curve.peak_efficiency) * spent
+    whole_tiles = math.ceil(shape.q_tokens / QUERY_TILE) * QUERY_TILE / shape.q_tokens
+    computed = 1.0 + curve.tile_padding * (whole_tiles - 1.0)
+    matrix_s = shape.flops / (silicon.peak_flops * curve.peak_efficiency) * spent * computed
     elements = 2.0 * shape.batch * shape.head_dim * (shape.q_tokens * shape.heads + shape.kv_tokens * shape.kv_heads)
     memory_s = elements * silicon.element_bytes / (silicon.memory_bytes_per_s * curve.memory_efficiency)
     return curve.launch_s + max(matrix_s, memory_s)

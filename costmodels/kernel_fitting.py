@@ -137,10 +137,11 @@ def fit_prefill(shapes: Floats, seconds: Floats, *, silicon: Silicon, cores: int
 
     def curve_of(x: Floats) -> PrefillCurve:
         return nothing._replace(
-            launch_s=x[0], peak_efficiency=x[1], ramp_keys=x[2], wave_quantisation=x[3], memory_efficiency=x[4]
-        )
+            launch_s=x[0], peak_efficiency=x[1], ramp_keys=x[2], wave_quantisation=x[3], memory_efficiency=x[4],
+            tile_padding=x[5],
+        )  # fmt: skip
 
-    bounds = [(1e-6, 1e-5, 4e-5), (0.05, 0.6, 1.0), (1.0, 200.0, 5000.0), (1e-3, 0.5, 1.0), (0.1, 0.6, 1.0)]
+    bounds = [(1e-6, 1e-5, 4e-5), (0.05, 0.6, 1.0), (1.0, 200.0, 5000.0), (1e-3, 0.5, 1.0), (0.1, 0.6, 1.0), (1e-3, 0.5, 1.0)]
     chosen = sample(len(seconds), seed)
     curve = curve_of(fit_constants(lambda x: prefills_s(shapes[chosen], curve_of(x), silicon), seconds[chosen], bounds))
     residual = np.log(seconds / prefills_s(shapes, curve, silicon))

@@ -124,3 +124,28 @@ def test_tables_are_exact_on_functions_linear_in_each_coordinate_and_held_outsid
     index, weight = stencil((np.array([x]), np.array([y]), np.array([z])), nodes)
     assert (values.ravel()[index] * weight).sum() == pytest.approx(expected)
     assert weight.sum() == pytest.approx(1.0)
+
+
+def test_part_filled_query_tiles_may_cost_whole_ones():
+    truth = kernel_calibration("h100_sxm").prefill[DType.BF16][128].curve
+    truth = truth._replace(correction=np.zeros_like(truth.correction), tile_padding=1.0)
+    ones, tokens = np.ones(3), np.array([1.0, 64.0, 128.0])
+
+    def seconds(curve):
+        shapes = np.stack([512.0 * 4096 * tokens * 4096, tokens, 4096 * ones, 64 * ones, 64 * ones, ones, 128 * ones], 1)
+        return prefills_s(shapes, curve, H100)
+
+    # 4096 keys to each query: whole tiles cost the same however many of their rows are filled.
+    assert seconds(truth) == pytest.approx(seconds(truth)[2])
+    assert (np.diff(seconds(truth._replace(tile_padding=0.0))) > 0).all()
+
+
+def test_a_fit_finds_that_part_filled_tiles_cost():
+    generator = np.random.default_rng(0)
+    ones, batch = np.ones(600), 2.0 ** generator.integers(0, 9, 600)
+    tokens = np.round(2.0 ** generator.uniform(0, 12, 600))
+    shapes = np.stack([256 * batch * 32 * tokens * (tokens + 1), tokens, tokens, batch, 32 * ones, 8 * ones, 128 * ones], 1)
+    truth = kernel_calibration("h100_sxm").prefill[DType.BF16][128].curve
+    truth = truth._replace(correction=np.zeros_like(truth.correction), tile_padding=0.4)
+    curve = fit_prefill(shapes, prefills_s(shapes, truth, H100), silicon=H100, cores=132)
+    assert curve.tile_padding == pytest.approx(0.4, abs=0.1)
