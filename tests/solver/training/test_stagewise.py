@@ -46,6 +46,7 @@ def stagewise_requests(count: int) -> Iterator[PlanRequest]:
                 recompute=(Recompute.NONE,) if seed % 2 else (Recompute.FULL,),
                 offload_optimizer=(),
                 offload_activations=(),
+                tp_overlap=(),
             )
             cluster = replace(request.cluster, groups=(NodeGroup("nodes", node, 2),))
             yield replace(request, cluster=cluster, search=search)
