@@ -7,6 +7,7 @@ from dataclasses import replace
 from costmodels.errors import ExportError
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space
+from solver.training.stagewise_plan import is_stagewise
 from solver.verify import Rule, check
 
 _MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE, Recompute.FULL)
@@ -46,10 +47,17 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
     if not plan.feasible:
         message = None if plan.reason is None else plan.reason.message
         raise ExportError("an infeasible answer has nothing to launch", given=message)
+    if plan.shares is not None or is_stagewise(plan):
+        raise ExportError(
+            "no launcher runs replicas that differ by node group, or stages that differ in degrees",
+            given="search.batch_shares: by_group" if plan.shares is not None else "search.stage_degrees: any",
+            remedy=f"plan again with search.space: launchable and search.launcher: {launcher.value}",
+        )
     search = Search(
         space=Space.LAUNCHABLE,
         launcher=launcher,
         modes=request.search.modes,
+        etp=() if plan.axes is None or plan.axes.etp is None else (plan.axes.etp,),
         optimizers=() if plan.optimizer is None else (plan.optimizer,),
         gradients=tuple({stage.gradients for stage in plan.stages}),
         tp_overlap=(plan.tp_overlap,),

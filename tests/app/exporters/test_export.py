@@ -107,6 +107,14 @@ def test_shardings_of_the_free_space_are_refused(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize("launcher", TRAINERS)
+def test_stages_that_differ_are_refused(launcher: Launcher) -> None:
+    plan, request = training(dp=2, pp=2)
+    differing = tuple(replace(stage, shardings=plan.shardings) for stage in plan.stages)
+    with pytest.raises(ExportError, match="stage_degrees"):
+        export(replace(plan, stages=differing), request, launcher.value)
+
+
+@pytest.mark.parametrize("launcher", TRAINERS)
 def test_damaged_plans_are_refused(launcher: Launcher) -> None:
     plan, request = training(dp=2, pp=2)
     with pytest.raises(ExportError, match="layer"):

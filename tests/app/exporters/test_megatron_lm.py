@@ -69,6 +69,9 @@ def test_experts_get_their_flags() -> None:
     assert given["--expert-tensor-parallel-size"] == ("2",)
     assert "--sequence-parallel" in given
     assert "--moe-layer-freq" not in given
+    request = replace(request, search=replace(request.search, etp=(1,)))
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert flags(export(plan, request, "megatron-lm"))["--expert-tensor-parallel-size"] == ("1",)
 
 
 def test_dispatch_and_limited_routing_get_their_flags() -> None:
