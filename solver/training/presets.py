@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from costmodels.errors import WorkloadError
 from costmodels.pipeline import Schedule
-from solver.request import Recompute, Search, System
+from solver.request import Recompute, Search, System, TpOverlap
 
 T = TypeVar("T")
 _WHOLE_LAYERS = (Recompute.NONE, Recompute.FULL)
@@ -20,7 +20,7 @@ _WHOLE_LAYERS = (Recompute.NONE, Recompute.FULL)
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a planner searches beside dp, tp, pp and micro-batches; none of them has cp, ep or virtual stages.
+    """What a planner searches beside dp, tp, pp and micro-batches; none of them has cp, ep, virtual stages or chunked products.
 
     zero_stages         state sharding
     recompute           activation recomputation
@@ -42,6 +42,7 @@ class Preset:
             zero_stages=_both("zero_stages", search.zero_stages, self.zero_stages),
             recompute=_both("recompute", search.recompute, self.recompute),
             schedules=_both("schedules", search.schedules, (Schedule.ONE_F_ONE_B,)),
+            tp_overlap=_both("tp_overlap", search.tp_overlap, (TpOverlap.EXPOSED,)),
         )
 
 

@@ -242,7 +242,7 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
     assert isinstance(workload, TrainingWorkload)
     n_devices = cluster.n_devices
     n_layers = len(request.model.layers)
-    experts = math.gcd(*_numbers_of_experts(request.model)) or 1
+    experts = math.gcd(*_numbers_of_experts(request.model))
     scans = _scans_over_ranks(search)
     for tp in divisors(n_devices):
         if not _inside_nodes(cluster, tp) or not allowed(tp, search.tp):
@@ -256,7 +256,7 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
                     continue
                 for etp in _ranks_of_experts(search, tp, experts):
                     places = dp * cp * tp // (etp or tp)
-                    for ep, ulysses in itertools.product(divisors(math.gcd(places, experts)), divisors(cp)):
+                    for ep, ulysses in itertools.product(divisors(math.gcd(places, experts or 1)), divisors(cp)):
                         mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses, etp=etp)
                         exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
                         if allowed(ep, search.ep) and exchanged and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
@@ -264,8 +264,9 @@ def meshes(request: PlanRequest) -> Iterator[Mesh]:
 
 
 def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None, ...]:
-    """Numbers of ranks that may share an expert, None for all of tp: whole experts are searched where they are asked for."""
-    shared = (None,) if allowed(tp, search.etp) or experts == 1 else ()
+    """Numbers of ranks that may share one of ``experts`` (0: a dense model), None for all of tp: whole experts are searched
+    where they are asked for."""
+    shared = (None,) if allowed(tp, search.etp) or not experts else ()
     whole = tp > 1 and experts > 1 and 1 in search.etp and search.system is None
     return (*shared, 1) if whole else shared
 

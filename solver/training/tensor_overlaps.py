@@ -14,7 +14,7 @@ def tp_overlaps(request: PlanRequest, *, tp: int, cp: int, boundary: Spec) -> tu
     and in the launchable space only over NVLink, by which a device writes into another's memory."""
     workload, search = request.workload, request.search
     assert isinstance(workload, TrainingWorkload)
-    if tp == 1 or search.system is not None:
+    if tp == 1:
         return (TpOverlap.EXPOSED,)
     allowed = search.tp_overlap or (TpOverlap.EXPOSED,)
     can_cut = boundary.dim is not None and _cuts_products(request, rows=workload.seq_len // cp, tp=tp)

@@ -136,10 +136,11 @@ def _search_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         ("pp", axes.pp, search.pp),
         ("cp", axes.cp, search.cp),
         ("ep", axes.ep, search.ep),
-        ("etp", axes.tp if axes.etp is None else axes.etp, search.etp or (axes.tp,)),
         ("ulysses", axes.ulysses, search.ulysses),
         ("microbatch", microbatch.size, search.microbatch),
     ]
+    if axes.etp is not None or _has_experts(request):
+        choices.append(("etp", axes.tp if axes.etp is None else axes.etp, search.etp or (axes.tp,)))
     assert isinstance(request.workload, TrainingWorkload)
     own = request.workload.optimizer
     choices.append(("optimizer", own if plan.optimizer is None else plan.optimizer, search.optimizers or (own,)))

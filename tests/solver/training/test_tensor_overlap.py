@@ -181,12 +181,17 @@ def test_a_plan_with_chunks_is_predicted_as_it_was_planned() -> None:
     [
         (Launcher.DEEPSPEED, {}),
         (Launcher.MEGATRON_LM, {"zero_stages": (3,)}),
-        (Launcher.MEGATRON_LM, {"system": System.MIST}),
     ],
 )
 def test_launchers_without_chunks_have_no_such_plan(launcher: Launcher, space: dict[str, Any]) -> None:
     request = llama_8b(search=Search(launcher=launcher, tp=(8,), tp_overlap=(TpOverlap.CHUNKED,), **space))
     assert all(family.tp_overlap is TpOverlap.EXPOSED for family in families(request))
+
+
+def test_published_planners_have_none() -> None:
+    with pytest.raises(WorkloadError, match="tp_overlap leaves nothing"):
+        searched(TpOverlap.CHUNKED, system=System.MIST)
+    assert searched(*TpOverlap, system=System.MIST).tp_overlap is TpOverlap.EXPOSED
 
 
 def test_stages_that_differ_have_none() -> None:

@@ -83,6 +83,14 @@ def test_whole_experts_are_searched_where_asked_for_and_where_launchers_spread_t
     assert not plan_training(request(launcher=Launcher.TORCHTITAN), stop=never_stop, progress=ignore_progress).feasible
 
 
+def test_dense_models_have_no_experts_to_keep_whole() -> None:
+    asked = request()
+    dense = replace(asked.model, chain=tuple(run for run in asked.model.chain if run.block != "moe"))
+    dense = replace(dense, blocks=tuple(block for block in dense.blocks if block.name != "moe"))
+    plan = planned(replace(asked, model=dense))
+    assert plan.axes is not None and (plan.axes.tp, plan.axes.etp) == (4, None)
+
+
 def test_the_checker_knows_whole_experts() -> None:
     asked = request(ep=(8,))
     plan = planned(asked)
