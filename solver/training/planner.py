@@ -12,7 +12,7 @@ from solver.plan import Certificate, Plan, Reason, SearchStats, Status, unfinish
 from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, StageSpan, evaluate_decision
+from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from solver.training.given import given_branches, given_pipelining, given_shard_ranks, given_spans, given_tp_overlap
 from solver.training.orders import arranged, arrangement_of, best_arrangement, other_arrangements
 from solver.training.partition import Shortfall
@@ -26,7 +26,7 @@ from solver.training.space import Candidate, Mesh, experts_fit, families
 from solver.training.stage_table import Sharding
 from solver.training.stageable import check_stageable
 from solver.training.stagewise import best_stagewise, check_stage_degrees
-from solver.training.stagewise_plan import StageWay, is_stagewise, stagewise_plan, view_of_stage
+from solver.training.stagewise_plan import StageWay, is_stagewise, stagewise_cost, stagewise_plan, view_of_stage
 from solver.training.sweep import swept_plans
 
 
@@ -101,10 +101,7 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     predicted = replace(predicted, group_order=plan.group_order, idle_devices=plan.idle_devices)
     worst = max(range(len(cost.stages)), key=lambda i: cost.stages[i].need_bytes - cost.stages[i].capacity_bytes)
     stage = cost.stages[worst]
-    reason = _slo_reason(request, cost.step_time_s)
-    crowded = next((i for i, each in enumerate(cost.stages) if not each.fits_away), None)
-    if crowded is not None:
-        reason = host_memory_reason(crowded, cost.stages[crowded])
+    reason = _crowded_reason(cost) or _slo_reason(request, cost.step_time_s)
     if stage.need_bytes > stage.capacity_bytes:
         overhead = tables[worst].parts.overhead_bytes
         reason = memory_reason(decision.candidate, Shortfall(worst, stage.need_bytes, stage.capacity_bytes), overhead)
@@ -153,11 +150,17 @@ def _predict_stagewise(request: PlanRequest, plan: Plan) -> Plan:
         if need > have and reason is None:
             message = f"device memory: stage {index} needs {need:.4g} bytes, a device has {have:.4g}"
             reason = Reason("device_memory", need, have, "bytes", message, index)
-    reason = reason or _slo_reason(request, step_s)
+    reason = reason or _crowded_reason(stagewise_cost(ways, spans)) or _slo_reason(request, step_s)
     status = Status.FEASIBLE if reason is None else Status.INFEASIBLE
     return replace(
         predicted, feasible=reason is None, certificate=replace(certificate, status=status, objective=step_s), reason=reason
     )
+
+
+def _crowded_reason(cost: DecisionCost) -> Reason | None:
+    """Reason of a plan that moves more away than the host and its drives hold; None of one that does not."""
+    crowded = next((i for i, stage in enumerate(cost.stages) if not stage.fits_away), None)
+    return None if crowded is None else host_memory_reason(crowded, cost.stages[crowded])
 
 
 def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: Shortfall) -> Reason:

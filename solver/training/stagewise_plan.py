@@ -50,12 +50,8 @@ def stagewise_plan(
     stats: SearchStats,
 ) -> Plan:
     """The plan of stages that are each of their own way; axes and micro-batch of the whole are those of the first stage."""
-    modes = tuple(dict.fromkeys(span.recompute for span in spans))
-    candidates = [replace(way.candidate, mesh=replace(way.candidate.mesh, pp=len(ways)), recompute=modes) for way in ways]
-    tables = tuple(_table(way, candidate) for way, candidate in zip(ways, candidates, strict=True))
-    moved = next((each.offload for each in candidates if not each.offload.is_nothing), candidates[0].offload)
-    decision = Decision(replace(candidates[0], offload=moved), ways[0].sharding, spans)
-    cost = evaluate_decision(decision, tables)
+    candidates = _candidates(ways, spans)
+    decision, cost, tables = _evaluated(ways, candidates, spans)
     # The record of the whole is made on a cluster that has as many devices in each stage as the first has.
     frame = _Frame(sized_request(request, ways[0].devices, pp=len(ways)), tables)
     plan = decided_plan(request, frame, decision, cost, certificate=certificate, stats=stats)
@@ -72,6 +68,26 @@ def stagewise_plan(
         devices=sum(way.devices for way in ways),
         predicted=replace(plan.predicted, energy_per_step_j=energy_j),
     )
+
+
+def stagewise_cost(ways: Sequence[StageWay], spans: tuple[StageSpan, ...]) -> DecisionCost:
+    """Time and memory of stages that are each of their own way."""
+    return _evaluated(ways, _candidates(ways, spans), spans)[1]
+
+
+def _candidates(ways: Sequence[StageWay], spans: Sequence[StageSpan]) -> list[Candidate]:
+    """Each stage's candidate in the pipeline of all of them."""
+    modes = tuple(dict.fromkeys(span.recompute for span in spans))
+    return [replace(way.candidate, mesh=replace(way.candidate.mesh, pp=len(ways)), recompute=modes) for way in ways]
+
+
+def _evaluated(
+    ways: Sequence[StageWay], candidates: Sequence[Candidate], spans: tuple[StageSpan, ...]
+) -> tuple[Decision, DecisionCost, tuple[StageTable, ...]]:
+    tables = tuple(_table(way, candidate) for way, candidate in zip(ways, candidates, strict=True))
+    moved = next((each.offload for each in candidates if not each.offload.is_nothing), candidates[0].offload)
+    decision = Decision(replace(candidates[0], offload=moved), ways[0].sharding, spans)
+    return decision, evaluate_decision(decision, tables), tables
 
 
 def _table(way: StageWay, candidate: Candidate) -> StageTable:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from solver.plan import DeviceRange, Plan, Stage
 from solver.request import BatchShares, Gradients, PlanRequest, Space, TrainingWorkload
+from solver.verify.host import host_violations
 from solver.verify.layout import layout_violations
 from solver.verify.memory import memory_violations, peak_violations
 from solver.verify.numbers import agrees, at_most
@@ -24,11 +25,21 @@ def share_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     broken = tuple(_dealing_violations(plan, request))
     if not broken:
         parts = _parts(plan, request)
-        for rules in (layout_violations, sharding_violations, restriction_violations, overlap_violations, memory_violations):
+        for rules in _OF_A_GROUP:
             broken = broken or tuple(violation for part, asked in parts for violation in rules(part, asked))
         times = (stage_time_violations, pipeline_violations)
         broken = broken or tuple(v for part, asked in parts for rules in times for v in rules(part, asked))
     yield from broken or _whole_violations(plan, request)
+
+
+_OF_A_GROUP = (
+    layout_violations,
+    sharding_violations,
+    restriction_violations,
+    overlap_violations,
+    memory_violations,
+    host_violations,
+)
 
 
 def _dealing_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from solver.plan import DeviceRange, Microbatch, Plan, Stage
 from solver.request import PlanRequest, Space, StageDegrees, TpOverlap
+from solver.verify.host import host_violations
 from solver.verify.layout import layout_violations, stage_ranks
 from solver.verify.memory import memory_violations, peak_violations
 from solver.verify.restrictions import restriction_violations
@@ -18,7 +19,7 @@ from solver.verify.violation import Rule, Violation
 def stagewise_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Rules of how stages go together, then of each stage among others like it, then of the step."""
     broken = tuple(_asked_violations(plan, request)) or tuple(_together_violations(plan, request))
-    for rules in (layout_violations, sharding_violations, restriction_violations, memory_violations, stage_time_violations):
+    for rules in _OF_A_STAGE:
         if broken:
             break
         broken = tuple(
@@ -32,6 +33,16 @@ def stagewise_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
         *pipeline_violations(plan, request),
         *whole_violations(plan, request),
     )
+
+
+_OF_A_STAGE = (
+    layout_violations,
+    sharding_violations,
+    restriction_violations,
+    memory_violations,
+    host_violations,
+    stage_time_violations,
+)
 
 
 def _asked_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:

@@ -166,6 +166,23 @@ def test_stages_may_move_different_shares_to_their_hosts() -> None:
     assert plan.certificate.status is Status.OPTIMAL
 
 
+def test_state_of_stages_on_hosts_is_checked_and_hosts_have_room_for_it() -> None:
+    *_, request = stagewise_requests(3)
+    group = replace(request.cluster.groups[0], node=part_of_node(request.cluster.groups[0].node, 1), nodes=3)
+    search = replace(request.search, pp=(2,), offload_optimizer=(1.0,), offload_weights=(0.0, 1.0))
+    request = replace(request, cluster=Cluster((group,)), search=search)
+    plan = planned(request)
+    assert any(stage.shardings for stage in plan.stages)
+    first, *others = plan.stages
+    lighter = replace(first, memory=replace(first.memory, host_bytes=first.memory.host_bytes / 2))
+    assert Rule.HOST_MEMORY in rules(replace(plan, stages=(lighter, *others)), request)
+    most = max(stage.memory.host_bytes for stage in plan.stages)
+    small = replace(group, node=replace(group.node, host_memory_bytes=int(most / 2)))
+    again = predict_training(replace(request, cluster=Cluster((small,))), plan)
+    assert not again.feasible
+    assert again.reason is not None and again.reason.constraint == "host_memory"
+
+
 def test_broken_stages_are_found() -> None:
     plan, request = differing()
     first, *others = plan.stages
