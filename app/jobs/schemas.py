@@ -24,7 +24,7 @@ class BestPlan(BaseModel):
     devices: int
     tokens_per_s: float
     peak_memory_bytes: float
-    axes: dict[str, int] = Field(description="Degrees of the mesh axes.")
+    axes: dict[str, int | None] = Field(description="Degrees of the mesh axes; null where one follows from the others.")
     microbatch: dict[str, int] | None = Field(description="Size and count of a training plan's micro-batches.")
     schedule: str | None
 
