@@ -75,8 +75,10 @@ class Said:
         found: Json = next(plan for plan in self.report["plans"] if plan["name"] == name)
         return found
 
-    def finding(self, rule: str, name: str = NAME) -> Json:
-        found: Json = next(finding for finding in self.plan(name)["findings"] if finding["rule"] == rule)
+    def finding(self, rule: str, name: str = NAME, *, about: str = "") -> Json:
+        """The first finding of a rule whose message begins so."""
+        findings = (finding for finding in self.plan(name)["findings"] if finding["rule"] == rule)
+        found: Json = next(finding for finding in findings if finding["message"].startswith(about))
         return found
 
 

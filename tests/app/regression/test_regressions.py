@@ -121,7 +121,9 @@ def test_a_tighter_latency_target_that_takes_more_devices(project: Project) -> N
     assert said.code == 1
     assert said.finding("devices", "serving.plan.yaml")["message"] == "more devices: 1 -> 2"
     assert said.finding("devices", "serving.plan.yaml")["cause"].startswith("slo.p95_tpot_ms 40 -> 10")
-    assert said.finding("latency", "serving.plan.yaml")["severity"] == "note"
+    assert said.finding("latency", "serving.plan.yaml", about="P95 TPOT")["severity"] == "note"
+    # Of plans on two devices the one with most room to the tighter target is chosen, and that one answers later.
+    assert said.finding("latency", "serving.plan.yaml", about="P95 TTFT")["cause"].startswith("slo.p95_tpot_ms 40 -> 10")
     assert said.plan()["verdict"] == "same"
 
 

@@ -21,7 +21,7 @@ def crowded_request() -> PlanRequest:
     """A request in the free space whose devices are too small: hundreds of shardings, none of which fits."""
     asked = random_request(200002)
     degrees = replace(asked.search, space=Space.FREE, tp=(2,), cp=(1,), dp=(2,), pp=(2,), microbatch=(1,))
-    return replace(asked, search=replace(degrees, offload_optimizer=(0.0,), offload_activations=(0.0,)))
+    return replace(asked, search=replace(degrees, offload_optimizer=(0.0,), offload_activations=(0.0,), tp_overlap=()))
 
 
 def alike(asked: PlanRequest) -> tuple[Candidate, ...]:
