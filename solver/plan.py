@@ -15,12 +15,10 @@ from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.units import STRICT_RECORD
 from solver.axes import Axes
 from solver.plan_frontier import FrontierPoint, Interactivity
+from solver.reason import UNFINISHED_SEARCH, Reason
 from solver.request import Gradients, PlanRequest, Recompute, TpOverlap, TrainingWorkload
 
 PLAN_SCHEMA = "meshwright.plan/1"
-
-UNFINISHED_SEARCH = "search"
-"""Constraint of the reason of a search that was stopped before it found a plan or proved that there is none."""
 
 
 class Status(StrEnum):
@@ -245,21 +243,6 @@ class SearchStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
-    """Why a request is infeasible: the tightest constraint, in numbers, and what would help."""
-
-    __pydantic_config__ = STRICT_RECORD
-
-    constraint: str
-    need: float
-    have: float
-    unit: str
-    message: str
-    stage: int | None = None
-    remedies: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ServingLayout:
     """Replicas of a serving plan, and the queueing figures at the requested arrival rate."""
 
@@ -392,18 +375,3 @@ class AnsweredRequest:
 
     plan: Plan
     request: PlanRequest
-
-
-def unfinished_search(considered: int, *, looked_for: str, remedies: tuple[str, ...]) -> Reason:
-    """The reason of a search that was stopped after ``considered`` candidates with its question open."""
-    return Reason(
-        constraint=UNFINISHED_SEARCH,
-        need=float(considered + 1),
-        have=float(considered),
-        unit="candidates",
-        message=(
-            f"the search was stopped after {considered} candidates, before it found {looked_for}: whether there is one is "
-            "not known"
-        ),
-        remedies=remedies,
-    )

@@ -14,7 +14,8 @@ from app.render.figures import amount, axes, band, counted, percent, seconds, si
 from app.render.frontier_table import frontier_parts
 from app.render.interactivity_chart import interactivity_parts
 from app.render.stages import memory_bars, stage_table
-from solver.plan import Plan, Predicted, Reason, ReplicaPool, Status, TimeBreakdown
+from solver.plan import Plan, Predicted, ReplicaPool, Status, TimeBreakdown
+from solver.reason import Reason
 from solver.request import Arrivals, Gradients, Launcher, Objective, PlanRequest, ServingWorkload, TpOverlap, TrainingWorkload
 from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 from solver.training.naming import away

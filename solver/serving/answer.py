@@ -16,7 +16,6 @@ from solver.plan import (
     DeviceRange,
     Plan,
     Predicted,
-    Reason,
     RunnerUp,
     SearchStats,
     ServingLayout,
@@ -25,6 +24,7 @@ from solver.plan import (
     Status,
 )
 from solver.plan_frontier import FrontierPoint
+from solver.reason import Reason
 from solver.request import Objective, PlanRequest, Recompute
 from solver.serving.calibrations import Phase, StepPoint, calibrations_used, step_error
 from solver.serving.certificates import UNITS, objective_of, proof

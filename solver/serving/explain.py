@@ -14,7 +14,8 @@ from costmodels.errors import PlanFileError
 from costmodels.queueing.simulation import pooled
 from costmodels.units import STRICT_RECORD
 from solver.control import ignore_progress
-from solver.plan import Plan, Reason
+from solver.plan import Plan
+from solver.reason import Reason
 from solver.request import Objective, PlanRequest, ServingWorkload
 from solver.serving.certificates import UNITS
 from solver.serving.engine import Engine, EngineBuilder

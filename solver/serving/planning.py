@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from costmodels.errors import WorkloadError
 from solver.control import OnProgress, Stop, never_stop
-from solver.plan import Plan, Reason, SearchStats, unfinished_search
+from solver.plan import Plan, SearchStats
 from solver.plan_frontier import Interactivity
+from solver.reason import Reason, unfinished_search
 from solver.request import FrontierScope, Objective, PlanRequest, ServingMode, ServingWorkload
 from solver.serving.answer import (
     feasible_plan,

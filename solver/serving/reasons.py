@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from costmodels.queueing.statistics import Percentile
-from solver.plan import Reason
+from solver.reason import Reason
 from solver.request import PlanRequest
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured

@@ -8,7 +8,8 @@ from dataclasses import replace
 from costmodels.errors import PlanFileError
 from costmodels.operators import SEQ
 from solver.control import OnProgress, Stop
-from solver.plan import Certificate, Plan, Reason, SearchStats, Status, unfinished_search
+from solver.plan import Certificate, Plan, SearchStats, Status
+from solver.reason import Reason, unfinished_search
 from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts

@@ -19,7 +19,6 @@ from solver.plan import (
     OperatorSharding,
     Plan,
     Predicted,
-    Reason,
     RunnerUp,
     SearchStats,
     Stage,
@@ -27,6 +26,7 @@ from solver.plan import (
     Status,
 )
 from solver.plan_frontier import FrontierPoint
+from solver.reason import Reason
 from solver.request import PlanRequest, Space, TrainingWorkload
 from solver.training.alternatives import MAX_RUNNERS_UP, runners_up
 from solver.training.bands import calibrations_used, step_time_bands

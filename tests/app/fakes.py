@@ -11,7 +11,6 @@ from costmodels.errors import InvalidInputError
 from solver.axes import Axes
 from solver.control import Progress
 from solver.plan import (
-    UNFINISHED_SEARCH,
     Band,
     CalibrationUse,
     Certificate,
@@ -20,7 +19,6 @@ from solver.plan import (
     Microbatch,
     Plan,
     Predicted,
-    Reason,
     RunnerUp,
     SearchStats,
     Stage,
@@ -28,6 +26,7 @@ from solver.plan import (
     Status,
     TimeBreakdown,
 )
+from solver.reason import UNFINISHED_SEARCH, Reason
 from solver.request import PlanRequest, Recompute
 
 GIB = 2.0**30

@@ -11,7 +11,8 @@ import pytest
 from app.exporters import LAUNCHERS, Export, export
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.errors import ExportError
-from solver.plan import OperatorSharding, Plan, Reason
+from solver.plan import OperatorSharding, Plan
+from solver.reason import Reason
 from solver.request import GroupOrder, Launcher, Recompute
 from tests.app.exporters.plans import arguments, flags, serving, training
 

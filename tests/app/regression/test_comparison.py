@@ -19,7 +19,8 @@ from app.regression.report import PlanCheck, Rule, Severity, Verdict
 from app.requests.resolve import request_document
 from app.settings import Settings
 from costmodels.errors import MeshwrightError
-from solver.plan import UNFINISHED_SEARCH, Plan, Status
+from solver.plan import Plan, Status
+from solver.reason import UNFINISHED_SEARCH
 from solver.request import PlanRequest
 from tests.app.fakes import FakeSolver, feasible_plan, infeasible_plan
 from tests.app.requests_given import resolved, training

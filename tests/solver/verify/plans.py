@@ -30,7 +30,6 @@ from solver.plan import (
     OperatorSharding,
     Plan,
     Predicted,
-    Reason,
     SearchStats,
     ServingLayout,
     Stage,
@@ -38,6 +37,7 @@ from solver.plan import (
     Status,
     TimeBreakdown,
 )
+from solver.reason import Reason
 from solver.request import Launcher, PlanRequest, Recompute, Search, ServingWorkload, TrainingWorkload
 from solver.serving_load import FixedLength, PoissonArrivals
 
