@@ -17,7 +17,7 @@ from solver.training.alternatives import MAX_RUNNERS_UP
 from solver.training.costs import TrainingCosts
 from solver.training.report import feasible_plan
 from solver.training.search import RELATIVE_TIE, search
-from solver.training.sizes import UNITS
+from solver.training.sizes import require_whole_cluster
 
 MAX_ORDERS = 24
 """Orders that a search goes through, at most: those of four different groups."""
@@ -172,12 +172,8 @@ def _check_idle(request: PlanRequest) -> None:
         raise WorkloadError(
             "search.idle_groups names no node group of the cluster", given=", ".join(unknown), allowed=", ".join(names)
         )
-    if idle and request.objective in UNITS:
-        raise WorkloadError(
-            "search.idle_groups goes with plans for the whole cluster",
-            given=request.objective.value,
-            allowed="throughput or step_time; the others choose how many devices to use themselves",
-        )
+    if idle:
+        require_whole_cluster(request, "search.idle_groups")
 
 
 def _idle_choices(cluster: Cluster, may_idle: tuple[str, ...]) -> Iterator[dict[str, int]]:

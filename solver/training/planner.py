@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from costmodels.errors import PlanFileError
 from costmodels.operators import SEQ
 from solver.control import OnProgress, Stop
 from solver.plan import Certificate, Plan, SearchStats, Status
 from solver.reason import Reason, unfinished_search
-from solver.request import PlanRequest, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
@@ -225,6 +225,9 @@ def _division_reason(request: PlanRequest) -> Reason:
         f"{workload.global_batch}, the sequence of {workload.seq_len} and the model's heads, feed-forward and vocabulary "
         f"sizes evenly, with tp inside a node and at most {len(request.model.layers)} stages"
     )
+    restricting = _restrictions(request.search)
+    if restricting:
+        message += f"; the request restricts search.{', search.'.join(restricting)}"
     dp_limit = max((family.mesh.dp for family in families(request)), default=workload.global_batch)
     return Reason(
         constraint="divisibility",
@@ -234,15 +237,21 @@ def _division_reason(request: PlanRequest) -> Reason:
         message=message,
         remedies=(
             "choose a global batch with more divisors, or a number of devices that divides it",
-            "lift restrictions on dp, tp, pp, cp and microbatch in 'search', if there are any",
+            "lift restrictions in 'search', if there are any",
         ),
     )
+
+
+def _restrictions(search: Search) -> list[str]:
+    """Options of the search that name what is allowed."""
+    named = ((option, getattr(search, option.name)) for option in fields(search))
+    return [option.name for option, value in named if isinstance(value, tuple) and value != option.default]
 
 
 def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decision:
     """The decision that a plan record stands for."""
     if plan.kind != "training" or plan.axes is None or plan.microbatch is None or not plan.stages:
-        raise PlanFileError("this is not a plan with training stages", given=plan.kind)
+        raise PlanFileError("this is not a plan with training stages", given=f"{plan.kind} plan of {len(plan.stages)} stages")
     workload, axes = request.workload, plan.axes
     assert isinstance(workload, TrainingWorkload)
     mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp, ep=axes.ep, ulysses=axes.ulysses, etp=axes.etp)

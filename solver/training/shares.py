@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 
 from costmodels.errors import WorkloadError
 from solver.control import OnProgress, Stop
-from solver.plan import Certificate, Plan, RunnerUp, Status
+from solver.plan import Plan, RunnerUp, Status
 from solver.request import BatchShares, Gradients, PlanRequest, Space, TrainingWorkload
 from solver.training.alternatives import MAX_RUNNERS_UP
 from solver.training.costs import TrainingCosts
 from solver.training.pools import joined_plan, least_exchange_s, pool_request
 from solver.training.report import feasible_plan
 from solver.training.search import RELATIVE_TIE, SearchResult, search
-from solver.training.sizes import UNITS
+from solver.training.sizes import require_whole_cluster
+from solver.training.widened import instead_of, widened
 
 MAX_PARTS = 64
 """Parts of the batch that are dealt out to pools, at most: shares are whole parts."""
@@ -38,12 +39,7 @@ def check_shares(request: PlanRequest) -> None:
         raise WorkloadError(
             "no launcher runs replicas that differ", given="search.batch_shares: by_group", allowed="with search.space: free"
         )
-    if request.objective in UNITS:
-        raise WorkloadError(
-            "search.batch_shares goes with plans for the whole cluster",
-            given=request.objective.value,
-            allowed="throughput or step_time",
-        )
+    require_whole_cluster(request, "search.batch_shares")
     search = request.search
     if len(search.optimizers) > 1 or Gradients.RELEASED in search.gradients or any(search.offload_gradients):
         raise WorkloadError(
@@ -101,25 +97,15 @@ def _certified(request: PlanRequest, best: Plan, given: Plan, bound_s: float, pa
         return best
     # A search for plans over all groups that was stopped before it found one has proven nothing.
     bound_s = min(bound_s, objective) if given.is_decided else 0.0
-    gap = (objective - bound_s) / objective
     text = f"replicas by node group, free in each, shares of the batch in multiples of {part}"
-    certificate = Certificate(
-        status=Status.OPTIMAL if gap <= RELATIVE_TIE else Status.FEASIBLE,
-        objective=objective,
-        bound=objective if gap <= RELATIVE_TIE else bound_s,
-        gap=0.0 if gap <= RELATIVE_TIE else gap,
-        unit="s",
-        space=f"{given.certificate.space}; or {text}",
-    )
+    certificate = widened(given.certificate, objective, bound_s, by=text)
     if best is given:
-        loser = RunnerUp("replicas by node group", None, f"no share of the batch takes less than {objective:.4g} s")
+        proven = certificate.status is Status.OPTIMAL
+        why = f"no share of the batch {'takes' if proven else 'was found that takes'} less than {objective:.4g} s"
+        loser = RunnerUp("replicas by node group", None, why)
         return replace(best, certificate=certificate, runners_up=(loser, *best.runners_up)[:MAX_RUNNERS_UP])
-    whole = given.certificate.objective
-    why = "nothing fits or meets the SLO" if whole is None else f"takes {whole:.4g} s a step"
-    losers = (RunnerUp("the same replicas over all node groups", whole, why), *given.runners_up)
-    return replace(
-        best, certificate=certificate, runners_up=losers[:MAX_RUNNERS_UP], notes=(*best.notes, *_notes(request, best))
-    )
+    best = replace(best, certificate=certificate, notes=(*best.notes, *_notes(request, best)))
+    return instead_of(given, best, "the same replicas over all node groups")
 
 
 def _notes(request: PlanRequest, plan: Plan) -> Iterator[str]:

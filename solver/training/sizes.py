@@ -62,6 +62,16 @@ class SizedResult:
         return rival if rival.objective is None else replace(rival, objective=_value(self.request, rival.objective))
 
 
+def require_whole_cluster(request: PlanRequest, option: str) -> None:
+    """Raise WorkloadError where an option of the search that goes with all devices meets an objective that chooses a part."""
+    if request.objective in UNITS:
+        raise WorkloadError(
+            f"{option} goes with plans for the whole cluster",
+            given=request.objective.value,
+            allowed="throughput or step_time; the others choose how many devices to use themselves",
+        )
+
+
 def search_sizes(request: PlanRequest, *, slo_limit_s: float, stop: Stop, progress: OnProgress) -> SizedResult | None:
     """The part of the cluster that is best by ``request.objective``; None when no part meets the SLO.
 

@@ -17,19 +17,19 @@ import numpy.typing as npt
 
 from costmodels.errors import WorkloadError
 from solver.control import Stop
-from solver.plan import Certificate, Plan, RunnerUp, Status
+from solver.plan import Plan
 from solver.request import PlanRequest, Recompute, Space, StageDegrees, TpOverlap
 from solver.stages import Partition, partition
-from solver.training.alternatives import MAX_RUNNERS_UP
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import StageSpan
 from solver.training.pipelining import PLAIN
 from solver.training.search import RELATIVE_TIE
-from solver.training.sizes import UNITS
+from solver.training.sizes import require_whole_cluster
 from solver.training.space import Candidate, families
 from solver.training.stage_sizes import sized_request, stage_sizes
 from solver.training.stage_table import FloatArray, StageTable
 from solver.training.stagewise_plan import StageWay, stagewise_plan
+from solver.training.widened import instead_of, widened
 
 MAX_ENTRIES = 8_000_000
 """Entries of a dense table, at most: three arrays of 64 MB."""
@@ -63,12 +63,7 @@ def check_stage_degrees(request: PlanRequest) -> None:
         raise WorkloadError(
             "stages that differ do not cut products into chunks", given="search.tp_overlap: chunked", allowed="exposed"
         )
-    if request.objective in UNITS:
-        raise WorkloadError(
-            "search.stage_degrees goes with plans for the whole cluster",
-            given=request.objective.value,
-            allowed="throughput or step_time",
-        )
+    require_whole_cluster(request, "search.stage_degrees")
 
 
 def best_stagewise(request: PlanRequest, given: Plan, *, slo_limit_s: float, stop: Stop) -> Plan:
@@ -101,17 +96,11 @@ def _certified(
     objective = given.certificate.objective if best is None else best[0].objective_s
     if objective is None:
         return given
-    gap = max(0.0, (objective - bound_s) / objective)
-    proven = gap <= RELATIVE_TIE
-    certificate = Certificate(
-        status=Status.OPTIMAL if proven else Status.FEASIBLE,
-        objective=objective,
-        bound=objective if proven else bound_s,
-        gap=0.0 if proven else gap,
-        unit="s",
-        space=f"{given.certificate.space}; or stages that each have degrees, shardings and memory choices of their own, under "
-        "1F1B, on 1, 2, 4 ... whole nodes or, where nothing moves to hosts, devices of a node",
+    text = (
+        "stages that each have degrees, shardings and memory choices of their own, under 1F1B, on 1, 2, 4 ... whole nodes or, "
+        "where nothing moves to hosts, devices of a node"
     )
+    certificate = widened(given.certificate, objective, bound_s, by=text)
     if best is None:
         return replace(given, certificate=certificate)
     found, count = best
@@ -120,10 +109,7 @@ def _certified(
     spans = tuple(StageSpan(stage.first, stage.last, way.mode) for stage, way in zip(found.stages, chosen, strict=True))
     stats = replace(given.search, evaluated=given.search.evaluated + len(ways))
     plan = stagewise_plan(request, [way.way for way in chosen], spans, certificate=certificate, stats=stats)
-    whole = given.certificate.objective
-    why = "nothing fits or meets the SLO" if whole is None else f"takes {whole:.4g} s a step"
-    losers = (RunnerUp("stages of the same degrees", whole, why), *given.runners_up)
-    return replace(plan, runners_up=losers[:MAX_RUNNERS_UP])
+    return instead_of(given, plan, "stages of the same degrees")
 
 
 def _ways(request: PlanRequest) -> dict[int, dict[int, list[_Way]]]:

@@ -16,7 +16,7 @@ from costmodels.memory import Optimizer
 from solver.axes import Axes
 from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Plan, Status
-from solver.request import Launcher, Objective, PlanRequest, Recompute, Search, Slo, Space, TrainingWorkload
+from solver.request import Launcher, Objective, PlanRequest, Recompute, Search, Slo, Space, TpOverlap, TrainingWorkload
 from solver.training import plan_training, predict_training
 from solver.training.costs import TrainingCosts
 from solver.training.space import families
@@ -173,6 +173,10 @@ def test_a_batch_that_nothing_divides_is_said_so() -> None:
     plan = plan_of(llama_8b(workload=TrainingWorkload("training", 7, 8192), search=Search(pp=(1,), tp=(1,), cp=(1,))))
     assert plan.reason is not None
     assert plan.reason.constraint == "divisibility"
+    assert plan.reason.message.endswith("the request restricts search.tp, search.pp, search.cp")
+    search = Search(launcher=Launcher.DEEPSPEED, tp=(2,), tp_overlap=(TpOverlap.CHUNKED,))
+    refused = plan_of(llama_8b(search=search)).reason
+    assert refused is not None and refused.message.endswith("the request restricts search.tp, search.tp_overlap")
 
 
 def test_a_launcher_that_serves_is_refused_for_training() -> None:
