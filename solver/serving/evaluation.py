@@ -204,10 +204,10 @@ class Evaluator:
 
     def rate_bound(self, candidate: Candidate) -> float:
         """Requests per second that no schedule of the engine can exceed, all its attention groups together."""
-        key = candidate.engine.key
-        if key not in self._rate_bounds:
-            self._rate_bounds[key] = self._bounds_of(candidate.engine)
-        return self._rate_bounds[key][candidate.step_tokens, candidate.sequences]
+        limits, bounds = (candidate.step_tokens, candidate.sequences), self._rate_bounds.setdefault(candidate.engine.key, {})
+        if limits not in bounds:
+            bounds.update(self._bounds_with(candidate))
+        return bounds[limits]
 
     def best_rate_bound(self, engine: Engine) -> float:
         """The largest of the bounds of an engine's candidates."""
@@ -215,13 +215,21 @@ class Evaluator:
             self._best_rate_bound[engine.key] = max(self.rate_bound(candidate) for candidate in self.candidates(engine))
         return self._best_rate_bound[engine.key]
 
-    def _bounds_of(self, engine: Engine) -> dict[tuple[int, int], float]:
-        """Bounds of all candidates of an engine, by their limits of tokens in a step and of sequences."""
-        least_s = least_work_s(engine.times, self.demand, STEP_TOKENS)
+    def _bounds_with(self, asked: Candidate) -> dict[tuple[int, int], float]:
+        """Bounds of a candidate and all others of its engine, by their limits of tokens in a step and of sequences.
+
+        The tables of a given plan's engine end at its own limits, which need be none of the search's: larger ones are left out.
+        """
+        engine = asked.engine
+        candidates = (*self.candidates(engine), asked)
+        step_limits = tuple(sorted({candidate.step_tokens for candidate in candidates}))
+        least_s = least_work_s(engine.times, self.demand, step_limits)
         found = {}
-        for candidate in self.candidates(engine):
-            work_s = least_s[STEP_TOKENS.index(candidate.step_tokens), self._largest_batch(candidate) - 1]
-            found[candidate.step_tokens, candidate.sequences] = engine.layout.schedulers / float(work_s)
+        for candidate in candidates:
+            batch = self._largest_batch(candidate)
+            if batch <= least_s.shape[1]:
+                work_s = least_s[step_limits.index(candidate.step_tokens), batch - 1]
+                found[candidate.step_tokens, candidate.sequences] = engine.layout.schedulers / float(work_s)
         return found
 
     def _largest_batch(self, candidate: Candidate) -> int:

@@ -122,6 +122,16 @@ def test_a_plan_predicts_itself() -> None:
         assert again.certificate.bound is None
 
 
+def test_batch_limits_of_ones_own_sustain_a_rate_too() -> None:
+    request = serving_request(rate=1.0, objective=Objective.THROUGHPUT)
+    answer = plan(request)
+    assert answer.serving is not None
+    own = replace(answer, serving=replace(answer.serving, max_num_seqs=5, max_num_batched_tokens=1000))
+    again = predict_serving(request, own)
+    assert check(again, request) == ()
+    assert certified(answer) < certified(again) < 1.0
+
+
 def test_prediction_refuses_what_breaks_the_promise() -> None:
     request = serving_request(rate=9.0)
     answer = plan(request)
