@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 
 from app.settings import MIB
 
-MOST_CHARACTERS = 64 * MIB
-"""A plan's document has tens of thousands: about a thousand plans."""
+MOST_BYTES = 64 * MIB
+"""A plan's document takes tens of thousands: about a thousand plans."""
 
 
 class RememberedTexts:
     """Plan documents by tenant and digest, those used last. Threads may share it."""
 
-    def __init__(self, most_characters: int = MOST_CHARACTERS):
-        self._most, self._held = most_characters, 0
+    def __init__(self, most_bytes: int = MOST_BYTES):
+        self._most, self._held = most_bytes, 0
         self._texts: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -33,7 +34,7 @@ class RememberedTexts:
             if (tenant, digest) in self._texts:
                 return
             self._texts[tenant, digest] = text
-            self._held += len(text)
+            self._held += sys.getsizeof(text)
             while self._held > self._most:
                 _, oldest = self._texts.popitem(last=False)
-                self._held -= len(oldest)
+                self._held -= sys.getsizeof(oldest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from unittest.mock import create_autospec
@@ -9,12 +10,16 @@ from unittest.mock import create_autospec
 import pytest
 from sqlalchemy import Engine, event
 
-from app.db.engine import open_engine
+from app.db.engine import open_engine, writing
 from app.db.migrate import upgrade
 from app.db.plan_repository import PlanRepository
+from app.db.registered_repository import RegisteredKind, RegisteredRepository
+from app.errors import KeyReusedError
+from app.fleet.registry import registered_cluster
 from app.jobs.queue import JobQueue
+from app.plans import digest
 from app.plans.remembered import RememberedTexts
-from app.plans.service import Call, PlanService, Submission
+from app.plans.service import Call, PlanService, Submission, Wanted
 from app.security.principal import Principal, Scope
 from app.settings import Settings
 from tests.app.requests_given import training
@@ -36,14 +41,21 @@ def call_of(tenant: str, *, key: str | None = None) -> Call:
 
 
 def test_texts_that_were_not_asked_for_longest_go_first() -> None:
-    texts = RememberedTexts(most_characters=10)
+    texts = RememberedTexts(most_bytes=2 * sys.getsizeof("12345"))
     texts.keep("t", "a", "12345")
     texts.keep("t", "b", "12345")
     assert texts.find("t", "a") == "12345"
     texts.keep("t", "c", "123")
     assert [texts.find("t", name) for name in "abc"] == ["12345", None, "123"]
-    texts.keep("t", "d", "much longer than all")
+    texts.keep("t", "d", "longer than all" * 10)
     assert [texts.find("t", name) for name in "abcd"] == [None] * 4
+
+
+def test_what_counts_is_the_memory_that_texts_take() -> None:
+    texts = RememberedTexts(most_bytes=1000)
+    for name, text in (("plain", "m" * 400), ("wide", "\N{GLOBE WITH MERIDIANS}" * 200)):
+        texts.keep("t", name, text)
+    assert (texts.find("t", "plain"), texts.find("t", "wide")) == (None, "\N{GLOBE WITH MERIDIANS}" * 200)
 
 
 def test_a_tenant_finds_its_own_alone() -> None:
@@ -75,3 +87,58 @@ def test_what_names_the_fleet_is_looked_up(engine: Engine, settings: Settings) -
     service = PlanService(engine, create_autospec(JobQueue), settings)
     for named in ({"model": {"name": "m"}}, {"cluster": {"name": "c"}}, {"calibrations": ["a100"]}):
         assert service.resolve_alone(replace(call_of("mine"), document=training(**named))) is None
+
+
+def test_a_key_is_noted_although_the_plan_is_remembered(engine: Engine, settings: Settings) -> None:
+    service = PlanService(engine, create_autospec(JobQueue), settings)
+    text = _remembered(service, engine)
+    wanted = service.look_up(call_of("mine", key="once"))
+    assert isinstance(wanted, Wanted) and wanted.text == text
+    with writing(engine) as connection:
+        service.begin(wanted, connection)
+    again = service.look_up(call_of("mine", key="once"))
+    assert isinstance(again, Submission) and again.text == text
+    other = replace(call_of("mine", key="once"), document=training(search={"seed": 1}))
+    with pytest.raises(KeyReusedError):
+        service.look_up(other)
+
+
+def test_a_newer_version_of_the_solver_finds_nothing_of_an_older_one(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = PlanService(engine, create_autospec(JobQueue), settings)
+    _remembered(service, engine)
+    call = call_of("mine")
+    assert service.remembered(call, service.resolve_alone(call)) is not None
+    monkeypatch.setattr(digest, "SOLVER_VERSION", "of tomorrow")
+    assert service.remembered(call, service.resolve_alone(call)) is None
+    found = service.look_up(call)
+    assert isinstance(found, Wanted) and found.text is None
+
+
+def test_a_cluster_that_changed_has_another_plan(engine: Engine, settings: Settings) -> None:
+    service = PlanService(engine, create_autospec(JobQueue), settings)
+    call = replace(call_of("mine"), document=training(cluster={"name": "c"}))
+    known = []
+    for nodes in (1, 2, 2):
+        document = registered_cluster({"catalog": "dgx-h100", "nodes": nodes})
+        with writing(engine) as connection:
+            clusters = RegisteredRepository(engine, "mine", RegisteredKind.CLUSTER)
+            clusters.put(connection, "c", digest=f"of {nodes}", document=document, expected=None)
+        found = service.look_up(call)
+        assert isinstance(found, Wanted)
+        known.append(found.text is not None)
+        if found.text is None:
+            PlanRepository(engine, "mine").add(replace(numbered(nodes), digest=found.key.digest))
+            service.look_up(call)
+    assert known == [False, False, True]
+
+
+def _remembered(service: PlanService, engine: Engine) -> str:
+    """Store a plan for the tenant "mine" and let the service read it; its text."""
+    resolved = service.resolve_alone(call_of("mine"))
+    assert resolved is not None
+    PlanRepository(engine, "mine").add(replace(numbered(1), digest=resolved.key.digest))
+    read = service.look_up(call_of("mine"))
+    assert isinstance(read, Submission) and read.text is not None
+    return read.text
