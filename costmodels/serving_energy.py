@@ -20,7 +20,8 @@ from costmodels.units import DType
 
 WORKING_ACTIVITY = 0.36
 """Share of the range that work takes without the matrix units: an H100 that decodes one sequence takes 300 W of 700, 70 of
-them idle (ML.ENERGY Benchmark v3.0); H200 decoding stays below 300 W (arXiv 2605.11999)."""
+them idle. The 300 W are of the ML.ENERGY Benchmark v3.0 as vLLM Semantic Router's reference of power models quotes it; H200
+decoding takes 137 to 300 W (arXiv 2605.11999). Taken for all devices."""
 
 _LARGE = 8192
 """Side of a square product at which matrix units run as fast as they do."""
