@@ -39,9 +39,13 @@ def swept_points(question: Question, prefill: Sequence[Engine], stop: Stop) -> t
             return None
         if question.counts(engine, 1, engine.layout.most_replicas):
             points = undominated([*points, *_points(evaluator.candidates(engine), load)])
-    if prefill and not stop():
-        points = undominated([*points, *pool_points(evaluator, prefill, question.engines, load)])
-    return tuple(points)
+    pairs: list[InteractivityPoint] = []
+    for pair in pool_points(evaluator, prefill, question.engines, load) if prefill else ():
+        # A chart without some of its pairs would look like a whole one.
+        if stop():
+            return None
+        pairs.append(pair)
+    return tuple(undominated([*points, *pairs]))
 
 
 def user_tokens_per_s(decode: Measured, evaluator: Evaluator, *, phases: ServingMode) -> float:

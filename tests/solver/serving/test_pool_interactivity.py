@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +14,13 @@ from costmodels.engine_profile import ServingEngine
 from costmodels.queueing.analytic import most_running, rates_at
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
+from solver.plan_frontier import InteractivityPoint
 from solver.request import FrontierScope, PlanRequest, Search, ServingMode, ServingWorkload
-from solver.serving import evaluation, plan_serving, pools
+from solver.serving import evaluation, interactivity, plan_serving, pools
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Evaluator
 from solver.serving.layouts import layouts, prefill_layouts
+from solver.serving.pool_interactivity import pool_points
 from solver.serving.pools import placed
 from solver.serving.traffic import Share
 from solver.verify import Rule, check
@@ -47,6 +51,19 @@ def planned(request: PlanRequest) -> Plan:
     plan = plan_serving(request, stop=never_stop, progress=ignore_progress)
     assert check(plan, request) == ()
     return plan
+
+
+def test_a_time_limit_among_the_pairs_leaves_a_note_and_no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[bool] = []
+
+    def late(*given: Any) -> Iterator[InteractivityPoint]:
+        began.append(True)
+        yield from pool_points(*given)
+
+    monkeypatch.setattr(interactivity, "pool_points", late)
+    plan = plan_serving(asked(), stop=lambda: bool(began), progress=ignore_progress)
+    assert began and plan.feasible and plan.interactivity is None
+    assert "search.time_limit_s" in plan.notes[-1]
 
 
 def every_pair(request: PlanRequest) -> list[tuple[float, float]]:
