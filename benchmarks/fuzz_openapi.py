@@ -1,4 +1,4 @@
-"""Drive a service through its whole OpenAPI document with schemathesis: ``python benchmarks/fuzz_openapi.py [EXAMPLES]``.
+"""Drive a service through its whole OpenAPI document with schemathesis: ``python -m benchmarks.fuzz_openapi [EXAMPLES]``.
 
 Starts ``meshwright serve`` on a loopback address, with a key of every scope, no workers and a database of its own. Every
 operation is tried with its examples, with values at and beyond the limits of its schema, with EXAMPLES random requests, and
