@@ -6,7 +6,7 @@ A plan is self-contained: a reader needs nothing but the plan and its request to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -362,6 +362,19 @@ class Plan:
     def trained_by(self, workload: TrainingWorkload) -> Optimizer:
         """The optimizer of a training plan: the chosen one, else the workload's."""
         return self.optimizer or workload.optimizer
+
+    def laid_out_as(self, pool: ReplicaPool) -> Plan:
+        """The plan with a pool's layout in the place of the first group's; ranks stay those of the cluster."""
+        return replace(
+            self,
+            axes=pool.axes,
+            stages=pool.stages,
+            shardings=pool.shardings,
+            sequence_parallel=pool.sequence_parallel,
+            schedule=pool.schedule,
+            microbatch=pool.microbatch,
+            tp_overlap=pool.tp_overlap,
+        )
 
     @property
     def is_decided(self) -> bool:

@@ -137,14 +137,7 @@ def _pools(plan: Plan) -> list[RenderableType]:
 
 def _beside(plan: Plan, pool: ReplicaPool) -> list[RenderableType]:
     """Layout and memory of another node group's replicas."""
-    view = replace(
-        plan,
-        axes=pool.axes,
-        stages=pool.stages,
-        microbatch=pool.microbatch,
-        schedule=pool.schedule,
-        sequence_parallel=pool.sequence_parallel,
-    )
+    view = plan.laid_out_as(pool)
     taken = f"{pool.group}: {pool.sequences} sequences in {seconds(pool.step_time_s)}; layout: {_layout(view)}"
     return [Group(Text(taken), stage_table(view)), memory_bars(view)]
 

@@ -196,16 +196,7 @@ def parts_of(request: PlanRequest, plan: Plan) -> tuple[Part, ...]:
     parts, first = [Part(bare, pool_request(request, 0, plan.shares.sequences))], 0
     for index, (pool, group) in enumerate(zip(plan.shares.pools, request.cluster.groups, strict=False), start=1):
         first += group.n_devices
-        own = replace(
-            bare,
-            axes=pool.axes,
-            stages=tuple(_moved(stage, -first) for stage in pool.stages),
-            shardings=pool.shardings,
-            sequence_parallel=pool.sequence_parallel,
-            schedule=pool.schedule,
-            microbatch=pool.microbatch,
-            tp_overlap=pool.tp_overlap,
-        )
+        own = replace(bare.laid_out_as(pool), stages=tuple(_moved(stage, -first) for stage in pool.stages))
         parts.append(Part(own, pool_request(request, index, pool.sequences)))
     return tuple(parts)
 

@@ -72,16 +72,8 @@ def _parts(plan: Plan, request: PlanRequest) -> list[tuple[Plan, PlanRequest]]:
     for index, pool in enumerate(shares.pools, start=1):
         first += request.cluster.groups[index - 1].n_devices
         nodes += request.cluster.groups[index - 1].nodes
-        own = replace(
-            plan,
-            axes=pool.axes,
-            shardings=pool.shardings,
-            sequence_parallel=pool.sequence_parallel,
-            schedule=pool.schedule,
-            microbatch=pool.microbatch,
-            tp_overlap=pool.tp_overlap,
-        )
-        parts.append((_alone(own, pool.stages, first, pool.step_time_s), _asked(request, index, pool.sequences, nodes)))
+        own = _alone(plan.laid_out_as(pool), pool.stages, first, pool.step_time_s)
+        parts.append((own, _asked(request, index, pool.sequences, nodes)))
     return parts
 
 

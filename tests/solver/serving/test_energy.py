@@ -10,7 +10,7 @@ from costmodels.cluster import Cluster
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan, Status
 from solver.request import Objective, PlanRequest, Search, ServingMode, ServingWorkload
-from solver.serving import evaluation, plan_serving, pools, predict_serving
+from solver.serving import plan_serving, predict_serving
 from solver.serving.energy import energy_per_token_j, least_energy_per_token_j
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Evaluator
@@ -25,14 +25,7 @@ from tests.solver.verify.changes import changed
 
 DISAGGREGATED = Search(modes=(ServingMode.DISAGGREGATED,), pp=(1,))
 
-
-@pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (evaluation, pools):
-        monkeypatch.setattr(module, "REQUESTS", 1500)
-        monkeypatch.setattr(module, "SCREENING_REQUESTS", 300)
-    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
-    monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16, 64))
+pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
 def plan(request: PlanRequest) -> Plan:

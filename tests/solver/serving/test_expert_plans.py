@@ -33,11 +33,11 @@ CONFIG = {
 }  # fmt: skip
 MODEL = read_huggingface_config(CONFIG, name="small-moe")
 
+pytestmark = pytest.mark.usefixtures("short_simulations")
+
 
 @pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "REQUESTS", 1500)
-    monkeypatch.setattr(evaluation, "SCREENING_REQUESTS", 300)
+def _few_batch_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
     monkeypatch.setattr(evaluation, "SEQUENCES", (16, 64))
 

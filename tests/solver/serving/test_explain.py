@@ -8,7 +8,7 @@ from costmodels.errors import PlanFileError
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
 from solver.request import Objective, PlanRequest, Search, ServingWorkload
-from solver.serving import evaluation, explain, plan_serving
+from solver.serving import plan_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.explain import Excluded, LayoutExplanation, explain_layouts, named_layouts
@@ -18,14 +18,7 @@ from tests.solver.serving.requests import serving_request
 
 NARROW = Search(tp=(1, 2), pp=(1, 2))
 
-
-@pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "REQUESTS", 1500)
-    for module in (evaluation, explain):
-        monkeypatch.setattr(module, "SCREENING_REQUESTS", 300)
-    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
-    monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16, 64))
+pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
 def explained(request: PlanRequest, name: str = "layouts") -> tuple[Plan, tuple[LayoutExplanation, ...]]:

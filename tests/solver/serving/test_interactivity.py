@@ -13,7 +13,7 @@ from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Plan
 from solver.plan_frontier import Interactivity, InteractivityPoint
 from solver.request import FrontierScope, Objective, PlanRequest, Search, ServingMode, ServingWorkload
-from solver.serving import evaluation, plan_serving
+from solver.serving import plan_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.interactivity import undominated
@@ -29,11 +29,7 @@ MIXED = replace(
     cluster(per_node=2), groups=(*cluster(per_node=2).groups, *cluster(node="dgx-h200", per_node=2, name="b").groups)
 )
 
-
-@pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "REQUESTS", 1500)
-    monkeypatch.setattr(evaluation, "SCREENING_REQUESTS", 300)
+pytestmark = pytest.mark.usefixtures("short_simulations")
 
 
 def planned(request: PlanRequest) -> Plan:

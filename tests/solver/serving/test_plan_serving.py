@@ -19,13 +19,7 @@ from solver.verify import check
 from tests.solver.serving.enumeration import best_objective, described, roomiest
 from tests.solver.serving.requests import cluster, serving_request
 
-
-@pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "REQUESTS", 1500)
-    monkeypatch.setattr(evaluation, "SCREENING_REQUESTS", 300)
-    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
-    monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16, 64))
+pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
 def plan(request: PlanRequest) -> Plan:

@@ -16,7 +16,7 @@ from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
 from solver.plan_frontier import InteractivityPoint
 from solver.request import FrontierScope, PlanRequest, Search, ServingMode, ServingWorkload
-from solver.serving import evaluation, interactivity, plan_serving, pools
+from solver.serving import interactivity, plan_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Evaluator
 from solver.serving.layouts import layouts, prefill_layouts
@@ -33,14 +33,7 @@ BOTH = Search(
     pp=(1,),
 )
 
-
-@pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (evaluation, pools):
-        monkeypatch.setattr(module, "REQUESTS", 1500)
-        monkeypatch.setattr(module, "SCREENING_REQUESTS", 300)
-    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
-    monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16, 64))
+pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
 def asked() -> PlanRequest:

@@ -12,7 +12,7 @@ from solver.api import predict, simulate
 from solver.control import ignore_progress, never_stop
 from solver.plan import DeviceRange, Plan, Status
 from solver.request import Objective, PlanRequest, Search, ServingMode, ServingWorkload
-from solver.serving import evaluation, plan_serving, pools, simulating
+from solver.serving import plan_serving
 from solver.serving.layouts import layouts
 from solver.serving.pools import placed
 from solver.serving_load import ClosedArrivals
@@ -23,15 +23,7 @@ from tests.solver.serving.requests import cluster, serving_request
 POOLS = Search(tp=(1, 2), pp=(1,), modes=(ServingMode.DISAGGREGATED,))
 BOTH = replace(POOLS, modes=(ServingMode.AGGREGATED, ServingMode.DISAGGREGATED))
 
-
-@pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (evaluation, pools, simulating):
-        monkeypatch.setattr(module, "REQUESTS", 1500)
-    for module in (evaluation, pools):
-        monkeypatch.setattr(module, "SCREENING_REQUESTS", 300)
-    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
-    monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16, 64))
+pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
 def asked(*, search: Search = POOLS, **changes: object) -> PlanRequest:

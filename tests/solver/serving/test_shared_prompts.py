@@ -13,7 +13,7 @@ from costmodels.tensor_parallel import RankGrid
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
 from solver.request import Objective, PlanRequest, Search, ServingMode
-from solver.serving import evaluation, plan_serving, pools
+from solver.serving import evaluation, plan_serving
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.engine_rules import ServedShape, runs
 from solver.serving.given_pair import predict_pair
@@ -24,12 +24,11 @@ from tests.solver.serving.requests import cluster, serving_request
 
 POOLS = Search(modes=(ServingMode.DISAGGREGATED,), engine=ServingEngine.SGLANG, pp=(1,))
 
+pytestmark = pytest.mark.usefixtures("short_simulations")
+
 
 @pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (evaluation, pools):
-        monkeypatch.setattr(module, "REQUESTS", 1500)
-        monkeypatch.setattr(module, "SCREENING_REQUESTS", 300)
+def _few_batch_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 8192))
     monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16))
 

@@ -11,15 +11,11 @@ from solver.api import simulate
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
 from solver.request import PlanRequest, ServingWorkload, TrainingWorkload
-from solver.serving import evaluation, plan_serving, simulating
+from solver.serving import plan_serving
 from solver.serving_load import ClosedArrivals
 from tests.solver.serving.requests import cluster, serving_request
 
-
-@pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "REQUESTS", 1500)
-    monkeypatch.setattr(simulating, "REQUESTS", 1500)
+pytestmark = pytest.mark.usefixtures("short_simulations")
 
 
 def planned(request: PlanRequest) -> Plan:

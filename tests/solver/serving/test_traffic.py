@@ -11,19 +11,13 @@ from costmodels.errors import WorkloadError
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
 from solver.request import Arrivals, Objective, PlanRequest, ServingWorkload
-from solver.serving import evaluation, plan_serving, predict_serving
+from solver.serving import plan_serving, predict_serving
 from solver.serving.traffic import Share, Traffic
 from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 from solver.verify import check
 from tests.solver.serving.requests import serving_request
 
-
-@pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "REQUESTS", 1500)
-    monkeypatch.setattr(evaluation, "SCREENING_REQUESTS", 300)
-    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
-    monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16, 64))
+pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
 def workload(arrivals: Arrivals, **changes: object) -> ServingWorkload:
