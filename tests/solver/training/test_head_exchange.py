@@ -10,12 +10,11 @@ from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.errors import PlanFileError
 from costmodels.hardware import node_type
-from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
-from solver.training import plan_training
 from solver.training.planner import predict_training
 from solver.verify import Rule, check
+from tests.solver.training.planned import planned
 
 
 def request(name: str = "llama-3.1-8b", seq_len: int = 16384, **search: object) -> PlanRequest:
@@ -24,12 +23,6 @@ def request(name: str = "llama-3.1-8b", seq_len: int = 16384, **search: object) 
     cluster = Cluster((NodeGroup("a", node_type("dgx-h100"), 2),))
     workload = TrainingWorkload("training", global_batch=16, seq_len=seq_len)
     return PlanRequest(model(name), cluster, workload, search=Search(**fields))  # type: ignore[arg-type]
-
-
-def planned(asked: PlanRequest) -> Plan:
-    plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
-    assert check(plan, asked) == ()
-    return plan
 
 
 def with_ulysses(plan: Plan, degree: int) -> Plan:

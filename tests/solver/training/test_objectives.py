@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 import pytest
 
 from costmodels.cluster import Cluster
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan, Status
+from solver.plan import Status
 from solver.plan_frontier import FrontierPoint
 from solver.request import FrontierScope, Objective, PlanRequest, Slo, Space
 from solver.training.costs import TrainingCosts
 from solver.training.energy import step_energy_j
-from solver.training.planner import plan_training
 from solver.verify import Rule, check
 from tests.solver.training.every_plan import Priced, every_fitting_plan
 from tests.solver.training.instances import random_request
+from tests.solver.training.planned import planned
 from tests.solver.verify.changes import changed
 
 PRICE_PER_HOUR = 3.6
@@ -86,12 +85,6 @@ def every_plan(request: PlanRequest) -> Iterator[Figures]:
 
 def _energy_j(request: PlanRequest, priced: Priced) -> float:
     return step_energy_j(request.cluster, priced.decision, priced.cost, priced.tables)
-
-
-def planned(request: PlanRequest) -> Plan:
-    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
-    assert check(plan, request) == ()
-    return plan
 
 
 def least_of_each(whole: PlanRequest) -> dict[Objective, float | None]:

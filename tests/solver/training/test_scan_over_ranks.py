@@ -10,12 +10,12 @@ from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
 from solver.control import ignore_progress, never_stop
 from solver.graph import BlockRun, ModelGraph
-from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.training import plan_training
 from solver.training.planner import predict_training
 from solver.verify import Rule, check
 from tests.solver.training.instances import attention_block, embedding_block, head_block, mixer_block
+from tests.solver.training.planned import planned
 
 DIMS = {"hidden": 512, "vocab": 4096, "heads": 8, "kv_heads": 8, "head_dim": 64}
 DIMS |= {"ssm_heads": 16, "ssm_groups": 2, "ssm_width": 64, "ssm_state": 128, "kernel": 4}
@@ -31,12 +31,6 @@ def request(*, hybrid: bool = True, seq_len: int = 8192, **search: object) -> Pl
         TrainingWorkload("training", global_batch=8, seq_len=seq_len),
         search=Search(**fields),  # type: ignore[arg-type]
     )
-
-
-def planned(asked: PlanRequest) -> Plan:
-    plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
-    assert check(plan, asked) == (), check(plan, asked)
-    return plan
 
 
 @pytest.mark.parametrize("space", list(Space))

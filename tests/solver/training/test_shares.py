@@ -10,17 +10,17 @@ from functools import cache
 import pytest
 
 from costmodels.errors import PlanFileError, WorkloadError
-from solver.control import ignore_progress, never_stop
 from solver.plan import AnsweredRequest, Plan
 from solver.request import BatchShares, Gradients, Objective, PlanRequest, Space, TrainingWorkload
 from solver.switching import switch_bytes
 from solver.training.explain import explain
-from solver.training.planner import plan_training, predict_training
+from solver.training.planner import predict_training
 from solver.training.pools import exchange_s, least_exchange_s, pool_request
 from solver.training.shares import part_sequences
 from solver.verify import Rule, check
 from tests.solver.training.instances import random_request
 from tests.solver.training.least_step import enumerated
+from tests.solver.training.planned import planned
 
 
 def unequal_requests(count: int) -> Iterator[PlanRequest]:
@@ -33,12 +33,6 @@ def unequal_requests(count: int) -> Iterator[PlanRequest]:
             count -= 1
             search = replace(request.search, batch_shares=BatchShares.BY_GROUP, offload_optimizer=(), offload_activations=())
             yield replace(request, search=search)
-
-
-def planned(request: PlanRequest) -> Plan:
-    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
-    assert check(plan, request) == ()
-    return plan
 
 
 def least_longest_s(request: PlanRequest) -> float:

@@ -12,18 +12,18 @@ import pytest
 
 from costmodels.cluster import Cluster, NodeGroup, part_of_node
 from costmodels.errors import PlanFileError, WorkloadError
-from solver.control import ignore_progress, never_stop
 from solver.plan import AnsweredRequest, DeviceRange, Plan, Status
 from solver.request import Objective, PlanRequest, Recompute, Space, StageDegrees
 from solver.switching import switch_bytes
 from solver.training.costs import TrainingCosts
 from solver.training.explain import explain
 from solver.training.pipelining import PLAIN
-from solver.training.planner import plan_training, predict_training
+from solver.training.planner import predict_training
 from solver.training.stage_sizes import laid_out, sized_request, stage_sizes
 from solver.verify import Rule, check
 from tests.solver.training.every_plan import every_candidate, every_sharding
 from tests.solver.training.instances import random_request
+from tests.solver.training.planned import planned
 
 
 def stagewise_requests(count: int) -> Iterator[PlanRequest]:
@@ -50,12 +50,6 @@ def stagewise_requests(count: int) -> Iterator[PlanRequest]:
             )
             cluster = replace(request.cluster, groups=(NodeGroup("nodes", node, 2),))
             yield replace(request, cluster=cluster, search=search)
-
-
-def planned(request: PlanRequest) -> Plan:
-    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
-    assert check(plan, request) == ()
-    return plan
 
 
 @dataclass(frozen=True)

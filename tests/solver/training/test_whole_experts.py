@@ -12,7 +12,6 @@ from costmodels.errors import PlanFileError
 from costmodels.hardware import node_type
 from solver.control import ignore_progress, never_stop
 from solver.graph import BlockRun, ModelGraph
-from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.sharding import Strategy
 from solver.switching.pieces import stored_pieces
@@ -21,6 +20,7 @@ from solver.training.planner import predict_training
 from solver.training.space import meshes
 from solver.verify import Rule, check
 from tests.solver.training.instances import attention_block, embedding_block, expert_block, head_block
+from tests.solver.training.planned import planned
 
 DIMS = {
     "hidden": 4096,
@@ -45,12 +45,6 @@ def request(**search: object) -> PlanRequest:
         TrainingWorkload("training", global_batch=8, seq_len=8192),
         search=Search(**fields),  # type: ignore[arg-type]
     )
-
-
-def planned(asked: PlanRequest) -> Plan:
-    plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
-    assert check(plan, asked) == (), check(plan, asked)
-    return plan
 
 
 @pytest.mark.parametrize("space", list(Space))
