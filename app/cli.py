@@ -189,6 +189,9 @@ def shard(
         int | None, typer.Option("--work-limit", metavar="N", min=1, help="Stop after this many units of work.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the search.")] = 0,
+    confirm: Annotated[
+        str | None, typer.Option("--confirm", metavar="SOLVER", help="Solve again with HiGHS, GUROBI ... and compare.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Choose one sharding strategy per operator, of a problem file or of a request's model."""
@@ -198,7 +201,8 @@ def shard(
 
     output = Output.JSON if as_json else Output.PAGE
     tied = Ties(ties.value.replace("-", "_"))
-    return run_shard_command(ShardCommand(problem, model, mesh, tied, time_limit_s, work_limit, seed, output), _settings())
+    command = ShardCommand(problem, model, mesh, tied, time_limit_s, work_limit, seed, confirm, output)
+    return run_shard_command(command, _settings())
 
 
 @cli.command()

@@ -9,7 +9,8 @@ from typing import Any
 
 from app.importers.iopddl import read_sharding_problem
 from costmodels.errors import InvalidInputError
-from solver.sharding_problem.solve import Status, solve
+from solver.sharding_problem.problem import ShardingProblem
+from solver.sharding_problem.solve import ShardingAnswer, Status, solve
 from solver.sharding_problem.work import WorkLimit, WorkStop
 
 _RESERVE_CPU_S, _RESERVE_SHARE = 1.0, 0.04
@@ -53,11 +54,14 @@ class Deadline:
         return max(1.0, gone_s / max(ran_s, _RESERVE_CPU_S))
 
 
-def run_shard(path: str | Path, *, time_limit_s: float | None, work_limit: float | None, seed: int) -> dict[str, Any]:
+def run_shard(
+    path: str | Path, *, time_limit_s: float | None, work_limit: float | None, seed: int, confirm: str | None = None
+) -> dict[str, Any]:
     """Solve a problem file; the answer has solution, cost, bound, gap, status, feasible, seconds and counts of work.
 
     With a time limit, reading included, the answer may vary with the machine; with a work limit it may not. Neither
-    limit runs to the proven optimum. Raises InvalidInputError for a bad file or both limits.
+    limit runs to the proven optimum. ``confirm`` names a solver that PuLP reaches, which is asked for a second opinion, for
+    as long as the time limit. Raises InvalidInputError for a bad file, both limits or a solver that is not there.
     """
     started_s = time.monotonic()
     stop = stop_rule(started_s, time_limit_s, work_limit)
@@ -76,7 +80,16 @@ def run_shard(path: str | Path, *, time_limit_s: float | None, work_limit: float
         "core_entries": answer.work.core_entries,
         "sweeps": answer.work.sweeps,
         "windows": answer.work.windows,
+        "second_opinion": None if confirm is None else _second_opinion(problem, answer, confirm, time_limit_s),
     }
+
+
+def _second_opinion(problem: ShardingProblem, answer: ShardingAnswer, solver: str, limit_s: float | None) -> dict[str, Any]:
+    # PuLP takes as long to import as small problems take to solve.
+    from solver.sharding_problem.second_opinion import second_opinion
+
+    opinion = second_opinion(problem, answer, solver=solver, limit_s=limit_s)
+    return {"solver": opinion.solver, "verdict": opinion.verdict.value, "cost": opinion.cost}
 
 
 def stop_rule(started_s: float, time_limit_s: float | None, work_limit: float | None) -> WorkStop:

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from app.commands.exits import print_json
 from app.commands.inputs import CalibrationsOf, read_request
 from app.commands.planning import PAGE_WIDTH, Output
-from app.errors import EXIT_GOOD, EXIT_NO
+from app.errors import EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
 from app.model_sharding import ModelShardingQuestion, parse_mesh, run_model_sharding
 from app.render.figures import percent, seconds
 from app.settings import Settings
 from app.shard_command import run_shard
 from costmodels.errors import InvalidInputError
 from solver.strategies.folding import Ties
+
+_SAID = {
+    "agrees": "{solver} agrees: solved again without our reductions and bounds",
+    "disagrees": "{solver} contradicts this answer: it proves a cost of {cost}. Please report the problem file as a defect",
+    "unfinished": "{solver} proved nothing in its time: no second opinion",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +34,12 @@ class ShardCommand:
     time_limit_s: float | None
     work_limit: int | None
     seed: int
+    confirm: str | None
     output: Output
 
 
 def run_shard_command(command: ShardCommand, settings: Settings) -> int:
-    """Solve and print the answer; exit code 1 when no feasible choice was found."""
+    """Solve and print the answer; exit code 1 when no feasible choice was found, 3 when a second opinion contradicts it."""
     if command.model is not None and command.problem is None:
         return _shard_model(command, command.model, settings)
     if command.problem is None or command.model is not None:
@@ -41,7 +48,14 @@ def run_shard_command(command: ShardCommand, settings: Settings) -> int:
         )
     if command.mesh is not None:
         raise InvalidInputError("a mesh goes with --model: a problem file has its strategies", given=command.mesh)
-    answer = run_shard(command.problem, time_limit_s=command.time_limit_s, work_limit=command.work_limit, seed=command.seed)
+    answer = run_shard(
+        command.problem,
+        time_limit_s=command.time_limit_s,
+        work_limit=command.work_limit,
+        seed=command.seed,
+        confirm=command.confirm,
+    )
+    opinion = answer["second_opinion"]
     if command.output is Output.JSON:
         print_json(answer)
     else:
@@ -50,10 +64,16 @@ def run_shard_command(command: ShardCommand, settings: Settings) -> int:
             gap = "unknown" if answer["gap"] is None else percent(answer["gap"])
             print(f"cost {answer['cost']:,}, proven bound {answer['bound']:,}, gap {gap}")
             print(f"{len(answer['solution']):,} operators have their strategy; --json lists them")
+        if opinion is not None:
+            print(_SAID[opinion["verdict"]].format(solver=opinion["solver"], cost=opinion["cost"]))
+    if opinion is not None and opinion["verdict"] == "disagrees":
+        return EXIT_INTERNAL
     return EXIT_GOOD if answer["feasible"] else EXIT_NO
 
 
 def _shard_model(command: ShardCommand, request: str, settings: Settings) -> int:
+    if command.confirm is not None:
+        raise InvalidInputError("a second opinion goes with a problem file, not with --model", given=command.confirm)
     question = ModelShardingQuestion(
         request=read_request(request, stored=CalibrationsOf(settings)),
         mesh=parse_mesh(command.mesh),

@@ -35,6 +35,15 @@ def test_small_problem_end_to_end(tmp_path: Path) -> None:
     assert answer["feasible"] is True
 
 
+def test_another_solver_is_asked_only_on_demand(tmp_path: Path) -> None:
+    path = _write(tmp_path, EXAMPLE)
+    assert run_shard(path, time_limit_s=None, work_limit=None, seed=0)["second_opinion"] is None
+    answer = run_shard(path, time_limit_s=None, work_limit=None, seed=0, confirm="HiGHS")
+    assert answer["second_opinion"] == {"solver": "HiGHS", "verdict": "agrees", "cost": 14}
+    with pytest.raises(InvalidInputError, match=r"PuLP does not find here.*HiGHS"):
+        run_shard(path, time_limit_s=None, work_limit=None, seed=0, confirm="Nothing")
+
+
 def test_gzip_and_plain_are_the_same(tmp_path: Path) -> None:
     packed = tmp_path / "p.json.gz"
     packed.write_bytes(gzip.compress(json.dumps({"problem": EXAMPLE}).encode()))

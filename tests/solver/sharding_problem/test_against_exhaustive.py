@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from solver.sharding_problem import solve as solve_module
 from solver.sharding_problem.core import core_of
 from solver.sharding_problem.elimination import eliminate
-from solver.sharding_problem.exact_pulp import solve_with_pulp
 from solver.sharding_problem.problem import ShardingProblem
-from solver.sharding_problem.reductions import reduce_problem
+from solver.sharding_problem.second_opinion import Verdict, second_opinion
 from solver.sharding_problem.solve import Status, solve
 from solver.sharding_problem.work import NoLimit, WorkLimit
-from solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
+from solver.sharding_problem.working_graph import WorkingGraph
 from tests.solver.sharding_problem.random_problems import exhaustive_optimum, random_problem
 
 
@@ -67,23 +68,27 @@ def test_elimination_equals_exhaustive_search_without_memory() -> None:
         assert problem.cost_of(full) == exhaustive_optimum(problem)
 
 
-def test_portable_program_equals_exhaustive_search() -> None:
-    for seed in range(0, 90, 2):
+def test_second_opinion_equals_exhaustive_search() -> None:
+    for seed in range(0, 60, 3):
         problem = random_problem(seed)
         optimum = exhaustive_optimum(problem)
-        try:
-            graph = reduce_problem(problem)
-        except ProvenInfeasible:
-            assert optimum is None
-            continue
-        core = core_of(graph)
-        choice = solve_with_pulp(core) if core.node_count else np.zeros(0, dtype=np.int64)
-        if choice is None:
-            assert optimum is None
-            continue
-        full = np.zeros(problem.node_count, dtype=np.int64)
-        full[core.nodes] = choice
-        assert problem.cost_of(graph.lift(full)) == optimum
+        opinion = second_opinion(problem, solve(problem, stop=NoLimit()), solver="HiGHS", limit_s=None)
+        assert (opinion.verdict, opinion.cost) == (Verdict.AGREES, optimum), seed
+
+
+def test_second_opinion_contradicts_wrong_answers() -> None:
+    contradicted = 0
+    for seed in range(0, 60, 3):
+        problem = random_problem(seed)
+        answer = solve(problem, stop=NoLimit())
+        if answer.bound is None:
+            wrong = replace(answer, bound=0, cost=1, status=Status.OPTIMAL)
+        else:
+            wrong = replace(answer, bound=answer.bound + 1)
+            nothing = replace(answer, solution=None, cost=None, bound=None, gap=None, status=Status.INFEASIBLE)
+            assert second_opinion(problem, nothing, solver="HiGHS", limit_s=None).verdict is Verdict.DISAGREES
+        contradicted += second_opinion(problem, wrong, solver="HiGHS", limit_s=None).verdict is Verdict.DISAGREES
+    assert contradicted == 20
 
 
 def _without_limit(problem: ShardingProblem) -> ShardingProblem:
