@@ -26,6 +26,7 @@ from solver.request import TrainingWorkload
 from solver.sharding import REPLICATE, Strategy
 from solver.switching.moves import LOST, Held, Traffic, traffic
 from solver.switching.pieces import IntArray, Pieces, stored_pieces
+from solver.training.training_state import block_optimizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +84,20 @@ def switch_bytes(
     node_of = _nodes(cluster)
     workload = new.request.workload
     assert isinstance(workload, TrainingWorkload), "_require_same_state looks at that"
-    each = state_bytes_per_parameter(
-        precision=workload.precision,
-        gradient_dtype=workload.gradient_dtype,
-        optimizer=new.plan.trained_by(workload),
-        zero_stage=0,
-        shards=1,
-    )
+    optimizers = {
+        block.name: block_optimizer(new.plan.trained_by(workload), new.request.model, block.name)
+        for block in new.request.model.blocks
+    }
+    of_parameter = {
+        kind: state_bytes_per_parameter(
+            precision=workload.precision,
+            gradient_dtype=workload.gradient_dtype,
+            optimizer=kind,
+            zero_stage=0,
+            shards=1,
+        )
+        for kind in optimizers.values()
+    }
     weights, optimizer = Traffic.none(cluster.n_devices), Traffic.none(cluster.n_devices)
     before, after = _Layout(old, devices), _Layout(new, np.arange(cluster.n_devices, dtype=np.int64))
     for (weight, old_stages, new_stages), count in _stored_weights(before, after).items():
@@ -101,6 +109,7 @@ def switch_bytes(
             )
             for stage in (_ZERO_WEIGHTS, _ZERO_OPTIMIZER)
         )
+        each = of_parameter[optimizers[weight.block]]
         weights = weights.plus(moved_weights, times=count * each.weights)
         optimizer = optimizer.plus(moved_optimizer, times=count * each.optimizer)
     total = weights.plus(optimizer)

@@ -239,6 +239,17 @@ def test_twice_the_tensor_parallelism_by_hand() -> None:
     assert switch.network_s == 0.0 < switch.fabric_s == switch.time_s
 
 
+def test_muon_leaves_two_moments_to_the_table_and_one_to_the_layers() -> None:
+    rng = np.random.default_rng(3)
+    adam = answered(rng, model(), n_devices=1, on=cluster(1))
+    workload = adam.request.workload
+    assert isinstance(workload, TrainingWorkload)
+    muon = replace(adam, request=replace(adam.request, workload=replace(workload, optimizer=Optimizer.MUON)))
+    of_ends = 2 * DIMS["vocab"] * DIMS["hidden"]
+    elements = len(holders(adam)["optimizer"])
+    assert switch_bytes(muon, muon).optimizer.kept.sum() == 12.0 * of_ends + 8.0 * (elements - of_ends)
+
+
 def test_state_of_another_kind_is_refused() -> None:
     rng = np.random.default_rng(1)
     plan = answered(rng, model(), n_devices=4, on=cluster(2))
