@@ -56,10 +56,10 @@ _EVENTS_BETWEEN_LOOKS = 16
 _PARTS = (coasting, engine_state, pipeline_coasting, promises, step_forming)
 
 
-def _source_digest() -> str:
-    """Digest of every file whose code ends up in the compiled simulation."""
+def source_digest(*more: str) -> str:
+    """Digest of every file whose code ends up in the compiled simulation, and of more of them."""
     files = sorted(Path(module.__file__) for module in _PARTS if module.__file__)
-    return sha256(b"".join(file.read_bytes() for file in (*files, Path(__file__)))).hexdigest()
+    return sha256(b"".join(file.read_bytes() for file in (*files, Path(__file__), *map(Path, more)))).hexdigest()
 
 
 def _compiled(sources: str):  # type: ignore[no-untyped-def]
@@ -222,14 +222,14 @@ def _start_any_step(
                     counters[KV_USED] += decoding
             slots[slot].decodes = 1 if decoding > 0 else 0
             slots[slot].in_flight = 1
-            slots[slot].ready_s = _through_pipeline(tables, slots, stages, slot, decoding, prompt_tokens, now)
+            slots[slot].ready_s = through_pipeline(tables, slots, stages, slot, decoding, prompt_tokens, now)
             slots[slot].busy_s = busiest(stages)
             return slot
     return NOBODY
 
 
 @compiled
-def _through_pipeline(
+def through_pipeline(
     tables: Tables, slots: RecordArray, stages: Stages, slot: int, decoding: int, prompt_tokens: int, now: float
 ) -> float:
     """Send the slot's step through the pipeline; returns when it leaves the last stage."""
@@ -311,4 +311,4 @@ def _complete(
         counters[KNOWN] += 1
 
 
-run = _compiled(_source_digest())
+run = _compiled(source_digest())

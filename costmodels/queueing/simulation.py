@@ -267,7 +267,7 @@ def _simulate(
     first, end = window.measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
     outcome = run(
-        _tables(times),
+        tables_of(times),
         Limits(
             per_slot,
             limits.step_tokens,
@@ -275,7 +275,7 @@ def _simulate(
             _SCHEDULING_CODES[limits.scheduling],
             ADMIT_RESERVED if limits.admission is Admission.RESERVE else ADMIT_UNTIL_FULL,
         ),
-        Promise(first, end, targets.ttft_s, targets.tpot_s, _may_miss(end - first), _may_miss(counted_tpot)),
+        Promise(first, end, targets.ttft_s, targets.tpot_s, may_miss(end - first), may_miss(counted_tpot)),
         delay_s,
         requests,
         new_slots(times.stages),
@@ -283,10 +283,10 @@ def _simulate(
         new_stages(times.stages, len(times.kinds[0])),
         known,
     )
-    return _result(requests, outcome, first, end)
+    return result_of(requests, outcome, first, end)
 
 
-def _tables(times: StepTimes) -> Tables:
+def tables_of(times: StepTimes) -> Tables:
     """The tables as the compiled simulation takes them: one for each kind of stage."""
     first, kinds = times.kinds
     by_stage = (
@@ -314,14 +314,15 @@ def _tables(times: StepTimes) -> Tables:
     )
 
 
-def _may_miss(counted: int) -> int:
+def may_miss(counted: int) -> int:
     """How many of the counted requests may be over the target while the 95th percentile is not."""
     return counted - math.ceil(0.95 * counted)
 
 
-def _result(
+def result_of(
     requests: RecordArray, outcome: tuple[bool, float, float, float, float, int, int, int], first: int, end: int
 ) -> SimulationResult:
+    """What requests [first, end) saw, from what the compiled simulation leaves and returns."""
     missed, duration_s, busy_s, worked_s, waiting_s, peak_running, steps, evictions = outcome
     assert math.isfinite(duration_s), "requests wait that nothing can start"
     counted = np.zeros(len(requests), dtype=np.bool_)

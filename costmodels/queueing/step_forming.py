@@ -78,18 +78,26 @@ def take_prompts(
             admit(requests, slots, lists.queue, slot, request)
             counters[RUNNING] += 1
             counters[PEAK] = max(counters[PEAK], counters[RUNNING])
-        request = lists.queue[slot, slots[slot].queue_first]
-        chunk = min(requests[request].to_prefill - requests[request].prefilled, budget - taken)
-        for kind in range(len(attention_s)):
-            attention_s[kind] += _prefill_attention_s(tables, kind, chunk, requests[request].prefilled)
-        requests[request].prefilled += chunk
-        taken += chunk
-        if requests[request].prefilled == requests[request].to_prefill:
-            slots[slot].queue_first = (slots[slot].queue_first + 1) % lists.queue.shape[1]
-            slots[slot].queue_length -= 1
-            lists.finishing[slot, slots[slot].n_finishing] = request
-            slots[slot].n_finishing += 1
+        taken += take_chunk(tables, requests, slots, lists, slot, attention_s, budget - taken)
     return taken
+
+
+@compiled
+def take_chunk(
+    tables: Tables, requests: RecordArray, slots: RecordArray, lists: Lists, slot: int, attention_s: FloatArray, budget: int
+) -> int:
+    """Take what fits of the first prompt in a slot's queue into the step; returns how many tokens."""
+    request = lists.queue[slot, slots[slot].queue_first]
+    chunk = min(requests[request].to_prefill - requests[request].prefilled, budget)
+    for kind in range(len(attention_s)):
+        attention_s[kind] += _prefill_attention_s(tables, kind, chunk, requests[request].prefilled)
+    requests[request].prefilled += chunk
+    if requests[request].prefilled == requests[request].to_prefill:
+        slots[slot].queue_first = (slots[slot].queue_first + 1) % lists.queue.shape[1]
+        slots[slot].queue_length -= 1
+        lists.finishing[slot, slots[slot].n_finishing] = request
+        slots[slot].n_finishing += 1
+    return chunk  # type: ignore[no-any-return]
 
 
 @compiled
