@@ -151,6 +151,7 @@ class Stage:
     """A pipeline rank: which layers on which devices, and how.
 
     time_s        steady time of one micro-batch, forward and backward (serving: one decode step)
+    hidden_s      sending that goes on beside time_s, under the passes of other micro-batches (eager-1F1B)
     extra_s       what the step's first and last micro-batch add: gradient reduction, optimizer, parameter all-gather
     in_flight     micro-batches whose activations are held at once (a fraction where a rank holds several model chunks)
     shard_ranks   neighbours among which ZeRO-3 shards, where they are fewer than dp x cp
@@ -177,6 +178,7 @@ class Stage:
     gradients: Gradients = Gradients.KEPT
     shardings: tuple[OperatorSharding, ...] = ()
     sequence_parallel: bool | None = None
+    hidden_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from costmodels.pipeline.build import build, chunks_per_rank
 from costmodels.pipeline.closed_forms import bubble_s, one_f_one_b_step_s, peak_in_flight
 from costmodels.pipeline.placement import held_passes, n_copies, n_positions, positions_of_ranks
 from costmodels.pipeline.program import Action, Kind, Program, Schedule
-from costmodels.pipeline.timeline import Durations, Span, Timeline, simulate
+from costmodels.pipeline.timeline import Durations, Sends, Span, Timeline, simulate
 from costmodels.pipeline.waiting import PassShares, fills, waiting_ratio
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "PassShares",
     "Program",
     "Schedule",
+    "Sends",
     "Span",
     "Timeline",
     "bubble_s",

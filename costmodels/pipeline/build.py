@@ -83,7 +83,9 @@ def _order(schedule: Schedule, rank: int, n_ranks: int, n_microbatches: int, n_c
         case Schedule.GPIPE:
             return gpipe_order(rank, n_microbatches)
         case Schedule.ONE_F_ONE_B:
-            return one_f_one_b_order(rank, n_ranks, n_microbatches)
+            return one_f_one_b_order(rank, n_microbatches, warmup=to_end)
+        case Schedule.EAGER_ONE_F_ONE_B:
+            return one_f_one_b_order(rank, n_microbatches, warmup=2 * to_end - 1)
         case Schedule.INTERLEAVED:
             return interleaved_order(rank, n_ranks, n_microbatches, n_chunks)
         case Schedule.ZB_H1:

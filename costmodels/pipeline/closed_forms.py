@@ -57,7 +57,7 @@ def _closed_bubble_s(
     backward_s = input_s + weight_s
     all_equal = forward_s == input_s == weight_s
     match schedule:
-        case Schedule.GPIPE | Schedule.ONE_F_ONE_B | Schedule.INTERLEAVED:
+        case Schedule.GPIPE | Schedule.ONE_F_ONE_B | Schedule.EAGER_ONE_F_ONE_B | Schedule.INTERLEAVED:
             # multi-GPU lecture; Megatron-LM SC'21 section 2.2.2: its (p-1)(F+B)/v, F and B there being v chunks'
             return (p - 1) * (forward_s + backward_s)
         case Schedule.ZB_H1 if m >= p and weight_s <= forward_s:
@@ -115,6 +115,8 @@ def _peak(schedule: Schedule, rank: int, p: int, m: int, v: int) -> float:
             return m
         case Schedule.ONE_F_ONE_B:
             return min(m, p - rank)
+        case Schedule.EAGER_ONE_F_ONE_B:
+            return min(m, 2 * (p - rank) - 1)  # Zhuang et al., MLSys'23, section 4
         case Schedule.INTERLEAVED:
             # Megatron-LM SC'21: p (1 + (p - 1) / (p v)) on the first rank
             return min(m * v, (v - 1) * p + 2 * (p - 1 - rank) + 1) / v

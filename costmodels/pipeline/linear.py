@@ -1,4 +1,4 @@
-"""Schedules with one chunk a rank: GPipe, 1F1B, ZB-H1 and ZB-H2; and interleaved 1F1B with several."""
+"""Schedules with one chunk a rank: GPipe, 1F1B, eager-1F1B, ZB-H1 and ZB-H2; and interleaved 1F1B with several."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ def gpipe_order(rank: int, n_microbatches: int) -> list[Slot]:
     return order.slots
 
 
-def one_f_one_b_order(rank: int, n_ranks: int, n_microbatches: int) -> list[Slot]:
-    """Enough forwards to fill the ranks behind, then a backward for each forward (PipeDream-Flush)."""
+def one_f_one_b_order(rank: int, n_microbatches: int, *, warmup: int) -> list[Slot]:
+    """``warmup`` forwards, then a backward for each forward.
+
+    1F1B (PipeDream-Flush) has as many as fill the ranks behind; eager-1F1B one more for each of these, so that what a rank
+    waits for is on its way while it runs another micro-batch (Zhuang et al., MLSys'23, section 4).
+    """
     order = RankOrder((Chunk(rank),))
-    warmup = min(n_ranks - rank, n_microbatches)
+    warmup = min(warmup, n_microbatches)
     order.forward(0, warmup)
     for _ in range(n_microbatches - warmup):
         order.backward(0)

@@ -18,6 +18,7 @@ class Schedule(StrEnum):
 
     GPIPE = "gpipe"  # Huang et al., NeurIPS'19
     ONE_F_ONE_B = "1f1b"  # Narayanan et al., PipeDream-Flush, ICML'21
+    EAGER_ONE_F_ONE_B = "eager-1f1b"  # Zhuang et al., On Optimizing the Communication of Model Parallelism, MLSys'23
     INTERLEAVED = "interleaved-1f1b"  # Narayanan et al., Megatron-LM, SC'21
     ZB_H1 = "zb-h1"  # Qi et al., Zero Bubble, ICLR'24
     ZB_H2 = "zb-h2"

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from costmodels.errors import InvalidInputError
 from costmodels.pipeline.program import Action, Kind, Program, Slot
+
+
+class Sends(Enum):
+    """How the sends of a rank share its port. A rank computes on while it sends, and while what it waits for is on its way."""
+
+    TOGETHER = auto()
+    """Each takes its own time, however many there are."""
+    IN_TURN = auto()
+    """One after another, in the order in which their passes end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +29,7 @@ class Durations:
     weight_s    [position] backward with respect to the weights; a full backward takes the sum of both
     send_s      [position - 1] from a position to the next or back, if they are on different ranks; the sender goes on
     overlapped  time of a forward and a backward that run together, as a fraction of their sum: 1 means nothing is saved
+    sends       how sends share a rank's port
     """
 
     forward_s: Sequence[float]
@@ -26,6 +37,7 @@ class Durations:
     weight_s: Sequence[float]
     send_s: Sequence[float]
     overlapped: float = 1.0
+    sends: Sends = Sends.TOGETHER
 
     def __post_init__(self) -> None:
         n = len(self.forward_s)
@@ -46,6 +58,7 @@ class Durations:
         weight_s: float,
         send_s: float = 0.0,
         overlapped: float = 1.0,
+        sends: Sends = Sends.TOGETHER,
     ) -> Durations:
         """The same durations at every position."""
         return Durations(
@@ -54,6 +67,7 @@ class Durations:
             (weight_s,) * n_positions,
             (send_s,) * (n_positions - 1),
             overlapped,
+            sends,
         )
 
     def slot_s(self, slot: Slot) -> float:
@@ -122,7 +136,10 @@ def simulate(program: Program, durations: Durations) -> Timeline:
         raise InvalidInputError(
             "durations don't match the program", given=len(durations.forward_s), allowed=f"{program.n_positions} positions"
         )
-    arrived_s: dict[Action, float] = {}
+    here_s: dict[Action, float] = {}
+    """When what an action gives is there on its own rank, and below on the rank that it is sent to."""
+    received_s: dict[Action, float] = {}
+    port_free_s = [0.0] * program.n_ranks
     waiting: dict[Action, int] = {}
     spans: list[list[Span]] = [[] for _ in program.orders]
     free_s = [0.0] * program.n_ranks
@@ -133,19 +150,22 @@ def simulate(program: Program, durations: Durations) -> Timeline:
         while len(spans[rank]) < len(order):
             slot = order[len(spans[rank])]
             needs = [need for action in slot for need in _needs(program, action)]
-            missing = next((need for need, _ in needs if need not in arrived_s), None)
+            missing = next((need for need, _ in needs if need not in here_s), None)
             if missing is not None:
                 waiting[missing] = rank
                 break
             start_s = free_s[rank]
-            for need, boundary in needs:
-                sent_s = 0.0 if boundary is None else durations.send_s[boundary]
-                start_s = max(start_s, arrived_s[need] + sent_s)
+            for need, crosses in needs:
+                start_s = max(start_s, received_s[need] if crosses else here_s[need])
             free_s[rank] = start_s + durations.slot_s(slot)
             spans[rank].append(Span(slot, start_s, free_s[rank]))
             for action in slot:
                 done = _gives(action)
-                arrived_s[done] = free_s[rank]
+                here_s[done] = free_s[rank]
+                boundary = _crossed(program, done)
+                if boundary is not None:
+                    leaves_s = max(free_s[rank], port_free_s[rank]) if durations.sends is Sends.IN_TURN else free_s[rank]
+                    received_s[done] = port_free_s[rank] = leaves_s + durations.send_s[boundary]
                 if done in waiting:
                     ready.append(waiting.pop(done))
     if waiting:
@@ -158,18 +178,28 @@ def _gives(action: Action) -> Action:
     return action._replace(kind=Kind.INPUT) if action.kind is Kind.BACKWARD else action
 
 
-def _needs(program: Program, action: Action) -> list[tuple[Action, int | None]]:
-    """What an action waits for, each with the boundary it crosses, None when it stays on the rank."""
+def _crossed(program: Program, done: Action) -> int | None:
+    """The boundary over which what an action gives goes on, None where it stays on the rank or nothing does."""
+    if done.kind is Kind.WEIGHT:
+        return None
+    after = done.position + (1 if done.kind is Kind.FORWARD else -1)
+    if not 0 <= after < program.n_positions:
+        return None
+    stays = program.rank_of(done.microbatch, after) == program.rank_of(done.microbatch, done.position)
+    return None if stays else min(after, done.position)
+
+
+def _needs(program: Program, action: Action) -> list[tuple[Action, bool]]:
+    """What an action waits for, and whether it comes from another rank."""
     kind, microbatch, position = action
     if kind is Kind.WEIGHT:
-        return [(Action(Kind.INPUT, microbatch, position), None)]
+        return [(Action(Kind.INPUT, microbatch, position), False)]
     step = -1 if kind is Kind.FORWARD else 1
     before = position + step
-    needs: list[tuple[Action, int | None]] = []
+    needs: list[tuple[Action, bool]] = []
     if 0 <= before < program.n_positions:
-        stays = program.rank_of(microbatch, before) == program.rank_of(microbatch, position)
         need = Action(Kind.FORWARD if kind is Kind.FORWARD else Kind.INPUT, microbatch, before)
-        needs.append((need, None if stays else min(before, position)))
+        needs.append((need, _crossed(program, need) is not None))
     if kind is not Kind.FORWARD:
-        needs.append((Action(Kind.FORWARD, microbatch, position), None))
+        needs.append((Action(Kind.FORWARD, microbatch, position), False))
     return needs

@@ -40,7 +40,7 @@ def fills(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int =
     """Whether a schedule is defined here and has the micro-batches to reach its steady state, where ratios hold."""
     p, m = n_ranks, n_microbatches
     match schedule:
-        case Schedule.GPIPE | Schedule.ONE_F_ONE_B:
+        case Schedule.GPIPE | Schedule.ONE_F_ONE_B | Schedule.EAGER_ONE_F_ONE_B:
             return n_chunks == 1
         case Schedule.INTERLEAVED:
             return p > 1 and n_chunks > 1 and m % p == 0
@@ -57,7 +57,7 @@ def fills(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int =
 def waiting_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares: PassShares, *, n_chunks: int = 1) -> float:
     """What ``n_ranks`` equal ranks wait in a step, over the ``(p - 1) t`` of 1F1B.
 
-    Closed forms: GPipe and 1F1B 1 (multi-GPU lecture), interleaved 1/v (Megatron-LM SC'21, section 2.2.2), ZB-H1
+    Closed forms: GPipe, 1F1B and eager-1F1B 1 (multi-GPU lecture), interleaved 1/v (Megatron-LM SC'21, section 2.2.2), ZB-H1
     ``f + i - w`` and ZB-H2 ``max(f, f + i - 2w)`` (Zero Bubble, ICLR'24, Table 1, with the wait for the first micro-batch).
     Others by their event program, extended over further micro-batches, which all take the same time. Raises
     InvalidInputError where `fills` says no.
@@ -66,7 +66,7 @@ def waiting_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares:
         given = f"{schedule.value}, {n_ranks} ranks, {n_chunks} chunks, {n_microbatches} micro-batches"
         raise InvalidInputError("the schedule can't fill this pipeline", given=given, allowed="see costmodels.pipeline.fills")
     match schedule:
-        case Schedule.GPIPE | Schedule.ONE_F_ONE_B:
+        case Schedule.GPIPE | Schedule.ONE_F_ONE_B | Schedule.EAGER_ONE_F_ONE_B:
             return 1.0
         case Schedule.INTERLEAVED:
             return 1.0 / n_chunks

@@ -33,8 +33,8 @@ class DagFigures:
     """What a pipeline is made of: layers as in `partition_layers`, on each stage.
 
     time_s [stage, config, layer], static_bytes [layer], activation_bytes and transient_bytes [config, layer], extra_s
-    [stage, layer], boundary_s (of one tensor), step_s, capacity_bytes and in_flight [stage]; side_bytes is held for each
-    micro-batch in flight of each tensor that a stage's layers read beside their entries.
+    [stage, layer], boundary_s and beside_s (of one tensor), step_s, capacity_bytes and in_flight [stage]; side_bytes is held
+    for each micro-batch in flight of each tensor that a stage's layers read beside their entries.
     """
 
     time_s: Floats
@@ -44,6 +44,7 @@ class DagFigures:
     extra_s: Floats
     boundary_s: Floats
     step_s: Floats
+    beside_s: Floats
     capacity_bytes: Floats
     in_flight: Ints
     side_bytes: float
@@ -70,7 +71,8 @@ def partition_dag(dag: LayerDag, figures: DagFigures, *, n_microbatches: int, wa
     """The split of a graph of layers over a pipeline that takes least time a step; None when none fits in memory.
 
     Stage i takes the sum of its layers' times and ``boundary_s[i]`` for each tensor that goes on after it (the last stage and
-    a chain's stages: once). Exact up to the rounding of sums. Equal splits: the first in a fixed order.
+    a chain's stages: once), and no less than ``beside_s[i]`` for each of these. Exact up to the rounding of sums. Equal splits:
+    the first in a fixed order.
 
     Raises InvalidInputError for a graph with more than `MAX_DOWNSETS` downsets.
     """
@@ -86,10 +88,10 @@ def partition_dag(dag: LayerDag, figures: DagFigures, *, n_microbatches: int, wa
         tail[0] = 0.0
         came: list[tuple[Ints, Ints]] = []
         for stage in range(n_stages):
-            times_s = sums.times_s(stage)
+            times_s, ways_s = sums.times_and_ways_s(stage)
             possible = fits[stage] & (times_s <= limit_s)
             base = np.maximum(tail[:, None], sums.extras_s(stage))
-            values = np.where(possible, base[None] + waiting * times_s, np.inf)
+            values = np.where(possible, base[None] + waiting * ways_s, np.inf)
             config, source = _least(values)
             came.append((config, source))
             ends = np.arange(len(cuts.sets))
@@ -97,7 +99,7 @@ def partition_dag(dag: LayerDag, figures: DagFigures, *, n_microbatches: int, wa
         if not tail[-1] < below_s:
             return None
         stages = _walked_back(came)
-        longest = max(float(sums.times_s(index)[cut]) for index, cut in enumerate(stages))
+        longest = max(float(sums.times_and_ways_s(index)[0][cut]) for index, cut in enumerate(stages))
         return Found(longest, float(tail[-1]), stages)
 
     best = least_objective(solve_within, n_microbatches, waiting=waiting)
@@ -192,11 +194,16 @@ class _Sums:
         self._activation = figures.activation_bytes @ inside.T
         self._transient = np.array([_largest_between(cuts, row) for row in figures.transient_bytes])
 
-    def times_s(self, stage: int) -> Floats:
-        """[config, start, end] time of a micro-batch; infinite where the end does not hold the start."""
+    def times_and_ways_s(self, stage: int) -> tuple[Floats, Floats]:
+        """[config, start, end] steady time of a micro-batch, and its own way through the stage, which has what goes on beside
+        in it; infinite where the end does not hold the start."""
         time = self._time[stage]
         taken = time[:, None, :] - time[:, :, None] + self.figures.boundary_s[stage] * self.cuts.sent
-        return np.where(self.cuts.nested, taken, np.inf)
+        taken = np.where(self.cuts.nested, taken, np.inf)
+        if not self.figures.beside_s[stage]:
+            return taken, taken
+        beside_s = self.figures.beside_s[stage] * self.cuts.sent
+        return np.maximum(taken, beside_s), taken + beside_s
 
     def extras_s(self, stage: int) -> Floats:
         """[start, end] what a stage adds once a step."""

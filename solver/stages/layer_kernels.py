@@ -73,6 +73,7 @@ def least_tail(
     cumulative_time: Floats,
     cumulative_extra: Floats,
     boundary: Floats,
+    passing: Floats,
     step: Floats,
     fits: Ints,
     rest: Floats,
@@ -83,8 +84,9 @@ def least_tail(
     """Least tail of a split with no stage longer than ``limit``, with the end and the config of each stage.
 
     ``cumulative_time[P, C, L+1]`` and ``cumulative_extra[P, L+1]`` are running sums, ``boundary[P]`` and ``step[P]`` add to
-    a stage's time and extra, ``fits`` comes from `memory_reach` and ``rest`` from `least_rest`, which like every time in the
-    tail counts ``waiting`` times. The tail is infinite when there is no split with a tail less than ``below``.
+    a stage's time and extra, ``passing[P]`` instead of ``boundary`` to its time in the tail, ``fits`` comes from
+    `memory_reach` and ``rest`` from `least_rest`, which like every time in the tail counts ``waiting`` times. The tail is
+    infinite when there is no split with a tail less than ``below``.
     """
     n_stages, n_configs, n_blocks = fits.shape
     ends = np.zeros(n_stages, np.int64)
@@ -108,7 +110,7 @@ def least_tail(
                 for c in range(n_configs):
                     if reach[i, c, k] < e:
                         continue
-                    value = base + waiting * (cumulative_time[i, c, e] - cumulative_time[i, c, k] + boundary[i])
+                    value = base + waiting * (cumulative_time[i, c, e] - cumulative_time[i, c, k] + passing[i])
                     if value < tail[i + 1, e]:
                         tail[i + 1, e] = value
                         came_from[i + 1, e] = k

@@ -62,6 +62,7 @@ def partition_layers(
     in_flight: ArrayLike,
     n_microbatches: int,
     step_s: ArrayLike = 0.0,
+    beside_s: ArrayLike = 0.0,
     waiting: float = 1.0,
 ) -> LayerPartition | None:
     """The split of a chain of blocks over a pipeline that takes least time a step; None when none fits in memory.
@@ -73,12 +74,14 @@ def partition_layers(
     extra_s           [block] or [stage, block] what the block adds once a step: optimizer, gradient reduction
     boundary_s        one figure or [stage], added to the time of a stage: sending activations and gradients on
     step_s            one figure or [stage], added to the extra of a stage
+    beside_s          one figure or [stage]: sending that goes on beside the compute of other micro-batches
     capacity_bytes    [stage] memory that may be used
     in_flight         [stage] micro-batches held at once, as the schedule counts them
     waiting           how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`), up to n_microbatches
 
-    Stage i takes ``t_i = sum time + boundary_s`` with an extra of ``d_i = sum extra + step_s``, and needs ``sum static +
-    in_flight[i] * sum activation + max transient``. Every stage holds at least one block. The objective is
+    Stage i takes ``t_i = max(sum time + boundary_s, beside_s)``, hiding the smaller of the two, with an extra of ``d_i = sum
+    extra + step_s``, and needs ``sum static + in_flight[i] * sum activation + max transient``. Every stage holds at least one
+    block. The objective is
     `solver.stages.longest.objective_s`, solved exactly up to the rounding of float sums; ``bound_s`` equals it. Equal
     splits: the first one in a fixed order of search.
 
@@ -86,7 +89,7 @@ def partition_layers(
     """
     chain = _Chain.read(static_bytes, activation_bytes, transient_bytes)
     slots = _Slots.read(capacity_bytes, in_flight)
-    clock = _Clock.read(time_s, extra_s, boundary_s, step_s, n_stages=len(slots.capacity_bytes), chain=chain)
+    clock = _Clock.read(time_s, extra_s, boundary_s, step_s, beside_s, n_stages=len(slots.capacity_bytes), chain=chain)
     if n_microbatches < 1:
         raise InvalidInputError("bad number of micro-batches", given=n_microbatches, allowed="1 or more")
     if not 0.0 <= waiting <= n_microbatches:
@@ -95,13 +98,18 @@ def partition_layers(
         return None
 
     fits = memory_reach(*chain.memory, slots.capacity_bytes, slots.in_flight)
-    rest_s = waiting * least_rest(clock.time_s, clock.boundary_s)
+    passing_s = clock.boundary_s + clock.beside_s
+    rest_s = waiting * least_rest(clock.time_s, passing_s)
+    shortest_s = float(clock.beside_s.max())
 
     def solve_within(limit_s: float, below_s: float) -> Found[list[LayerStage]] | None:
+        if limit_s < shortest_s:
+            return None
         tail_s, ends, configs = least_tail(
             clock.cumulative_time_s,
             clock.cumulative_extra_s,
             clock.boundary_s,
+            passing_s,
             clock.step_s,
             fits,
             rest_s,
@@ -139,7 +147,7 @@ def memory_shortage(
     if n_stages > chain.n_blocks:
         return None
     idle = np.zeros(chain.transient_bytes.shape)
-    clock = _Clock.read(idle, np.zeros(chain.n_blocks), 0.0, 0.0, n_stages=n_stages, chain=chain)
+    clock = _Clock.read(idle, np.zeros(chain.n_blocks), 0.0, 0.0, 0.0, n_stages=n_stages, chain=chain)
     ends, configs = least_shortage(*chain.memory, slots.capacity_bytes, slots.in_flight)
     stages = _stages(chain, slots, clock, ends, configs)
     shorts = [stage.memory_bytes - have for stage, have in zip(stages, slots.capacity_bytes, strict=True)]
@@ -185,10 +193,18 @@ class _Clock:
     cumulative_extra_s: Floats
     boundary_s: Floats
     step_s: Floats
+    beside_s: Floats
 
     @staticmethod
     def read(
-        time_s: ArrayLike, extra_s: ArrayLike, boundary_s: ArrayLike, step_s: ArrayLike, *, n_stages: int, chain: _Chain
+        time_s: ArrayLike,
+        extra_s: ArrayLike,
+        boundary_s: ArrayLike,
+        step_s: ArrayLike,
+        beside_s: ArrayLike,
+        *,
+        n_stages: int,
+        chain: _Chain,
     ) -> _Clock:
         """Checks the figures; what is the same on all stages is repeated for each."""
         shape = (n_stages, *chain.transient_bytes.shape)
@@ -199,6 +215,7 @@ class _Clock:
             _running_sum(_on_each_stage("extra_s", extra_s, (n_stages, chain.n_blocks))),
             _on_each_stage("boundary_s", boundary_s, (n_stages,)),
             _on_each_stage("step_s", step_s, (n_stages,)),
+            _on_each_stage("beside_s", beside_s, (n_stages,)),
         )
 
 
@@ -252,7 +269,7 @@ def _stages(chain: _Chain, slots: _Slots, clock: _Clock, ends: Ints, configs: In
         activation = chain.cumulative_activation_bytes[config, end] - chain.cumulative_activation_bytes[config, first]
         transient = float(chain.transient_bytes[config, first:end].max())
         memory = static + float(slots.in_flight[i] * activation) + transient
-        time_s = float(blocks_s + clock.boundary_s[i])
+        time_s = max(float(blocks_s + clock.boundary_s[i]), float(clock.beside_s[i]))
         stages.append(LayerStage(first, end - 1, config, time_s, extra_s, memory))
         first = end
     return stages

@@ -46,17 +46,25 @@ class Best(Generic[Choice_co]):
     limits_tried: int
 
 
-def objective_s(times_s: Sequence[float], extras_s: Sequence[float], n_microbatches: int, *, waiting: float = 1.0) -> float:
+def objective_s(
+    times_s: Sequence[float],
+    extras_s: Sequence[float],
+    n_microbatches: int,
+    *,
+    waiting: float = 1.0,
+    hidden_s: Sequence[float] | None = None,
+) -> float:
     """Time of a step of ``n_microbatches`` micro-batches, in seconds.
 
     1F1B: ``sum t + (m - 1) max t + max_i (d_i - sum_{j<i} t_j)`` (Mist; design section 2, level 3), computed in the equal form
     ``(m - 1) max t + max_i (d_i + sum_{j>=i} t_j)``: the second term is called the tail. A schedule that waits ``waiting``
     times as long (`costmodels.pipeline.waiting_ratio`) staggers its stages that much less or more: ``(m - waiting) max t +
-    max_i (d_i + waiting sum_{j>=i} t_j)``.
+    max_i (d_i + waiting sum_{j>=i} t_j)``. What a stage hides beside the compute of other micro-batches (``hidden_s``, nothing
+    by default) is still on a micro-batch's way through the pipeline: in the tail it adds to t.
     """
     tail_s = 0.0
-    for time_s, extra_s in zip(times_s, extras_s, strict=True):
-        tail_s = max(tail_s, extra_s) + waiting * time_s
+    for time_s, extra_s, beside_s in zip(times_s, extras_s, hidden_s or [0.0] * len(times_s), strict=True):
+        tail_s = max(tail_s, extra_s) + waiting * (time_s + beside_s)
     return (n_microbatches - waiting) * max(times_s) + tail_s
 
 

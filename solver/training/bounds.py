@@ -82,17 +82,18 @@ def member_bound_s(member: Member) -> float:
     layer_s = np.min(list(by_table.values()), axis=0)
     extra_s = np.min([table.extra_s for table in tables], axis=0)
     step_s = min(table.step_s for table in tables)
-    boundary_s = min(table.boundary_s for table in tables)
+    boundary_s, beside_s = min(table.boundary_s for table in tables), min(table.beside_s for table in tables)
     pp = candidate.mesh.pp
     equivalent = float(pp)
-    longest_s = float(layer_s.max()) / n_copies(candidate.pipelining.schedule) + boundary_s
+    longest_s = max(beside_s, float(layer_s.max()) / n_copies(candidate.pipelining.schedule) + boundary_s)
     if len(tables) > 1:
         equivalent = _equivalent_ranks(layer_s, [by_table[id(table)] for table in member.tables])
         if not candidate.pipelining.any_borders:
             longest_s = max(longest_s, _longest_even_rank_s(candidate, [by_table[id(table)] for table in member.tables]))
-    # m t_i + d_i <= T for every stage i; so is their mean over stages.
+    # m t_i + d_i <= T for every stage i, t_i without what goes on beside it; so is their mean over stages. What goes on beside
+    # adds once to each stage's way.
     extras = float(extra_s.sum()) + (pp - 1) * step_s
-    mean = (m * (float(layer_s.sum()) + pp * boundary_s) + extras) / pp
+    mean = (m * (float(layer_s.sum()) + pp * boundary_s) + extras) / pp + beside_s
     pipeline_s = _pipeline_bound_s(
         layer_s,
         m,
@@ -101,6 +102,7 @@ def member_bound_s(member: Member) -> float:
         longest_s=longest_s,
         waiting=tables[0].waiting,
         boundary_s=boundary_s,
+        beside_s=beside_s,
     )
     # The first stage holds the first layer; of a model that branches, one of those that read no other.
     dag = tables[0].dag
@@ -174,11 +176,13 @@ def _pipeline_bound_s(
     longest_s: float,
     waiting: float,
     boundary_s: float = 0.0,
+    beside_s: float = 0.0,
 ) -> float:
-    """(m - waiting) max t + waiting sum t, with max t at least the mean over equivalent ranks and ``longest_s``."""
+    """(m - waiting) max t + waiting sum t, with max t at least the mean over equivalent ranks and ``longest_s``; ``beside_s``
+    counts in the sum alone."""
     work_s = float(layer_s.sum())
     longest_s = max(longest_s, work_s / equivalent + boundary_s)
-    return waiting * (work_s + pp * boundary_s) + max(0.0, n_microbatches - waiting) * longest_s
+    return waiting * (work_s + pp * (boundary_s + beside_s)) + max(0.0, n_microbatches - waiting) * longest_s
 
 
 def _equivalent_ranks(fastest_s: FloatArray, rank_s: Sequence[FloatArray]) -> float:

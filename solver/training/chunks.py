@@ -52,7 +52,7 @@ def cost_even_cuts(candidate: Candidate, tables: tuple[StageTable, ...]) -> Even
     cuts = even_cuts(tables[0].time_s.shape[1], candidate.pipelining.n_parts(candidate.mesh.pp))
     parts = np.array(positions(candidate), np.int64)
     times_s, extras_s = np.empty((len(cuts), len(parts))), np.empty((len(cuts), len(parts)))
-    static, capacity = np.empty_like(times_s), np.empty(len(parts))
+    passing_s, static, capacity = np.empty_like(times_s), np.empty_like(times_s), np.empty(len(parts))
     kept = np.empty((len(cuts), *parts.shape))
     transient = np.empty_like(times_s)
     for table in dict.fromkeys(tables):
@@ -60,14 +60,16 @@ def cost_even_cuts(candidate: Candidate, tables: tuple[StageTable, ...]) -> Even
         here = parts[ranks]
         # A micro-batch passes one of the ranks that hold a part.
         share = 1.0 / n_copies(candidate.pipelining.schedule)
-        times_s[:, ranks] = share * _sums(table.time_s[0], cuts)[:, here].sum(axis=2) + table.boundary_s
+        computing_s = share * _sums(table.time_s[0], cuts)[:, here].sum(axis=2) + table.boundary_s
+        times_s[:, ranks] = np.maximum(computing_s, table.beside_s)
+        passing_s[:, ranks] = computing_s + table.beside_s
         extras_s[:, ranks] = _sums(table.extra_s, cuts)[:, here].sum(axis=2) + np.where(ranks > 0, table.step_s, 0.0)
         static[:, ranks] = _sums(table.static_bytes, cuts)[:, here].sum(axis=2)
         kept[:, ranks] = _sums(table.activation_bytes[0], cuts)[:, here]
         transient[:, ranks] = _maxima(table.transient_bytes[0], cuts)[:, here].max(axis=2)
         capacity[ranks] = max(0.0, table.capacity_bytes)
     waiting = tables[0].waiting
-    behind_s = waiting * np.cumsum(times_s[:, ::-1], axis=1)[:, ::-1]
+    behind_s = waiting * np.cumsum(passing_s[:, ::-1], axis=1)[:, ::-1]
     step_s = (candidate.n_microbatches - waiting) * times_s.max(axis=1) + (extras_s + behind_s).max(axis=1)
     activation = np.stack([(kept[:, rank] @ held.T).max(axis=1) for rank, held in enumerate(held_by_part(candidate))], axis=1)
     return EvenCuts(cuts, step_s, static + activation + transient, capacity)

@@ -215,12 +215,16 @@ class TrainingCosts(BlockCosts):
             sends_s = max(0.0, sends_s - float(table.time_s.sum(axis=1).min()) / mesh.pp)
             fill_s = (mesh.pp - 1) * table.boundary_s
             extra_s, step_s = _plus_first(extra_s, fill_s), step_s + fill_s
+        beside_s = 0.0
+        if choice.schedule is Schedule.EAGER_ONE_F_ONE_B:
+            # What a stage waits for is on its way while it runs micro-batches that it took on more than 1F1B does.
+            sends_s, beside_s = 0.0, sends_s
         if n_copies(choice.schedule) > 1:
             # Both ranks that hold a part of the model sum its gradients, each those that ZeRO leaves it.
             held = table.parts.gradients_bytes / (kind.topology.state.n if candidate.zero_stage == 1 else 1)
             link = group_topology(self.request.cluster, n=n_copies(choice.schedule), stride=mesh.stage_devices)
             extra_s = extra_s + np.asarray(collective_s(Collective.ALL_REDUCE, held, link), np.float64)
-        return replace(table, extra_s=extra_s, step_s=step_s, boundary_s=sends_s, waiting=waits)
+        return replace(table, extra_s=extra_s, step_s=step_s, boundary_s=sends_s, waiting=waits, beside_s=beside_s)
 
     @cached_property
     def _pass_shares(self) -> dict[Recompute, PassShares]:

@@ -65,11 +65,12 @@ class Decision:
 class StageCost:
     """One pipeline rank of a decision. Times in seconds, memory in bytes on its fullest device.
 
-    ``sends_s`` of the time is passing activations and gradients on.
+    ``sends_s`` of the time is passing activations and gradients on; ``hidden_s`` more of it goes on beside compute.
     """
 
     time_s: float
     sends_s: float
+    hidden_s: float
     extra_s: float
     in_flight: float
     static_bytes: float
@@ -145,17 +146,22 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
         spans = decision.spans_of_rank(rank)
         modes = [candidate.recompute.index(span.recompute) for span in spans]
         kept = [float(table.activation_bytes[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True)]
-        sends_s = table.boundary_s
+        sends_s, beside_s = table.boundary_s, table.beside_s
         if table.dag is not None:
             mine = spans[0].numbers
             done += mine
-            sends_s *= max(1, table.dag.sent_after(done))
+            n_sent = max(1, table.dag.sent_after(done))
+            sends_s, beside_s = sends_s * n_sent, beside_s * n_sent
             kept[0] += table.side_bytes * table.dag.held_sides(mine)
         passes_s = sum(float(table.time_s[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True))
+        passes_s /= decision.n_copies
+        hidden_s = min(beside_s, passes_s + sends_s)
+        sends_s += beside_s - hidden_s
         stages.append(
             StageCost(
-                time_s=passes_s / decision.n_copies + sends_s,
+                time_s=passes_s + sends_s,
                 sends_s=sends_s,
+                hidden_s=hidden_s,
                 extra_s=sum(float(table.extra_s[span.layers].sum()) for span in spans) + (table.step_s if rank else 0.0),
                 in_flight=float(held[rank].sum(axis=1).max()) / candidate.pipelining.chunks,
                 static_bytes=sum(float(table.static_bytes[span.layers].sum()) for span in spans),
@@ -172,7 +178,11 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
             )
         )
     total = objective_s(
-        [s.time_s for s in stages], [s.extra_s for s in stages], candidate.n_microbatches, waiting=tables[0].waiting
+        [s.time_s for s in stages],
+        [s.extra_s for s in stages],
+        candidate.n_microbatches,
+        waiting=tables[0].waiting,
+        hidden_s=[s.hidden_s for s in stages],
     )
     return DecisionCost(tuple(stages), total)
 

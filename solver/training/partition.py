@@ -42,6 +42,7 @@ class _Costs(TypedDict):
     extra_s: FloatArray
     boundary_s: FloatArray
     step_s: FloatArray
+    beside_s: FloatArray
 
 
 def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[StageSpan, ...] | Shortfall:
@@ -102,6 +103,7 @@ def _costs(tables: tuple[StageTable, ...]) -> _Costs:
         extra_s=np.array([table.extra_s for table in tables]),
         boundary_s=np.array([table.boundary_s for table in tables]),
         step_s=np.array([table.step_s if position else 0.0 for position, table in enumerate(tables)]),
+        beside_s=np.array([table.beside_s for table in tables]),
     )
 
 

@@ -11,7 +11,12 @@ from solver.graph import ModelGraph
 from solver.recompute import latent_up_projections
 from solver.request import Recompute, Search
 
-SPLITS_BACKWARD = frozenset(Schedule) - {Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}
+SPLITS_BACKWARD = frozenset(Schedule) - {
+    Schedule.GPIPE,
+    Schedule.ONE_F_ONE_B,
+    Schedule.EAGER_ONE_F_ONE_B,
+    Schedule.INTERLEAVED,
+}
 """Schedules whose wait depends on the shares of a micro-batch's passes."""
 
 _CANONICAL = (Schedule.ONE_F_ONE_B, *(schedule for schedule in Schedule if schedule is not Schedule.ONE_F_ONE_B))

@@ -46,7 +46,8 @@ NOTES = (
     "gradient buckets are layers: each travels under the next layer's backward pass and slows it, the last one is exposed",
     "tensor-parallel communication is exposed but for what chunked products hide (tp_overlap); ring context parallelism "
     "hides under attention and slows it, exchanges of heads do not",
-    "pipeline sends are not hidden, but for those of interleaved 1F1B, which hide under the pass of another chunk",
+    "pipeline sends are not hidden, but for those of interleaved 1F1B, which hide under the pass of another chunk, and of "
+    "eager-1F1B, which hide under the passes of other micro-batches",
 )
 """What the time model assumes about overlap; every training plan says so."""
 
@@ -125,6 +126,7 @@ def decided_plan(
             offload=candidate.offload,
             gradients=candidate.gradients,
             time_s=stage.time_s,
+            hidden_s=stage.hidden_s,
             extra_s=stage.extra_s,
             in_flight=stage.in_flight,
             memory=_memory(table, spans, stage),
@@ -188,7 +190,7 @@ def space_text(request: PlanRequest) -> str:
         space = f"launchable by {search.launcher.value}: one recompute mode and one residual layout for all stages"
     else:
         schedules = frozenset(Schedule)
-        space = "free: any dim over the tp axis in each block, recompute chosen for each stage of GPipe and 1F1B"
+        space = "free: any dim over the tp axis in each block, recompute chosen for each stage of GPipe, 1F1B and eager-1F1B"
     fixed = [
         f"{name} in {sorted(str(getattr(v, 'value', v)) for v in allowed)}"
         for name, allowed in (

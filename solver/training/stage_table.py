@@ -42,12 +42,15 @@ class StageTable:
     static_bytes       weights, gradients, optimizer state (by layer)
     extra_s            what a step adds once: exposed gradient reduction and parameter gather, optimizer (by layer)
     boundary_s         sending to the next stage and back, each micro-batch, as far as it is not hidden
+    beside_s           sending that goes on beside the compute of other micro-batches: a stage takes no less time, and each
+                       micro-batch waits for it on its way through the pipeline
     step_s             what a step adds once to a stage after the first: its own first bucket, which nothing hides, and
                        the host's work between steps (those of the model's first stage are in its first layer's extra_s)
     capacity_bytes     bytes of tensors that fit: usable memory less the framework's overhead and what their allocator adds
     waiting            how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`)
-    dag                which layer reads which, of a model that branches; boundary_s is then of each tensor that goes on, and
-    side_bytes         is kept for each micro-batch in flight of each tensor that a stage reads beside its layers' entries
+    dag                which layer reads which, of a model that branches; boundary_s and beside_s are then of each tensor that
+                       goes on
+    side_bytes         then kept for each micro-batch in flight of each tensor that a stage reads beside its layers' entries
     """
 
     time_s: FloatArray
@@ -60,6 +63,7 @@ class StageTable:
     capacity_bytes: float
     parts: StageParts
     waiting: float = 1.0
+    beside_s: float = 0.0
     dag: LayerDag | None = None
     side_bytes: float = 0.0
 
@@ -114,6 +118,7 @@ def max_table(tables: list[StageTable]) -> StageTable:
             nvme_capacity_bytes=min(t.parts.nvme_capacity_bytes for t in tables),
         ),
         waiting=slowest.waiting,
+        beside_s=max(t.beside_s for t in tables),
         dag=slowest.dag,
         side_bytes=max(t.side_bytes for t in tables),
     )

@@ -54,7 +54,7 @@ def schedule_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]
         yield Violation(Rule.STAGES, "plan.stages", given)
         return
     recompute = {stage.recompute for stage in plan.stages}
-    if len(recompute) > 1 and plan.schedule not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B):
+    if len(recompute) > 1 and plan.schedule not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_ONE_F_ONE_B):
         given = f"{len(recompute)} recompute modes; stages of {plan.schedule} share one"
         yield Violation(Rule.STAGES, "plan.stages", given)
     if request.model.is_chain:

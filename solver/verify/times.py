@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from costmodels.operators import BATCH, SEQ, forward_flops
+from costmodels.pipeline.program import Schedule
 from solver.plan import DeviceRange, LayerSpan, Plan
 from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.layout import devices_by_group
@@ -46,18 +47,45 @@ def stage_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violatio
         if not at_most(least_s, stage.time_s):
             given = f"{stage.time_s} s a micro-batch; its FLOPs alone take {least_s} s at the devices' peak"
             yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].time_s", given)
+        yield from _sending_violations(plan, request, index, computing_s=least_s)
+
+
+def _sending_violations(plan: Plan, request: PlanRequest, index: int, *, computing_s: float) -> Iterator[Violation]:
+    """Only eager-1F1B sends beside its passes. There a stage takes what is longer of both, hides the other, and each
+    micro-batch waits for both, whose sends take no less than the residual stream twice over the fastest link."""
+    stage, where = plan.stages[index], f"plan.stages[{index}].hidden_s"
+    if plan.schedule != Schedule.EAGER_ONE_F_ONE_B:
+        if stage.hidden_s:
+            yield Violation(Rule.STAGE_TIME, where, f"{stage.hidden_s} s; {plan.schedule} sends nothing beside a stage's time")
+        return
+    if not at_most(stage.hidden_s, stage.time_s):
+        yield Violation(Rule.STAGE_TIME, where, f"{stage.hidden_s} s, beside a stage of {stage.time_s} s")
+    sends_s = _least_sends_s(plan, request)
+    if not at_most(computing_s + sends_s, stage.time_s + stage.hidden_s):
+        given = f"{stage.hidden_s} s beside {stage.time_s} s; FLOPs take {computing_s} s or more, sends {sends_s} s"
+        yield Violation(Rule.STAGE_TIME, where, given)
+
+
+def _least_sends_s(plan: Plan, request: PlanRequest) -> float:
+    """A rank's part of a micro-batch's stream over both borders of its stage, each at once in both directions."""
+    assert plan.axes is not None and plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
+    rows = plan.microbatch.size * (request.workload.seq_len // plan.axes.cp)
+    sent = rows * request.model.dims["hidden"] * request.workload.precision.size_bytes / plan.axes.tp
+    links = (link for group in request.cluster.groups for link in (group.node.intra, group.node.inter))
+    return 2.0 * sent / max(link.bytes_per_s for link in links)
 
 
 def pipeline_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """T = m max t + w (sum t - max t) + max_i(d_i - w sum_{j<i} t_j): that of 1F1B (DESIGN level 3, Mist) with the wait of
-    the schedule on equal ranks, w times that of 1F1B, by its program."""
+    the schedule on equal ranks, w times that of 1F1B, by its program. What a stage hides is in the sums, not in max t."""
     assert plan.predicted is not None and plan.predicted.step_time_s is not None
     assert plan.microbatch is not None
     step_s = plan.predicted.step_time_s
     times = [stage.time_s for stage in plan.stages]
+    ways = [stage.time_s + stage.hidden_s for stage in plan.stages]
     waits = waiting(plan, request)
-    late = max(stage.extra_s - waits * sum(times[:index]) for index, stage in enumerate(plan.stages))
-    expected = plan.microbatch.count * max(times) + waits * (sum(times) - max(times)) + late
+    late = max(stage.extra_s - waits * sum(ways[:index]) for index, stage in enumerate(plan.stages))
+    expected = plan.microbatch.count * max(times) + waits * (sum(ways) - max(times)) + late
     if not (abs(step_s - expected) <= _EXTENSION * step_s if is_extended(plan) else agrees(step_s, expected)):
         yield Violation(Rule.STEP_TIME, "plan.predicted.step_time_s", f"{step_s} s, the stages make {expected} s")
 

@@ -44,6 +44,7 @@ def random_figures(rng: random.Random, dag: LayerDag, n_stages: int, n_configs: 
         extra_s=some(n_stages, n, low=0, high=3),
         boundary_s=some(n_stages, low=0, high=3),
         step_s=some(n_stages, low=0, high=3),
+        beside_s=some(n_stages, low=0, high=15) * rng.choice([0, 1]),
         capacity_bytes=some(n_stages, low=20, high=120),
         in_flight=np.arange(n_stages, 0, -1),
         side_bytes=float(rng.randint(0, 4)),
@@ -62,11 +63,14 @@ def by_hand(dag: LayerDag, figures: DagFigures, m: int, waiting: float) -> tuple
             continue
         members = [[layer for layer, stage in enumerate(stage_of) if stage == s] for s in range(n_stages)]
         for configs in itertools.product(range(n_configs), repeat=n_stages):
-            times, extras, shorts = [], [], []
+            times, hidden, extras, shorts = [], [], [], []
             for s, (layers, config) in enumerate(zip(members, configs, strict=True)):
                 done = [layer for layer, stage in enumerate(stage_of) if stage <= s]
                 sent = {u for u in done for v in range(dag.n_layers) if u in dag.reads[v] and v not in done}
-                times.append(figures.time_s[s, config, layers].sum() + figures.boundary_s[s] * max(1, len(sent)))
+                computing = figures.time_s[s, config, layers].sum() + figures.boundary_s[s] * max(1, len(sent))
+                sending = figures.beside_s[s] * max(1, len(sent))
+                times.append(max(computing, sending))
+                hidden.append(min(computing, sending))
                 extras.append(figures.extra_s[s, layers].sum() + figures.step_s[s])
                 beside = {side for layer in layers for side in dag.sides[layer]}
                 kept = figures.activation_bytes[config, layers].sum() + figures.side_bytes * len(beside)
@@ -74,7 +78,7 @@ def by_hand(dag: LayerDag, figures: DagFigures, m: int, waiting: float) -> tuple
                 shorts.append(need + figures.transient_bytes[config, layers].max() - figures.capacity_bytes[s])
             least = min(least, max(shorts))
             if max(shorts) <= 0:
-                value = objective_s(times, extras, m, waiting=waiting)
+                value = objective_s(times, extras, m, waiting=waiting, hidden_s=hidden)
                 best = value if best is None else min(best, value)
     return best, least
 
@@ -114,6 +118,7 @@ def test_a_chain_is_split_as_chains_are(seed: int) -> None:
         extra_s=figures.extra_s,
         boundary_s=figures.boundary_s,
         step_s=figures.step_s,
+        beside_s=figures.beside_s,
         capacity_bytes=figures.capacity_bytes,
         in_flight=figures.in_flight,
         n_microbatches=m,

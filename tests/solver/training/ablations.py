@@ -10,7 +10,14 @@ from costmodels.pipeline import Schedule
 from solver.request import Gradients, GroupOrder, Launcher, PlanRequest, Recompute, Search, Space
 from tests.solver.training.instances import modes_of
 
-ONE_PART_A_RANK = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2, Schedule.DUALPIPE)
+ONE_PART_A_RANK = (
+    Schedule.GPIPE,
+    Schedule.ONE_F_ONE_B,
+    Schedule.EAGER_ONE_F_ONE_B,
+    Schedule.ZB_H1,
+    Schedule.ZB_H2,
+    Schedule.DUALPIPE,
+)
 
 
 def memory_ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:

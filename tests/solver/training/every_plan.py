@@ -73,7 +73,7 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                 layouts.append(sharded("seq"))
             for layout in layouts:
                 for pipelining in every_pipelining(request, pp, m):
-                    by_stage = free and pipelining.schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
+                    by_stage = free and pipelining.schedule.value in ("gpipe", "1f1b", "eager-1f1b")
                     for choice in [tuple(modes)] if by_stage else [(mode,) for mode in modes]:
                         places = list(every_place(request, zero if dp * cp > 1 else None, m))
                         experts = every_expert_mesh(request, dp * cp, tp)

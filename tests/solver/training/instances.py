@@ -41,7 +41,7 @@ def random_request(seed: int) -> PlanRequest:
         recompute=_some(rng, modes_of(space, launcher), at_least=1 if free else 0),
         zero_stages=_some(rng, [0, 1, 2, 3], at_least=1 if free else 0),
         microbatch=(1,) if free else (1, 2) if rng.random() < 0.7 else (),
-        schedules=_some_schedules(rng, free=free),
+        schedules=_some_schedules(rng, free=free, eager=free and np.random.default_rng([seed, 4]).random() < 0.3),
         pp=(2, 4) if rng.random() < 0.5 else (),
         offload_optimizer=[(), (0.0, 0.5), (0.0, 1.0), (0.0, 0.25, 1.0)][int(moving.integers(4))],
         offload_activations=(0.0, 0.5) if moving.random() < 0.4 else (),
@@ -168,13 +168,15 @@ def modes_of(space: Space, launcher: Launcher) -> list[Recompute]:
     return [mode for mode in Recompute if every or mode is not Recompute.FINE_GRAINED]
 
 
-def _some_schedules(rng: np.random.Generator, *, free: bool) -> tuple[Schedule, ...]:
+def _some_schedules(rng: np.random.Generator, *, free: bool, eager: bool) -> tuple[Schedule, ...]:
     """Schedules beside 1F1B and GPipe ask for more layers and micro-batches than many requests have: then those two stay."""
     if not free and rng.random() < 0.5:
         return ()
-    rare = [schedule for schedule in Schedule if schedule not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)]
+    plain = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_ONE_F_ONE_B)
+    rare = [schedule for schedule in Schedule if schedule not in plain]
     common = [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED]
-    return (common[int(rng.integers(3))], *(_some(rng, rare, at_least=0) if free else _some(rng, rare, at_least=1)))
+    picked = (common[int(rng.integers(3))], *(_some(rng, rare, at_least=0) if free else _some(rng, rare, at_least=1)))
+    return (*picked, Schedule.EAGER_ONE_F_ONE_B) if eager else picked
 
 
 def _some(rng: np.random.Generator, values: list[T], *, at_least: int) -> tuple[T, ...]:

@@ -187,6 +187,7 @@ def _least_s(candidate: Candidate, tables: list[_Table], first: Ints, last: Ints
     for rank, (of_rank, table, held) in enumerate(ranks):
         of = sums[id(table)]
         time_s = sum(of.total("time_s", part) for part in of_rank) / n_copies + table.one.boundary_s
+        way_s, time_s = time_s + table.one.beside_s, np.maximum(time_s, table.one.beside_s)
         extra_s = sum(of.total("extra_s", part) for part in of_rank) + (_step_s(table) if rank else 0.0)
         static = sum(of.total("static_bytes", part) for part in of_rank)
         kept = _most_held(held, [of.total("activation_bytes", part) for part in of_rank])
@@ -195,7 +196,7 @@ def _least_s(candidate: Candidate, tables: list[_Table], first: Ints, last: Ints
         on_host = on_host + _most_held(held, [of.total("host_activation_bytes", part) for part in of_rank])
         fits = fits & (static + kept + transient <= table.one.capacity_bytes)
         fits = fits & (on_host <= table.one.parts.host_capacity_bytes)
-        tail_s = np.maximum(tail_s, extra_s) + waiting * time_s
+        tail_s = np.maximum(tail_s, extra_s) + waiting * way_s
         longest_s = np.maximum(longest_s, time_s)
     step_s = (candidate.n_microbatches - waiting) * longest_s + tail_s
     return float(np.min(np.where(fits, step_s, math.inf)))

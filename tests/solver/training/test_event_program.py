@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
-from costmodels.pipeline import Durations, Schedule, build, simulate
+from costmodels.pipeline import Durations, Schedule, Sends, build, simulate
 from solver.control import ignore_progress, never_stop
 from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.stages.longest import objective_s
@@ -16,10 +18,13 @@ from solver.training.pipelining import pass_shares
 from solver.training.search import Solved, search
 
 
-def solved(search_options: Search) -> tuple[TrainingCosts, Solved]:
+def solved(search_options: Search, *, slower: float = 1.0) -> tuple[TrainingCosts, Solved]:
+    """The best plan on nodes whose network is so many times slower."""
+    node = node_type("dgx-h100")
+    node = replace(node, inter=replace(node.inter, bytes_per_s=node.inter.bytes_per_s / slower))
     request = PlanRequest(
         model("llama-3.1-70b"),
-        Cluster((NodeGroup("pool", node_type("dgx-h100"), 8),)),
+        Cluster((NodeGroup("pool", node, 8),)),
         TrainingWorkload("training", global_batch=128, seq_len=8192),
         search=search_options,
     )
@@ -50,6 +55,36 @@ def test_the_formula_is_near_the_event_program(pp: int, modes: tuple[Recompute, 
     makespan_s = simulate(build(Schedule.ONE_F_ONE_B, pp, candidate.n_microbatches), durations).makespan_s
     formula_s = sum(times) + (candidate.n_microbatches - 1) * max(times)
     assert makespan_s == pytest.approx(formula_s, rel=0.01)
+
+
+@pytest.mark.parametrize(("slower", "within"), [(1, 0.001), (100, 0.01), (400, 0.03)])
+def test_eager_1f1b_is_near_its_event_program(slower: float, within: float) -> None:
+    """Its sends as events that leave each rank in turn: hidden, and at the slowest network longer than a stage's passes."""
+    narrow = {"pp": (8,), "tp": (8,), "microbatch": (1,), "zero_stages": (1,), "recompute": (Recompute.NONE,)}
+    costs, best = solved(
+        Search(space=Space.FREE, schedules=(Schedule.EAGER_ONE_F_ONE_B,), **narrow),  # type: ignore[arg-type]
+        slower=slower,
+    )
+    candidate, spans = best.decision.candidate, best.decision.spans
+    tables = costs.stage_tables(candidate, best.decision.sharding, costs.stage_kinds(candidate))
+    assert len({id(table) for table in tables}) == 1
+    forward = [float(tables[0].parts.forward_s[span.layers].sum()) for span in spans]
+    passes = [float(tables[0].time_s[0, span.layers].sum()) for span in spans]
+    one_way_s = tables[0].beside_s / 2
+    durations = Durations(
+        forward_s=forward,
+        input_s=[both - f for both, f in zip(passes, forward, strict=True)],
+        weight_s=[0.0] * 8,
+        send_s=[one_way_s] * 7,
+        sends=Sends.IN_TURN,
+    )
+    makespan_s = simulate(build(Schedule.EAGER_ONE_F_ONE_B, 8, candidate.n_microbatches), durations).makespan_s
+    stages = best.cost.stages
+    formula_s = objective_s(
+        [s.time_s for s in stages], [0.0] * 8, candidate.n_microbatches, hidden_s=[s.hidden_s for s in stages]
+    )
+    assert makespan_s == pytest.approx(formula_s, rel=within)
+    assert any(stage.sends_s > 0 for stage in stages) == (slower == 400)
 
 
 @pytest.mark.parametrize(

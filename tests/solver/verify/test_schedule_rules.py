@@ -1,4 +1,4 @@
-"""The checker on interleaved plans: one worked out by hand is accepted, and each single thing broken in it is found."""
+"""The checker on interleaved and eager plans: one worked out by hand is accepted, and each single thing broken in it found."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ def interleaved_plan() -> Plan:
     two chunks wait half as long: 4 x 3 + (2 + 3 - 3) / 2 + 0.5 s.
     """
     plan = training_plan()
-    assert plan.predicted is not None
     first, last = plan.stages
     first = replace(
         first,
@@ -40,21 +39,36 @@ def interleaved_plan() -> Plan:
         in_flight=1.5,
         memory=replace(last.memory, activations_bytes=2.0 * 1280 + 1280 + 1152),
     )
-    step_s, tokens_per_s = 13.5, 8 * 16 / 13.5
+    plan = replace(plan, stages=(first, last), schedule="interleaved-1f1b")
+    return with_step(plan, 13.5, TimeBreakdown(8.0, 0.0, 2.0, 0.0, 1.0, 0.5, 1.5, 0.5))
+
+
+def eager_plan() -> Plan:
+    """The same layers in two stages under eager-1F1B: rank 0 runs three forwards before its first backward. Of each micro-batch
+    ranks send for 0.5 and 1 s beside their 2 and 3 s: 3 x 3 + 2.5 + 4 + 0.5 s."""
+    plan = training_plan()
+    first, last = plan.stages
+    first = replace(first, in_flight=3, hidden_s=0.5, memory=replace(first.memory, activations_bytes=3 * 2.0 * 1280))
+    plan = replace(plan, stages=(first, replace(last, hidden_s=1.0)), schedule="eager-1f1b")
+    return with_step(plan, 16.0, TimeBreakdown(8.0, 0.0, 2.0, 0.0, 1.0, 0.5, 4.0, 0.5))
+
+
+def with_step(plan: Plan, step_s: float, breakdown: TimeBreakdown) -> Plan:
+    """The plan with a step time, and the figures that follow from it and from its stages."""
+    assert plan.predicted is not None
+    tokens_per_s = 8 * 16 / step_s
     return replace(
         plan,
-        stages=(first, last),
-        schedule="interleaved-1f1b",
         certificate=replace(plan.certificate, objective=step_s, bound=step_s),
         predicted=replace(
             plan.predicted,
             step_time_s=step_s,
             tokens_per_s=tokens_per_s,
-            peak_memory_bytes=first.memory.total_bytes,
+            peak_memory_bytes=max(stage.memory.total_bytes for stage in plan.stages),
             mfu=3 * 8 * 89600 / (step_s * 8e5),
             cost_per_million_tokens=8 * 2.0 / 3600 / tokens_per_s * 1e6,
         ),
-        breakdown=TimeBreakdown(8.0, 0.0, 2.0, 0.0, 1.0, 0.5, 1.5, 0.5),
+        breakdown=breakdown,
     )
 
 
@@ -106,3 +120,34 @@ def test_launchers_and_restrictions() -> None:
 
 def test_micro_batches_that_do_not_come_in_rounds_are_refused() -> None:
     assert Rule.STAGES in rules(changed(interleaved_plan(), "microbatch.count", 3))
+
+
+def test_an_eager_plan_worked_out_by_hand_is_accepted() -> None:
+    free = interleaved_request(space=Space.FREE)
+    assert check(eager_plan(), free) == ()
+    assert Rule.STAGES not in rules(changed(eager_plan(), "stages.1.recompute", Recompute.FULL), free)
+    assert rules(eager_plan(), interleaved_request()) == {Rule.LAUNCHER}
+    assert rules(eager_plan(), interleaved_request(space=Space.FREE, schedules=("1f1b",))) == {Rule.SEARCH}
+
+
+LEAST_S = 3 * (2 * 19712 + 10752) / 2e5
+"""What the last stage's FLOPs take at the peak of its devices."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        # What a rank sends beside its passes is still on a micro-batch's way.
+        ({"stages.0.hidden_s": 0.0}, {Rule.STEP_TIME}),
+        ({"stages.1.hidden_s": 3.5}, {Rule.STEP_TIME, Rule.STAGE_TIME}),
+        ({"stages.1.time_s": LEAST_S, "stages.1.hidden_s": 1e-8}, {Rule.STEP_TIME, Rule.STAGE_TIME}),
+        ({"stages.1.time_s": LEAST_S, "stages.1.hidden_s": 3e-7}, {Rule.STEP_TIME}),
+        ({"stages.0.in_flight": 2}, {Rule.IN_FLIGHT}),
+        ({"schedule": "1f1b"}, {Rule.IN_FLIGHT, Rule.ACTIVATIONS, Rule.STAGE_TIME}),
+    ],
+)
+def test_one_broken_thing_of_an_eager_plan_is_found(changes: dict[str, object], expected: set[Rule]) -> None:
+    plan = eager_plan()
+    for path, value in changes.items():
+        plan = changed(plan, path, value)
+    assert rules(plan, interleaved_request(space=Space.FREE)) == expected
