@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from costmodels.errors import PlanFileError
 from costmodels.operators import SEQ
 from solver.control import OnProgress, Stop
 from solver.plan import Certificate, Plan, SearchStats, Status
 from solver.reason import Reason, unfinished_search
-from solver.request import PlanRequest, Search, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from solver.training.given import given_branches, given_pipelining, given_shard_ranks, given_spans, given_tp_overlap
+from solver.training.no_candidate import no_candidate
 from solver.training.orders import arranged, arrangement_of, best_arrangement, other_arrangements
 from solver.training.partition import Shortfall
 from solver.training.pools import check_pools, joined_plan, parts_of
@@ -23,7 +24,7 @@ from solver.training.search import SearchResult, closest_to_fitting, search
 from solver.training.sequence_split import heads_fit
 from solver.training.shares import best_shares, check_shares
 from solver.training.sizes import UNITS, search_sizes
-from solver.training.space import Candidate, Mesh, experts_fit, families
+from solver.training.space import Candidate, Mesh, experts_fit
 from solver.training.stage_table import Sharding
 from solver.training.stageable import check_stageable
 from solver.training.stagewise import best_stagewise, check_stage_degrees
@@ -72,10 +73,10 @@ def _plan_in_given_order(request: PlanRequest, *, stop: Stop, progress: OnProgre
     elif not proven:
         reason = _unfinished_reason(result)
     elif result.n_members == 0:
-        reason = _division_reason(request)
+        reason = no_candidate(request)
     else:
         closest = closest_to_fitting(request, costs, stop=stop)
-        reason = _division_reason(request) if closest is None else _memory_reason(costs, *closest)
+        reason = no_candidate(request) if closest is None else _memory_reason(costs, *closest)
     return infeasible_plan(request, reason, n_candidates=result.n_candidates, n_solved=result.n_solved)
 
 
@@ -214,38 +215,6 @@ def _slo_reason(request: PlanRequest, step_time_s: float) -> Reason | None:
         ),
         remedies=("add devices, or faster ones", "relax the SLO", "lift restrictions in 'search'"),
     )
-
-
-def _division_reason(request: PlanRequest) -> Reason:
-    """Reason of a request in which no mesh divides the devices, the batch and the model's dims."""
-    workload, n_devices = request.workload, request.cluster.n_devices
-    assert isinstance(workload, TrainingWorkload)
-    message = (
-        f"no allowed split of {n_devices} devices into dp x tp x cp x pp divides the global batch of "
-        f"{workload.global_batch}, the sequence of {workload.seq_len} and the model's heads, feed-forward and vocabulary "
-        f"sizes evenly, with tp inside a node and at most {len(request.model.layers)} stages"
-    )
-    restricting = _restrictions(request.search)
-    if restricting:
-        message += f"; the request restricts search.{', search.'.join(restricting)}"
-    dp_limit = max((family.mesh.dp for family in families(request)), default=workload.global_batch)
-    return Reason(
-        constraint="divisibility",
-        need=float(n_devices),
-        have=float(min(dp_limit, n_devices - 1)),
-        unit="devices",
-        message=message,
-        remedies=(
-            "choose a global batch with more divisors, or a number of devices that divides it",
-            "lift restrictions in 'search', if there are any",
-        ),
-    )
-
-
-def _restrictions(search: Search) -> list[str]:
-    """Options of the search that name what is allowed."""
-    named = ((option, getattr(search, option.name)) for option in fields(search))
-    return [option.name for option, value in named if isinstance(value, tuple) and value != option.default]
 
 
 def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decision:

@@ -13,6 +13,7 @@ from costmodels.cluster import Cluster, Link, NodeGroup
 from costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
 from costmodels.hardware import node_type
 from costmodels.memory import Optimizer
+from costmodels.pipeline import Schedule
 from solver.axes import Axes
 from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Plan, Status
@@ -170,13 +171,30 @@ def test_progress_never_goes_back() -> None:
 
 
 def test_a_batch_that_nothing_divides_is_said_so() -> None:
-    plan = plan_of(llama_8b(workload=TrainingWorkload("training", 7, 8192), search=Search(pp=(1,), tp=(1,), cp=(1,))))
-    assert plan.reason is not None
-    assert plan.reason.constraint == "divisibility"
-    assert plan.reason.message.endswith("the request restricts search.tp, search.pp, search.cp")
-    search = Search(launcher=Launcher.DEEPSPEED, tp=(2,), tp_overlap=(TpOverlap.CHUNKED,))
-    refused = plan_of(llama_8b(search=search)).reason
-    assert refused is not None and refused.message.endswith("the request restricts search.tp, search.tp_overlap")
+    # 37 nodes: more stages than layers, or 37 replicas, which a batch of 7 does not have.
+    search = Search(tp=(1, 2, 4, 8), cp=(1,))
+    reason = plan_of(llama_8b(37, workload=TrainingWorkload("training", 7, 8192), search=search)).reason
+    assert reason is not None
+    assert reason.constraint == "divisibility"
+    assert reason.message.endswith("the request restricts search.tp, search.cp")
+
+
+def test_restrictions_that_leave_nothing_are_named_with_those_that_would_do() -> None:
+    batch_of_seven = plan_of(llama_8b(workload=TrainingWorkload("training", 7, 8192), search=Search(pp=(1,), tp=(1,), cp=(1,))))
+    reason = batch_of_seven.reason
+    assert reason is not None and reason.constraint == "search.restrictions"
+    assert reason.message.startswith("search.tp, search.pp, search.cp leave no candidate for 8 devices")
+    assert reason.message.endswith("without search.tp or without search.pp or without search.cp there are some")
+    # Of the two only the schedule is in the way of a pipeline, and only the pipeline in the way of no schedule.
+    both = plan_of(llama_8b(search=Search(schedules=(Schedule.ZB_V,), pp=(2,)))).reason
+    assert both is not None and both.remedies == tuple(
+        f"lift search.{option}, or allow more values" for option in ("pp", "schedules")
+    )
+    alone = plan_of(llama_8b(search=Search(launcher=Launcher.DEEPSPEED, tp=(3,)))).reason
+    assert alone is not None and alone.remedies == ("lift search.tp, or allow more values",)
+    assert alone.message.startswith("search.tp leaves no candidate")
+    cut = plan_of(llama_8b(search=Search(launcher=Launcher.DEEPSPEED, tp=(2,), tp_overlap=(TpOverlap.CHUNKED,)))).reason
+    assert cut is not None and "search.tp_overlap" in cut.message
 
 
 def test_a_launcher_that_serves_is_refused_for_training() -> None:
