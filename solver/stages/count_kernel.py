@@ -30,19 +30,19 @@ def least_tails_of_exactly(candidates: Candidates, limit: float, below: float, n
                 continue
             for last in range(first if after else n_blocks - 1, n_blocks - after):
                 begin = candidates.start[first, last]
-                used_devices, used_extra = 0, np.inf
+                used_kind, used_extra = -1, np.inf
                 for e in range(begin, begin + candidates.length[first, last]):
                     time, extra, devices = candidates.time[e], candidates.extra[e], candidates.devices[e]
                     if time > limit or candidates.later[e] < after:
                         continue
-                    if devices == used_devices and extra >= used_extra:
+                    if candidates.kind[e] == used_kind and extra >= used_extra:
                         continue
-                    used_devices, used_extra = devices, extra
-                    stop = min(high, n_devices - devices) + 1
-                    if stop <= low:
+                    used_kind, used_extra = candidates.kind[e], extra
+                    start, stop = max(low, candidates.lowest[e]), min(high, candidates.highest[e]) + 1
+                    if stop <= start:
                         continue
-                    row = tails[i, first, low:stop]
-                    into = tails[i + 1, last + 1, low + devices : stop + devices]
+                    row = tails[i, first, start:stop]
+                    into = tails[i + 1, last + 1, start + devices : stop + devices]
                     for x in range(row.shape[0]):
                         into[x] = min(into[x], time + max(row[x], extra))
     return tails
@@ -59,7 +59,9 @@ def walk_back_exactly(candidates: Candidates, tails: Floats, limit: float) -> In
             begin = candidates.start[first, end - 1]
             for e in range(begin, begin + candidates.length[first, end - 1]):
                 before = used - candidates.devices[e]
-                if before < 0 or candidates.time[e] > limit or candidates.later[e] < n_stages - 1 - i:
+                if before < candidates.lowest[e] or before > candidates.highest[e]:
+                    continue
+                if candidates.time[e] > limit or candidates.later[e] < n_stages - 1 - i:
                     continue
                 if candidates.time[e] + max(tails[i, first, before], candidates.extra[e]) == tails[i + 1, end, used]:
                     chain[i] = e

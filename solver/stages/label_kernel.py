@@ -49,10 +49,11 @@ def least_tail(
                 time, extra, added = candidates.time[e], candidates.extra[e], candidates.devices[e]
                 if time > limit:
                     continue
+                fewest, most = n_devices - candidates.highest[e], n_devices - candidates.lowest[e]
                 for after in range(row_start[last + 1], row_stop[last + 1]):
                     d = devices[after] + added
                     q = stages[after]
-                    if d > n_devices or q > candidates.later[e] or q >= most_stages:
+                    if d < fewest or d > most or q > candidates.later[e] or q >= most_stages:
                         continue
                     new_total = total[after] + time
                     new_tail = max(tail[after], extra + new_total)

@@ -1,7 +1,8 @@
 """Compiled inner loops of `solver.stages.tables`: all arrays, no validation.
 
-A *candidate* is one way to run blocks ``first..last``: so many devices, a time, an extra, and the number of later stages
-its memory allows. Candidates are sorted by (first, last, devices, time); those of one segment lie between two starts.
+A *candidate* is one way to run blocks ``first..last``: so many devices, behind at least and at most so many of earlier stages,
+a time, an extra, and the number of later stages its memory allows. Candidates are sorted by (first, last, devices, place,
+time); those of one segment lie between two starts.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ Ints = NDArray[np.int64]
 
 
 class Candidates(NamedTuple):
-    """``start[first, last] : start[first, last] + length[first, last]`` are the candidates of a segment, in parallel arrays."""
+    """``start[first, last] : start[first, last] + length[first, last]`` are the candidates of a segment, in parallel arrays.
+
+    ``kind`` is the same for as many devices in the same place: behind ``lowest`` to ``highest`` devices of earlier stages.
+    """
 
     start: Ints
     length: Ints
     devices: Ints
+    kind: Ints
+    lowest: Ints
+    highest: Ints
     time: Floats
     extra: Floats
     later: Ints
@@ -47,18 +54,25 @@ def has_bad_figure(times: Floats, extra: Floats) -> bool:
 
 @njit(cache=True)
 def list_candidates(
-    times: Floats, max_in_flight: Ints, extra: Floats, submesh_devices: Ints, submesh_order: Ints, n_devices: int
+    times: Floats,
+    max_in_flight: Ints,
+    extra: Floats,
+    submesh_devices: Ints,
+    devices_before: Ints,
+    submesh_kind: Ints,
+    submesh_order: Ints,
 ) -> Candidates:
-    """Every candidate that no other beats: with as many devices, no slower, no more extra, no more memory.
+    """Every candidate that no other beats: of as many devices in the same place, no slower, no more extra, no more memory.
 
-    ``submesh_order`` lists submeshes by devices; an empty ``extra`` stands for zeros.
+    ``devices_before[submesh]`` holds the fewest and the most devices of earlier stages. ``submesh_order`` lists submeshes by
+    devices and place, those of one ``submesh_kind`` together; an empty ``extra`` stands for zeros.
     """
     n_blocks, _, n_submeshes, n_configs = times.shape
     segments = n_blocks * (n_blocks + 1) // 2
     start = np.zeros((n_blocks, n_blocks), np.int64)
     length = np.zeros((n_blocks, n_blocks), np.int64)
     size = segments * n_submeshes * n_configs
-    devices, later = np.empty(size, np.int64), np.empty(size, np.int64)
+    later = np.empty(size, np.int64)
     submesh, config = np.empty(size, np.int64), np.empty(size, np.int64)
     time, spare = np.empty(size), np.empty(size)
     has_extra = extra.size > 0
@@ -68,9 +82,9 @@ def list_candidates(
             start[first, last] = end
             group = end
             for s in submesh_order:
-                if submesh_devices[s] > n_devices:
-                    break
-                if end > group and devices[group] != submesh_devices[s]:
+                if devices_before[s, 0] > devices_before[s, 1]:
+                    continue
+                if end > group and submesh_kind[submesh[group]] != submesh_kind[s]:
                     group = end
                 for c in range(n_configs):
                     t = times[first, last, s, c]
@@ -88,31 +102,30 @@ def list_candidates(
                     kept = group
                     for e in range(group, end):
                         if not (t <= time[e] and d <= spare[e] and q >= later[e]):
-                            devices[kept], time[kept], spare[kept], later[kept] = (
-                                devices[e],
-                                time[e],
-                                spare[e],
-                                later[e],
-                            )
+                            time[kept], spare[kept], later[kept] = time[e], spare[e], later[e]
                             submesh[kept], config[kept] = submesh[e], config[e]
                             kept += 1
                     end = kept
                     while kept > group and (time[kept - 1] > t or (time[kept - 1] == t and spare[kept - 1] > d)):
-                        devices[kept], time[kept], spare[kept] = devices[kept - 1], time[kept - 1], spare[kept - 1]
-                        later[kept], submesh[kept], config[kept] = later[kept - 1], submesh[kept - 1], config[kept - 1]
+                        time[kept], spare[kept], later[kept] = time[kept - 1], spare[kept - 1], later[kept - 1]
+                        submesh[kept], config[kept] = submesh[kept - 1], config[kept - 1]
                         kept -= 1
-                    devices[kept], time[kept], spare[kept], later[kept] = submesh_devices[s], t, d, q
+                    time[kept], spare[kept], later[kept] = t, d, q
                     submesh[kept], config[kept] = s, c
                     end += 1
             length[first, last] = end - start[first, last]
+    chosen = submesh[:end]
     return Candidates(
         start,
         length,
-        devices[:end].copy(),
+        submesh_devices[chosen],
+        submesh_kind[chosen],
+        devices_before[:, 0][chosen],
+        devices_before[:, 1][chosen],
         time[:end].copy(),
         spare[:end].copy(),
         later[:end].copy(),
-        submesh[:end].copy(),
+        chosen.copy(),
         config[:end].copy(),
     )
 
@@ -152,19 +165,19 @@ def least_prefix_tails(candidates: Candidates, fewest: Ints, limit: float, n_dev
             continue
         for last in range(first, n_blocks):
             begin = candidates.start[first, last]
-            used_devices, used_extra = 0, np.inf
+            used_kind, used_extra = -1, np.inf
             for e in range(begin, begin + candidates.length[first, last]):
                 time, extra, devices = candidates.time[e], candidates.extra[e], candidates.devices[e]
                 if time > limit or candidates.later[e] < fewest[last + 1]:
                     continue
-                if devices == used_devices and extra >= used_extra:
+                if candidates.kind[e] == used_kind and extra >= used_extra:
                     continue
-                used_devices, used_extra = devices, extra
-                stop = min(high, n_devices - devices) + 1
-                if stop <= low:
+                used_kind, used_extra = candidates.kind[e], extra
+                start, stop = max(low, candidates.lowest[e]), min(high, candidates.highest[e]) + 1
+                if stop <= start:
                     continue
-                row = tails[first, low:stop]
-                into = tails[last + 1, low + devices : stop + devices]
+                row = tails[first, start:stop]
+                into = tails[last + 1, start + devices : stop + devices]
                 for x in range(row.shape[0]):
                     into[x] = min(into[x], time + max(row[x], extra))
     return tails
@@ -183,7 +196,9 @@ def walk_back(candidates: Candidates, fewest: Ints, tails: Floats, limit: float)
             begin = candidates.start[first, end - 1]
             for e in range(begin, begin + candidates.length[first, end - 1]):
                 before = used - candidates.devices[e]
-                if before < 0 or candidates.time[e] > limit or candidates.later[e] < fewest[end]:
+                if before < candidates.lowest[e] or before > candidates.highest[e]:
+                    continue
+                if candidates.time[e] > limit or candidates.later[e] < fewest[end]:
                     continue
                 if candidates.time[e] + max(tails[first, before], candidates.extra[e]) == tails[end, used]:
                     chain[length] = e

@@ -61,6 +61,8 @@ def partition(
     n_microbatches: int,
     extra_s: ArrayLike | None = None,
     stage_counts: Collection[int] | None = None,
+    devices_before: ArrayLike | None = None,
+    below_s: float = math.inf,
 ) -> Partition | None:
     """The partition into stages that takes least time a step and uses exactly ``n_devices``; None when there is none.
 
@@ -71,6 +73,9 @@ def partition(
     submesh_devices  [submesh] devices of each submesh
     extra_s          same shape: what the first and the last micro-batch add (optimizer, gradient reduction); default 0
     stage_counts     numbers of stages allowed; default any
+    devices_before   [submesh, 2] integers: the fewest and the most devices that all earlier stages together may have, where
+                     the submesh is a part of the cluster only; default any
+    below_s          partitions that take as long or longer are of no interest
 
     The objective is `solver.stages.longest.objective_s`; without extras it is Alpa's ``sum t + (m - 1) max t`` (OSDI'22,
     equation 2). Solved exactly up to the rounding of float sums; ``bound_s`` equals the objective. Of equal partitions, the
@@ -83,9 +88,11 @@ def partition(
         raise InvalidInputError(
             "bad number of devices or micro-batches", given=(n_devices, n_microbatches), allowed="1 or more of each"
         )
-    order = np.argsort(devices, kind="stable")
-    candidates = table_kernels.list_candidates(times, later, extra, devices, order, n_devices)
-    search = _Search(candidates, n_devices, n_microbatches)
+    before = _places(devices_before, devices, n_devices)
+    _, kind = np.unique(np.column_stack([devices, before]), axis=0, return_inverse=True)
+    order = np.argsort(kind, kind="stable")
+    candidates = table_kernels.list_candidates(times, later, extra, devices, before, kind.reshape(-1), order)
+    search = _Search(candidates, n_devices, n_microbatches, below_s)
     counts = _counts_worth_trying(stage_counts, times.shape[0])
     if counts == list(range(1, len(counts) + 1)):
         search.try_at_most(len(counts))
@@ -101,7 +108,8 @@ def partition(
 class _Search:
     """One search: the best partition so far over the numbers of stages tried, and the work it took."""
 
-    def __init__(self, candidates: Candidates, n_devices: int, n_microbatches: int):
+    def __init__(self, candidates: Candidates, n_devices: int, n_microbatches: int, below_s: float):
+        self._below_s = below_s
         self.best: Best[Ints] | None = None
         self.work = Work(0, 0, 0)
         self._candidates = candidates
@@ -161,7 +169,7 @@ class _Search:
             self._count(limits_tried=1)
             return solve_within(limit_s, below_s)
 
-        below_s = math.inf if self.best is None else self.best.objective_s
+        below_s = self._below_s if self.best is None else self.best.objective_s
         self.best = least_objective(counted, self._n_microbatches, below_s=below_s) or self.best
 
     def _count(self, limits_tried: int = 0, exact_passes: int = 0, labels: int = 0) -> None:
@@ -195,6 +203,19 @@ def _checked(
             allowed="0 or more; times may be infinite, extras of possible stages may not",
         )
     return times, later.astype(np.int64, copy=False), extra, devices.astype(np.int64)
+
+
+def _places(devices_before: ArrayLike | None, devices: Ints, n_devices: int) -> Ints:
+    """``[submesh, 2]``: the fewest and the most devices of earlier stages, at most what the submesh leaves."""
+    most = n_devices - devices
+    if devices_before is None:
+        return np.stack([np.zeros_like(most), most], axis=1)
+    before = np.ascontiguousarray(devices_before)
+    if before.shape != (len(devices), 2) or not np.issubdtype(before.dtype, np.integer) or (before < 0).any():
+        raise InvalidInputError(
+            "bad devices_before", given=before.tolist(), allowed=f"{len(devices)} pairs of integers of 0 or more"
+        )
+    return np.stack([before[:, 0], np.minimum(before[:, 1], most)], axis=1).astype(np.int64)
 
 
 def _counts_worth_trying(stage_counts: Collection[int] | None, n_blocks: int) -> list[int]:

@@ -192,7 +192,7 @@ class TrainingCosts(BlockCosts):
             if inside not in known:
                 made = [self._device_table(candidate, kind, setting, sharding) for setting in settings]
                 known[inside] = made[0] if len(made) == 1 else max_table(made)
-            boundary_s = max(self._boundary_s(candidate, kind, setting) for setting in settings)
+            boundary_s = max(self.boundary_s(candidate, kind, setting) for setting in settings)
             known[kind] = replace(known[inside], boundary_s=boundary_s)
         return self._scheduled(known[kind], candidate, kind)
 
@@ -349,7 +349,7 @@ class TrainingCosts(BlockCosts):
             copies[place] += weight.elements(strategy.local_sizes(self.model.dims, setting.tp))
         return copies
 
-    def _boundary_s(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> float:
+    def boundary_s(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> float:
         """Activations and gradients over both borders of the stage, each micro-batch (1F1B does not hide them).
 
         1F1B sends and receives at once: over the border behind it an activation goes and a gradient comes, over the one before

@@ -28,7 +28,15 @@ from solver.training.space import Candidate, Mesh, experts_fit
 from solver.training.stage_table import Sharding
 from solver.training.stageable import check_stageable
 from solver.training.stagewise import best_stagewise, check_stage_degrees
-from solver.training.stagewise_plan import StageWay, is_stagewise, stagewise_cost, stagewise_plan, view_of_stage
+from solver.training.stagewise_plan import (
+    StageWay,
+    given_way,
+    is_stagewise,
+    require_room,
+    stagewise_cost,
+    stagewise_plan,
+    view_of_stage,
+)
 from solver.training.sweep import swept_plans
 
 
@@ -50,7 +58,7 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
     given = _plan_in_given_order(request, stop=stop, progress=progress)
     placed = best_arrangement(request, given, others, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
     shared = best_shares(request, placed, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
-    return best_stagewise(request, shared, slo_limit_s=_slo_limit_s(request), stop=stop)
+    return best_stagewise(request, shared, others, slo_limit_s=_slo_limit_s(request), stop=stop)
 
 
 def _plan_in_given_order(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -128,23 +136,19 @@ def _predict_pools(request: PlanRequest, plan: Plan) -> Plan:
 
 def _predict_stagewise(request: PlanRequest, plan: Plan) -> Plan:
     """A given plan whose stages differ: each stage's table is that of a pipeline of its like."""
+    request = arranged(request, arrangement_of(plan))
     ways: list[StageWay] = []
     spans: tuple[StageSpan, ...] = ()
-    for index, stage in enumerate(plan.stages):
+    for index in range(len(plan.stages)):
         sized, view = view_of_stage(request, plan, index)
         costs = TrainingCosts(sized)
         decision = decision_of(sized, costs, view)
-        devices = stage.axes.dp * stage.axes.tp * stage.axes.cp
-        ways.append(StageWay(costs, decision.candidate, decision.sharding, devices))
+        ways.append(given_way(request, plan, index, costs, decision))
         spans = decision.spans
-    if sum(way.devices for way in ways) > request.cluster.n_devices:
-        raise PlanFileError(
-            "the plan needs more devices than the cluster has",
-            given=sum(way.devices for way in ways),
-            allowed=f"at most {request.cluster.n_devices}",
-        )
+    require_room(request, ways)
     certificate = Certificate(Status.FEASIBLE, None, None, None, "s", "a given plan: no search was made")
     predicted = stagewise_plan(request, ways, spans, certificate=certificate, stats=SearchStats(1, 1, 0.0))
+    predicted = replace(predicted, group_order=plan.group_order, idle_devices=plan.idle_devices)
     assert predicted.predicted is not None and predicted.predicted.step_time_s is not None
     step_s, reason = predicted.predicted.step_time_s, None
     for index, stage in enumerate(predicted.stages):

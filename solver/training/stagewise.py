@@ -1,47 +1,43 @@
 """Stages that differ in everything: degrees, micro-batch, sharding, recompute and place of state, each stage its own.
 
-All stages see the same number of micro-batches; a stage with dp replicas cuts each into dp equal parts. For a number of
-micro-batches everything that a stage may be is a column of a dense table [first layer, last layer, devices, way], which
-`solver.stages.partition` solves exactly. Stages are powers of two of a node's devices, or of whole nodes, so that they always
-fill the cluster; each pays for its own sends, over the network whoever its neighbour is.
+All stages see the same number of micro-batches; a stage with dp replicas cuts each into dp equal parts. The pipeline goes
+through the node groups in order, each stage inside one of them. For a number of micro-batches everything that a stage may be is
+a column of a dense table [first layer, last layer, devices and place, way], which `solver.stages.partition` solves exactly.
+Stages are parts of a node that fill it, or whole nodes, so that they always fill their group; each pays for its own sends,
+over the network whoever its neighbour is, and from group to group over the slower one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from costmodels.cluster import NodeType
 from costmodels.errors import WorkloadError
 from solver.control import Stop
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute, Space, StageDegrees, TpOverlap
+from solver.request import GroupOrder, PlanRequest, Space, StageDegrees, TpOverlap
 from solver.stages import Partition, partition
-from solver.training.costs import TrainingCosts
 from solver.training.evaluate import StageSpan
-from solver.training.pipelining import PLAIN
+from solver.training.orders import Arrangement, arranged
 from solver.training.search import RELATIVE_TIE
 from solver.training.sizes import require_whole_cluster
-from solver.training.space import Candidate, families
-from solver.training.stage_sizes import sized_request, stage_sizes
+from solver.training.stage_sizes import Borders, Place, places, sized_request, stage_sizes
 from solver.training.stage_table import FloatArray, StageTable
+from solver.training.stage_ways import Way, stage_ways
 from solver.training.stagewise_plan import StageWay, stagewise_plan
 from solver.training.widened import instead_of, widened
 
 MAX_ENTRIES = 8_000_000
 """Entries of a dense table, at most: three arrays of 64 MB."""
 
-
-@dataclass(frozen=True, eq=False)
-class _Way:
-    """One way to run a stage of so many devices, under one recompute mode."""
-
-    way: StageWay
-    mode: Recompute
-    table: StageTable
+WAYS_AT_ONCE = 8
+"""Ways of one size and place that a dense table has side by side; more of them go into further columns, so that a size with
+few ways takes no room for the most that any has."""
 
 
 def check_stage_degrees(request: PlanRequest) -> None:
@@ -53,11 +49,11 @@ def check_stage_degrees(request: PlanRequest) -> None:
         raise WorkloadError(
             "no launcher runs stages of different degrees", given="search.stage_degrees: any", allowed="with search.space: free"
         )
-    if len(request.cluster.groups) > 1 or not request.model.is_chain or len(search.optimizers) > 1:
+    if not request.model.is_chain or len(search.optimizers) > 1:
         raise WorkloadError(
-            "stages of different degrees are searched on equal nodes, for models without branches and one optimizer",
-            given={"groups": len(request.cluster.groups), "optimizers": [*search.optimizers]},
-            allowed="one node group, a chain of layers, at most one of search.optimizers",
+            "stages of different degrees are searched for models without branches and one optimizer",
+            given={"chain": request.model.is_chain, "optimizers": [*search.optimizers]},
+            allowed="a chain of layers, at most one of search.optimizers",
         )
     if TpOverlap.CHUNKED in search.tp_overlap:
         raise WorkloadError(
@@ -66,141 +62,173 @@ def check_stage_degrees(request: PlanRequest) -> None:
     require_whole_cluster(request, "search.stage_degrees")
 
 
-def best_stagewise(request: PlanRequest, given: Plan, *, slo_limit_s: float, stop: Stop) -> Plan:
-    """The better of ``given``, whose stages have the same degrees, and the best plan of stages that differ, where asked for."""
+def best_stagewise(request: PlanRequest, given: Plan, others: Sequence[Arrangement], *, slo_limit_s: float, stop: Stop) -> Plan:
+    """The better of ``given``, whose stages have the same degrees, and the best plan of stages that differ, where asked for,
+    over the cluster's own arrangement of node groups and the others."""
     if request.search.stage_degrees is StageDegrees.SAME:
         return given
     limit_s = min(slo_limit_s, given.certificate.objective or math.inf)
-    best: tuple[Partition, int] | None = None
-    ways, finished = _ways(request), True
-    for count in sorted(ways):
-        if stop():
-            finished = False
-            break
-        found = _partition(request, ways[count], count)
-        if found is not None and found.objective_s < limit_s * (1 - RELATIVE_TIE):
-            best, limit_s = (found, count), found.objective_s
+    best: _Found | None = None
+    known, finished = _Known(stop), True
+    for arrangement in (Arrangement(), *others):
+        space = _Space(arranged(request, arrangement), known)
+        for count in space.counts:
+            if stop():
+                break
+            found = space.best(count, below_s=limit_s)
+            if found is not None and found.objective_s < limit_s * (1 - RELATIVE_TIE):
+                best, limit_s = _Found(arrangement, space, count, found), found.objective_s
+        finished = finished and not stop()
     bound_s = min(given.certificate.bound or 0.0, limit_s) if given.certificate.bound or given.is_decided else 0.0
     if given.certificate.objective is None and given.is_decided:
         bound_s = limit_s
-    return _certified(request, given, best, ways, bound_s if finished else 0.0)
+    return _certified(request, given, best, bound_s if finished else 0.0)
 
 
-def _certified(
-    request: PlanRequest,
-    given: Plan,
-    best: tuple[Partition, int] | None,
-    ways: dict[int, dict[int, list[_Way]]],
-    bound_s: float,
-) -> Plan:
-    objective = given.certificate.objective if best is None else best[0].objective_s
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """The best stages so far: for a number of micro-batches in the space of an arrangement."""
+
+    arrangement: Arrangement
+    space: _Space
+    count: int
+    partition: Partition
+
+
+def _certified(request: PlanRequest, given: Plan, best: _Found | None, bound_s: float) -> Plan:
+    objective = given.certificate.objective if best is None else best.partition.objective_s
     if objective is None:
         return given
     text = (
-        "stages that each have degrees, shardings and memory choices of their own, under 1F1B, on 1, 2, 4 ... whole nodes or, "
-        "where nothing moves to hosts, devices of a node"
+        "stages that each have degrees, shardings and memory choices of their own, under 1F1B, on whole nodes or, where "
+        f"nothing moves to hosts, parts of a node{_of_groups(request)}"
     )
     certificate = widened(given.certificate, objective, bound_s, by=text)
     if best is None:
         return replace(given, certificate=certificate)
-    found, count = best
-    sizes = sorted(ways[count])
-    chosen = [ways[count][sizes[stage.submesh]][stage.config] for stage in found.stages]
-    spans = tuple(StageSpan(stage.first, stage.last, way.mode) for stage, way in zip(found.stages, chosen, strict=True))
-    stats = replace(given.search, evaluated=given.search.evaluated + len(ways))
-    plan = stagewise_plan(request, [way.way for way in chosen], spans, certificate=certificate, stats=stats)
+    arrangement = best.arrangement
+    ways, spans = best.space.chosen(best.count, best.partition)
+    stats = replace(given.search, evaluated=given.search.evaluated + len(best.space.counts))
+    plan = stagewise_plan(best.space.request, ways, spans, certificate=certificate, stats=stats)
+    plan = replace(
+        plan,
+        group_order=arrangement.order,
+        idle_devices=arrangement.idle,
+        notes=(*plan.notes, *arrangement.notes),
+    )
     return instead_of(given, plan, "stages of the same degrees")
 
 
-def _ways(request: PlanRequest) -> dict[int, dict[int, list[_Way]]]:
-    """Ways to run a stage by the number of micro-batches and the stage's devices; those that others beat left out."""
-    found: dict[int, dict[int, list[_Way]]] = {}
-    for size in stage_sizes(request):
-        sized = sized_request(request, size, pp=2)
-        costs = TrainingCosts(sized)
-        for family in families(sized):
-            if PLAIN not in family.pipelinings:
-                continue
-            known = found.setdefault(family.n_microbatches, {}).setdefault(size, [])
-            for candidate in family.candidates():
-                if candidate.pipelining == PLAIN:
-                    known += _of_candidate(costs, candidate, size)
-    return {count: {size: _unbeaten(ways) for size, ways in by_size.items()} for count, by_size in found.items()}
+def _of_groups(request: PlanRequest) -> str:
+    """How stages lie on several node groups, in words."""
+    search = request.search
+    order = "any order" if search.group_order is GroupOrder.ANY else "order"
+    several = f", each in one node group, groups after one another in {order}" if len(request.cluster.groups) > 1 else ""
+    idle = f", any number of devices idle in each node of {', '.join(search.idle_groups)}" if search.idle_groups else ""
+    return several + idle
 
 
-def _of_candidate(costs: TrainingCosts, candidate: Candidate, size: int) -> Iterator[_Way]:
-    kinds = costs.stage_kinds(candidate)
-    for sharding in costs.shardings(candidate, kinds):
-        table = costs.table(candidate, kinds[0], sharding)
-        for row, mode in enumerate(candidate.recompute):
-            yield _Way(StageWay(costs, candidate, sharding, size), mode, _only(table, row))
+class _Known:
+    """Ways to run a stage, by what they depend on: the nodes, the stage's devices and the links at its borders."""
+
+    def __init__(self, stop: Stop):
+        self._stop = stop
+        self._ways: dict[tuple[NodeType, int, tuple[Borders, ...]], dict[int, list[Way]]] = {}
+
+    def ways(self, sized: PlanRequest, size: int, borders: tuple[Borders, ...]) -> dict[int, list[Way]]:
+        """By the number of micro-batches; those of a request that is not searched to the end are none."""
+        key = (sized.cluster.groups[0].node, size, borders)
+        if key not in self._ways:
+            found = stage_ways(sized, borders, stop=self._stop)
+            if found is None:
+                return {}
+            self._ways[key] = found
+        return self._ways[key]
 
 
-def _only(table: StageTable, row: int) -> StageTable:
-    """The table of one recompute mode."""
-    return replace(
-        table,
-        time_s=table.time_s[row : row + 1],
-        activation_bytes=table.activation_bytes[row : row + 1],
-        transient_bytes=table.transient_bytes[row : row + 1],
-        parts=replace(table.parts, host_activation_bytes=table.parts.host_activation_bytes[row : row + 1]),
-    )
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """Stages of a size in one place of a group, with ways to run them for each number of micro-batches."""
+
+    group: int
+    size: int
+    place: Place
+    ways: dict[int, list[Way]]
+    border: int
 
 
-def _unbeaten(ways: list[_Way]) -> list[_Way]:
-    """Ways that no other beats or equals in every cost of every layer; of equal ones the first."""
-    if not ways:
-        return []
-    costs = np.array([_losses(way.table) for way in ways])
-    order = np.lexsort((np.arange(len(ways)), costs.sum(axis=1)))
-    kept: list[int] = []
-    for index in order:
-        if not kept or not (costs[kept] <= costs[index]).all(axis=1).any():
-            kept.append(int(index))
-    return [ways[index] for index in sorted(kept)]
+class _Space:
+    """Stages that differ on one arrangement of the node groups."""
 
+    def __init__(self, request: PlanRequest, known: _Known):
+        self.request = request
+        self._columns: list[_Column] = []
+        cluster = request.cluster
+        for index, group in enumerate(cluster.groups):
+            for size in stage_sizes(request, group):
+                found = places(cluster, index, size)
+                borders = tuple(dict.fromkeys(place.borders for place in found))
+                ways = known.ways(sized_request(request, group, size, pp=2), size, borders)
+                self._columns += [
+                    _Column(index, size, place, ways, borders.index(place.borders)) for place in found if any(ways.values())
+                ]
+        self.counts = sorted({count for column in self._columns for count in column.ways})
 
-def _losses(table: StageTable) -> FloatArray:
-    """Everything of which less is better."""
-    host = table.parts.host_activation_bytes[0], table.parts.host_static_bytes, table.parts.nvme_bytes
-    columns = (table.time_s[0], table.activation_bytes[0], table.transient_bytes[0], table.static_bytes, table.extra_s, *host)
-    return np.concatenate([*columns, [table.boundary_s, table.step_s, -table.capacity_bytes]])
-
-
-def _partition(request: PlanRequest, ways: dict[int, list[_Way]], count: int) -> Partition | None:
-    """The best stages for a number of micro-batches, at least two of them."""
-    sizes, n_layers = sorted(ways), len(request.model.layers)
-    most = max((len(ways[size]) for size in sizes), default=0)
-    if not most or n_layers < 2:
-        return None
-    if n_layers * n_layers * len(sizes) * most > MAX_ENTRIES:
-        raise WorkloadError(
-            "too many ways to run a stage to search all of them",
-            given=f"{most} ways of one size, {len(sizes)} sizes, {n_layers} layers",
-            allowed=f"{MAX_ENTRIES:,} entries of layers x layers x sizes x ways",
-            remedy="restrict dp, tp, cp, ep, recompute, zero_stages or microbatch in 'search'",
+    def best(self, count: int, *, below_s: float) -> Partition | None:
+        """The best stages for a number of micro-batches, at least two of them, that take less than ``below_s``."""
+        listed, n_layers = self._listed(count), len(self.request.model.layers)
+        if not listed or n_layers < 2:
+            return None
+        shape = (n_layers, n_layers, len(listed), WAYS_AT_ONCE)
+        if math.prod(shape) > MAX_ENTRIES:
+            raise WorkloadError(
+                "too many ways to run a stage to search all of them",
+                given=f"{WAYS_AT_ONCE * len(listed)} ways of every size and place, {n_layers} layers",
+                allowed=f"{MAX_ENTRIES:,} entries of layers x layers x ways",
+                remedy="restrict dp, tp, cp, ep, recompute, zero_stages or microbatch in 'search'",
+            )
+        times, later, extra = np.full(shape, np.inf), np.full(shape, -1, np.int64), np.zeros(shape)
+        for submesh, (column, ways) in enumerate(listed):
+            for config, way in enumerate(ways):
+                columns = _columns(way.table, count, way.boundary_s[column.border])
+                for dense, of_way in zip((times, later, extra), columns, strict=True):
+                    dense[:, :, submesh, config] = of_way
+        # A stage of all layers is no pipeline, and the slowest of all stages takes count times what it does.
+        times[0, n_layers - 1] = np.inf
+        times[times * count >= below_s] = np.inf
+        return partition(
+            times,
+            later,
+            submesh_devices=np.array([column.size for column, _ in listed]),
+            devices_before=np.array([(column.place.fewest, column.place.most) for column, _ in listed]),
+            n_devices=self.request.cluster.n_devices,
+            n_microbatches=count,
+            extra_s=extra,
+            stage_counts=self.request.search.pp or None,
+            below_s=below_s,
         )
-    shape = (n_layers, n_layers, len(sizes), most)
-    times, later, extra = np.full(shape, np.inf), np.full(shape, -1, np.int64), np.zeros(shape)
-    for place, size in enumerate(sizes):
-        for config, way in enumerate(ways[size]):
-            columns = _columns(way.table, count)
-            for dense, of_way in zip((times, later, extra), columns, strict=True):
-                dense[:, :, place, config] = of_way
-    # A stage of all layers is no pipeline.
-    times[0, n_layers - 1] = np.inf
-    return partition(
-        times,
-        later,
-        submesh_devices=np.array(sizes),
-        n_devices=request.cluster.n_devices,
-        n_microbatches=count,
-        extra_s=extra,
-        stage_counts=request.search.pp or None,
-    )
+
+    def chosen(self, count: int, found: Partition) -> tuple[list[StageWay], tuple[StageSpan, ...]]:
+        """How each stage of a partition is run."""
+        listed, ways, spans = self._listed(count), [], []
+        for stage in found.stages:
+            column, options = listed[stage.submesh]
+            way, group = options[stage.config], self.request.cluster.groups[column.group]
+            ways.append(StageWay(way.costs, way.candidate, way.sharding, group, column.size, column.place.borders))
+            spans.append(StageSpan(stage.first, stage.last, way.mode))
+        return ways, tuple(spans)
+
+    def _listed(self, count: int) -> list[tuple[_Column, list[Way]]]:
+        """Every column's ways, a few at a time."""
+        return [
+            (column, ways[first : first + WAYS_AT_ONCE])
+            for column in self._columns
+            for ways in [column.ways.get(count, [])]
+            for first in range(0, len(ways), WAYS_AT_ONCE)
+        ]
 
 
-def _columns(table: StageTable, count: int) -> tuple[FloatArray, npt.NDArray[np.int64], FloatArray]:
+def _columns(table: StageTable, count: int, boundary_s: float) -> tuple[FloatArray, npt.NDArray[np.int64], FloatArray]:
     """Time, later stages that memory allows under 1F1B, and extra of every run of layers."""
     n_layers = table.time_s.shape[1]
     first, last = np.indices((n_layers, n_layers))
@@ -217,7 +245,7 @@ def _columns(table: StageTable, count: int) -> tuple[FloatArray, npt.NDArray[np.
     # A stage with q behind it holds min(q + 1, count) micro-batches at once.
     later = np.where(held >= count, n_layers, np.maximum(held - 1, -1)).astype(np.int64)
     extra = _sums(table.extra_s) + np.where(first > 0, table.step_s, 0.0)
-    times = np.where(runs & (later >= 0), _sums(table.time_s[0]) + table.boundary_s, np.inf)
+    times = np.where(runs & (later >= 0), _sums(table.time_s[0]) + boundary_s, np.inf)
     return times, later, np.where(runs, extra, 0.0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from costmodels.cluster import NodeGroup
 from costmodels.energy import BusyTime, device_energy_j
 from costmodels.errors import PlanFileError
 from solver.plan import Certificate, DeviceRange, Microbatch, Plan, SearchStats, Stage
@@ -14,19 +15,22 @@ from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from solver.training.report import decided_plan, operator_shardings
 from solver.training.space import Candidate
-from solver.training.stage_sizes import laid_out, sized_request
+from solver.training.stage_sizes import Borders, laid_out, sized_request, stage_links
 from solver.training.stage_table import Sharding, StageKind, StageTable
+from solver.training.stage_ways import stage_table
 
 
 @dataclass(frozen=True, eq=False)
 class StageWay:
     """What one stage is: its candidate (degrees, micro-batch, place of state) and sharding, with the costs that these have on
-    ``devices`` of them."""
+    ``devices`` of a node group between its borders."""
 
     costs: TrainingCosts
     candidate: Candidate
     sharding: Sharding
+    group: NodeGroup
     devices: int
+    borders: Borders
 
 
 class _Frame(TrainingCosts):
@@ -53,15 +57,15 @@ def stagewise_plan(
     candidates = _candidates(ways, spans)
     decision, cost, tables = _evaluated(ways, candidates, spans)
     # The record of the whole is made on a cluster that has as many devices in each stage as the first has.
-    frame = _Frame(sized_request(request, ways[0].devices, pp=len(ways)), tables)
+    frame = _Frame(sized_request(request, ways[0].group, ways[0].devices, pp=len(ways)), tables)
     plan = decided_plan(request, frame, decision, cost, certificate=certificate, stats=stats)
-    ranges = laid_out([way.devices for way in ways])
+    ranges = laid_out(request.cluster, [(way.group, way.devices) for way in ways])
     stages = tuple(
         _stage(stage, way, candidate, place)
         for stage, way, candidate, place in zip(plan.stages, ways, candidates, ranges, strict=True)
     )
     assert plan.predicted is not None
-    energy_j = _energy_j(request, decision, cost, tables, [way.devices for way in ways])
+    energy_j = _energy_j(ways, decision, cost, tables)
     return replace(
         plan,
         stages=stages,
@@ -91,7 +95,7 @@ def _evaluated(
 
 
 def _table(way: StageWay, candidate: Candidate) -> StageTable:
-    return way.costs.table(candidate, way.costs.stage_kinds(way.candidate)[0], way.sharding)
+    return stage_table(way.costs, candidate, way.sharding, way.borders)
 
 
 def _stage(stage: Stage, way: StageWay, candidate: Candidate, devices: DeviceRange) -> Stage:
@@ -109,16 +113,14 @@ def _stage(stage: Stage, way: StageWay, candidate: Candidate, devices: DeviceRan
     )
 
 
-def _energy_j(
-    request: PlanRequest, decision: Decision, cost: DecisionCost, tables: Sequence[StageTable], devices: Sequence[int]
-) -> float:
-    (group,) = request.cluster.groups
+def _energy_j(ways: Sequence[StageWay], decision: Decision, cost: DecisionCost, tables: Sequence[StageTable]) -> float:
     total = 0.0
-    for rank, count in enumerate(devices):
+    for rank, way in enumerate(ways):
         parts = rank_breakdown(decision, cost, tables, rank)
         computing_s = parts.compute_s + parts.recompute_s + parts.optimizer_s
         communicating_s = max(0.0, cost.step_time_s - computing_s - parts.bubble_s)
-        total += count * device_energy_j(group.node.device, BusyTime(computing_s, communicating_s, cost.step_time_s))
+        busy = BusyTime(computing_s, communicating_s, cost.step_time_s)
+        total += way.devices * device_energy_j(way.group.node.device, busy)
     return total
 
 
@@ -133,10 +135,8 @@ def view_of_stage(request: PlanRequest, plan: Plan, index: int) -> tuple[PlanReq
     Raises PlanFileError where the stages can't go together.
     """
     axes, microbatch, stage = plan.axes, plan.microbatch, plan.stages[index]
-    if axes is None or microbatch is None or stage.sequence_parallel is None or len(request.cluster.groups) != 1:
-        raise PlanFileError(
-            "stages that differ need axes, a micro-batch, their own shardings and one node group", given=f"stage {index}"
-        )
+    if axes is None or microbatch is None or stage.sequence_parallel is None:
+        raise PlanFileError("stages that differ need axes, a micro-batch and their own shardings", given=f"stage {index}")
     assert isinstance(request.workload, TrainingWorkload)
     sequences = axes.dp * microbatch.size
     if sequences % stage.axes.dp or stage.axes.pp != len(plan.stages):
@@ -165,4 +165,43 @@ def view_of_stage(request: PlanRequest, plan: Plan, index: int) -> tuple[PlanReq
         sequence_parallel=stage.sequence_parallel,
         microbatch=Microbatch(sequences // stage.axes.dp, microbatch.count),
     )
-    return sized_request(request, size, pp=len(plan.stages)), view
+    return sized_request(request, group_of_stage(request, stage), size, pp=len(plan.stages)), view
+
+
+def group_of_stage(request: PlanRequest, stage: Stage) -> NodeGroup:
+    """The node group that holds all of a stage's ranks; raises PlanFileError where none does."""
+    ends = [rank for devices in stage.devices for rank in (devices.first, devices.first + devices.count - 1)]
+    inside = min(ends, default=-1) >= 0 and max(ends) < request.cluster.n_devices
+    groups = {request.cluster.group_of(rank).name: request.cluster.group_of(rank) for rank in ends} if inside else {}
+    if len(groups) != 1:
+        given = ", ".join(f"{devices.first} to {devices.first + devices.count - 1}" for devices in stage.devices)
+        raise PlanFileError("a stage that differs from others lies in one node group", given=f"ranks {given}")
+    return next(iter(groups.values()))
+
+
+def given_way(request: PlanRequest, plan: Plan, index: int, costs: TrainingCosts, decision: Decision) -> StageWay:
+    """How a stage of a given plan is run, by the decision that its view stands for."""
+    own, *neighbours = (
+        None if stage is None else group_of_stage(request, stage)
+        for stage in (
+            plan.stages[index],
+            plan.stages[index - 1] if index else None,
+            plan.stages[index + 1] if index + 1 < len(plan.stages) else None,
+        )
+    )
+    assert own is not None
+    axes = plan.stages[index].axes
+    borders = stage_links(request.cluster, own, before=neighbours[0], behind=neighbours[1])
+    return StageWay(costs, decision.candidate, decision.sharding, own, axes.dp * axes.tp * axes.cp, borders)
+
+
+def require_room(request: PlanRequest, ways: Sequence[StageWay]) -> None:
+    """Raise PlanFileError where stages have more devices than their node group."""
+    for group in request.cluster.groups:
+        used = sum(way.devices for way in ways if way.group == group)
+        if used > group.n_devices:
+            raise PlanFileError(
+                f"the plan needs more devices than the cluster has in {group.name}",
+                given=used,
+                allowed=f"at most {group.n_devices}",
+            )

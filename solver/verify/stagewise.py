@@ -8,7 +8,7 @@ from dataclasses import replace
 from solver.plan import DeviceRange, Microbatch, Plan, Stage
 from solver.request import PlanRequest, Space, StageDegrees, TpOverlap
 from solver.verify.host import host_violations
-from solver.verify.layout import layout_violations, stage_ranks
+from solver.verify.layout import devices_by_group, layout_violations, stage_ranks
 from solver.verify.memory import memory_violations, peak_violations
 from solver.verify.restrictions import restriction_violations
 from solver.verify.sharding import sharding_violations
@@ -49,22 +49,24 @@ def _asked_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     search = request.search
     if search.stage_degrees is not StageDegrees.ANY or search.space is not Space.FREE:
         yield Violation(Rule.SEARCH, "plan.stages", "stages with shardings of their own, which the request does not ask for")
-    if len(request.cluster.groups) != 1 or not request.model.is_chain:
-        yield Violation(Rule.SEARCH, "plan.stages", "stages that differ on unequal nodes, or of a model that branches")
+    if not request.model.is_chain:
+        yield Violation(Rule.SEARCH, "plan.stages", "stages that differ, of a model that branches")
     if plan.tp_overlap is not TpOverlap.EXPOSED:
         yield Violation(Rule.SEARCH, "plan.tp_overlap", "chunked products of stages that differ, which are not searched")
-    if plan.schedule != "1f1b" or len(plan.stages) < 2 or plan.shares is not None or plan.group_order or plan.idle_devices:
-        given = f"{plan.schedule}, {len(plan.stages)} stages; stages that differ are two or more under 1f1b, on all devices"
+    if plan.schedule != "1f1b" or len(plan.stages) < 2 or plan.shares is not None:
+        given = f"{plan.schedule}, {len(plan.stages)} stages; stages that differ are two or more under 1f1b, without shares"
         yield Violation(Rule.STAGES, "plan.stages", given)
 
 
 def _together_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
-    """Every stage says all of itself, no device serves two, no node's border cuts a stage, and every micro-batch divides."""
+    """Every stage says all of itself, no device serves two, no border of a node or a node group cuts a stage, groups come one
+    after another, and every micro-batch divides."""
     assert plan.axes is not None and plan.microbatch is not None
     if plan.stages[0].axes != plan.axes:
         yield Violation(Rule.AXES, "plan.axes", f"{plan.axes}, the first stage has {plan.stages[0].axes}")
-    sequences, per_node = plan.axes.dp * plan.microbatch.size, request.cluster.groups[0].node.devices_per_node
+    sequences, cluster = plan.axes.dp * plan.microbatch.size, request.cluster
     used: set[int] = set()
+    reached = 0
     for index, stage in enumerate(plan.stages):
         where, ranks = f"plan.stages[{index}]", stage_ranks(stage)
         if not stage.shardings or stage.sequence_parallel is None:
@@ -78,18 +80,29 @@ def _together_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation
             given = f"{len(ranks)} devices, dp x tp x cp is {_size(stage)}; each once, in a row, and no other stage's"
             yield Violation(Rule.DEVICES, f"{where}.devices", given)
             continue
-        if max(ranks) >= request.cluster.n_devices:
-            yield Violation(Rule.DEVICES, f"{where}.devices", f"rank {max(ranks)} of {request.cluster.n_devices} devices")
-        nodes = {rank // per_node for rank in ranks}
-        if len(nodes) * per_node != len(ranks) and len(nodes) > 1:
-            yield Violation(Rule.DEVICES, f"{where}.devices", f"{len(ranks)} devices on parts of {len(nodes)} nodes")
         used |= set(ranks)
+        if max(ranks) >= cluster.n_devices:
+            yield Violation(Rule.DEVICES, f"{where}.devices", f"rank {max(ranks)} of {cluster.n_devices} devices")
+            continue
+        held = devices_by_group(cluster, stage.devices)
+        nodes = {cluster.node_of(rank) for rank in ranks}
+        per_node = held[0][0].node.devices_per_node
+        if len(held) > 1:
+            given = f"ranks of {' and '.join(group.name for group, _ in held)}; a stage lies in one node group"
+            yield Violation(Rule.DEVICES, f"{where}.devices", given)
+        elif len(nodes) * per_node != len(ranks) and len(nodes) > 1:
+            yield Violation(Rule.DEVICES, f"{where}.devices", f"{len(ranks)} devices on parts of {len(nodes)} nodes")
+        place = cluster.groups.index(held[-1][0])
+        if place < reached:
+            given = f"back in {held[-1][0].name}, behind stages in {cluster.groups[reached].name}"
+            yield Violation(Rule.DEVICES, f"{where}.devices", given)
+        reached = max(reached, place)
     if plan.devices != len(used):
         yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the stages hold {len(used)} devices")
 
 
 def _among_its_like(plan: Plan, request: PlanRequest, index: int) -> tuple[Plan, PlanRequest]:
-    """A plan all of whose stages have this one's degrees, in a row on as many nodes as they take."""
+    """A plan all of whose stages have this one's degrees, in a row on as many nodes of its group as they take."""
     assert plan.axes is not None and plan.microbatch is not None
     stage, own = plan.stages[index], _size(plan.stages[index])
     stages = tuple(
@@ -104,7 +117,7 @@ def _among_its_like(plan: Plan, request: PlanRequest, index: int) -> tuple[Plan,
         )
         for place, each in enumerate(plan.stages)
     )
-    group = request.cluster.groups[0]
+    ((group, _),) = devices_by_group(request.cluster, stage.devices)
     nodes = -(-len(stages) * own // group.node.devices_per_node)
     cluster = replace(request.cluster, groups=(replace(group, nodes=nodes),))
     like = replace(

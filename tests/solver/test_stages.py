@@ -38,6 +38,10 @@ def random_problem(seed: int) -> Problem:
     }
     if rng.random() < 0.6:
         problem["extra_s"] = rng.choice([1.0, 10.0]) * rng.uniform(0, 1, shape)
+    places = np.random.default_rng([seed, 1])
+    if places.random() < 0.4:
+        lowest = places.integers(0, 3, len(submesh_devices))
+        problem["devices_before"] = np.stack([lowest, lowest + places.integers(-1, 8, len(submesh_devices))], axis=1).clip(0)
     if rng.random() < 0.3:
         problem["stage_counts"] = set(rng.choice(np.arange(1, 7), int(rng.integers(1, 4))).tolist())
     return problem
@@ -49,6 +53,7 @@ def every_partition(problem: Problem) -> Iterator[float]:
     n_blocks, _, n_submeshes, n_configs = times.shape
     extras = problem.get("extra_s", np.zeros(times.shape))
     counts = problem.get("stage_counts", range(1, n_blocks + 1))
+    places = problem.get("devices_before", [(0, n_devices)] * n_submeshes)
 
     def extend(first: int, devices: int, chosen: list[tuple[int, ...]]) -> Iterator[float]:
         if first == n_blocks:
@@ -62,6 +67,8 @@ def every_partition(problem: Problem) -> Iterator[float]:
         for end in range(first, n_blocks):
             for s in range(n_submeshes):
                 used = devices + problem["submesh_devices"][s]
+                if not places[s][0] <= devices <= places[s][1]:
+                    continue
                 for c in range(n_configs):
                     if used <= n_devices and times[first, end, s, c] < math.inf:
                         yield from extend(end + 1, used, [*chosen, (first, end, s, c)])
@@ -91,6 +98,10 @@ def assert_is_a_partition(problem: Problem, found: Partition) -> None:
     assert stages[-1].last == problem["times_s"].shape[0] - 1
     assert sum(problem["submesh_devices"][stage.submesh] for stage in stages) == problem["n_devices"]
     assert len(stages) in problem.get("stage_counts", range(1, 100))
+    sizes = [int(problem["submesh_devices"][stage.submesh]) for stage in stages]
+    for place, stage in enumerate(stages):
+        fewest, most = problem["devices_before"][stage.submesh] if "devices_before" in problem else (0, 99)
+        assert fewest <= sum(sizes[:place]) <= most
     for later, stage in enumerate(reversed(stages)):
         at = (stage.first, stage.last, stage.submesh, stage.config)
         assert stage.time_s == problem["times_s"][at]
@@ -136,7 +147,9 @@ def test_names_of_configs_and_submeshes_do_not_matter(seed: int) -> None:
         for key in ("times_s", "max_in_flight", "extra_s")
         if key in problem
     }
-    renamed["submesh_devices"] = problem["submesh_devices"][submeshes]
+    for key in ("submesh_devices", "devices_before"):
+        if key in problem:
+            renamed[key] = problem[key][submeshes]
     assert best_s({**problem, **renamed}) == pytest.approx(best_s(problem), rel=1e-9)
 
 
@@ -150,6 +163,13 @@ def test_the_unit_of_time_does_not_matter(seed: int, factor: float) -> None:
     if first is not None and second is not None:
         assert second.objective_s == first.objective_s * factor
         assert [s.last for s in second.stages] == [s.last for s in first.stages]
+
+
+def test_only_what_takes_less_is_found() -> None:
+    problem = next(p for p in map(random_problem, range(10)) if best_s(p) < math.inf)
+    least_s = best_s(problem)
+    assert best_s({**problem, "below_s": least_s * 1.01}) == least_s
+    assert best_s({**problem, "below_s": least_s}) == math.inf
 
 
 def test_in_flight_limits_the_number_of_stages() -> None:
@@ -196,6 +216,8 @@ def test_a_slower_suffix_of_fewer_stages_is_remembered() -> None:
         ("n_devices", 0, "bad number of devices"),
         ("n_microbatches", 0, "bad number of devices or micro-batches"),
         ("stage_counts", set(), "bad stage_counts"),
+        ("devices_before", [0, 1], "bad devices_before"),
+        ("devices_before", [[-1, 1]], "bad devices_before"),
         ("stage_counts", {0, 1}, "bad stage_counts"),
     ],
 )
