@@ -29,6 +29,7 @@ class LauncherName(StrEnum):
     DEEPSPEED = "deepspeed"
     TORCHTITAN = "torchtitan"
     VLLM = "vllm"
+    SGLANG = "sglang"
 
 
 class TiesName(StrEnum):

@@ -128,6 +128,7 @@ class Launcher(StrEnum):
     DEEPSPEED = "deepspeed"
     TORCHTITAN = "torchtitan"
     VLLM = "vllm"
+    SGLANG = "sglang"
 
 
 class System(StrEnum):

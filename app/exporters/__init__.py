@@ -13,6 +13,7 @@ from app.exporters.deepspeed import export_deepspeed
 from app.exporters.export import Export
 from app.exporters.launchable import require_launchable
 from app.exporters.megatron_lm import export_megatron_lm
+from app.exporters.sglang_pools import export_sglang_plan
 from app.exporters.torchtitan import export_torchtitan
 from app.exporters.vllm_pools import export_vllm_plan
 from costmodels.errors import ExportError
@@ -28,11 +29,12 @@ LAUNCHERS: Mapping[str, Callable[[Plan, PlanRequest], Export]] = MappingProxyTyp
         Launcher.DEEPSPEED.value: export_deepspeed,
         Launcher.TORCHTITAN.value: export_torchtitan,
         Launcher.VLLM.value: export_vllm_plan,
+        Launcher.SGLANG.value: export_sglang_plan,
     }
 )
 """The exporter of each launcher by the name users give it."""
 
-_KINDS = {Launcher.VLLM: "serving"}
+_KINDS = {Launcher.VLLM: "serving", Launcher.SGLANG: "serving"}
 
 
 def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ExportError
 from solver.plan import Plan
 from solver.request import Launcher, PlanRequest, Recompute, Search, Space
@@ -11,6 +12,8 @@ from solver.training.stagewise_plan import is_stagewise
 from solver.verify import Rule, check
 
 _MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE, Recompute.FULL)
+
+_ENGINES = {Launcher.VLLM: ServingEngine.VLLM, Launcher.SGLANG: ServingEngine.SGLANG}
 
 _ABOUT_FIGURES = frozenset(
     {
@@ -56,6 +59,7 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
     search = Search(
         space=Space.LAUNCHABLE,
         launcher=launcher,
+        engine=_ENGINES.get(launcher, ServingEngine.VLLM),
         modes=request.search.modes,
         etp=() if plan.axes is None or plan.axes.etp is None else (plan.axes.etp,),
         optimizers=() if plan.optimizer is None else (plan.optimizer,),

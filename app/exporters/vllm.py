@@ -11,15 +11,12 @@ from collections.abc import Sequence
 
 from app.exporters.command import ShellVariable, Words, command_text, flag
 from app.exporters.export import Export
-from app.exporters.shape import is_layer
+from app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
 from costmodels.engine_profile import ServingEngine
-from costmodels.errors import ExportError
-from costmodels.speculation import HAS_CHECKPOINT
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
 from solver.plan import Plan
-from solver.request import Launcher, Length, PlanRequest, ServingWorkload
-from solver.serving_load import EmpiricalLength, FixedLength, TraceArrivals
+from solver.request import Launcher, PlanRequest, ServingWorkload
 
 VERSION = "0.33.0"
 Environment = tuple[tuple[str, str], ...]
@@ -30,7 +27,7 @@ PORT = 8000
 
 def export_vllm(plan: Plan, request: PlanRequest) -> Export:
     """Flags of the layout, the scheduler and memory of workers that do both phases."""
-    require_vllm(request)
+    require_engine(request, ServingEngine.VLLM)
     together = replicas_share_a_server(plan, request)
     return Export(
         launcher=Launcher.VLLM,
@@ -66,17 +63,6 @@ def serve_command(
     return command_text(environment=(*environment, *_environment(plan, request)), parts=parts)
 
 
-def require_vllm(request: PlanRequest) -> None:
-    """Refuse plans that were made for another engine; raises ExportError."""
-    if request.search.engine is not ServingEngine.VLLM:
-        raise ExportError(
-            "the plan is for another engine",
-            given=request.search.engine.value,
-            allowed=ServingEngine.VLLM.value,
-            remedy="plan with search.engine vllm",
-        )
-
-
 def replicas_share_a_server(plan: Plan, request: PlanRequest) -> bool:
     """Whether one server runs all replicas: they fit on the first node, and share nothing.
 
@@ -110,12 +96,7 @@ def _speculative_words(workload: ServingWorkload) -> list[Words]:
     if speculation is None:
         return []
     draft = speculation.draft
-    if draft.method in HAS_CHECKPOINT and draft.model is None:
-        raise ExportError(
-            f"vLLM needs the checkpoint of a draft of method {draft.method.value}",
-            given="no model",
-            remedy="name its directory or Hugging Face name in workload.speculation.draft.model",
-        )
+    require_checkpoint(draft, launcher="vLLM")
     named = {} if draft.model is None else {"model": draft.model}
     config = {"method": draft.method.value, **named, "num_speculative_tokens": speculation.draft_tokens}
     return [flag("speculative-config", json.dumps(config))]
@@ -152,21 +133,8 @@ def _node_words(plan: Plan, request: PlanRequest) -> list[Words]:
 
 def _length_words(workload: ServingWorkload) -> list[Words]:
     """The longest request where lengths have an end; a distribution without one is left to the model's own limit."""
-    if isinstance(workload.arrivals, TraceArrivals):
-        lengths = zip(workload.arrivals.prompt_tokens, workload.arrivals.output_tokens, strict=True)
-        return [flag("max-model-len", max(prompt + output for prompt, output in lengths))]
-    prompt, output = _longest(workload.prompt_tokens), _longest(workload.output_tokens)
-    return [] if prompt is None or output is None else [flag("max-model-len", prompt + output)]
-
-
-def _longest(length: Length | None) -> int | None:
-    match length:
-        case FixedLength():
-            return length.fixed
-        case EmpiricalLength():
-            return max(length.empirical)
-        case _:
-            return None
+    longest = longest_request(workload)
+    return [] if longest is None else [flag("max-model-len", longest)]
 
 
 def _precision_words(workload: ServingWorkload) -> list[Words]:
@@ -185,12 +153,8 @@ def _precision_words(workload: ServingWorkload) -> list[Words]:
 
 def _environment(plan: Plan, request: PlanRequest) -> tuple[tuple[str, str], ...]:
     """vLLM splits layers evenly over stages, unless this variable names the layers of each."""
-    counts = [sum(s.count for s in stage.blocks if is_layer(request.model.block(s.block))) for stage in plan.stages]
-    if len(set(counts)) == 1:
-        return ()
-    if min(counts) == 0:
-        raise ExportError("vLLM needs a layer on every pipeline stage", given=counts)
-    return (("VLLM_PP_LAYER_PARTITION", ",".join(str(count) for count in counts)),)
+    counts = uneven_layers(plan, request, launcher="vLLM")
+    return (("VLLM_PP_LAYER_PARTITION", ",".join(str(count) for count in counts)),) if counts else ()
 
 
 def _assumptions(plan: Plan, request: PlanRequest, *, together: bool) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from app.render.figures import amount, axes, band, counted, percent, seconds, si
 from app.render.frontier_table import frontier_parts
 from app.render.interactivity_chart import interactivity_parts
 from app.render.stages import memory_bars, stage_table
+from costmodels.engine_profile import ServingEngine
 from solver.plan import Plan, Predicted, ReplicaPool, Status, TimeBreakdown
 from solver.reason import Reason
 from solver.request import Arrivals, Gradients, Launcher, Objective, PlanRequest, ServingWorkload, TpOverlap, TrainingWorkload
@@ -256,5 +257,6 @@ def _ending(next_step: NextStep) -> Group:
 
 def default_launcher(request: PlanRequest) -> Launcher:
     """The launcher that a next command names."""
-    serving = isinstance(request.workload, ServingWorkload)
-    return Launcher.VLLM if serving else request.search.launcher
+    if not isinstance(request.workload, ServingWorkload):
+        return request.search.launcher
+    return Launcher.SGLANG if request.search.engine is ServingEngine.SGLANG else Launcher.VLLM

@@ -27,6 +27,9 @@ STEP_TOKENS = (512, 1024, 2048, 4096, 8192, 16384)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Limits of sequences at once: powers of two up to twice the default of vLLM (256)."""
 
+SERVERS = (Launcher.VLLM, Launcher.SGLANG)
+"""Launchers that serve."""
+
 SPACE = (
     f"replicas in one node group, tp x kvp inside a node, pp in {{{', '.join(map(str, PIPELINE_DEGREES))}}}, attention "
     "groups (without pp) and experts over whole nodes, either attention groups or kvp, "
@@ -284,8 +287,10 @@ def _require_serving_search(search: Search) -> None:
             allowed="dp (replicas), tp, pp, ep, attention_dp, kvp; cp of prefill workers, with search.modes [disaggregated]",
         )
     # Megatron-LM is the default of a request that names no launcher.
-    if search.space is Space.LAUNCHABLE and search.launcher not in (Launcher.VLLM, Launcher.MEGATRON_LM):
-        raise WorkloadError("the launcher does not serve", given=search.launcher.value, allowed=Launcher.VLLM.value)
+    if search.space is Space.LAUNCHABLE and search.launcher not in (*SERVERS, Launcher.MEGATRON_LM):
+        raise WorkloadError(
+            "the launcher does not serve", given=search.launcher.value, allowed=", ".join(server.value for server in SERVERS)
+        )
 
 
 def is_layer(model: ModelGraph, block: str) -> bool:

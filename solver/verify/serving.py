@@ -27,7 +27,7 @@ from solver.verify.speculation import draft_bytes, proposed_tokens, speculation_
 from solver.verify.times import band_violations, cost_violations
 from solver.verify.violation import Rule, Violation
 
-_SERVERS = (Launcher.VLLM,)
+_SERVERS = (Launcher.VLLM, Launcher.SGLANG)
 EXPERTS, EXPERT_FFN = "experts", "expert_ffn"
 _SPLIT_DIMS = (HEADS, "ffn", "shared_ffn", "ssm_heads", "ssm_inner", "vocab")
 

@@ -14,6 +14,7 @@ from app.render.bars import bar
 from app.render.figures import axes, band, gib, number_range, percent, seconds, significant, spread
 from app.render.plan_page import NextStep, certificate_in_words, default_launcher, print_plan
 from app.render.stages import folded
+from costmodels.engine_profile import ServingEngine
 from solver.axes import Axes
 from solver.plan import Band, Certificate, LayerSpan, Plan, Predicted, ReplicaPool, ReplicaShares, ServingLayout, Status
 from solver.plan_frontier import Interactivity, InteractivityPoint
@@ -95,6 +96,8 @@ def test_serving_page_has_latencies_and_replicas() -> None:
     assert "3 replicas, 61% busy" in text
     assert "decode step" in text
     assert default_launcher(request) is Launcher.VLLM
+    asked = replace(request, search=replace(request.search, engine=ServingEngine.SGLANG))
+    assert default_launcher(asked) is Launcher.SGLANG
 
 
 def test_serving_page_draws_throughput_against_interactivity() -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from app.catalog import model
 from app.exporters import Export
 from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from costmodels.engine_profile import ServingEngine
 from costmodels.units import DType
 from solver.axes import Axes
 from solver.graph import ModelGraph
@@ -115,18 +116,21 @@ def serving(
     pp: int = 1,
     layers: Sequence[int] | None = None,
     nodes: int = 2,
+    engine: ServingEngine = ServingEngine.VLLM,
+    attention_dp: int = 1,
+    ep: int = 1,
     **workload: object,
 ) -> tuple[Plan, PlanRequest]:
     """A serving plan and its request."""
     graph = model(name)
-    axes = Axes(tp=tp, pp=pp)
+    axes = Axes(tp=tp, pp=pp, attention_dp=attention_dp, ep=ep)
     memory = replace(MEMORY, gradients_bytes=0.0, optimizer_bytes=0.0, kv_cache_bytes=20e9)
     stages = _stages(graph, layers or _even(len(graph.layers) - 2, pp), axes, 0, (Recompute.NONE,))
     plan = Plan(
         kind="serving",
         feasible=True,
-        certificate=Certificate(Status.FEASIBLE, float(replicas * tp * pp), None, None, "devices", "made up"),
-        devices=replicas * tp * pp,
+        certificate=Certificate(Status.FEASIBLE, float(replicas * tp * pp * attention_dp), None, None, "devices", "made up"),
+        devices=replicas * tp * pp * attention_dp,
         search=SearchStats(1, 1, 0.0),
         calibration=(),
         model=graph.name,
@@ -144,7 +148,7 @@ def serving(
         graph,
         cluster(nodes),
         ServingWorkload("serving", **fields),
-        search=Search(launcher=Launcher.VLLM),  # type: ignore[arg-type]
+        search=Search(launcher=Launcher.VLLM, engine=engine),  # type: ignore[arg-type]
     )
     return plan, request
 
@@ -179,7 +183,7 @@ def _stages(
     graph: ModelGraph, layers: Sequence[int], axes: Axes, zero_stage: int, recompute: Sequence[Recompute]
 ) -> tuple[Stage, ...]:
     stages, first = [], 1
-    size = axes.dp * axes.tp * axes.cp
+    size = axes.dp * axes.tp * axes.cp * axes.attention_dp
     for index, count in enumerate(layers):
         blocks: list[LayerSpan] = [LayerSpan("embedding", 0, 1)] if index == 0 else []
         for layer in range(first, first + count):

@@ -10,6 +10,7 @@ import pytest
 
 from app.exporters import LAUNCHERS, Export, export
 from costmodels.cluster import Cluster, NodeGroup
+from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ExportError
 from solver.plan import OperatorSharding, Plan
 from solver.reason import Reason
@@ -44,6 +45,8 @@ def golden_export(launcher: Launcher) -> Export:
             )
         case Launcher.VLLM:
             plan = serving(replicas=2, tp=4, pp=2, layers=[39, 41])
+        case Launcher.SGLANG:
+            plan = serving(replicas=2, tp=4, pp=2, layers=[39, 41], engine=ServingEngine.SGLANG)
     return export(*plan, launcher.value)
 
 
@@ -59,6 +62,7 @@ def test_commands_are_shell(launcher: Launcher) -> None:
     """A shell passes on the very words that we mean: quotes, pipes and continuations survive."""
     result = golden_export(launcher)
     line = result.command.replace("torchrun", "printf '%s\\n' torchrun").replace("vllm serve", "printf '%s\\n' vllm serve")
+    line = line.replace("python -m sglang", "printf '%s\\n' python -m sglang")
     line = line.replace("deepspeed \\", "printf '%s\\n' deepspeed \\", 1)
     environment = {"NODE_RANK": "3", "MASTER_ADDR": "node-0", "PATH": "/usr/bin:/bin"}
     run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, check=True)
@@ -71,7 +75,7 @@ def test_every_launcher_has_an_exporter() -> None:
 
 
 def test_an_unknown_launcher_is_refused_by_name() -> None:
-    with pytest.raises(ExportError, match=r"colossalai.*megatron-lm, deepspeed, torchtitan, vllm"):
+    with pytest.raises(ExportError, match=r"colossalai.*megatron-lm, deepspeed, torchtitan, vllm, sglang"):
         export(*training(), "colossalai")
 
 
@@ -81,9 +85,10 @@ def test_trainers_refuse_serving_plans(launcher: Launcher) -> None:
         export(*serving(), launcher.value)
 
 
-def test_vllm_refuses_training_plans() -> None:
+@pytest.mark.parametrize("launcher", [Launcher.VLLM, Launcher.SGLANG])
+def test_servers_refuse_training_plans(launcher: Launcher) -> None:
     with pytest.raises(ExportError, match="launches serving plans"):
-        export(*training(), "vllm")
+        export(*training(), launcher.value)
 
 
 def test_an_infeasible_answer_has_nothing_to_launch() -> None:

@@ -1,0 +1,61 @@
+"""What exporters of serving engines share: the engine that a plan was made for, its longest request, layers by stage."""
+
+from __future__ import annotations
+
+from app.exporters.shape import is_layer
+from costmodels.engine_profile import ServingEngine
+from costmodels.errors import ExportError
+from costmodels.speculation import HAS_CHECKPOINT, Draft
+from solver.plan import Plan
+from solver.request import Length, PlanRequest, ServingWorkload
+from solver.serving_load import EmpiricalLength, FixedLength, TraceArrivals
+
+
+def require_engine(request: PlanRequest, engine: ServingEngine) -> None:
+    """Refuse plans that were made for another engine; raises ExportError."""
+    if request.search.engine is not engine:
+        raise ExportError(
+            "the plan is for another engine",
+            given=request.search.engine.value,
+            allowed=engine.value,
+            remedy=f"plan with search.engine {engine.value}",
+        )
+
+
+def require_checkpoint(draft: Draft, *, launcher: str) -> None:
+    """Refuse a draft whose weights are not named; raises ExportError."""
+    if draft.method in HAS_CHECKPOINT and draft.model is None:
+        raise ExportError(
+            f"{launcher} needs the checkpoint of a draft of method {draft.method.value}",
+            given="no model",
+            remedy="name its directory or Hugging Face name in workload.speculation.draft.model",
+        )
+
+
+def uneven_layers(plan: Plan, request: PlanRequest, *, launcher: str) -> tuple[int, ...]:
+    """Layers of each stage where stages differ, else none; raises ExportError for a stage without any."""
+    counts = tuple(sum(s.count for s in stage.blocks if is_layer(request.model.block(s.block))) for stage in plan.stages)
+    if len(set(counts)) == 1:
+        return ()
+    if min(counts) == 0:
+        raise ExportError(f"{launcher} needs a layer on every pipeline stage", given=list(counts))
+    return counts
+
+
+def longest_request(workload: ServingWorkload) -> int | None:
+    """Tokens of the longest request; None of a distribution without an end."""
+    if isinstance(workload.arrivals, TraceArrivals):
+        lengths = zip(workload.arrivals.prompt_tokens, workload.arrivals.output_tokens, strict=True)
+        return max(prompt + output for prompt, output in lengths)
+    prompt, output = _longest(workload.prompt_tokens), _longest(workload.output_tokens)
+    return None if prompt is None or output is None else prompt + output
+
+
+def _longest(length: Length | None) -> int | None:
+    match length:
+        case FixedLength():
+            return length.fixed
+        case EmpiricalLength():
+            return max(length.empirical)
+        case _:
+            return None

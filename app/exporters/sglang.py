@@ -1,0 +1,222 @@
+"""SGLang: one `sglang.launch_server` command a replica, or one for all replicas of a node.
+
+Rules are those of sglang/srt/server_args.py and sglang/srt/arg_groups (parallel, scheduling, speculation).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from app.exporters.command import ShellVariable, Words, command_text, flag
+from app.exporters.export import Export
+from app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
+from costmodels.engine_profile import ServingEngine
+from costmodels.speculation import DraftMethod
+from costmodels.units import DType
+from costmodels.weight_format import WeightFormat
+from solver.axes import Axes
+from solver.plan import Plan
+from solver.request import Launcher, PlanRequest, ServingWorkload
+
+VERSION = "0.5.23"
+
+PORT = 30000
+"""SGLang's own default of --port."""
+
+_ALGORITHMS = {
+    DraftMethod.NGRAM: "NGRAM",
+    DraftMethod.MTP: "NEXTN",
+    DraftMethod.EAGLE: "EAGLE",
+    DraftMethod.EAGLE3: "EAGLE3",
+    DraftMethod.DRAFT_MODEL: "STANDALONE",
+}
+_MIXES = (DraftMethod.MTP, DraftMethod.EAGLE, DraftMethod.EAGLE3)
+"""Drafts whose verification may share a step with prompts (SpeculativeAlgorithm.supports_mixed_chunk)."""
+
+
+def export_sglang(plan: Plan, request: PlanRequest) -> Export:
+    """Flags of the layout, the scheduler and memory of workers that do both phases."""
+    require_engine(request, ServingEngine.SGLANG)
+    together = _replicas_share_a_server(plan, request)
+    return Export(
+        launcher=Launcher.SGLANG,
+        version=VERSION,
+        command=server_command(plan, request, together=together, port=PORT, more=_mixed_words(request)),
+        inexpressible=lost_in_words(plan, request),
+        assumptions=(*server_assumptions(plan, request), *_replica_assumptions(plan, together=together)),
+    )
+
+
+def server_command(plan: Plan, request: PlanRequest, *, together: bool, port: int, more: Sequence[Words] = ()) -> str:
+    """One ``sglang.launch_server`` command, of a replica or of all ``together``."""
+    workload, layout, axes = request.workload, plan.serving, plan.axes
+    assert isinstance(workload, ServingWorkload) and layout is not None and axes is not None
+    longest = longest_request(workload)
+    # The limits of a server are those of all its attention groups, which share them out evenly.
+    sequences, tokens = (axes.attention_dp * limit for limit in (layout.max_num_seqs, layout.max_num_batched_tokens))
+    parts = [
+        ("python", "-m", "sglang.launch_server"),
+        flag("model-path", f"./{plan.model}"),
+        (*flag("tp-size", _ranks(axes)), *flag("pp-size", axes.pp)),
+        *([flag("attn-dp-size", axes.attention_dp), flag("enable-dp-lm-head")] if axes.attention_dp > 1 else []),
+        *_shared_prompt_words(axes),
+        *_expert_words(axes, workload),
+        *([flag("dp-size", layout.replicas)] if together and layout.replicas > 1 else []),
+        *_node_words(axes, request),
+        flag("max-running-requests", sequences),
+        (*flag("chunked-prefill-size", tokens), *flag("max-prefill-tokens", layout.max_num_batched_tokens)),
+        *([] if longest is None else [flag("context-length", longest)]),
+        flag("mem-fraction-static", static_share(plan, request)),
+        *_precision_words(workload),
+        *_speculative_words(workload),
+        *more,
+        flag("port", port),
+    ]
+    counts = uneven_layers(plan, request, launcher="SGLang")
+    environment = [("SGLANG_PP_LAYER_PARTITION", ",".join(str(count) for count in counts))] if counts else []
+    return command_text(environment=environment, parts=parts)
+
+
+def static_share(plan: Plan, request: PlanRequest) -> float:
+    """Weights and cache of the fullest stage, over what its device has free before they are loaded, rounded down to a
+    hundredth (--mem-fraction-static): the rest is left to activations and graphs."""
+    cluster = request.cluster
+    shares = [
+        (stage.memory.weights_bytes + stage.memory.kv_cache_bytes)
+        / (group.node.device.memory_bytes - stage.memory.overhead_bytes)
+        for stage in plan.stages
+        for devices in stage.devices
+        for group in cluster.groups_spanned(devices.first, devices.count)
+    ]
+    return math.floor(min(max(shares), 1.0) * 100) / 100
+
+
+def lost_in_words(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+    """What of the plan's workers SGLang does in another way."""
+    axes, workload = plan.axes, request.workload
+    assert axes is not None and isinstance(workload, ServingWorkload)
+    lost = []
+    dense = sorted({"ffn", "shared_ffn"} & request.model.dims.keys())
+    if axes.attention_dp * axes.cp > 1 and dense and "experts" in request.model.dims:
+        lost.append(
+            f"{', '.join(dense)} over tp {axes.tp}: SGLang splits what is dense beside the experts over all {_ranks(axes)} "
+            "ranks, which takes less memory and more messages than planned"
+        )
+    if workload.speculation is not None and not _mixes(workload):
+        lost.append(
+            f"steps of prompts and answers with a draft of method {workload.speculation.draft.method.value}: SGLang runs "
+            "either in a step of its own, prompts first"
+        )
+    return tuple(lost)
+
+
+def server_assumptions(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+    """What the command of any server takes for granted."""
+    axes, workload = plan.axes, request.workload
+    assert axes is not None and isinstance(workload, ServingWorkload)
+    said = [f"./{plan.model} stands for the directory or the Hugging Face name of the checkpoint"]
+    if _nodes(axes, request) > 1:
+        said.append(
+            "run it on every node of the replica; NODE_RANK counts them from 0, MASTER_ADDR is the address of node 0 with a "
+            "port, as in 10.0.0.1:20000"
+        )
+    if workload.weight_format not in (WeightFormat.BF16, WeightFormat.FP16, WeightFormat.FP8):
+        said.append(
+            f"the checkpoint stores its weights in {workload.weight_format.value}; SGLang reads that from its config.json"
+        )
+    if axes.attention_dp > 1:
+        said.append(
+            f"--max-running-requests and --chunked-prefill-size are those of all {axes.attention_dp} attention groups, "
+            "--max-prefill-tokens is that of each"
+        )
+    if longest_request(workload) is None:
+        said.append("lengths have no upper end: --context-length is left at the model's own, which must fit the KV cache")
+    return tuple(said)
+
+
+def _replica_assumptions(plan: Plan, *, together: bool) -> tuple[str, ...]:
+    assert plan.serving is not None and plan.axes is not None
+    replicas, devices = plan.serving.replicas, _ranks(plan.axes) * plan.axes.pp
+    if replicas == 1 or together:
+        return ()
+    return (
+        f"this is one replica of {replicas}, on {devices} devices: start it {replicas} times, each on devices and a port of "
+        "its own, behind a load balancer that spreads requests evenly (sglang_router.launch_router --worker-urls)",
+    )
+
+
+def _replicas_share_a_server(plan: Plan, request: PlanRequest) -> bool:
+    """Whether one server runs all replicas: they fit on the first node, and are not attention groups of their own (--dp-size
+    goes without --attn-dp-size)."""
+    assert plan.axes is not None
+    return plan.devices <= request.cluster.groups[0].node.devices_per_node and plan.axes.attention_dp == 1
+
+
+def _ranks(axes: Axes) -> int:
+    """--tp-size: all ranks of a stage; SGLang cuts them into attention groups and groups that share prompts."""
+    return axes.tp * axes.cp * axes.attention_dp
+
+
+def _shared_prompt_words(axes: Axes) -> list[Words]:
+    """Zigzag gives every rank a piece from either end of a prompt, as planned; interleave is of sparse attention."""
+    if axes.cp == 1:
+        return []
+    return [(*flag("attn-cp-size", axes.cp), *flag("enable-prefill-cp"), *flag("cp-strategy", "zigzag"))]
+
+
+def _expert_words(axes: Axes, workload: ServingWorkload) -> list[Words]:
+    words: list[Words] = [flag("ep-size", axes.ep)] if axes.ep > 1 else []
+    if workload.experts.redundant_experts:
+        words.append((*flag("enable-eplb"), *flag("ep-num-redundant-experts", workload.experts.redundant_experts)))
+    return words
+
+
+def _nodes(axes: Axes, request: PlanRequest) -> int:
+    return math.ceil(_ranks(axes) * axes.pp / request.cluster.groups[0].node.devices_per_node)
+
+
+def _node_words(axes: Axes, request: PlanRequest) -> list[Words]:
+    """A replica that is larger than a node runs the same command on each of its nodes."""
+    nodes = _nodes(axes, request)
+    if nodes == 1:
+        return []
+    return [
+        (*flag("nnodes", nodes), *flag("node-rank", ShellVariable("NODE_RANK"))),
+        flag("dist-init-addr", ShellVariable("MASTER_ADDR")),
+    ]
+
+
+def _precision_words(workload: ServingWorkload) -> list[Words]:
+    words: list[Words] = [flag("dtype", "float16" if workload.precision is DType.FP16 else "bfloat16")]
+    if workload.precision is DType.FP8 and workload.weight_format is WeightFormat.FP8:
+        words.append(flag("quantization", "fp8"))
+    if workload.kv_dtype is DType.FP8:
+        words.append(flag("kv-cache-dtype", "fp8_e4m3"))
+    return words
+
+
+def _speculative_words(workload: ServingWorkload) -> list[Words]:
+    """A chain of proposals; --speculative-num-draft-tokens counts the token before them, too."""
+    speculation = workload.speculation
+    if speculation is None:
+        return []
+    draft = speculation.draft
+    require_checkpoint(draft, launcher="SGLang")
+    words = [flag("speculative-algorithm", _ALGORITHMS[draft.method])]
+    if draft.model is not None:
+        words.append(flag("speculative-draft-model-path", draft.model))
+    if draft.method is not DraftMethod.NGRAM:
+        words.append((*flag("speculative-num-steps", speculation.draft_tokens), *flag("speculative-eagle-topk", 1)))
+    return [*words, flag("speculative-num-draft-tokens", speculation.query_tokens)]
+
+
+def _mixed_words(request: PlanRequest) -> list[Words]:
+    """Prompts and answers share steps, as planned; without the flag SGLang runs prompts first, in steps of their own."""
+    workload = request.workload
+    assert isinstance(workload, ServingWorkload)
+    return [flag("enable-mixed-chunk")] if workload.speculation is None or _mixes(workload) else []
+
+
+def _mixes(workload: ServingWorkload) -> bool:
+    return workload.speculation is not None and workload.speculation.draft.method in _MIXES

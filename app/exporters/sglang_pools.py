@@ -1,0 +1,106 @@
+"""SGLang with a pool of prefill and a pool of decode servers: one command each, and the router before them.
+
+Rules are those of sglang/srt/disaggregation (rank mapping of CommonKVReceiver) and of its documentation of PD disaggregation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.exporters.command import ShellVariable, command_text, flag
+from app.exporters.export import Export
+from app.exporters.served import require_engine
+from app.exporters.sglang import PORT, VERSION, export_sglang, lost_in_words, server_assumptions, server_command
+from costmodels.engine_profile import ServingEngine
+from costmodels.errors import ExportError
+from solver.axes import Axes
+from solver.plan import Plan, PrefillPool
+from solver.request import Launcher, PlanRequest
+
+PREFILL_FILE, DECODE_FILE, ROUTER_FILE = "prefill.sh", "decode.sh", "router.sh"
+BOOTSTRAP_PORT = 8998
+"""SGLang's own default of --disaggregation-bootstrap-port."""
+ROUTER_PORT = 8000
+
+
+def export_sglang_plan(plan: Plan, request: PlanRequest) -> Export:
+    """Commands of one kind of worker, or of a prefill and a decode server with their router."""
+    return export_sglang(plan, request) if plan.prefill is None else _export_pools(plan, plan.prefill, request)
+
+
+def _export_pools(plan: Plan, pool: PrefillPool, request: PlanRequest) -> Export:
+    """A script for a server of each pool; raises ExportError for layouts between which SGLang moves no cache."""
+    require_engine(request, ServingEngine.SGLANG)
+    assert plan.axes is not None and plan.serving is not None
+    _require_connectable(pool.axes, plan.axes)
+    limits = {"max_num_seqs": pool.max_num_seqs, "max_num_batched_tokens": pool.max_num_batched_tokens}
+    prefill = replace(
+        plan, axes=pool.axes, stages=pool.stages, serving=replace(plan.serving, replicas=1, **limits), prefill=None
+    )
+    decode = replace(plan, serving=replace(plan.serving, replicas=1), prefill=None)
+    commands = {
+        name: server_command(
+            view,
+            request,
+            together=False,
+            port=PORT + index,
+            more=[
+                (*flag("disaggregation-mode", mode), *flag("disaggregation-transfer-backend", "nixl")),
+                *([flag("disaggregation-bootstrap-port", BOOTSTRAP_PORT)] if mode == "prefill" else []),
+            ],
+        )
+        for index, (name, mode, view) in enumerate(((PREFILL_FILE, "prefill", prefill), (DECODE_FILE, "decode", decode)))
+    }
+    commands[ROUTER_FILE] = _router_command()
+    return Export(
+        launcher=Launcher.SGLANG,
+        version=VERSION,
+        command=" & ".join(f"bash {name}" for name in commands) + " & wait",
+        files={name: f"#!/bin/bash\n{command}\n" for name, command in commands.items()},
+        inexpressible=tuple(dict.fromkeys((*lost_in_words(prefill, request), *lost_in_words(decode, request)))),
+        assumptions=(
+            *dict.fromkeys((*server_assumptions(prefill, request), *server_assumptions(decode, request))),
+            *_pool_assumptions(plan, pool),
+        ),
+    )
+
+
+def _router_command() -> str:
+    parts = [
+        ("python", "-m", "sglang_router.launch_router"),
+        flag("pd-disaggregation"),
+        flag("prefill", ShellVariable("PREFILL_URL"), BOOTSTRAP_PORT),
+        flag("decode", ShellVariable("DECODE_URL")),
+        flag("policy", "random"),
+        flag("port", ROUTER_PORT),
+    ]
+    return command_text(parts=parts)
+
+
+def _require_connectable(prefill: Axes, decode: Axes) -> None:
+    """Pipelines of decode servers are as long as the prefill servers' or have one stage; tensor-parallel degrees of a cache's
+    two ends divide one another."""
+    if decode.pp not in (1, prefill.pp):
+        raise ExportError(
+            "SGLang wants decode servers with as many pipeline stages as the prefill servers, or one",
+            given=f"prefill pp {prefill.pp}, decode pp {decode.pp}",
+            remedy="restrict search.pp",
+        )
+    if max(prefill.tp, decode.tp) % min(prefill.tp, decode.tp):
+        raise ExportError(
+            "SGLang moves caches between servers one of whose tp is a multiple of the other's",
+            given=f"prefill tp {prefill.tp}, decode tp {decode.tp}",
+            remedy="restrict search.tp",
+        )
+
+
+def _pool_assumptions(plan: Plan, pool: PrefillPool) -> tuple[str, ...]:
+    assert plan.serving is not None and plan.axes is not None
+    sizes = [axes.tp * axes.cp * axes.attention_dp * axes.pp for axes in (pool.axes, plan.axes)]
+    return (
+        f"{PREFILL_FILE} is one prefill server of {pool.workers}, on {sizes[0]} devices, {DECODE_FILE} one decode server "
+        f"of {plan.serving.replicas}, on {sizes[1]}: start each so many times, on devices (--base-gpu-id), ports "
+        "and, for prefill, bootstrap ports of its own",
+        f"{ROUTER_FILE} needs sglang-router; PREFILL_URL and DECODE_URL are the addresses of a server of each pool, as in "
+        "http://10.0.0.1:30000: repeat --prefill and --decode for the others",
+    )
