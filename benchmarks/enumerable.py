@@ -3,7 +3,8 @@
 Run from the root of the repository: python -m benchmarks.enumerable [first seed] [number of seeds]
 With `objectives` as a third word, requests ask for the fewest devices, the least cost and the least energy instead; with
 `ablations` each is searched again without each of its choices in turn; with `memory` requests open what is closed unless asked
-for (optimizers, released gradients, shares of all state on hosts and drives), and are searched again without each of these.
+for (optimizers, released gradients, shares of all state on hosts and drives), and are searched again without each of these;
+with `slices` their sequences may pass pipelines in token slices.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
@@ -20,7 +22,7 @@ from solver.request import Gradients, Objective, PlanRequest, Search
 from solver.training.planner import plan_training
 from solver.verify import check
 from tests.solver.training.ablations import ablations, memory_ablations
-from tests.solver.training.instances import memory_request, varied_request
+from tests.solver.training.instances import memory_request, sliced_request, varied_request
 from tests.solver.training.least_step import enumerated
 from tests.solver.training.test_objectives import least_of_each, request_with, with_slo
 
@@ -68,6 +70,8 @@ def _traits(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield "a degree that is no power of two"
     of_axes = {"cp": axes.cp, "exchanges of heads": axes.ulysses, "ep": axes.ep, "tp": axes.tp}
     yield from (f"with {name}" for name, degree in of_axes.items() if degree > 1)
+    if plan.token_slices:
+        yield f"in {len(plan.token_slices)} token slices"
     if axes.etp is not None:
         yield "whole experts beside tp"
     if plan.group_order:
@@ -149,4 +153,5 @@ def compare_objectives(first: int, count: int) -> int:
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:3]]
     modes = {"objectives": compare_objectives, "ablations": compare_ablations, "memory": compare_memory_choices}
+    modes["slices"] = partial(main, draw=sliced_request)
     sys.exit(modes[sys.argv[3]](*given) if sys.argv[3:] else main(*given))

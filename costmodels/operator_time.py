@@ -20,12 +20,14 @@ from costmodels.operators import (
     OperatorKind,
     forward_flops,
     key_tokens,
+    key_value_elements,
     matmul_groups,
     matmul_shape,
     query_tokens,
 )
 from costmodels.step_by_step_scan import step_by_step_traffic
 from costmodels.sustained import sustained_matmul_s, sustained_memory_s
+from costmodels.token_slices import WHOLE_SEQUENCE, TokenSlice
 from costmodels.units import DType
 from costmodels.vector_traffic import KernelTraffic, vector_traffic
 
@@ -52,13 +54,14 @@ def operator_time(
     trained: TrainedWeights = TrainedWeights.ALL,
     scan: ScanKernels = ScanKernels.FUSED,
     loss: LossKernels = LossKernels.BY_HAND,
+    place: TokenSlice = WHOLE_SEQUENCE,
 ) -> OperatorTime:
     """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
 
     ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
     ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention, ``recipe`` how
     this operator's products are cast, ``trained`` whether its weights have gradients, ``scan`` how state-space mixers run,
-    ``loss`` how the cross entropy.
+    ``loss`` how the cross entropy, ``place`` where the tokens lie in their sequence (cp 1).
     """
     if operator.kind is OperatorKind.MATMUL:
         time = _matmul_time(operator, sizes, device=device, dtype=recipe.dtype or dtype, trained=trained)
@@ -68,7 +71,8 @@ def operator_time(
             return time
         return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
     if operator.kind is OperatorKind.ATTENTION:
-        return _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp, attention=attention)
+        time = _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp, attention=attention, earlier=place.earlier)
+        return _with_slice_gradients(time, operator, sizes, device, dtype, place) if place.later else time
     if operator.kind is OperatorKind.PRODUCT:
         return OperatorTime(*product_s(operator, sizes, device=device, dtype=dtype))
     steps = step_by_step_traffic(operator, sizes, dtype) if scan is ScanKernels.STEP_BY_STEP else None
@@ -188,13 +192,30 @@ def _chunked_scan_time(operator: Operator, sizes: Mapping[str, int], *, device: 
     )
 
 
+def _with_slice_gradients(
+    time: OperatorTime, operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType, place: TokenSlice
+) -> OperatorTime:
+    """The time with adding a slice's gradients of keys and values to those of the slices behind it, which ran before: sums and
+    addends are read, sums written. The last slice of a sequence writes its own as the sums."""
+    of_keys = key_value_elements(operator, sizes) * (1.0 + place.earlier / sizes[SEQ])
+    return OperatorTime(time.forward_s, time.backward_s + sustained_memory_s(device, 3 * of_keys * dtype.size_bytes))
+
+
 def _attention_time(
-    operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, cp: int, attention: FlashAttention
+    operator: Operator,
+    sizes: Mapping[str, int],
+    *,
+    device: Device,
+    dtype: DType,
+    cp: int,
+    attention: FlashAttention,
+    earlier: int = 0,
 ) -> OperatorTime:
     """Flash attention; in a ring (cp > 1) one kernel a chunk of keys, and a merge of the partial outputs after each.
 
     Zig-zag chunks balance the causal mask, so each step has 1/cp of the rank's pairs. A merge reads the running output
-    and the new one, and writes the running one, all in fp32 (Liu et al. 2023, Ring Attention, algorithm 1).
+    and the new one, and writes the running one, all in fp32 (Liu et al. 2023, Ring Attention, algorithm 1). A token slice
+    reads the ``earlier`` keys of its sequence, too.
     """
     query, key, _ = operator.inputs
     head_dim = sizes[query.dims[-1]]
@@ -205,9 +226,9 @@ def _attention_time(
             pass_s(
                 device,
                 dtype,
-                flops=forward_flops(operator, sizes, keys * cp) / cp,
+                flops=forward_flops(operator, sizes, keys * cp, earlier=earlier) / cp,
                 q_tokens=queries,
-                kv_tokens=keys,
+                kv_tokens=keys + earlier,
                 batch=sizes[BATCH],
                 heads=query.elements(sizes) // (sizes[BATCH] * queries * head_dim),
                 kv_heads=key.elements(sizes) // (sizes[BATCH] * keys * sizes[key.dims[-1]]),

@@ -206,10 +206,16 @@ def key_tokens(operator: Operator) -> str:
     return SEQ if SEQ in key else key[1]
 
 
-def attention_pairs(operator: Operator, sizes: Mapping[str, int], kv_tokens: int | None = None) -> float:
+def key_value_elements(operator: Operator, sizes: Mapping[str, int]) -> int:
+    """Elements of an ATTENTION's keys and values under local sizes."""
+    return sum(tensor.elements(sizes) for tensor in operator.inputs[1:])
+
+
+def attention_pairs(operator: Operator, sizes: Mapping[str, int], kv_tokens: int | None = None, *, earlier: int = 0) -> float:
     """Query-key pairs a head computes for one sequence: causal kernels skip the masked half (DESIGN section 4).
 
-    ``kv_tokens`` is the number of keys when it is not the local size of their dim (context parallelism, decode).
+    ``kv_tokens`` is the number of keys when it is not the local size of their dim (context parallelism, decode). Of a token
+    slice every query also sees ``earlier`` keys: causal attention without a window.
     """
     q_tokens = sizes[query_tokens(operator)]
     keys = sizes[key_tokens(operator)] if kv_tokens is None else kv_tokens
@@ -223,11 +229,11 @@ def attention_pairs(operator: Operator, sizes: Mapping[str, int], kv_tokens: int
         w = operator.window
         # The first w queries see a growing prefix, the rest see w keys each.
         return (w * (w + 1) / 2 + (keys - w) * w) * (q_tokens / keys)
-    return q_tokens * (keys + 1) / 2
+    return q_tokens * (earlier + (keys + 1) / 2)
 
 
-def forward_flops(operator: Operator, sizes: Mapping[str, int], kv_tokens: int | None = None) -> float:
-    """FLOPs of the forward pass under local sizes (2 per multiply-add)."""
+def forward_flops(operator: Operator, sizes: Mapping[str, int], kv_tokens: int | None = None, *, earlier: int = 0) -> float:
+    """FLOPs of the forward pass under local sizes (2 per multiply-add); ``earlier`` as in `attention_pairs`."""
     if operator.kind is OperatorKind.MATMUL:
         m, n, k = matmul_shape(operator, sizes)
         return 2.0 * m * n * k
@@ -236,7 +242,7 @@ def forward_flops(operator: Operator, sizes: Mapping[str, int], kv_tokens: int |
         heads_and_dim = query.elements(sizes) / (sizes[BATCH] * sizes[query_tokens(operator)])
         value_dim = sizes[value.dims[-1]]
         query_dim = sizes[query.dims[-1]]
-        pairs = attention_pairs(operator, sizes, kv_tokens) * sizes[BATCH]
+        pairs = attention_pairs(operator, sizes, kv_tokens, earlier=earlier) * sizes[BATCH]
         # Scores (2 d_qk) and their product with the values (2 d_v) for every pair and head.
         return pairs * heads_and_dim * 2.0 * (1.0 + value_dim / query_dim)
     if operator.kind is OperatorKind.PRODUCT:

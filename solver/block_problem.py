@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -17,7 +17,7 @@ from costmodels.implementation import (
 )
 from costmodels.low_precision import MatmulRecipe
 from costmodels.operator_time import OperatorTime, operator_time
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, parameters
+from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, key_value_elements, parameters
 from costmodels.saved_activations import loss_transient_element_bytes
 from costmodels.step_by_step_scan import step_by_step_kept_bytes
 from costmodels.tensor_parallel import EXPERTS, VOCAB
@@ -58,12 +58,14 @@ class Criterion(IntEnum):
     """What fine-grained recomputation runs again."""
     FINE_GRAINED_BYTES = 10
     """Activations kept under fine-grained recomputation."""
+    KEY_VALUE_BYTES = 11
+    """Keys and values of token slices that later slices of their sequence read."""
     # What follows is part of TIME_S and only reported.
-    TP_COMM_S = 11
+    TP_COMM_S = 12
     """Part of TIME_S that is tensor-parallel communication."""
-    CP_COMM_S = 12
+    CP_COMM_S = 13
     """Part of TIME_S that is context-parallel communication not hidden under attention."""
-    EP_COMM_S = 13
+    EP_COMM_S = 14
     """Part of TIME_S that is the exchange of tokens between ranks that hold different experts."""
 
 
@@ -78,10 +80,13 @@ _ALONG_THE_SEQUENCE = (OperatorKind.ATTENTION, OperatorKind.SCAN, OperatorKind.C
 _KEPT_BYTES = [Criterion.SAVED_BYTES, *(kept for _, kept in OF_MODE.values())]
 
 
-def n_objectives(modes: Collection[Recompute]) -> int:
-    """How many criteria, from the first, decide which sharding beats which when stages may run these recompute modes."""
-    if Recompute.FINE_GRAINED in modes:
+def n_objectives(modes: Collection[Recompute], *, sliced: bool = False) -> int:
+    """How many criteria, from the first, decide which sharding beats which when stages may run these recompute modes, on whole
+    sequences or on token slices."""
+    if sliced:
         return Criterion.TP_COMM_S
+    if Recompute.FINE_GRAINED in modes:
+        return Criterion.KEY_VALUE_BYTES
     return Criterion.FINE_GRAINED_S if Recompute.SELECTIVE in modes else Criterion.SELECTIVE_S
 
 
@@ -91,6 +96,28 @@ class BlockProblem:
 
     problem: IntraOpProblem
     strategies: tuple[tuple[Strategy, ...], ...]
+
+
+_OF_PARAMETERS = [Criterion.SYNC_S, Criterion.PARAMETERS, Criterion.EXPERT_PARAMETERS]
+
+
+def sum_of_slices(costs: FloatArray) -> FloatArray:
+    """``[..., criterion]``: the cost of all token slices together from ``[slice, ..., criterion]``; the same parameters serve
+    them all, and buffers of one at a time live."""
+    total = np.asarray(costs.sum(axis=0), np.float64)
+    total[..., _OF_PARAMETERS] = costs[0][..., _OF_PARAMETERS]
+    total[..., Criterion.TRANSIENT_BYTES] = costs[..., Criterion.TRANSIENT_BYTES].max(axis=0)
+    return total
+
+
+def joined_slices(slices: Sequence[BlockProblem]) -> BlockProblem:
+    """The problem of a block whose sequences pass in token slices, from the problem of each slice: one sharding for all."""
+    nodes = tuple(sum_of_slices(np.array(costs)) for costs in zip(*(each.problem.node_costs for each in slices), strict=True))
+    edges = tuple(
+        replace(of_slices[0], cost=sum_of_slices(np.array([edge.cost for edge in of_slices])))
+        for of_slices in zip(*(each.problem.edges for each in slices), strict=True)
+    )
+    return BlockProblem(IntraOpProblem(nodes, edges, n_objectives=n_objectives((), sliced=True)), slices[0].strategies)
 
 
 def build_block_problem(
@@ -190,6 +217,7 @@ class _Costing:
             scan=setting.implementation.scan,
             loss=setting.implementation.loss,
             recipe=setting.recipe if operator.name in self.kept_bytes.rules.low_precision else MatmulRecipe.WORKING,
+            place=setting.place,
         )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s
         cost[Criterion.FORWARD_S] = time.forward_s
@@ -204,6 +232,8 @@ class _Costing:
             )
         for tensor in operator.outputs:
             self._add_saved(cost, tensor, local)
+        if operator.kind is OperatorKind.ATTENTION and setting.place.later:
+            cost[Criterion.KEY_VALUE_BYTES] = key_value_elements(operator, local) * setting.dtype.size_bytes
         if setting.implementation.scan is ScanKernels.STEP_BY_STEP:
             # No partial mode runs a scan again.
             cost[_KEPT_BYTES] += step_by_step_kept_bytes(operator, local, setting.dtype)

@@ -9,6 +9,7 @@ from costmodels.cluster import Device, GroupTopology
 from costmodels.implementation import HAND_FUSED, Implementation
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.token_dispatch import TokenDispatch
+from costmodels.token_slices import WHOLE_SEQUENCE, TokenSlice, slices_of
 from costmodels.units import DType
 from solver.request import Space
 from solver.sequence_costs import SequenceRanks
@@ -25,7 +26,9 @@ class BlockSetting:
     of the products that `low_precision_products` names, ``saved`` the format of what is kept, ``expert_load`` the rows of the
     ep rank with the most over the mean. A model with scans has a ``cp_topology`` beside context parallelism, whose ranks have
     ``sequence_parts`` parts of the sequence each. ``dispatch`` is how tokens get to ranks with their experts, of
-    which ``expert_tp`` share one: tp where it is None, or one, which works on its own part of the sequence.
+    which ``expert_tp`` share one: tp where it is None, or one, which works on its own part of the sequence. A sequence that is
+    cut into ``slices`` of tokens passes slice by slice; of one of these (`parts`) seq_len are its own tokens, and ``place`` is
+    where they lie.
     """
 
     device: Device
@@ -48,6 +51,8 @@ class BlockSetting:
     sequence_parts: int = 2
     dispatch: TokenDispatch = TokenDispatch.COPIES
     expert_tp: int | None = None
+    slices: tuple[int, ...] = ()
+    place: TokenSlice = WHOLE_SEQUENCE
 
     def __hash__(self) -> int:
         # Settings are parts of many cache keys, and have many parts themselves.
@@ -96,6 +101,20 @@ class BlockSetting:
         )
 
     @cached_property
+    def parts(self) -> tuple[BlockSetting, ...]:
+        """The settings of the token slices, first to last; itself where sequences pass whole."""
+        if not self.slices:
+            return (self,)
+        places = zip(self.slices, slices_of(self.slices), strict=True)
+        return tuple(replace(self, seq_len=tokens, slices=(), place=place) for tokens, place in places)
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Tokens of a sequence that pass a layer at once, on all ranks of cp."""
+        return max(self.slices, default=self.seq_len)
+
+    @cached_property
     def beside_attention(self) -> tuple[int, BlockSetting]:
-        """What the costs of all operators but attention depend on: cp, but not how its ranks see each other's tokens."""
-        return self.cp, replace(self, ring_topology=self.tp_topology, heads_topology=None)
+        """What the costs of all operators but attention depend on: cp, but not how its ranks see each other's tokens, nor where
+        in their sequence tokens lie."""
+        return self.cp, replace(self, ring_topology=self.tp_topology, heads_topology=None, place=WHOLE_SEQUENCE)

@@ -15,6 +15,7 @@ from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.units import STRICT_RECORD
 from solver.axes import Axes
 from solver.plan_frontier import FrontierPoint, Interactivity
+from solver.plan_slices import PlanSlice
 from solver.reason import UNFINISHED_SEARCH, Reason
 from solver.request import Gradients, PlanRequest, Recompute, TpOverlap, TrainingWorkload
 
@@ -345,6 +346,7 @@ class Plan:
     shardings: tuple[OperatorSharding, ...] = ()
     sequence_parallel: bool = False
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
+    token_slices: tuple[PlanSlice, ...] = ()
     schedule: str | None = None
     microbatch: Microbatch | None = None
     optimizer: Optimizer | None = None

@@ -284,6 +284,7 @@ class Search:
     offload_weights_to           the same of weights
     tp_overlap                   allowed ways of gathers and scatters over tp; none named: exposed
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
+    token_slices                 allowed numbers of slices that sequences pass a pipeline in; none named: 1, whole
     system                       only what this published planner searches
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
     group_order                  in which order ranks of a training plan go through the node groups
@@ -324,6 +325,7 @@ class Search:
     tp_overlap: tuple[TpOverlap, ...] = ()
     schedules: tuple[Schedule, ...] = ()
     virtual_stages: tuple[PositiveInt, ...] = ()
+    token_slices: tuple[PositiveInt, ...] = ()
     system: System | None = None
     frontier: FrontierScope = FrontierScope.VISITED
     group_order: GroupOrder = GroupOrder.GIVEN

@@ -65,6 +65,7 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
         optimizers=() if plan.optimizer is None else (plan.optimizer,),
         gradients=tuple({stage.gradients for stage in plan.stages}),
         tp_overlap=(plan.tp_overlap,),
+        token_slices=(max(1, len(plan.token_slices)),),
         offload_optimizer=tuple({stage.offload.optimizer for stage in plan.stages}),
         offload_weights=tuple({stage.offload.weights for stage in plan.stages}),
         offload_gradients=tuple({stage.offload.gradients for stage in plan.stages}),

@@ -153,7 +153,7 @@ def _shortfall(plan: Plan) -> Shortfall | None:
 def _structure(plan: Plan) -> Structure:
     return Structure(
         axes=axes(plan.axes) if plan.axes else None,
-        schedule=plan.schedule,
+        schedule=_schedule(plan),
         microbatch=f"{plan.microbatch.count} of {counted(plan.microbatch.size, 'sequence')}" if plan.microbatch else None,
         sequence_parallel=("yes" if plan.sequence_parallel else "no") if plan.microbatch else None,
         serving=_serving(plan),
@@ -163,6 +163,12 @@ def _structure(plan: Plan) -> Structure:
         prefill_stages=tuple(_stage(stage) for stage in plan.prefill.stages) if plan.prefill else (),
         tp_overlap=None if plan.tp_overlap is TpOverlap.EXPOSED else plan.tp_overlap.value,
     )
+
+
+def _schedule(plan: Plan) -> str | None:
+    if not plan.token_slices:
+        return plan.schedule
+    return f"{plan.schedule}, slices of {', '.join(str(each.tokens) for each in plan.token_slices)} tokens"
 
 
 def _all_stages(plan: Plan) -> tuple[Stage, ...]:

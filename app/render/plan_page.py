@@ -147,6 +147,8 @@ def _layout(plan: Plan) -> str:
     parts = [axes(plan.axes)] if plan.axes else []
     if plan.schedule and plan.axes and plan.axes.pp > 1:
         parts.append(f"{plan.schedule} schedule")
+    if plan.token_slices:
+        parts.append(f"token slices of {', '.join(str(each.tokens) for each in plan.token_slices)}")
     if plan.microbatch is not None:
         parts.append(f"{counted(plan.microbatch.count, 'micro-batch', 'micro-batches')} of {plan.microbatch.size}")
     if plan.sequence_parallel:

@@ -158,6 +158,7 @@ def _check_search(search: Search) -> None:
         "offload_weights_to",
         "schedules",
         "virtual_stages",
+        "token_slices",
     )
     for name in restrictions:
         choices = getattr(search, name)

@@ -3,11 +3,13 @@
 from costmodels.pipeline.build import build, chunks_per_rank
 from costmodels.pipeline.closed_forms import bubble_s, one_f_one_b_step_s, peak_in_flight
 from costmodels.pipeline.placement import held_passes, n_copies, n_positions, positions_of_ranks
-from costmodels.pipeline.program import Action, Kind, Program, Schedule
+from costmodels.pipeline.program import TOKEN_SLICED, Action, Kind, Program, Schedule
 from costmodels.pipeline.timeline import Durations, Sends, Span, Timeline, simulate
+from costmodels.pipeline.token_slices import held_tokens, slices_waiting_ratio
 from costmodels.pipeline.waiting import PassShares, fills, waiting_ratio
 
 __all__ = [
+    "TOKEN_SLICED",
     "Action",
     "Durations",
     "Kind",
@@ -22,11 +24,13 @@ __all__ = [
     "chunks_per_rank",
     "fills",
     "held_passes",
+    "held_tokens",
     "n_copies",
     "n_positions",
     "one_f_one_b_step_s",
     "peak_in_flight",
     "positions_of_ranks",
     "simulate",
+    "slices_waiting_ratio",
     "waiting_ratio",
 ]

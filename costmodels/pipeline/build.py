@@ -5,7 +5,8 @@ from __future__ import annotations
 from costmodels.errors import InvalidInputError
 from costmodels.pipeline.bidirectional import dualpipe_order, dualpipe_v_order
 from costmodels.pipeline.linear import gpipe_order, interleaved_order, one_f_one_b_order, zero_bubble_order
-from costmodels.pipeline.program import Program, Schedule, Slot
+from costmodels.pipeline.program import TOKEN_SLICED, Program, Schedule, Slot
+from costmodels.pipeline.token_slices import seq_1f1b_order, terapipe_order
 from costmodels.pipeline.vshape import v_half_orders, v_min_orders, zb_v_order
 
 _V_SHAPED = (Schedule.ZB_V, Schedule.V_HALF, Schedule.V_MIN, Schedule.DUALPIPE_V)
@@ -18,20 +19,23 @@ def chunks_per_rank(schedule: Schedule, n_chunks: int = 2) -> int:
     return 2 if schedule in _V_SHAPED else 1
 
 
-def build(schedule: Schedule, n_ranks: int, n_microbatches: int, *, n_chunks: int = 2) -> Program:
+def build(schedule: Schedule, n_ranks: int, n_microbatches: int, *, n_chunks: int = 2, n_slices: int = 2) -> Program:
     """The program of a schedule on ``n_ranks`` ranks.
 
-    ``n_chunks`` counts for the interleaved schedule only. Raises InvalidInputError where a schedule is not defined:
-    interleaved 1F1B needs two chunks or more and micro-batches in multiples of ranks; DualPipe an even number of ranks
-    and of micro-batches, and twice as many micro-batches as ranks; DualPipeV as many micro-batches as DualPipe on twice
-    the ranks has in one direction.
+    ``n_chunks`` counts for the interleaved schedule only, ``n_slices`` for those of token slices. Raises InvalidInputError
+    where a schedule is not defined: interleaved 1F1B needs two chunks or more and micro-batches in multiples of ranks;
+    DualPipe an even number of ranks and of micro-batches, and twice as many micro-batches as ranks; DualPipeV as many
+    micro-batches as DualPipe on twice the ranks has in one direction.
     """
     require_valid(schedule, n_ranks, n_microbatches, n_chunks)
+    slices = n_slices if schedule in TOKEN_SLICED else 1
+    if slices < 1:
+        raise InvalidInputError("bad number of token slices", given=slices, allowed="1 or more")
     paths = _paths(schedule, n_ranks, n_chunks)
     per_path = n_microbatches // len(paths)
-    path_of = tuple(microbatch // per_path for microbatch in range(n_microbatches))
-    orders = _orders(schedule, n_ranks, n_microbatches, n_chunks)
-    return Program(schedule, paths, path_of, tuple(tuple(order) for order in orders))
+    path_of = tuple(microbatch // per_path for microbatch in range(n_microbatches) for _ in range(slices))
+    orders = _orders(schedule, n_ranks, n_microbatches, n_chunks, slices)
+    return Program(schedule, paths, path_of, tuple(tuple(order) for order in orders), slices)
 
 
 def require_valid(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int = 2) -> None:
@@ -67,12 +71,16 @@ def _paths(schedule: Schedule, n_ranks: int, n_chunks: int) -> tuple[tuple[int, 
     return (along * chunks_per_rank(schedule, n_chunks),)
 
 
-def _orders(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int) -> list[list[Slot]]:
+def _orders(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int, n_slices: int) -> list[list[Slot]]:
     match schedule:
         case Schedule.V_HALF:
             return v_half_orders(n_ranks, n_microbatches)
         case Schedule.V_MIN:
             return v_min_orders(n_ranks, n_microbatches)
+        case Schedule.TERAPIPE:
+            return [terapipe_order(rank, n_microbatches, n_slices) for rank in range(n_ranks)]
+        case Schedule.SEQ_1F1B:
+            return [seq_1f1b_order(rank, n_ranks, n_microbatches, n_slices) for rank in range(n_ranks)]
         case _:
             return [_order(schedule, rank, n_ranks, n_microbatches, n_chunks) for rank in range(n_ranks)]
 

@@ -10,8 +10,9 @@ from functools import lru_cache
 
 from costmodels.errors import InvalidInputError
 from costmodels.pipeline.build import build, require_valid
-from costmodels.pipeline.program import Schedule
+from costmodels.pipeline.program import TOKEN_SLICED, Schedule
 from costmodels.pipeline.timeline import Durations, simulate
+from costmodels.pipeline.token_slices import held_tokens
 
 
 def one_f_one_b_step_s(stage_s: Sequence[float], n_microbatches: int) -> float:
@@ -41,7 +42,8 @@ def bubble_s(
     """Idle time of the rank that waits most, within a step, in seconds; `costmodels.pipeline.timeline.Timeline.bubble_s`.
 
     Durations are those of one micro-batch on one part of the model, as in `Durations`: with two chunks a rank, half of the
-    rank's. By closed form where one is exact, else by running the program. Raises InvalidInputError as `build`.
+    rank's; under schedules of token slices those of one slice, all being equal. By closed form where one is exact, else by
+    running the program. Raises InvalidInputError as `build`.
     """
     require_valid(schedule, n_ranks, n_microbatches, n_chunks)
     closed_s = _closed_bubble_s(schedule, n_ranks, n_microbatches, forward_s, input_s, weight_s, overlapped)
@@ -57,7 +59,14 @@ def _closed_bubble_s(
     backward_s = input_s + weight_s
     all_equal = forward_s == input_s == weight_s
     match schedule:
-        case Schedule.GPIPE | Schedule.ONE_F_ONE_B | Schedule.EAGER_ONE_F_ONE_B | Schedule.INTERLEAVED:
+        case (
+            Schedule.GPIPE
+            | Schedule.ONE_F_ONE_B
+            | Schedule.EAGER_ONE_F_ONE_B
+            | Schedule.INTERLEAVED
+            | Schedule.TERAPIPE
+            | Schedule.SEQ_1F1B
+        ):
             # multi-GPU lecture; Megatron-LM SC'21 section 2.2.2: its (p-1)(F+B)/v, F and B there being v chunks'
             return (p - 1) * (forward_s + backward_s)
         case Schedule.ZB_H1 if m >= p and weight_s <= forward_s:
@@ -99,13 +108,17 @@ def _program_bubble_s(
     return simulate(program, durations).bubble_s
 
 
-def peak_in_flight(schedule: Schedule, n_ranks: int, n_microbatches: int, *, n_chunks: int = 2) -> tuple[float, ...]:
+def peak_in_flight(
+    schedule: Schedule, n_ranks: int, n_microbatches: int, *, n_chunks: int = 2, n_slices: int = 2
+) -> tuple[float, ...]:
     """Most micro-batches whose activations each rank holds; `costmodels.pipeline.program.Program.peak_in_flight`.
 
-    The greatest of them is exact; other ranks of the V schedules may hold less when micro-batches are few. Raises
-    InvalidInputError as `build`.
+    The greatest of them is exact; other ranks of the V schedules may hold less when micro-batches are few. Token slices are
+    equal (`costmodels.pipeline.held_tokens` takes any). Raises InvalidInputError as `build`.
     """
     require_valid(schedule, n_ranks, n_microbatches, n_chunks)
+    if schedule in TOKEN_SLICED:
+        return tuple(held / n_slices for held in held_tokens(schedule, n_ranks, n_microbatches, (1,) * n_slices))
     return tuple(_peak(schedule, rank, n_ranks, n_microbatches, n_chunks) for rank in range(n_ranks))
 
 
@@ -132,3 +145,5 @@ def _peak(schedule: Schedule, rank: int, p: int, m: int, v: int) -> float:
             return p + 1  # DualPipe README
         case Schedule.DUALPIPE_V:
             return (2 * p + 1) / 2  # DualPipe README: PP + 1 chunks, PP = 2p, two a rank
+        case Schedule.TERAPIPE | Schedule.SEQ_1F1B:
+            raise AssertionError(schedule)

@@ -27,6 +27,12 @@ class Schedule(StrEnum):
     V_MIN = "v-min"
     DUALPIPE = "dualpipe"  # DeepSeek-V3 report; deepseek-ai/DualPipe
     DUALPIPE_V = "dualpipe-v"
+    TERAPIPE = "terapipe"  # Li et al., ICML'21: token slices in the order of GPipe
+    SEQ_1F1B = "seq1f1b"  # Sun et al. 2024: token slices in the order of 1F1B
+
+
+TOKEN_SLICED = frozenset({Schedule.TERAPIPE, Schedule.SEQ_1F1B})
+"""Schedules that cut each micro-batch along its sequence into token slices."""
 
 
 class Kind(StrEnum):
@@ -39,7 +45,8 @@ class Kind(StrEnum):
 
 
 class Action(NamedTuple):
-    """One pass of a micro-batch through the part of the model at ``position`` of its path."""
+    """One pass of a micro-batch through the part of the model at ``position`` of its path; of token slices, each counts as a
+    micro-batch: slice k of micro-batch i is ``i * n_slices + k``."""
 
     kind: Kind
     microbatch: int
@@ -56,14 +63,16 @@ class Program:
 
     schedule  which schedule this is
     paths     the ways there are: the rank of each position; all ways have the same number of positions
-    path_of   the way each micro-batch takes, an index into ``paths``
+    path_of   the way each micro-batch, or token slice, takes, an index into ``paths``
     orders    what each rank runs, in order
+    n_slices  token slices of a micro-batch
     """
 
     schedule: Schedule
     paths: tuple[tuple[int, ...], ...]
     path_of: tuple[int, ...]
     orders: tuple[tuple[Slot, ...], ...]
+    n_slices: int = 1
 
     @property
     def n_ranks(self) -> int:
@@ -73,7 +82,7 @@ class Program:
     @property
     def n_microbatches(self) -> int:
         """Micro-batches of a step."""
-        return len(self.path_of)
+        return len(self.path_of) // self.n_slices
 
     @property
     def n_positions(self) -> int:
@@ -103,5 +112,8 @@ class Program:
         return peak
 
     def peak_in_flight(self, rank: int) -> float:
-        """`peak_chunks` in micro-batches: in units of one micro-batch's activations on all parts it passes on the rank."""
-        return self.peak_chunks(rank) / self.chunks_per_microbatch
+        """`peak_chunks` in micro-batches: in units of one micro-batch's activations on all parts it passes on the rank.
+
+        Token slices count as equally long.
+        """
+        return self.peak_chunks(rank) / (self.chunks_per_microbatch * self.n_slices)

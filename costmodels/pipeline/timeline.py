@@ -9,6 +9,7 @@ from enum import Enum, auto
 
 from costmodels.errors import InvalidInputError
 from costmodels.pipeline.program import Action, Kind, Program, Slot
+from costmodels.token_slices import SliceShares
 
 
 class Sends(Enum):
@@ -30,6 +31,7 @@ class Durations:
     send_s      [position - 1] from a position to the next or back, if they are on different ranks; the sender goes on
     overlapped  time of a forward and a backward that run together, as a fraction of their sum: 1 means nothing is saved
     sends       how sends share a rank's port
+    slices      parts of these times that each token slice takes, where micro-batches are cut into slices
     """
 
     forward_s: Sequence[float]
@@ -38,6 +40,7 @@ class Durations:
     send_s: Sequence[float]
     overlapped: float = 1.0
     sends: Sends = Sends.TOGETHER
+    slices: SliceShares | None = None
 
     def __post_init__(self) -> None:
         n = len(self.forward_s)
@@ -75,7 +78,17 @@ class Durations:
         total_s = sum(self._action_s(action) for action in slot)
         return total_s if len(slot) == 1 else self.overlapped * total_s
 
+    def slice_share(self, action: Action) -> float:
+        """The part of its micro-batch's pass that an action is: 1 unless it is of a token slice."""
+        if self.slices is None:
+            return 1.0
+        shares = self.slices.forward if action.kind is Kind.FORWARD else self.slices.backward
+        return shares[action.microbatch % len(shares)] / sum(shares)
+
     def _action_s(self, action: Action) -> float:
+        return self.slice_share(action) * self._pass_s(action)
+
+    def _pass_s(self, action: Action) -> float:
         match action.kind:
             case Kind.FORWARD:
                 return self.forward_s[action.position]
@@ -129,9 +142,12 @@ def simulate(program: Program, durations: Durations) -> Timeline:
     """Runs every slot as soon as its rank is free and what it needs has arrived.
 
     A forward needs the forward at the position before; a backward the one at the position behind, and its own forward; a
-    weight gradient its own input gradient. Raises InvalidInputError when durations don't match the program, or when its
-    order can't be run.
+    weight gradient its own input gradient. What token slices of a micro-batch need of one another on a rank its order keeps.
+    Raises InvalidInputError when durations don't match the program, or when its order can't be run.
     """
+    if durations.slices is not None and len(durations.slices.forward) != program.n_slices:
+        given = len(durations.slices.forward)
+        raise InvalidInputError("durations don't match the program", given=given, allowed=f"{program.n_slices} token slices")
     if len(durations.forward_s) != program.n_positions:
         raise InvalidInputError(
             "durations don't match the program", given=len(durations.forward_s), allowed=f"{program.n_positions} positions"
@@ -165,7 +181,7 @@ def simulate(program: Program, durations: Durations) -> Timeline:
                 boundary = _crossed(program, done)
                 if boundary is not None:
                     leaves_s = max(free_s[rank], port_free_s[rank]) if durations.sends is Sends.IN_TURN else free_s[rank]
-                    received_s[done] = port_free_s[rank] = leaves_s + durations.send_s[boundary]
+                    received_s[done] = port_free_s[rank] = leaves_s + durations.slice_share(done) * durations.send_s[boundary]
                 if done in waiting:
                     ready.append(waiting.pop(done))
     if waiting:

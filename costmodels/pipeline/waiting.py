@@ -37,11 +37,14 @@ class PassShares:
 
 
 def fills(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int = 1) -> bool:
-    """Whether a schedule is defined here and has the micro-batches to reach its steady state, where ratios hold."""
+    """Whether a schedule of whole sequences is defined here and has the micro-batches to reach its steady state, where ratios
+    hold."""
     p, m = n_ranks, n_microbatches
     match schedule:
         case Schedule.GPIPE | Schedule.ONE_F_ONE_B | Schedule.EAGER_ONE_F_ONE_B:
             return n_chunks == 1
+        case Schedule.TERAPIPE | Schedule.SEQ_1F1B:
+            return False  # `slices_waiting_ratio` speaks of these
         case Schedule.INTERLEAVED:
             return p > 1 and n_chunks > 1 and m % p == 0
         case Schedule.ZB_H1:

@@ -13,14 +13,17 @@ import numpy.typing as npt
 from costmodels.chunked_products import CHUNKERS
 from costmodels.cluster import Device
 from costmodels.implementation import Implementation
+from costmodels.token_slices import SliceShares
 from solver.block_memory import working_bytes
 from solver.block_problem import (
     OF_MODE,
     BlockProblem,
     Criterion,
     build_block_problem,
+    joined_slices,
     kept_in,
     n_objectives,
+    sum_of_slices,
 )
 from solver.block_setting import BlockSetting
 from solver.graph import ModelGraph
@@ -85,7 +88,11 @@ class BlockCosts:
     def problem(self, block: str, setting: BlockSetting) -> BlockProblem | None:
         """Sharding problem of a block; None where it can't be sharded this way."""
         key = (block, setting)
-        if key not in self._problems:
+        if key not in self._problems and setting.slices:
+            of_slices = [self.problem(block, part) for part in setting.parts]
+            known = [problem for problem in of_slices if problem is not None]
+            self._problems[key] = joined_slices(known) if len(known) == len(of_slices) else None
+        elif key not in self._problems:
             beside = (block, setting.beside_attention)
             built = build_block_problem(self.model, self.model.block(block), setting, like=self._alike.get(beside))
             self._problems[key] = self._alike[beside] = built
@@ -97,7 +104,7 @@ class BlockCosts:
         if any(problem is None for problems in built.values() for problem in problems):
             return
         known = {block: [problem for problem in problems if problem is not None] for block, problems in built.items()}
-        deciding = n_objectives(recompute_modes(self.request.search))
+        deciding = n_objectives(recompute_modes(self.request.search), sliced=bool(settings[0].slices))
         wholes = {
             block: joined([replace(problem.problem, n_objectives=deciding) for problem in problems])
             for block, problems in known.items()
@@ -113,11 +120,40 @@ class BlockCosts:
     def block_cost(self, block: str, setting: BlockSetting, choice: tuple[int, ...]) -> FloatArray:
         """Cost vector of a block under a choice of strategies."""
         key = (block, setting, choice)
-        if key not in self._costs:
+        if key not in self._costs and setting.slices:
+            self._costs[key] = sum_of_slices(np.array([self.block_cost(block, part, choice) for part in setting.parts]))
+        elif key not in self._costs:
             built = self.problem(block, setting)
             assert built is not None, "shardings() offers no choice where there is no problem"
             self._costs[key] = _bound_by_host(np.array(evaluate(built.problem, choice)), self._host_of(block, setting))
         return self._costs[key]
+
+    def sharded_costs(self, setting: BlockSetting, sharding: Sharding) -> FloatArray:
+        """``[block, criterion]`` of the distinct blocks under a choice of strategies of each."""
+        costs = (self.block_cost(name, setting, choice) for name, choice in zip(self.block_names, sharding, strict=True))
+        return np.array(list(costs))
+
+    def rerun_s(self, mode: Recompute, costs: FloatArray) -> FloatArray:
+        """What a recompute mode runs again of each distinct block; ``costs`` as of `sharded_costs`."""
+        match mode:
+            case Recompute.NONE:
+                return np.zeros(len(costs))
+            case Recompute.FULL:
+                again_s = costs[:, Criterion.FORWARD_S]
+            case Recompute.FINE_GRAINED | Recompute.SELECTIVE:
+                again_s = costs[:, OF_MODE[mode][0]]
+        return np.where(self.recomputable, again_s, 0.0)
+
+    def slice_shares(self, setting: BlockSetting, sharding: Sharding, mode: Recompute) -> SliceShares:
+        """What each token slice takes of a micro-batch's time in all layers."""
+        forward, backward = [], []
+        for part in setting.parts:
+            costs = self.sharded_costs(part, sharding)
+            whole_s = (costs[:, Criterion.TIME_S] + self.rerun_s(mode, costs))[self.layer_block].sum()
+            forward.append(float(costs[self.layer_block, Criterion.FORWARD_S].sum()))
+            backward.append(float(whole_s) - forward[-1])
+        total = sum(forward) + sum(backward)
+        return SliceShares(tuple(each / total for each in forward), tuple(each / total for each in backward))
 
     def fastest_layers_s(self, setting: BlockSetting, modes: Collection[Recompute] = (Recompute.NONE,)) -> FloatArray | None:
         """Least time of a micro-batch through each layer under any of these modes; None where a block can't be sharded."""
@@ -136,11 +172,14 @@ class BlockCosts:
         """How the launcher runs a layer with gathers and scatters of this way."""
         return self.implementation if overlap is TpOverlap.EXPOSED else self.chunked
 
-    def launch_layers_s(self, device: Device, *, tp: int, cp: int, boundary: Spec, overlap: TpOverlap) -> FloatArray:
-        """Time that the host takes to launch each layer's kernels for a micro-batch, nothing recomputed: none goes faster."""
+    def launch_layers_s(
+        self, device: Device, *, tp: int, cp: int, boundary: Spec, overlap: TpOverlap, n_slices: int = 1
+    ) -> FloatArray:
+        """Time that the host takes to launch each layer's kernels for a micro-batch, slice by slice, nothing recomputed: none
+        goes faster."""
         how = self.implementation_of(overlap)
         launches = [self._host_time(block, device, how, tp=tp, cp=cp, boundary=boundary).total_s for block in self.block_names]
-        return np.array(launches)[self.layer_block]
+        return n_slices * np.array(launches)[self.layer_block]
 
     def _least_s(self, setting: BlockSetting) -> FloatArray | None:
         """Rows: time, time without communication, and what each recompute mode runs again, each the least over shardings;
@@ -153,12 +192,13 @@ class BlockCosts:
                     break
                 costs = np.array([point.cost for point in frontier(built.problem)])
                 host = self._host_of(block, setting)
+                launch_s, forward_s = (len(setting.parts) * each_s for each_s in (host.total_s, host.forward_s))
                 compute_s = costs[:, Criterion.TIME_S] - costs[:, COMMUNICATION].sum(axis=1)
                 lowest = costs.min(axis=0)
                 again_s = {mode: float(lowest[criterion]) for mode, (criterion, _) in OF_MODE.items()}
-                again_s |= {Recompute.NONE: 0.0, Recompute.FULL: max(float(lowest[Criterion.FORWARD_S]), host.forward_s)}
+                again_s |= {Recompute.NONE: 0.0, Recompute.FULL: max(float(lowest[Criterion.FORWARD_S]), forward_s)}
                 rerun_s = [again_s[mode] if can_rerun else 0.0 for mode in _MODES]
-                least.append((max(float(lowest[Criterion.TIME_S]), host.total_s), float(compute_s.min()), *rerun_s))
+                least.append((max(float(lowest[Criterion.TIME_S]), launch_s), float(compute_s.min()), *rerun_s))
             whole = len(least) == len(self.block_names)
             self._fastest[setting] = np.array(least).T[:, self.layer_block] if whole else None
         return self._fastest[setting]
@@ -187,7 +227,8 @@ class BlockCosts:
             blocks = [self.model.block(name) for name in self.block_names]
             kept = [kept_in(block, setting) for block in blocks]
             inputs = {mode: np.array([each.inputs[mode] for each in kept]) for mode in PARTIAL_MODES}
-            working = np.array([working_bytes(self.model, block, setting) for block in blocks])
+            at_once = replace(setting, seq_len=setting.tokens_at_once)
+            working = np.array([working_bytes(self.model, block, at_once) for block in blocks])
             self._memory[setting] = (inputs, working)
         return self._memory[setting]
 

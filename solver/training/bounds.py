@@ -37,7 +37,14 @@ def launch_bound_s(family: Family, costs: TrainingCosts) -> float:
     """Lower bound on the step time of a family by what the host takes to launch its kernels; at most `family_bound_s`."""
     mesh = family.mesh
     by_device = [
-        costs.launch_layers_s(group.node.device, tp=mesh.tp, cp=mesh.cp, boundary=family.boundary, overlap=family.tp_overlap)
+        costs.launch_layers_s(
+            group.node.device,
+            tp=mesh.tp,
+            cp=mesh.cp,
+            boundary=family.boundary,
+            overlap=family.tp_overlap,
+            n_slices=family.n_slices,
+        )
         for group in costs.request.cluster.groups
     ]
     return _family_bound_s(family, costs, np.min(by_device, axis=0), equivalent=float(mesh.pp))

@@ -13,11 +13,8 @@ from costmodels.cluster import group_topology
 from costmodels.collectives import Collective, collective_s
 from costmodels.expert_routing import expert_placement
 from costmodels.implementation import Implementation, TrainedWeights
-from costmodels.memory import (
-    RESERVED_OVER_ALLOCATED,
-    framework_overhead_bytes,
-)
-from costmodels.pipeline import PassShares, Schedule, n_copies
+from costmodels.memory import RESERVED_OVER_ALLOCATED, framework_overhead_bytes
+from costmodels.pipeline import PassShares, Schedule, n_copies, slices_waiting_ratio
 from costmodels.tensor_parallel import EXPERTS, TOP_K
 from solver.block_memory import boundary_bytes, chunk_buffer_bytes
 from solver.block_problem import (
@@ -52,7 +49,7 @@ class TrainingCosts(BlockCosts):
         super().__init__(request, implementation=implementation)
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
         self._kinds: dict[StageKind, StageKind] = {}
-        self._settings: dict[tuple[int, int, Spec, TpOverlap], tuple[BlockSetting, ...]] = {}
+        self._settings: dict[tuple[int, int, Spec, TpOverlap, tuple[int, ...]], tuple[BlockSetting, ...]] = {}
         self._interned: dict[BlockSetting, BlockSetting] = {}
         self._kinds_of: dict[tuple[Mesh, tuple[int, ...]], tuple[StageKind, ...]] = {}
         self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
@@ -122,7 +119,7 @@ class TrainingCosts(BlockCosts):
 
     def settings(self, candidate: Candidate, kind: StageKind) -> tuple[BlockSetting, ...]:
         """The block setting for each device of a stage, one object for equal ones."""
-        key = (id(kind), candidate.microbatch, candidate.boundary, candidate.tp_overlap)
+        key = (id(kind), candidate.microbatch, candidate.boundary, candidate.tp_overlap, candidate.pipelining.slices)
         if key not in self._settings:
             made = self._settings_of(candidate, kind)
             self._settings[key] = tuple(self._interned.setdefault(setting, setting) for setting in made)
@@ -151,6 +148,7 @@ class TrainingCosts(BlockCosts):
                 recipe=self.workload.matmul,
                 saved=self.workload.saved_activations,
                 expert_load=self._expert_load(kind.topology.ep.n),
+                slices=candidate.pipelining.slices,
             )
             for device in kind.devices
         )
@@ -181,7 +179,7 @@ class TrainingCosts(BlockCosts):
 
         Tables of candidates that differ in schedule only share all arrays.
         """
-        key = (replace(candidate, pipelining=PLAIN), sharding)
+        key = (replace(candidate, pipelining=replace(PLAIN, slices=candidate.pipelining.slices)), sharding)
         if self._unscheduled[0] != key:
             self._unscheduled = (key, {})
         known = self._unscheduled[1]
@@ -192,7 +190,7 @@ class TrainingCosts(BlockCosts):
             if inside not in known:
                 made = [self._device_table(candidate, kind, setting, sharding) for setting in settings]
                 known[inside] = made[0] if len(made) == 1 else max_table(made)
-            boundary_s = max(self.boundary_s(candidate, kind, setting) for setting in settings)
+            boundary_s = max(sum(self.boundary_s(candidate, kind, part) for part in setting.parts) for setting in settings)
             known[kind] = replace(known[inside], boundary_s=boundary_s)
         return self._scheduled(known[kind], candidate, kind)
 
@@ -206,6 +204,9 @@ class TrainingCosts(BlockCosts):
         choice, mesh = candidate.pipelining, candidate.mesh
         if choice == PLAIN:
             return table
+        if table.slices is not None:
+            ratio = slices_waiting_ratio(choice.schedule, mesh.pp, candidate.n_microbatches, table.slices)
+            return replace(table, waiting=ratio)
         shares = self._pass_shares[candidate.recompute[0]]
         waits = waiting(choice, pp=mesh.pp, n_microbatches=candidate.n_microbatches, shares=shares)
         extra_s, step_s, sends_s = table.extra_s, table.step_s, table.boundary_s * choice.chunks
@@ -232,12 +233,12 @@ class TrainingCosts(BlockCosts):
 
     def _device_table(self, candidate: Candidate, kind: StageKind, setting: BlockSetting, sharding: Sharding) -> StageTable:
         workload = self.workload
-        costs = np.array(
-            [self.block_cost(name, setting, choice) for name, choice in zip(self.block_names, sharding, strict=True)]
-        )
+        costs = self.sharded_costs(setting, sharding)
         shared = _shared_parameters(costs, kind, candidate.shard_ranks)
         trained = () if setting.implementation.trained is TrainedWeights.ADAPTERS else shared
-        sync = state_sync(candidate.zero_stage, shared if candidate.zero_stage == 3 else trained, costs, workload)
+        # Of token slices the first enters each layer first, and leaves it last.
+        beside = costs if not setting.slices else self.sharded_costs(setting.parts[0], sharding)
+        sync = state_sync(candidate.zero_stage, shared if candidate.zero_stage == 3 else trained, beside, workload)
         state = training_state(
             self.request,
             candidate,
@@ -263,6 +264,7 @@ class TrainingCosts(BlockCosts):
         # What a layer's backward pass reads is back on the device, and what the next one reads is on its way.
         time_s, activation = time_s + moves_s, activation - moved
         transient = transient + moves.at_once_bytes + state.passing_bytes
+        slice_gradients = costs[:, Criterion.KEY_VALUE_BYTES]
         overhead = framework_overhead_bytes(
             communicators=_communicators(candidate), communicator_bytes=setting.device.communicator_bytes
         ) + chunk_buffer_bytes(self.model, setting)
@@ -273,7 +275,7 @@ class TrainingCosts(BlockCosts):
             time_s=time_s[:, layer],
             activation_bytes=activation[:, layer],
             transient_bytes=transient[:, layer],
-            static_bytes=state.device_bytes[layer],
+            static_bytes=(state.device_bytes + slice_gradients)[layer],
             extra_s=_plus_first(
                 (sync.exposed_step_s + state.update_s + costs[:, Criterion.SYNC_S])[layer], float(first_bucket_s[0])
             ),
@@ -302,7 +304,9 @@ class TrainingCosts(BlockCosts):
                 host_capacity_bytes=state.host.memory_bytes - state.host_buffer_bytes,
                 nvme_bytes=state.nvme_bytes[layer],
                 nvme_capacity_bytes=state.host.nvme_bytes,
+                slice_gradients_bytes=slice_gradients[layer],
             ),
+            slices=self.slice_shares(setting, sharding, candidate.recompute[0]) if setting.slices else None,
             dag=self._dag,
             side_bytes=0.0 if self._dag is None else boundary_bytes(self.model, setting),
         )
@@ -314,6 +318,7 @@ class TrainingCosts(BlockCosts):
         entry = boundary_bytes(self.model, setting)
         held_inputs, working = self.block_memory(setting)
         elements = entry / setting.dtype.size_bytes
+        at_once = setting.tokens_at_once / setting.seq_len
         saved = costs[:, Criterion.SAVED_BYTES] + elements * held_inputs[Recompute.NONE]
         transient = costs[:, Criterion.TRANSIENT_BYTES] + sync.gathered_bytes + working
         base = costs[:, Criterion.TIME_S] + sync.exposed_microbatch_s
@@ -321,19 +326,16 @@ class TrainingCosts(BlockCosts):
         for mode in candidate.recompute:
             match mode:
                 case Recompute.NONE:
-                    rerun_s, stays = np.zeros_like(base), saved
+                    stays = saved
                 case Recompute.FINE_GRAINED | Recompute.SELECTIVE:
-                    again_s, partly = (costs[:, criterion] for criterion in OF_MODE[mode])
-                    rerun_s = np.where(self.recomputable, again_s, 0.0)
+                    partly = costs[:, OF_MODE[mode][1]]
                     stays = np.where(self.recomputable, partly + elements * held_inputs[mode], saved)
                 case Recompute.FULL:
-                    rerun_s, stays = (
-                        np.where(self.recomputable, costs[:, Criterion.FORWARD_S], 0.0),
-                        np.where(self.recomputable, entry, saved),
-                    )
-            time_s.append(base + rerun_s)
+                    # Keys and values of earlier token slices are not made again for each slice.
+                    stays = np.where(self.recomputable, entry + costs[:, Criterion.KEY_VALUE_BYTES], saved)
+            time_s.append(base + self.rerun_s(mode, costs))
             held.append(stays)
-            live.append(transient + np.maximum(saved - stays, 0.0))
+            live.append(transient + at_once * np.maximum(saved - stays, 0.0))
         return np.array(time_s), np.array(held), np.array(live)
 
     def _tied_copies(self, candidate: Candidate, setting: BlockSetting, sharding: Sharding) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodels.memory import RESERVED_OVER_ALLOCATED
-from costmodels.pipeline import held_passes, n_copies, peak_in_flight, positions_of_ranks
+from costmodels.pipeline import held_passes, held_tokens, n_copies, peak_in_flight, positions_of_ranks
 from solver.request import Recompute
 from solver.stages.longest import objective_s
 from solver.training.space import Candidate
@@ -125,11 +125,25 @@ def positions(candidate: Candidate) -> tuple[tuple[int, ...], ...]:
 def in_flight(candidate: Candidate) -> tuple[float, ...]:
     """Micro-batches whose activations each rank holds at once."""
     choice = candidate.pipelining
+    if choice.slices:
+        held, of_one = units_in_flight(candidate)
+        return tuple(units / of_one for units in held)
     return peak_in_flight(choice.schedule, candidate.mesh.pp, candidate.n_microbatches, n_chunks=max(2, choice.chunks))
 
 
-def held_by_part(candidate: Candidate) -> tuple[npt.NDArray[np.int64], ...]:
-    """For each rank ``[moment, part]`` the passes of each of its parts that it holds at once; see `held_passes`."""
+def units_in_flight(candidate: Candidate) -> tuple[tuple[int, ...], int]:
+    """What each rank that holds one part holds at once in whole units, and units of a micro-batch: one, of slices tokens."""
+    choice, m = candidate.pipelining, candidate.n_microbatches
+    if not choice.slices:
+        return tuple(int(held) for held in in_flight(candidate)), 1
+    return held_tokens(choice.schedule, candidate.mesh.pp, m, choice.slices), sum(choice.slices)
+
+
+def held_by_part(candidate: Candidate) -> tuple[npt.NDArray[np.int64] | npt.NDArray[np.float64], ...]:
+    """For each rank ``[moment, part]`` the passes of each of its parts that it holds at once, fractions where sequences pass in
+    slices; see `held_passes`."""
+    if candidate.pipelining.slices:
+        return tuple(np.array([[held]]) for held in in_flight(candidate))
     if candidate.pipelining.one_part_a_rank:
         return tuple(np.array([[held]], np.int64) for held in in_flight(candidate))
     choice = candidate.pipelining
@@ -187,7 +201,9 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
     return DecisionCost(tuple(stages), total)
 
 
-def _host_bytes(decision: Decision, rank: int, table: StageTable, held: npt.NDArray[np.int64]) -> float:
+def _host_bytes(
+    decision: Decision, rank: int, table: StageTable, held: npt.NDArray[np.int64] | npt.NDArray[np.float64]
+) -> float:
     """What a device of a rank has in host memory at most; ``held`` are passes of its parts at once, by moment."""
     if decision.candidate.offload.is_nothing:
         return 0.0

@@ -6,20 +6,22 @@ from collections.abc import Iterator, Sequence
 
 from costmodels.cluster import Cluster
 from costmodels.errors import PlanFileError
-from costmodels.pipeline import Schedule, fills
+from costmodels.pipeline import TOKEN_SLICED, Schedule, fills
 from solver.axes import Axes
 from solver.graph import ModelGraph
 from solver.layer_dag import layer_dag
 from solver.plan import Plan, Stage
-from solver.request import Gradients, TpOverlap
+from solver.request import Gradients, PlanRequest, Recompute, TpOverlap, TrainingWorkload
 from solver.training.evaluate import StageSpan, positions
 from solver.training.pipelining import PLAIN, Pipelining
 from solver.training.places import StatePlace, has_drives, may_move
 from solver.training.space import Candidate
+from solver.training.token_slices import passes_in_slices, suits_slices
 
 
-def given_pipelining(plan: Plan) -> Pipelining:
-    """The schedule of a plan with its chunks a rank; raises PlanFileError for one that can't run on the plan's pipeline."""
+def given_pipelining(plan: Plan, request: PlanRequest) -> Pipelining:
+    """The schedule of a plan with its chunks a rank and its token slices; raises PlanFileError for one that can't run on the
+    plan's pipeline."""
     assert plan.axes is not None and plan.microbatch is not None
     names = [schedule.value for schedule in Schedule]
     if plan.schedule not in names:
@@ -27,6 +29,8 @@ def given_pipelining(plan: Plan) -> Pipelining:
     if plan.axes.pp == 1:
         return PLAIN
     schedule = Schedule(plan.schedule)
+    if schedule in TOKEN_SLICED or plan.token_slices:
+        return _given_slices(plan, schedule, request)
     chunks = len(plan.stages[0].chunk_layers) if schedule is not Schedule.DUALPIPE else 1
     choice = Pipelining(schedule, max(1, chunks))
     n_parts = sum(max(1, len(stage.chunk_layers)) for stage in plan.stages)
@@ -38,6 +42,31 @@ def given_pipelining(plan: Plan) -> Pipelining:
             allowed=f"{expected} parts, and enough micro-batches to fill the schedule",
         )
     return choice
+
+
+def _given_slices(plan: Plan, schedule: Schedule, request: PlanRequest) -> Pipelining:
+    assert plan.axes is not None and isinstance(request.workload, TrainingWorkload)
+    axes, lengths = plan.axes, tuple(each.tokens for each in plan.token_slices)
+    divides = not plan.sequence_parallel or all(tokens % axes.tp == 0 for tokens in lengths)
+    cuts = len(lengths) > 1 and min(lengths) > 0 and sum(lengths) == request.workload.seq_len and divides
+    if schedule not in TOKEN_SLICED or not cuts or any(stage.chunk_layers for stage in plan.stages):
+        raise PlanFileError(
+            "the plan's token slices can't run",
+            given=f"slices of {list(lengths)} tokens under {schedule.value}, tp {axes.tp}",
+            allowed=f"two or more of {request.workload.seq_len} tokens together, which tp divides beside sequence parallelism, "
+            f"under {', '.join(sorted(TOKEN_SLICED))}",
+        )
+    places = [StatePlace(s.zero_stage, s.shard_ranks, s.offload, gradients=s.gradients) for s in plan.stages]
+    light = any(stage.recompute is Recompute.FINE_GRAINED for stage in plan.stages)
+    fits = axes.cp == 1 and plan.tp_overlap is TpOverlap.EXPOSED and not light and all(suits_slices(p) for p in places)
+    if not fits or not passes_in_slices(request.model):
+        raise PlanFileError(
+            "sequences can't pass in token slices here",
+            given=f"cp {axes.cp}, ZeRO-{plan.stages[0].zero_stage}, model {request.model.name}",
+            allowed="a chain of layers with causal attention, cp 1, ZeRO 0 or 1, nothing but optimizer states on the host, no "
+            "chunked products, gradients kept, recompute none, selective or full",
+        )
+    return Pipelining(schedule, slices=lengths)
 
 
 def given_shard_ranks(plan: Plan, cluster: Cluster) -> int | None:

@@ -33,7 +33,8 @@ def summary(candidate: Candidate) -> str:
     parts.append("recompute " + "/".join(mode.value for mode in candidate.recompute))
     if candidate.pipelining != PLAIN:
         chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.schedule is Schedule.INTERLEAVED else ""
-        parts.append(candidate.pipelining.schedule.value + chunks)
+        slices = f" x {candidate.pipelining.n_slices} slices" if candidate.pipelining.slices else ""
+        parts.append(candidate.pipelining.schedule.value + chunks + slices)
     return ", ".join(parts)
 
 

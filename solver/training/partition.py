@@ -13,7 +13,7 @@ from solver.layer_dag import LayerDag
 from solver.stages import memory_shortage, partition_layers
 from solver.stages.downsets import DagFigures, dag_shortage, partition_dag
 from solver.training.chunks import EvenCuts, cost_even_cuts, fastest_that_fits, roomiest
-from solver.training.evaluate import StageSpan, in_flight
+from solver.training.evaluate import StageSpan, units_in_flight
 from solver.training.space import Candidate
 from solver.training.stage_table import FloatArray, StageTable
 
@@ -52,7 +52,7 @@ def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tu
     if tables[0].dag is not None:
         return _parts_of_branches(candidate, tables, tables[0].dag)
     found = partition_layers(
-        **_costs(tables),
+        **_costs(candidate, tables),
         capacity_bytes=_capacities(tables),
         in_flight=_in_flight(candidate),
         n_microbatches=candidate.n_microbatches,
@@ -87,18 +87,18 @@ def _parts_of_branches(
 
 def _dag_figures(candidate: Candidate, tables: tuple[StageTable, ...]) -> DagFigures:
     return DagFigures(
-        **_costs(tables),
+        **_costs(candidate, tables),
         capacity_bytes=np.array([max(0.0, table.capacity_bytes) for table in tables]),
-        in_flight=np.array(in_flight(candidate), np.int64),
+        in_flight=np.array(units_in_flight(candidate)[0], np.int64),
         side_bytes=tables[0].side_bytes,
     )
 
 
-def _costs(tables: tuple[StageTable, ...]) -> _Costs:
+def _costs(candidate: Candidate, tables: tuple[StageTable, ...]) -> _Costs:
     return _Costs(
         time_s=np.array([table.time_s for table in tables]),
         static_bytes=tables[0].static_bytes,
-        activation_bytes=tables[0].activation_bytes,
+        activation_bytes=_activation_bytes(candidate, tables),
         transient_bytes=tables[0].transient_bytes,
         extra_s=np.array([table.extra_s for table in tables]),
         boundary_s=np.array([table.boundary_s for table in tables]),
@@ -115,7 +115,7 @@ def smallest_shortfall(candidate: Candidate, tables: tuple[StageTable, ...]) -> 
         return Shortfall(*dag_shortage(tables[0].dag, _dag_figures(candidate, tables)))
     shortage = memory_shortage(
         static_bytes=tables[0].static_bytes,
-        activation_bytes=tables[0].activation_bytes,
+        activation_bytes=_activation_bytes(candidate, tables),
         transient_bytes=tables[0].transient_bytes,
         capacity_bytes=_capacities(tables),
         in_flight=_in_flight(candidate),
@@ -134,4 +134,9 @@ def _capacities(tables: tuple[StageTable, ...]) -> npt.NDArray[np.generic]:
 
 
 def _in_flight(candidate: Candidate) -> npt.NDArray[np.generic]:
-    return np.array(in_flight(candidate), np.int64)
+    return np.array(units_in_flight(candidate)[0], np.int64)
+
+
+def _activation_bytes(candidate: Candidate, tables: tuple[StageTable, ...]) -> FloatArray:
+    """Of one of the units that are in flight."""
+    return tables[0].activation_bytes / units_in_flight(candidate)[1]

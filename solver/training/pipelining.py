@@ -6,17 +6,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from costmodels.operators import BATCH, SEQ, OperatorKind, forward_flops
-from costmodels.pipeline import PassShares, Schedule, fills, n_copies, n_positions, waiting_ratio
+from costmodels.pipeline import TOKEN_SLICED, PassShares, Schedule, fills, n_copies, n_positions, waiting_ratio
 from solver.graph import ModelGraph
 from solver.recompute import latent_up_projections
 from solver.request import Recompute, Search
 
-SPLITS_BACKWARD = frozenset(Schedule) - {
-    Schedule.GPIPE,
-    Schedule.ONE_F_ONE_B,
-    Schedule.EAGER_ONE_F_ONE_B,
-    Schedule.INTERLEAVED,
-}
+SPLITS_BACKWARD = (
+    frozenset(Schedule)
+    - TOKEN_SLICED
+    - {
+        Schedule.GPIPE,
+        Schedule.ONE_F_ONE_B,
+        Schedule.EAGER_ONE_F_ONE_B,
+        Schedule.INTERLEAVED,
+    }
+)
 """Schedules whose wait depends on the shares of a micro-batch's passes."""
 
 _CANONICAL = (Schedule.ONE_F_ONE_B, *(schedule for schedule in Schedule if schedule is not Schedule.ONE_F_ONE_B))
@@ -27,16 +31,23 @@ class Pipelining:
     """A schedule, and into how many model chunks (virtual stages) it cuts each rank's part of the model.
 
     ``even`` asks for parts as equal as those of several chunks a rank, where each rank holds one (a preset's equal stages).
+    ``slices`` are the tokens of each slice that a sequence passes in, empty where it passes whole.
     """
 
     schedule: Schedule = Schedule.ONE_F_ONE_B
     chunks: int = 1
     even: bool = False
+    slices: tuple[int, ...] = ()
 
     @property
-    def sort_key(self) -> tuple[int, int]:
+    def sort_key(self) -> tuple[int, int, int]:
         """Canonical order among equals: 1F1B first."""
-        return (_CANONICAL.index(self.schedule), self.chunks)
+        return (_CANONICAL.index(self.schedule), self.chunks, self.n_slices)
+
+    @property
+    def n_slices(self) -> int:
+        """Parts that a sequence passes in."""
+        return max(1, len(self.slices))
 
     @property
     def one_part_a_rank(self) -> bool:
@@ -51,7 +62,7 @@ class Pipelining:
     @property
     def modes_by_stage(self) -> bool:
         """Whether stages may differ in recompute mode: only where the wait does not depend on it."""
-        return self.any_borders and self.schedule not in SPLITS_BACKWARD
+        return self.any_borders and self.schedule not in SPLITS_BACKWARD | TOKEN_SLICED
 
     def n_parts(self, pp: int) -> int:
         """Parts that the model is cut in."""
@@ -129,4 +140,4 @@ def waiting(choice: Pipelining, *, pp: int, n_microbatches: int, shares: PassSha
 
 def least_waiting(choices: Iterable[Pipelining]) -> float:
     """Lower bound on `waiting` of every choice, whatever the shares: 0 for a split backward, which may leave no wait."""
-    return min(0.0 if choice.schedule in SPLITS_BACKWARD else 1.0 / choice.chunks for choice in choices)
+    return min(0.0 if choice.schedule in SPLITS_BACKWARD else 1.0 / (choice.chunks * choice.n_slices) for choice in choices)

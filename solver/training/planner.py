@@ -38,6 +38,7 @@ from solver.training.stagewise_plan import (
     view_of_stage,
 )
 from solver.training.sweep import swept_plans
+from solver.training.token_slices import check_token_slices
 
 
 def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -50,6 +51,7 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
     others = other_arrangements(request)
     check_shares(request)
     check_stage_degrees(request)
+    check_token_slices(request)
     if request.objective in UNITS:
         sized = search_sizes(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
         if sized is not None:
@@ -252,7 +254,7 @@ def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decis
             given=f"ulysses {mesh.ulysses} of cp {mesh.cp} beside tp {mesh.tp}",
             allowed="a divisor of cp that, times tp, divides the heads and key/value heads of every attention",
         )
-    pipelining = given_pipelining(plan)
+    pipelining = given_pipelining(plan, request)
     modes = tuple(dict.fromkeys(stage.recompute for stage in plan.stages))
     if len(modes) > 1 and not pipelining.modes_by_stage:
         raise PlanFileError(

@@ -43,6 +43,7 @@ class Preset:
             recompute=_both("recompute", search.recompute, self.recompute),
             schedules=_both("schedules", search.schedules, (Schedule.ONE_F_ONE_B,)),
             tp_overlap=_both("tp_overlap", search.tp_overlap, (TpOverlap.EXPOSED,)),
+            token_slices=_both("token_slices", search.token_slices, (1,)),
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.memory import RESERVED_OVER_ALLOCATED
 from costmodels.operators import BATCH, SEQ, forward_flops
-from costmodels.pipeline import Schedule
+from costmodels.pipeline import TOKEN_SLICED, Schedule
 from costmodels.units import GIB
 from solver.axes import Axes
 from solver.plan import (
@@ -26,6 +26,7 @@ from solver.plan import (
     Status,
 )
 from solver.plan_frontier import FrontierPoint
+from solver.plan_slices import PlanSlice
 from solver.reason import Reason
 from solver.request import PlanRequest, Space, TrainingWorkload
 from solver.training.alternatives import MAX_RUNNERS_UP, runners_up
@@ -158,6 +159,7 @@ def decided_plan(
         shardings=operator_shardings(costs, candidate, decision.sharding),
         sequence_parallel=candidate.boundary.dim == SEQ,
         tp_overlap=candidate.tp_overlap,
+        token_slices=_token_slices(candidate, tables[0]),
         schedule=candidate.pipelining.schedule.value,
         microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
         optimizer=candidate.optimizer,
@@ -166,6 +168,13 @@ def decided_plan(
         frontier=frontier,
         notes=NOTES,
     )
+
+
+def _token_slices(candidate: Candidate, table: StageTable) -> tuple[PlanSlice, ...]:
+    if table.slices is None:
+        return ()
+    parts = zip(candidate.pipelining.slices, table.slices.forward, table.slices.backward, strict=True)
+    return tuple(PlanSlice(tokens, forward, backward) for tokens, forward, backward in parts)
 
 
 def infeasible_plan(request: PlanRequest, reason: Reason, *, n_candidates: int, n_solved: int) -> Plan:
@@ -216,12 +225,15 @@ def space_text(request: PlanRequest) -> str:
             ("tp_overlap", search.tp_overlap),
             ("schedule", search.schedules),
             ("virtual_stages", search.virtual_stages),
+            ("token_slices", search.token_slices),
         )
         if allowed
     ]
     if search.system is not None:
         space = f"what {search.system.value} searches, {space}"
     restricted = f"; restricted to {', '.join(fixed)}" if fixed else ""
+    if not any(number > 1 for number in search.token_slices):
+        schedules -= TOKEN_SLICED
     names = ", ".join(schedule.value for schedule in Schedule if schedule in schedules)
     return (
         f"{space}; equal dp x tp x cp in every stage, all {request.cluster.n_devices} devices, schedules {names}, uneven "
@@ -286,9 +298,10 @@ def _layer_spans(layers: Sequence[str], span: StageSpan) -> tuple[LayerSpan, ...
 
 
 def _memory(table: StageTable, spans: Sequence[StageSpan], cost: StageCost) -> StageMemory:
-    activations, transient = cost.activation_bytes, cost.transient_bytes
     layers = np.r_[tuple(span.layers for span in spans)]
     parts = table.parts
+    activations = cost.activation_bytes + float(parts.slice_gradients_bytes[layers].sum())
+    transient = cost.transient_bytes
     state = (parts.weights_bytes, parts.gradients_bytes, parts.optimizer_bytes)
     weights, gradients, optimizer = (float(part[layers].sum()) for part in state)
     return StageMemory(

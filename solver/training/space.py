@@ -25,6 +25,7 @@ from solver.training.places import StatePlace, allowed, divisors, gradient_choic
 from solver.training.presets import preset_of
 from solver.training.sequence_split import heads_fit, sequence_fits
 from solver.training.tensor_overlaps import max_zero_stage, tp_overlaps
+from solver.training.token_slices import TokenSlices, beside_slices, suits_slices, whole_sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,11 @@ class Family:
                     )
 
     @property
+    def n_slices(self) -> int:
+        """Parts that sequences pass in; those of all members have the same lengths."""
+        return self.pipelinings[0].n_slices
+
+    @property
     def n_candidates(self) -> int:
         """How many members there are."""
         schedules = [choice.schedule for _, choices in self._modes_and_schedules() for choice in choices]
@@ -191,6 +197,7 @@ def families(request: PlanRequest) -> Iterator[Family]:
     schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
     n_layers = len(request.model.layers)
     known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
+    slices = TokenSlices(request)
     for mesh in meshes(request):
         per_replica, rest = divmod(workload.global_batch, mesh.dp)
         places = tuple(place for optimizer in optimizers for place in state_places(mesh, request, search, optimizer))
@@ -209,8 +216,15 @@ def families(request: PlanRequest) -> Iterator[Family]:
                     made = (replace(choice, even=True) if even else choice for choice in found)
                     # A model that branches is cut by downsets, one part a rank.
                     known[mesh.pp, count] = tuple(c for c in made if c.any_borders or request.model.is_chain)
+                if not allowed(microbatch, search.microbatch):
+                    continue
+                beside = beside_slices(modes), tuple(place for place in places if suits_slices(place))
+                for cut in slices.pipelinings(mesh, microbatch=microbatch, n_microbatches=count):
+                    family = Family(mesh, microbatch, count, boundary, *beside[::-1], cut)
+                    if family.n_candidates:
+                        yield family
                 choices = known[mesh.pp, count]
-                if not choices or not allowed(microbatch, search.microbatch):
+                if not choices or not whole_sequences(search, pp=mesh.pp):
                     continue
                 for way in tp_overlaps(request, tp=mesh.tp, cp=mesh.cp, boundary=boundary):
                     highest = max_zero_stage(request, way)

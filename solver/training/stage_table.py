@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodels.cluster import Device, GroupTopology
+from costmodels.token_slices import SliceShares
 from solver.layer_dag import LayerDag
 from solver.mesh import StageTopology
 
@@ -39,7 +40,7 @@ class StageTable:
     time_s             steady time of a micro-batch (forward, backward, recomputation, exposed communication)
     activation_bytes   kept for each micro-batch in flight
     transient_bytes    lives only while the layer runs: re-made activations, gathered weights, loss buffers
-    static_bytes       weights, gradients, optimizer state (by layer)
+    static_bytes       weights, gradients, optimizer state, and of token slices gradients of keys and values (by layer)
     extra_s            what a step adds once: exposed gradient reduction and parameter gather, optimizer (by layer)
     boundary_s         sending to the next stage and back, each micro-batch, as far as it is not hidden
     beside_s           sending that goes on beside the compute of other micro-batches: a stage takes no less time, and each
@@ -48,6 +49,7 @@ class StageTable:
                        the host's work between steps (those of the model's first stage are in its first layer's extra_s)
     capacity_bytes     bytes of tensors that fit: usable memory less the framework's overhead and what their allocator adds
     waiting            how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`)
+    slices             what each token slice takes of a micro-batch's time in all layers; None: sequences pass whole
     dag                which layer reads which, of a model that branches; boundary_s and beside_s are then of each tensor that
                        goes on
     side_bytes         then kept for each micro-batch in flight of each tensor that a stage reads beside its layers' entries
@@ -64,6 +66,7 @@ class StageTable:
     parts: StageParts
     waiting: float = 1.0
     beside_s: float = 0.0
+    slices: SliceShares | None = None
     dag: LayerDag | None = None
     side_bytes: float = 0.0
 
@@ -75,6 +78,7 @@ class StageParts:
 
     first_bucket_s                   [layer]: what a step adds once to a stage that begins with the layer (`StageTable.step_s`)
     moves_s, host_activation_bytes   [mode, layer]: time of moving activations that nothing hides, and their bytes
+    slice_gradients_bytes            [layer]: gradients of keys and values that wait for earlier slices, of one micro-batch
     """
 
     weights_bytes: FloatArray
@@ -97,6 +101,7 @@ class StageParts:
     host_capacity_bytes: float
     nvme_bytes: FloatArray
     nvme_capacity_bytes: float
+    slice_gradients_bytes: FloatArray
 
 
 def max_table(tables: list[StageTable]) -> StageTable:
@@ -119,6 +124,7 @@ def max_table(tables: list[StageTable]) -> StageTable:
         ),
         waiting=slowest.waiting,
         beside_s=max(t.beside_s for t in tables),
+        slices=slowest.slices,
         dag=slowest.dag,
         side_bytes=max(t.side_bytes for t in tables),
     )

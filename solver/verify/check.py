@@ -21,6 +21,7 @@ from solver.verify.shares import share_violations
 from solver.verify.stagewise import stagewise_violations
 from solver.verify.tensor_overlap import overlap_violations
 from solver.verify.times import time_violations
+from solver.verify.token_slices import slice_violations
 from solver.verify.violation import Violation
 
 _Rules = Callable[[Plan, PlanRequest], Iterator[Violation]]
@@ -53,7 +54,7 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
 
 
 _TRAINING: tuple[tuple[_Rules, ...], ...] = (
-    (layout_violations,),
+    (layout_violations, slice_violations),
     (sharding_violations,),
     (
         restriction_violations,

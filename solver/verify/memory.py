@@ -30,6 +30,7 @@ from solver.verify.experts import ranks_with_an_expert
 from solver.verify.layout import devices_by_group
 from solver.verify.numbers import agrees, at_most
 from solver.verify.schedule import chunks, held_at_most
+from solver.verify.token_slices import kept_keys_bytes, tokens_at_once
 from solver.verify.violation import Rule, Violation
 
 
@@ -153,6 +154,11 @@ def _activation_violations(plan: Plan, request: PlanRequest, index: int, share: 
     memory = stage.memory
     splits = residual_splits(plan, request)
     of_layers = [layer_activations(request, stage, share, split) for split in splits]
+    keys = kept_keys_bytes(plan, request, stage, share)
+    if stage.recompute is Recompute.FULL:
+        # What later token slices read stays, and is not made again.
+        most = max(keys.values(), default=0.0)
+        of_layers = [({n: size + keys.get(n, 0.0) for n, size in kept.items()}, again - most) for kept, again in of_layers]
     if request.model.is_chain:
         parts = [[sum(kept[layer] for layer in chunk) for chunk in chunks(stage)] for kept, _ in of_layers]
     else:
@@ -161,17 +167,22 @@ def _activation_violations(plan: Plan, request: PlanRequest, index: int, share: 
             for (kept, _), split in zip(of_layers, splits, strict=True)
         ]
     held = [held_at_most(plan, index, of_parts) for of_parts in parts]
+    # Gradients of keys and values wait for the token slices that they belong to, of one micro-batch at a time.
+    waiting = sum(keys.values())
     in_flight = held[0][0]
     if not agrees(stage.in_flight, in_flight):
         given = f"{stage.in_flight} micro-batches in flight, {plan.schedule} holds {in_flight}"
         yield Violation(Rule.IN_FLIGHT, where, given)
-    if not any(agrees(memory.activations_bytes, value) for _, value in held):
-        given = f"{memory.activations_bytes} bytes claimed, what {in_flight} micro-batches save is {held[0][1]}"
+    if not any(agrees(memory.activations_bytes, value + waiting) for _, value in held):
+        given = f"{memory.activations_bytes} bytes claimed, what {in_flight} micro-batches save is {held[0][1] + waiting}"
         yield Violation(Rule.ACTIVATIONS, f"{where}.memory", given)
     needed = max(
-        min(remade for _, remade in of_layers),
+        tokens_at_once(plan) * min(remade for _, remade in of_layers),
         *(_transient_state(plan, request, stage, share, span) for span in stage.blocks),
-        *(loss_bytes(request.model.block(span.block), share, request.workload.precision) for span in stage.blocks),
+        *(
+            tokens_at_once(plan) * loss_bytes(request.model.block(span.block), share, request.workload.precision)
+            for span in stage.blocks
+        ),
     )
     if not at_most(needed, memory.transient_bytes):
         given = f"{memory.transient_bytes} bytes claimed, one layer at work needs {needed}"

@@ -14,6 +14,7 @@ from costmodels.operators import BATCH, SEQ, OperatorKind, forward_flops
 from costmodels.pipeline.build import build
 from costmodels.pipeline.program import Kind, Program, Schedule
 from costmodels.pipeline.timeline import Durations, simulate
+from costmodels.token_slices import SliceShares
 from solver.plan import Plan, Stage
 from solver.request import PlanRequest, Recompute, TrainingWorkload
 from solver.verify.bytes import run_again_fine_grained
@@ -95,19 +96,22 @@ def held_at_most(plan: Plan, rank: int, chunk_bytes: list[float]) -> tuple[float
     if plan.axes.pp == 1:
         return 1.0, chunk_bytes[0]
     program = _program(plan)
+    tokens = [each.tokens for each in plan.token_slices] or [1]
     size = dict(zip(_parts_of(program, rank), chunk_bytes, strict=True))
     passes = 0
     held = peak = 0.0
     peak_passes = 0
     for slot in program.orders[rank]:
-        for action in slot:
+        # A token slice is as many passes of tokens as it has.
+        weights = [tokens[action.microbatch % len(tokens)] for action in slot]
+        for action, weight in zip(slot, weights, strict=True):
             if action.kind is Kind.FORWARD:
-                passes, held = passes + 1, held + size[action.position]
+                passes, held = passes + weight, held + weight * size[action.position]
         peak, peak_passes = max(peak, held), max(peak_passes, passes)
-        for action in slot:
+        for action, weight in zip(slot, weights, strict=True):
             if action.kind in (Kind.BACKWARD, Kind.WEIGHT):
-                passes, held = passes - 1, held - size[action.position]
-    return peak_passes / program.chunks_per_microbatch, peak
+                passes, held = passes - weight, held - weight * size[action.position]
+    return peak_passes / (program.chunks_per_microbatch * sum(tokens)), peak / sum(tokens)
 
 
 def waiting(plan: Plan, request: PlanRequest) -> float:
@@ -116,12 +120,31 @@ def waiting(plan: Plan, request: PlanRequest) -> float:
     pp, m = plan.axes.pp, plan.microbatch.count
     if pp == 1:
         return 1.0
+    if plan.token_slices:
+        return _waiting_of_slices(plan)
     forward, inputs, weights = _pass_shares(request, plan.stages[0].recompute)
     most = _PROVEN_ROUNDS * pp
     wait = _wait(plan, min(m, most), forward, inputs, weights)
     if m > most:
         wait += (wait - _wait(plan, most - pp, forward, inputs, weights)) / pp * (m - most)
     return wait / (pp - 1)
+
+
+def _waiting_of_slices(plan: Plan) -> float:
+    assert plan.axes is not None and plan.microbatch is not None
+    pp, m, most = plan.axes.pp, plan.microbatch.count, _most_rounds(plan)
+    shares = SliceShares(tuple(s.forward for s in plan.token_slices), tuple(s.backward for s in plan.token_slices))
+    wait = _wait_of_slices(plan, min(m, most), shares)
+    if m > most:
+        wait += (wait - _wait_of_slices(plan, most - 1, shares)) * (m - most)
+    return wait / (pp - 1)
+
+
+def _wait_of_slices(plan: Plan, n_microbatches: int, shares: SliceShares) -> float:
+    program = _program(plan, n_microbatches)
+    n = program.n_positions
+    passes = ((sum(shares.forward),) * n, (sum(shares.backward),) * n, (0.0,) * n, (0.0,) * (n - 1))
+    return simulate(program, Durations(*passes, slices=shares)).makespan_s - n_microbatches
 
 
 def is_extended(plan: Plan) -> bool:
@@ -167,15 +190,24 @@ def _pass_shares(request: PlanRequest, recompute: Recompute) -> tuple[float, flo
 
 def _program(plan: Plan, n_microbatches: int | None = None) -> Program:
     assert plan.axes is not None and plan.microbatch is not None
-    # Longer steps repeat the steady state of this one; only GPipe holds more with every micro-batch.
-    most = plan.microbatch.count if plan.schedule == Schedule.GPIPE else _PROVEN_ROUNDS * plan.axes.pp
+    # Longer steps repeat the steady state of this one; only GPipe and TeraPipe hold more with every micro-batch.
+    holds_all = plan.schedule in (Schedule.GPIPE, Schedule.TERAPIPE)
+    most = plan.microbatch.count if holds_all else _most_rounds(plan)
     count = min(plan.microbatch.count, most) if n_microbatches is None else n_microbatches
-    return _built(Schedule(plan.schedule or ""), plan.axes.pp, count, max(2, len(plan.stages[0].chunk_layers)))
+    chunks = max(2, len(plan.stages[0].chunk_layers))
+    return _built(Schedule(plan.schedule or ""), plan.axes.pp, count, chunks, len(plan.token_slices))
+
+
+def _most_rounds(plan: Plan) -> int:
+    """Micro-batches beyond which a step only repeats what it does; token slices fill a pipeline with fewer."""
+    assert plan.axes is not None
+    passes = _PROVEN_ROUNDS * plan.axes.pp
+    return -(-passes // len(plan.token_slices)) + 2 if plan.token_slices else passes
 
 
 @lru_cache(maxsize=16)
-def _built(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int) -> Program:
-    return build(schedule, n_ranks, n_microbatches, n_chunks=n_chunks)
+def _built(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int, n_slices: int) -> Program:
+    return build(schedule, n_ranks, n_microbatches, n_chunks=n_chunks, n_slices=n_slices)
 
 
 def _parts_of(program: Program, rank: int) -> list[int]:

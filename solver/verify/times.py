@@ -12,6 +12,7 @@ from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.layout import devices_by_group
 from solver.verify.numbers import agrees, at_most
 from solver.verify.schedule import BACKWARD_OVER_FORWARD, copies, is_extended, waiting
+from solver.verify.token_slices import slice_flops
 from solver.verify.violation import Rule, Violation
 
 _S_PER_HOUR = 3600.0
@@ -39,6 +40,7 @@ def whole_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
 def stage_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """A micro-batch can't pass a stage faster than its model FLOPs at the peak of the stage's devices."""
     assert plan.axes is not None and plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
+    yield from _slice_time_violations(plan, request)
     for index, stage in enumerate(plan.stages):
         flops = (1 + BACKWARD_OVER_FORWARD) * sum(
             _forward_flops(request, span, sequences=plan.microbatch.size) for span in stage.blocks
@@ -73,6 +75,20 @@ def _least_sends_s(plan: Plan, request: PlanRequest) -> float:
     sent = rows * request.model.dims["hidden"] * request.workload.precision.size_bytes / plan.axes.tp
     links = (link for group in request.cluster.groups for link in (group.node.intra, group.node.inter))
     return 2.0 * sent / max(link.bytes_per_s for link in links)
+
+
+def _slice_time_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Nor can a token slice pass all stages faster than its own model FLOPs, where these have one kind of device."""
+    assert plan.axes is not None
+    peaks = {_fastest_flops(request, stage.devices) / plan.axes.dp for stage in plan.stages}
+    if not plan.token_slices or len(peaks) > 1:
+        return
+    whole_s, flops_per_s = sum(stage.time_s for stage in plan.stages), peaks.pop()
+    for index, (each, flops) in enumerate(zip(plan.token_slices, slice_flops(plan, request), strict=True)):
+        for name, share, passes in (("forward", each.forward, 1), ("backward", each.backward, BACKWARD_OVER_FORWARD)):
+            if not at_most(passes * flops / flops_per_s, share * whole_s):
+                given = f"{share * whole_s} s; its FLOPs alone take {passes * flops / flops_per_s} s at the devices' peak"
+                yield Violation(Rule.STAGE_TIME, f"plan.token_slices[{index}].{name}", given)
 
 
 def pipeline_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:

@@ -139,7 +139,7 @@ def test_every_pass_is_run_once_where_its_part_is(schedule: Schedule, p: int, m:
             seen += [(rank, action._replace(kind=kind)) for kind in halves]
     expected = [
         (program.rank_of(microbatch, position), Action(kind, microbatch, position))
-        for microbatch in range(m)
+        for microbatch in range(m * program.n_slices)
         for position in range(program.n_positions)
         for kind in (Kind.FORWARD, Kind.INPUT, Kind.WEIGHT)
     ]

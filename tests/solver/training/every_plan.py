@@ -7,15 +7,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from costmodels.pipeline import Schedule
-from solver.request import PlanRequest, Recompute, Space, TpOverlap, TrainingWorkload
+import numpy as np
+
+from costmodels.pipeline import TOKEN_SLICED, Schedule
+from solver.request import Gradients, PlanRequest, Recompute, Space, TpOverlap, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from solver.training.pipelining import Pipelining
 from solver.training.space import Candidate, Mesh
 from solver.training.stage_table import StageTable
-from tests.solver.training.every_place import every_place
+from solver.training.token_slices import slice_times_s
+from tests.solver.training.every_place import Place, every_place
 from tests.solver.training.instances import modes_of
 
 
@@ -72,9 +75,12 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
             if tp > 1 and workload.seq_len // cp % tp == 0 and (free or search.launcher != "deepspeed"):
                 layouts.append(sharded("seq"))
             for layout in layouts:
-                for pipelining in every_pipelining(request, pp, m):
+                sliced_ways = every_slicing(request, (tp, pp, cp), b, m) if zero < 2 or dp * cp == 1 else ()
+                for pipelining in itertools.chain(every_pipelining(request, pp, m), sliced_ways):
                     by_stage = free and pipelining.schedule.value in ("gpipe", "1f1b", "eager-1f1b")
-                    for choice in [tuple(modes)] if by_stage else [(mode,) for mode in modes]:
+                    sliced = bool(pipelining.slices)
+                    named = [mode for mode in modes if not (sliced and mode is Recompute.FINE_GRAINED)]
+                    for choice in [tuple(modes)] if by_stage else [(mode,) for mode in named]:
                         places = list(every_place(request, zero if dp * cp > 1 else None, m))
                         experts = every_expert_mesh(request, dp * cp, tp)
                         inner = itertools.product(experts, every_ulysses(request, tp, cp), places)
@@ -86,6 +92,8 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                                 mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp)
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
                                 for way in every_tp_overlap(request, outer):
+                                    if sliced and (way is TpOverlap.CHUNKED or moves_with_passes(place)):
+                                        continue
                                     yield replace(outer, shard_ranks=shards, tp_overlap=way, **vars(place))
 
 
@@ -104,6 +112,31 @@ def splits_sequence(request: PlanRequest, tp: int, cp: int) -> bool:
     # Megatron-LM exchanges heads; groups are shared out or copied.
     heads, groups = request.model.dims["ssm_heads"] // tp, max(1, request.model.dims["ssm_groups"] // tp)
     return search.launcher == "megatron-lm" and heads % cp == 0 and (groups % cp == 0 or cp % groups == 0)
+
+
+def moves_with_passes(place: Place) -> bool:
+    """Whether more than optimizer states of a place moves, or gradients go before all are summed."""
+    moved = place.offload
+    return bool(moved.activations or moved.weights or moved.gradients) or place.gradients is Gradients.RELEASED
+
+
+def every_slicing(request: PlanRequest, degrees: tuple[int, int, int], b: int, m: int) -> Iterator[Pipelining]:
+    """Both schedules of token slices with every number of slices that the request names, of lengths that take least."""
+    search, (tp, pp, cp) = request.search, degrees
+    assert isinstance(request.workload, TrainingWorkload)
+    n_tiles, rest = divmod(request.workload.seq_len, 128)
+    named = [s for s in (Schedule.TERAPIPE, Schedule.SEQ_1F1B) if not search.schedules or s in search.schedules]
+    if pp == 1 or cp > 1 or rest or not any(n > 1 for n in search.token_slices) or 128 % tp:
+        return
+    devices = {group.node.device.name: group.node.device for group in request.cluster.groups}
+    times_s = np.max([slice_times_s(request, device, tp=tp, microbatch=b) for device in devices.values()], axis=0)
+    for count in (n for n in search.token_slices if n > 1):
+        cuts = [(0, *inner, n_tiles) for inner in itertools.combinations(range(1, n_tiles), count - 1)]
+        of_slices = [[float(times_s[ends]) for ends in itertools.pairwise(cut)] for cut in cuts]
+        taken_s = [m * sum(each) + (pp - 1) * max(each) for each in of_slices]
+        best = min(range(len(cuts)), key=lambda n: (taken_s[n] > min(taken_s) * (1 + 1e-12), max(of_slices[n])))
+        lengths = tuple(128 * (end - first) for first, end in itertools.pairwise(cuts[best]))
+        yield from (Pipelining(schedule, slices=lengths) for schedule in named)
 
 
 def every_tp_overlap(request: PlanRequest, candidate: Candidate) -> Iterator[TpOverlap]:
@@ -172,6 +205,8 @@ def every_pipelining(request: PlanRequest, pp: int, m: int) -> Iterator[Pipelini
         yield Pipelining()
         return
     search, n_layers = request.search, len(request.model.layers)
+    if search.token_slices and 1 not in search.token_slices:
+        return
     launchers = {
         "megatron-lm": ["1f1b", "interleaved-1f1b"],
         "deepspeed": ["1f1b"],
@@ -179,7 +214,7 @@ def every_pipelining(request: PlanRequest, pp: int, m: int) -> Iterator[Pipelini
     }
     names = list(Schedule) if search.space is Space.FREE else [Schedule(name) for name in launchers[search.launcher]]
     least = {"zb-h1": pp, "zb-h2": 2 * pp - 1} | dict.fromkeys(("zb-v", "v-half", "v-min", "dualpipe", "dualpipe-v"), 2 * pp)
-    for schedule in names:
+    for schedule in (name for name in names if name not in TOKEN_SLICED):
         if (search.schedules and schedule not in search.schedules) or m < least.get(schedule.value, 1):
             continue
         if schedule is Schedule.DUALPIPE and (pp % 2 or m % 2):

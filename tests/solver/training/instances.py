@@ -12,7 +12,7 @@ from costmodels.expert_routing import PowerLawRouting
 from costmodels.memory import Optimizer, framework_overhead_bytes
 from costmodels.offload import Tier
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
-from costmodels.pipeline import Schedule
+from costmodels.pipeline import TOKEN_SLICED, Schedule
 from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import DType
 from solver.graph import Block, BlockRun, ModelGraph
@@ -162,6 +162,37 @@ def memory_request(seed: int) -> PlanRequest:
     return replace(asked, cluster=Cluster(tuple(groups)), search=replace(search, **places))
 
 
+def sliced_request(seed: int) -> PlanRequest:
+    """A request whose sequences may pass in token slices: few layers of attention and of experts or products."""
+    asked, rng = random_request(seed), np.random.default_rng([seed, 4])
+    kinds = ["attn", *([str(rng.choice(["pair", "moe"]))] if rng.random() < 0.5 else [])]
+    blocks = {"attn": lean_attention_block(), "pair": pair_block(), "moe": expert_block()}
+    layers = [BlockRun(str(rng.choice(kinds))) for _ in range(int(rng.integers(2, 5)))]
+    runs = (BlockRun("embedding"), *layers, BlockRun("head"))
+    used = {run.block for run in runs}
+    inner = tuple(block for name, block in blocks.items() if name in used)
+    dims = {"hidden": 512, "ffn": 1024, "vocab": 1001, "heads": 4, "kv_heads": int(rng.choice([1, 2, 4])), "head_dim": 128}
+    dims |= {"experts": 2, "top_k": 2, "expert_ffn": 512}
+    model = ModelGraph("random-sliced", dims, (embedding_block(), *inner, head_block()), runs)
+    workload = replace(asked.workload, global_batch=int(rng.choice([1, 2, 4])), seq_len=int(rng.choice([512, 640, 1024])))
+    counts = [(1, 2), (2, 3), (1, 2, 4), (4,)][int(rng.integers(4))]
+    of_slices = [s for s in Schedule if s in TOKEN_SLICED]
+    beside = (Schedule.ONE_F_ONE_B, Schedule.ZB_H1, Schedule.INTERLEAVED)[int(rng.integers(3))]
+    search = Search(
+        space=Space.FREE,
+        recompute=((Recompute.NONE, Recompute.FULL), (Recompute.SELECTIVE,), tuple(Recompute)[:2])[int(rng.integers(3))],
+        zero_stages=((0, 2), (1,), (0, 1))[int(rng.integers(3))],
+        pp=(2, 4) if rng.random() < 0.7 else (),
+        cp=(1,) if rng.random() < 0.5 else (),
+        schedules=[(), (of_slices[0], beside), (of_slices[1], beside), (*of_slices,)][int(rng.integers(4))],
+        offload_optimizer=(0.0, 0.5) if rng.random() < 0.3 else (),
+        tp_overlap=tuple(TpOverlap) if rng.random() < 0.2 else (),
+        token_slices=counts,
+    )
+    request = replace(asked, model=model, workload=workload, search=search, cluster=random_cluster(rng, model, free=True))
+    return replace(request, cluster=_roomier(request, rng)) if rng.random() < 0.8 else request
+
+
 def modes_of(space: Space, launcher: Launcher) -> list[Recompute]:
     """Recompute modes there are: of launchers, Megatron-LM alone recomputes norms and latents by themselves."""
     every = space is Space.FREE or launcher is Launcher.MEGATRON_LM
@@ -173,7 +204,7 @@ def _some_schedules(rng: np.random.Generator, *, free: bool, eager: bool) -> tup
     if not free and rng.random() < 0.5:
         return ()
     plain = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_ONE_F_ONE_B)
-    rare = [schedule for schedule in Schedule if schedule not in plain]
+    rare = [schedule for schedule in Schedule if schedule not in TOKEN_SLICED.union(plain)]
     common = [Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED]
     picked = (common[int(rng.integers(3))], *(_some(rng, rare, at_least=0) if free else _some(rng, rare, at_least=1)))
     return (*picked, Schedule.EAGER_ONE_F_ONE_B) if eager else picked
@@ -302,6 +333,13 @@ def attention_block() -> Block:
         ),
         "y",
     )
+
+
+def lean_attention_block() -> Block:
+    """Attention between its two projections, the least in which tokens read one another."""
+    block = attention_block()
+    qkv, core, out = block.operators[:3]
+    return Block("attn", (qkv, core, out), out.outputs[0].name)
 
 
 def expert_block() -> Block:

@@ -56,7 +56,8 @@ def _enumerate(request: PlanRequest, found: Enumerated) -> None:
     costs = TrainingCosts(request)
     alike: dict[Candidate, list[Candidate]] = {}
     for candidate in every_candidate(request):
-        alike.setdefault(replace(candidate, pipelining=PLAIN), []).append(candidate)
+        plain = replace(PLAIN, slices=candidate.pipelining.slices)
+        alike.setdefault(replace(candidate, pipelining=plain), []).append(candidate)
     for candidates in alike.values():
         kinds = costs.stage_kinds(candidates[0])
         choices = _choices(costs, candidates[0], kinds)
@@ -232,7 +233,7 @@ class _Sums:
 
 def _most_held(held: Ints, kept: list[Floats]) -> Floats:
     """The most bytes at a moment [split, combination]; ``held`` [moment, part] are passes whose bytes are there at once."""
-    return np.max([sum(int(n) * each for n, each in zip(moment, kept, strict=True)) for moment in held], axis=0)
+    return np.max([sum(n * each for n, each in zip(moment, kept, strict=True)) for moment in held], axis=0)
 
 
 def _step_s(table: _Table) -> Floats:
