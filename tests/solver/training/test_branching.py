@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +13,16 @@ import pytest
 from app import catalog
 from app.commands.inputs import read_request
 from app.importers.huggingface import read_huggingface_config
+from costmodels.cluster import Cluster
 from costmodels.errors import PlanFileError
 from costmodels.operators import Operator, OperatorKind, Tensor
+from costmodels.pipeline import Schedule
 from costmodels.units import DType
 from solver.control import ignore_progress, never_stop
 from solver.graph import Block, BlockRun, ModelGraph
 from solver.layer_dag import layer_dag
 from solver.plan import LayerSpan, Plan, Status
-from solver.request import Launcher, PlanRequest, Search, TrainingWorkload
+from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, StageSpan, evaluate_decision
 from solver.training.planner import plan_training, predict_training
@@ -81,9 +83,23 @@ def fitting_step_times(request: PlanRequest) -> Iterator[float]:
                     yield cost.step_time_s
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_equals_every_split_of_every_candidate(seed: int) -> None:
+def eager(seed: int) -> PlanRequest:
+    """A small request under eager-1F1B, with more room and a network slow enough for sends to matter."""
     request = small_request(seed)
+    groups = []
+    for group in request.cluster.groups:
+        node = replace(group.node, device=replace(group.node.device, memory_bytes=2 * group.node.device.memory_bytes))
+        node = replace(node, inter=replace(node.inter, bytes_per_s=1e7), intra=replace(node.intra, bytes_per_s=1e8))
+        groups.append(replace(group, node=node))
+    only = (Schedule.EAGER_ONE_F_ONE_B,)
+    search = replace(request.search, space=Space.FREE, schedules=only, recompute=(Recompute.NONE,), pp=(2, 4))
+    return replace(request, cluster=Cluster(tuple(groups)), search=search)
+
+
+@pytest.mark.parametrize("request_of", [small_request, eager])
+@pytest.mark.parametrize("seed", range(8))
+def test_equals_every_split_of_every_candidate(seed: int, request_of: Callable[[int], PlanRequest]) -> None:
+    request = request_of(seed)
     best_s = min(fitting_step_times(request), default=None)
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert plan.feasible == (best_s is not None)
