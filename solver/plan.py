@@ -281,6 +281,27 @@ class PrefillPool:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerKind:
+    """One kind of workers of a serving plan that has several, as fields of a plan.
+
+    share            of the arrivals that it takes
+    requests_per_s   that it takes of the load which the plan's figures are at
+    devices          of all its replicas
+    predicted        figures of its own requests and devices
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    share: float
+    requests_per_s: float
+    devices: int
+    predicted: Predicted
+    axes: Axes
+    stages: tuple[Stage, ...]
+    serving: ServingLayout
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaPool:
     """The replicas of a training plan that lie on one node group: their layout and share of the batch, as fields of a plan.
 
@@ -327,7 +348,8 @@ class Plan:
     ``optimizer`` is the one that was chosen of several, None for the workload's own.
     ``group_order`` names the node groups in the order in which ranks go through them, where it is not the cluster's own;
     ``idle_devices`` says by name of which groups each node leaves devices without ranks, and how many. A group whose nodes
-    leave all of theirs is not in the order. ``shares`` is there where each group has replicas of its own.
+    leave all of theirs is not in the order. ``shares`` is there where each group has replicas of its own. A serving plan of
+    several ``kinds`` of workers has ``axes``, ``stages`` and ``serving`` in them alone.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -361,6 +383,7 @@ class Plan:
     group_order: tuple[str, ...] = ()
     idle_devices: Mapping[str, int] = field(default_factory=dict)
     shares: ReplicaShares | None = None
+    kinds: tuple[WorkerKind, ...] = ()
     schema: str = PLAN_SCHEMA
 
     def trained_by(self, workload: TrainingWorkload) -> Optimizer:
@@ -378,6 +401,18 @@ class Plan:
             schedule=pool.schedule,
             microbatch=pool.microbatch,
             tp_overlap=pool.tp_overlap,
+        )
+
+    def of_kind(self, kind: WorkerKind) -> Plan:
+        """The plan of one kind of workers by itself; ranks stay those of the cluster."""
+        return replace(
+            self,
+            devices=kind.devices,
+            predicted=kind.predicted,
+            axes=kind.axes,
+            stages=kind.stages,
+            serving=kind.serving,
+            kinds=(),
         )
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from annotated_types import Len
+from annotated_types import Interval, Len
 
 from costmodels.calibration import Calibration
 from costmodels.cluster import Cluster
@@ -272,6 +272,7 @@ class Search:
     attention_dp, kvp            allowed degrees of serving layouts
     microbatch                   allowed micro-batch sizes
     modes                        allowed ways of serving; prefill and decode pools are searched only where this names them
+    worker_kinds                 layouts that workers of a serving plan which do both phases may have at once
     recompute, zero_stages       allowed memory choices
     shard_ranks                  allowed numbers of ranks among which ZeRO-3 shards, where they are fewer than dp x cp
     optimizers                   optimizers that the plan may choose from; none named: the workload's alone
@@ -310,6 +311,7 @@ class Search:
     attention_dp: tuple[PositiveInt, ...] = ()
     kvp: tuple[PositiveInt, ...] = ()
     modes: Annotated[tuple[ServingMode, ...], Len(1)] = (ServingMode.AGGREGATED,)
+    worker_kinds: Annotated[int, Interval(ge=1, le=4)] = 1
     microbatch: tuple[PositiveInt, ...] = ()
     recompute: tuple[Recompute, ...] = ()
     zero_stages: tuple[NonNegativeInt, ...] = ()

@@ -40,9 +40,23 @@ def run_simulate(request_path: str, plan_path: str, output: Output) -> int:
 
 def simulation_document(simulated: ServingSimulation) -> dict[str, Any]:
     """The simulation as a JSON document; times in seconds."""
+    document = {"schema": SIMULATION_SCHEMA, **_figures(simulated)}
+    if simulated.kinds:
+        document["kinds"] = [{"name": k.name, "share": k.share, **_figures(k.simulated)} for k in simulated.kinds]
+    return document
+
+
+def _figures(simulated: ServingSimulation) -> dict[str, Any]:
     line = simulated.timeline
+    over_time = None
+    if line is not None:
+        over_time = {
+            "interval_s": line.end_s / len(line.busy),
+            "waiting": line.waiting.tolist(),
+            "decoding": line.decoding.tolist(),
+            "busy": line.busy.tolist(),
+        }
     return {
-        "schema": SIMULATION_SCHEMA,
         "keeps_targets": not simulated.missed,
         "missed": list(simulated.missed),
         "requests": simulated.requests,
@@ -57,12 +71,7 @@ def simulation_document(simulated: ServingSimulation) -> dict[str, Any]:
         "mean_batch": simulated.mean_batch,
         "peak_running": simulated.peak_running,
         "evictions": simulated.evictions,
-        "timeline": {
-            "interval_s": line.end_s / len(line.busy),
-            "waiting": line.waiting.tolist(),
-            "decoding": line.decoding.tolist(),
-            "busy": line.busy.tolist(),
-        },
+        "timeline": over_time,
     }
 
 

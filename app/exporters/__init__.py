@@ -34,6 +34,7 @@ LAUNCHERS: Mapping[str, Callable[[Plan, PlanRequest], Export]] = MappingProxyTyp
 )
 """The exporter of each launcher by the name users give it."""
 
+_SERVES_KINDS = (Launcher.VLLM.value,)
 _KINDS = {Launcher.VLLM: "serving", Launcher.SGLANG: "serving"}
 
 
@@ -44,6 +45,9 @@ def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
     wanted = _KINDS.get(Launcher(launcher), "training")
     if plan.kind != wanted:
         raise ExportError(f"{launcher} launches {wanted} plans", given=f"a {plan.kind} plan")
+    if plan.kinds and launcher not in _SERVES_KINDS:
+        given = f"{len(plan.kinds)} kinds"
+        raise ExportError(f"{launcher} exports plans of one kind of workers", given=given, allowed=", ".join(_SERVES_KINDS))
     # What launches a plan needs to know of its nodes only those that hold ranks, in the order in which they do.
     request = arranged(request, arrangement_of(plan))
     plan = replace(plan, group_order=(), idle_devices={})

@@ -11,6 +11,7 @@ from dataclasses import replace
 from app.exporters.command import flag
 from app.exporters.export import Export
 from app.exporters.vllm import PORT, VERSION, export_vllm, serve_command
+from app.exporters.vllm_kinds import export_kinds
 from costmodels.errors import ExportError
 from solver.axes import Axes
 from solver.plan import Plan, PrefillPool
@@ -24,7 +25,9 @@ _CONNECTOR = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
 
 
 def export_vllm_plan(plan: Plan, request: PlanRequest) -> Export:
-    """Commands of one kind of worker, or of a prefill and a decode server."""
+    """Commands of one kind of worker, of several kinds, or of a prefill and a decode server."""
+    if plan.kinds:
+        return export_kinds(plan, request)
     return export_vllm(plan, request) if plan.prefill is None else export_pools(plan, plan.prefill, request)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from app.regression.inputs import Value, plan_inputs, short_hash
 from app.render.figures import axes, counted, number_range
 from costmodels.units import STRICT_RECORD
-from solver.plan import Plan, Stage
+from solver.plan import Plan, Stage, WorkerKind
 from solver.request import TpOverlap
 
 DIGITS = 6
@@ -35,6 +35,7 @@ class Structure:
     prefill: str | None = None
     prefill_stages: tuple[str, ...] = ()
     tp_overlap: str | None = None
+    worker_kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,7 @@ def _structure(plan: Plan) -> Structure:
         prefill=_prefill(plan),
         prefill_stages=tuple(_stage(stage) for stage in plan.prefill.stages) if plan.prefill else (),
         tp_overlap=None if plan.tp_overlap is TpOverlap.EXPOSED else plan.tp_overlap.value,
+        worker_kinds=tuple(_kind(plan, kind) for kind in plan.kinds),
     )
 
 
@@ -172,7 +174,8 @@ def _schedule(plan: Plan) -> str | None:
 
 
 def _all_stages(plan: Plan) -> tuple[Stage, ...]:
-    return plan.stages + (plan.prefill.stages if plan.prefill else ())
+    of_kinds = tuple(stage for kind in plan.kinds for stage in kind.stages)
+    return plan.stages + (plan.prefill.stages if plan.prefill else ()) + of_kinds
 
 
 def _serving(plan: Plan) -> str | None:
@@ -189,6 +192,12 @@ def _prefill(plan: Plan) -> str | None:
         return None
     most = f"at most {counted(pool.max_num_seqs, 'sequence')} and {pool.max_num_batched_tokens:,} tokens a step"
     return f"{counted(pool.workers, 'worker')} of {axes(pool.axes)}, {most}"
+
+
+def _kind(plan: Plan, kind: WorkerKind) -> str:
+    """A kind of workers: its share of the arrivals, to a thousandth, its layout and its devices."""
+    stages = "; ".join(_stage(stage) for stage in kind.stages)
+    return f"{kind.share:.1%} of arrivals, {axes(kind.axes)}, {_serving(plan.of_kind(kind))}: {stages}"
 
 
 def _stage(stage: Stage) -> str:

@@ -15,7 +15,7 @@ from app.render.frontier_table import frontier_parts
 from app.render.interactivity_chart import interactivity_parts
 from app.render.stages import memory_bars, stage_table
 from costmodels.engine_profile import ServingEngine
-from solver.plan import Plan, Predicted, ReplicaPool, Status, TimeBreakdown
+from solver.plan import Plan, Predicted, ReplicaPool, Status, TimeBreakdown, WorkerKind
 from solver.reason import Reason
 from solver.request import Arrivals, Gradients, Launcher, Objective, PlanRequest, ServingWorkload, TpOverlap, TrainingWorkload
 from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
@@ -119,7 +119,9 @@ _BETTER = {
 
 
 def _pools(plan: Plan) -> list[RenderableType]:
-    """Stages and memory of the plan; of the prefill pool first where there is one."""
+    """Stages and memory of the plan, kind by kind of its workers; of the prefill pool first where there is one."""
+    if plan.kinds:
+        return [part for kind in plan.kinds for part in _of_kind(plan, kind)]
     name = "Layout" if plan.prefill is None else "Decode workers"
     own: list[RenderableType] = [Group(Text(f"{name}: {_layout(plan)}"), stage_table(plan)), memory_bars(plan)]
     if plan.shares is not None:
@@ -134,6 +136,13 @@ def _pools(plan: Plan) -> list[RenderableType]:
     )
     view = replace(plan, stages=pool.stages)
     return [Group(Text(said), stage_table(view, serving_step="prefill step")), memory_bars(view), *own]
+
+
+def _of_kind(plan: Plan, kind: WorkerKind) -> list[RenderableType]:
+    """Share, figures, layout and memory of one kind of workers."""
+    view, predicted = plan.of_kind(kind), kind.predicted
+    taken = f"{percent(kind.share)} of arrivals, {significant(kind.requests_per_s)} requests/s: {_speed(view, predicted)}"
+    return [Group(Text(taken, style="bold"), Text(f"Layout: {_layout(view)}"), stage_table(view)), memory_bars(view)]
 
 
 def _beside(plan: Plan, pool: ReplicaPool) -> list[RenderableType]:

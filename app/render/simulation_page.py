@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.render.figures import counted, percent, seconds, significant
+from costmodels.queueing.timeline import Timeline
 from solver.plan import Plan
 from solver.request import PlanRequest
 from solver.serving.simulating import PROBABILITIES, Distribution, ServingSimulation
@@ -26,9 +27,18 @@ def print_simulation(console: Console, simulated: ServingSimulation, plan: Plan,
             f"on {counted(plan.devices, 'device')}; {simulated.counted:,} of {counted(simulated.requests, 'request')} counted"
         )
     )
+    _print_figures(console, simulated)
+    for kind in simulated.kinds:
+        taken = f"{kind.name}, {percent(kind.share)} of arrivals, {significant(kind.simulated.requests_per_s)} requests/s"
+        console.print(Text(f"\n{taken}", style="bold"))
+        _print_figures(console, kind.simulated)
+
+
+def _print_figures(console: Console, simulated: ServingSimulation) -> None:
     console.print(_percentiles(simulated))
-    for line in _over_time(simulated):
-        console.print(line)
+    if simulated.timeline is not None:
+        for line in _over_time(simulated.timeline):
+            console.print(line)
     console.print(
         Text(
             f"Busy {percent(simulated.busy)} of the time, {significant(simulated.mean_batch)} requests decoding on average, "
@@ -71,8 +81,7 @@ def _cells(found: Distribution) -> tuple[str, ...]:
     )
 
 
-def _over_time(simulated: ServingSimulation) -> list[Text]:
-    line = simulated.timeline
+def _over_time(line: Timeline) -> list[Text]:
     rows = [("waiting", line.waiting, max(line.waiting)), ("decoding", line.decoding, max(line.decoding))]
     pictures = [_picture(name, values, top, f"to {significant(float(top))}") for name, values, top in rows]
     end = seconds(line.end_s)

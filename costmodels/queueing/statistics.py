@@ -58,15 +58,9 @@ def percentile(observations: FloatArray, probability: float) -> Percentile:
         return Percentile(math.nan, -math.inf, math.inf)
     ordered = np.sort(observations)
     value = float(ordered[_rank(n, probability)])
-    sections = min(_SECTIONS, n)
-    fit = _fit(sections)
-    if fit is None:
+    half = share_error(observations, value, share=probability)
+    if math.isinf(half):
         return Percentile(value, -math.inf, math.inf)
-    size = n // sections
-    shares = np.mean(observations[: size * sections].reshape(sections, size) <= value * (1.0 + _ALIKE), axis=1)
-    # Where no section differs, the error of independent observations is the least that is credible.
-    variance = max(fit.variance_of_mean(shares), probability * (1.0 - probability) / n)
-    half = fit.quantile * math.sqrt(variance)
     low, high = probability - half, probability + half
     several = n >= 2 * _SECTIONS
     return Percentile(
@@ -74,6 +68,22 @@ def percentile(observations: FloatArray, probability: float) -> Percentile:
         float(ordered[_rank(n, low)]) if low > 0.0 or several else -math.inf,
         float(ordered[_rank(n, high)]) if high < 1.0 or several else math.inf,
     )
+
+
+def share_error(observations: FloatArray, value: float, *, share: float | None = None) -> float:
+    """Half the confidence interval of the share of observations, in order of time, that do not exceed a value; infinite for
+    too few of them. ``share`` is what it is about, by default their own."""
+    n = len(observations)
+    sections = min(_SECTIONS, n)
+    fit = _fit(sections)
+    if fit is None:
+        return math.inf
+    size = n // sections
+    shares = np.mean(observations[: size * sections].reshape(sections, size) <= value * (1.0 + _ALIKE), axis=1)
+    about = float(np.mean(observations <= value * (1.0 + _ALIKE))) if share is None else share
+    # Where no section differs, the error of independent observations is the least that is credible.
+    variance = max(fit.variance_of_mean(shares), about * (1.0 - about) / n)
+    return fit.quantile * math.sqrt(variance)
 
 
 @dataclass(frozen=True, eq=False)

@@ -258,12 +258,24 @@ def prompt_point(measured: Measured, evaluator: Evaluator) -> StepPoint:
 def percentile_bands(
     request: PlanRequest, *, prompt: StepPoint, decode: StepPoint, ttft: Percentile, tpot: Percentile
 ) -> dict[str, Band]:
-    """Confidence limits of the simulation, widened by the error of step times: of a prompt's for the first token; of the worse
-    of both for the others where one engine runs both, as prompts come in between."""
+    """Confidence limits of the simulation, widened by the error of step times."""
+    return widened_bands(percentile_errors(request, prompt=prompt, decode=decode), ttft=ttft, tpot=tpot)
+
+
+StepErrors = tuple[tuple[float, str], tuple[float, str]]
+"""Errors of step times, and what they rest on: those that the first token sees, and those that the others do."""
+
+
+def percentile_errors(request: PlanRequest, *, prompt: StepPoint, decode: StepPoint) -> StepErrors:
+    """Of a prompt's step for the first token; of the worse of both for the others where one engine runs both, as prompts come
+    in between."""
     first, later = step_error(request, prompt), step_error(request, decode)
-    if prompt.layout == decode.layout:
-        later = max(first, later)
-    return {"ttft_p95_s": _band(ttft, *first), "tpot_p95_s": _band(tpot, *later)}
+    return first, max(first, later) if prompt.layout == decode.layout else later
+
+
+def widened_bands(errors: StepErrors, *, ttft: Percentile, tpot: Percentile) -> dict[str, Band]:
+    """Confidence limits of both percentiles, widened by errors of step times."""
+    return {"ttft_p95_s": _band(ttft, *errors[0]), "tpot_p95_s": _band(tpot, *errors[1])}
 
 
 def _band(percentile: Percentile, error: float, basis: str) -> Band:

@@ -34,6 +34,13 @@ ENERGY_PROOF = _COUNTS + (
 DRAFTED = "; with drafted tokens pp is 1 and requests start when the cache has room for all their tokens"
 """What speculative decoding leaves of the space."""
 
+KINDS = (
+    "; up to {kinds} kinds of workers at once, each of which keeps the targets by itself at its share of the arrivals, drawn "
+    "at random, its replicas at rates of a grid of 1% that one of them sustains (simulated down to half); kinds of a node "
+    "group lie one after another, widest stages first, and the best numbers of replicas are those of an exact knapsack"
+)
+"""What several kinds of workers add to the space."""
+
 
 def objective_of(request: PlanRequest, found: Found, evaluator: Evaluator) -> float:
     """The figure that the request's objective minimises."""
@@ -59,7 +66,13 @@ def proof(request: PlanRequest) -> str:
     """What the certificate of a request's plan says of the space and of its proof."""
     assert isinstance(request.workload, ServingWorkload)
     said = {Objective.THROUGHPUT: GOODPUT_PROOF, Objective.ENERGY: ENERGY_PROOF}.get(request.objective, PROOF)
-    return said if request.workload.speculation is None else said + DRAFTED
+    return said + mixed_space(request) if request.workload.speculation is None else said + DRAFTED + mixed_space(request)
+
+
+def mixed_space(request: PlanRequest) -> str:
+    """What the request's search of several kinds of workers adds to the space; empty where it has one."""
+    kinds = request.search.worker_kinds
+    return KINDS.format(kinds=kinds) if kinds > 1 else ""
 
 
 def predicted_certificate(request: PlanRequest, found: Found, evaluator: Evaluator) -> Certificate:

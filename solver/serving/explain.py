@@ -141,6 +141,8 @@ class _Judge:
 
     def explanation(self, layout: Layout) -> LayoutExplanation:
         """The verdict on one layout."""
+        if self._plan.kinds and is_layout_of(self._plan, layout):
+            return self._row(layout, *self._own_kind(layout))
         cost = layout.devices * self._unit_cost(layout)
         most = layout.most_replicas if self._budget == math.inf else min(layout.most_replicas, int(self._budget / cost + 1e-9))
         allowed = [n for n in self._request.search.dp or range(1, most + 1) if n <= most]
@@ -148,6 +150,11 @@ class _Judge:
             why = f"one replica of {layout.devices} devices costs {cost:g} {self._unit}, the plan {self._budget:g}"
             return self._row(layout, 0, Excluded.OBJECTIVE, why, need=cost, have=self._budget, unit=self._unit)
         return self._judged(self._builder.engine(layout), max(allowed), max(allowed) * cost)
+
+    def _own_kind(self, layout: Layout) -> tuple[int, Excluded, str]:
+        """What is said of the layout of one of the plan's kinds of workers."""
+        kind = next(kind for kind in self._plan.kinds if is_layout_of(self._plan.of_kind(kind), layout))
+        return kind.serving.replicas, Excluded.NOTHING, f"one of the plan's kinds, {kind.share:.1%} of arrivals"
 
     @property
     def _unit(self) -> str:

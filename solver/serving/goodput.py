@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from solver.serving.engine import Engine
-from solver.serving.evaluation import Candidate, Measured, SearchStoppedError
+from solver.serving.evaluation import Candidate, Evaluator, Measured, SearchStoppedError
 from solver.serving.question import (
     Cause,
     Found,
@@ -38,13 +39,18 @@ SUSTAINED_STEPS = math.ceil(math.log(2.0) / math.log(RATE_GRID))
 LEAST_RATE_SHARE = 1e-3
 """Share of an engine's capacity below which no goodput is looked for."""
 
+_COARSE_GRID = 1.1
+"""Ratio of the rates that the analytic model is asked about."""
+
 _GRID_ROUNDING = 1e-9
 """Steps that a rate may be off its own for rounding."""
 
 _KeptAt = Callable[[int], Found | None]
 """What keeps the promise at a step of the rate grid; None where nothing does."""
 
-_Judge = Callable[[Question, list[Candidate], int, int], Found | None]
+_Kept = TypeVar("_Kept")
+
+Judge = Callable[[Question, list[Candidate], int, int], Found | None]
 """The same of some candidates and a number of replicas."""
 
 
@@ -53,25 +59,25 @@ def largest_goodput(question: Question) -> SearchResult:
 
     Looked for first as if whatever is kept were sustained, which one more look at the answer mostly confirms.
     """
-    result = _searched(question, _keeping_at)
+    result = _searched(question, keeping_at)
     if result.stopped or result.best is None:
         return result
     try:
-        if _is_sustained(question, result.best.measured):
+        if is_sustained(question, result.best.measured):
             return result
     except SearchStoppedError:
         # No layout sustains the next rate, and this one may not sustain its own.
         result.bound = 1.0 / (result.best.load * RATE_GRID)
         result.stopped = True
         return result
-    return _searched(question, _sustaining_at)
+    return _searched(question, sustaining_at)
 
 
 def choose_roomiest_goodput(question: Question, result: SearchResult) -> None:
     """Put the roomiest plan that sustains the rate of the best in its place."""
     counts = ((engine, question.counts(engine, 1, engine.layout.most_replicas)) for engine in question.engines)
     equals = [(engine, allowed[-1]) for engine, allowed in counts if allowed]
-    choose_roomiest(question, result, equals, accepts=partial(_is_sustained, question))
+    choose_roomiest(question, result, equals, accepts=partial(is_sustained, question))
 
 
 def goodput_of(question: Question, candidate: Candidate, found: Found, *, claimed_per_s: float) -> Found:
@@ -80,7 +86,7 @@ def goodput_of(question: Question, candidate: Candidate, found: Found, *, claime
     Looked for upwards from the rate that a plan claims, or, where it does not sustain that, from one at which it is known to
     keep the promise.
     """
-    kept_at = partial(_sustaining_at, question, [candidate], found.replicas)
+    kept_at = partial(sustaining_at, question, [candidate], found.replicas)
     for rate in (claimed_per_s, found.load):
         step = step_below(rate)
         kept = kept_at(step)
@@ -89,7 +95,7 @@ def goodput_of(question: Question, candidate: Candidate, found: Found, *, claime
     return found
 
 
-def _searched(question: Question, judge: _Judge) -> SearchResult:
+def _searched(question: Question, judge: Judge) -> SearchResult:
     """The best of all engines by a judge for whom what is refused at a rate is refused at higher rates too."""
     result = SearchResult()
     ordered = sorted(question.engines, key=lambda engine: (-_expected_goodput(question, engine), engine.key))
@@ -108,7 +114,7 @@ def _searched(question: Question, judge: _Judge) -> SearchResult:
     return result
 
 
-def _raise_goodput(question: Question, engine: Engine, result: SearchResult, judge: _Judge) -> None:
+def _raise_goodput(question: Question, engine: Engine, result: SearchResult, judge: Judge) -> None:
     usable = usable_candidates(question.evaluator, engine)
     if isinstance(usable, Refused):
         result.refused.append(usable)
@@ -135,7 +141,7 @@ def _raise_goodput(question: Question, engine: Engine, result: SearchResult, jud
     result.best = _upwards(kept_at, found, step)
 
 
-def _keeping_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
+def keeping_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
     """The first candidate that keeps the promise at a step."""
     for measured in measurements(question.evaluator, candidates, Share(RATE_GRID**step, replicas)):
         if measured.keeps:
@@ -143,18 +149,18 @@ def _keeping_at(question: Question, candidates: list[Candidate], replicas: int, 
     return None
 
 
-def _sustaining_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
+def sustaining_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
     """The first candidate that sustains a step."""
     share = Share(RATE_GRID**step, replicas)
     for candidate in candidates:
         if question.evaluator.can_keep_up(candidate, share):
             measured = question.evaluator.measure(candidate, share)
-            if measured.keeps and _is_sustained(question, measured):
+            if measured.keeps and is_sustained(question, measured):
                 return Found(measured)
     return None
 
 
-def _is_sustained(question: Question, kept: Measured) -> bool:
+def is_sustained(question: Question, kept: Measured) -> bool:
     """Whether the promise is kept at the lower rates of the grid too, down to half of this one."""
     replicas, step = kept.share.replicas, step_below(kept.share.load)
     lower = (Share(RATE_GRID ** (step - down), replicas) for down in range(1, SUSTAINED_STEPS + 1))
@@ -193,6 +199,53 @@ def _between(kept_at: _KeptAt, found: Found, kept: int, refused: int) -> tuple[F
         else:
             kept, found = middle, higher
     return found, kept
+
+
+def highest_kept(kept_at: Callable[[int], _Kept | None], lowest: int, expected: int, ceiling: int) -> _Kept | None:
+    """What is kept at the highest step from ``lowest`` to ``ceiling`` at which anything is; None where the lowest is missed.
+
+    Looked for upwards from what is expected, else from the lowest step, in strides that double.
+    """
+    step, refused = max(lowest, expected), ceiling + 1
+    found = kept_at(step)
+    if found is None and step > lowest:
+        step, refused = lowest, step
+        found = kept_at(step)
+    if found is None:
+        return None
+    stride = 1
+    while refused - step > 1:
+        ahead = min(step + stride, (step + refused) // 2)
+        higher = kept_at(ahead)
+        if higher is None:
+            refused = ahead
+        else:
+            found, step, stride = higher, ahead, 2 * stride
+    return found
+
+
+def replica_goodput(question: Question, engine: Engine, judge: Judge, *, lowest: int, expected: int) -> Found | None:
+    """What a judge takes of one replica at the highest step of the rate grid from ``lowest`` on; None where it refuses that
+    one. Looked for from ``expected``."""
+    usable = usable_candidates(question.evaluator, engine)
+    ceiling = step_below(question.evaluator.best_rate_bound(engine))
+    if isinstance(usable, Refused) or ceiling < lowest:
+        return None
+    return highest_kept(partial(judge, question, usable, 1), lowest, min(expected, ceiling), ceiling)
+
+
+def expected_rate(evaluator: Evaluator, usable: list[Candidate]) -> float:
+    """Requests per second at which the analytic model thinks that one worker keeps its targets, to a tenth; 0 where it does so
+    at none that is worth a look."""
+    candidate = ordering_candidate(usable)
+    steps = math.ceil(math.log(1.0 / LEAST_RATE_SHARE) / math.log(_COARSE_GRID))
+    bound = evaluator.rate_bound(candidate)
+    low, high = 0, steps
+    while low < high:
+        middle = (low + high) // 2
+        strained = expected_strain(evaluator, candidate, Share(bound * _COARSE_GRID**-middle)) > 1.0
+        low, high = (middle + 1, high) if strained else (low, middle)
+    return 0.0 if low == steps else float(bound * _COARSE_GRID**-low)
 
 
 def step_below(rate_per_s: float) -> int:

@@ -196,6 +196,8 @@ def require_servable(request: PlanRequest) -> None:
         )
     if ServingMode.DISAGGREGATED in request.search.modes:
         _require_poolable(request)
+    if request.search.worker_kinds > 1:
+        _require_mixable(request)
     _require_serving_search(request.search)
     if request.workload.speculation is not None:
         _require_speculative(request)
@@ -270,6 +272,25 @@ def _require_poolable(request: PlanRequest) -> None:
             given=arrivals.process,
             allowed="poisson; or search.modes [aggregated]; or another objective",
         )
+
+
+def _require_mixable(request: PlanRequest) -> None:
+    """Refuse what plans of several kinds of workers are not searched for."""
+    search, workload = request.search, request.workload
+    assert isinstance(workload, ServingWorkload)
+    refused = (
+        (not isinstance(workload.arrivals, PoissonArrivals), workload.arrivals.process, "poisson"),
+        (request.objective is Objective.ENERGY, "objective energy", "devices, cost, throughput"),
+        (ServingMode.AGGREGATED not in search.modes, "search.modes [disaggregated]", "search.modes with aggregated"),
+        (search.frontier is FrontierScope.SWEPT, "search.frontier swept", FrontierScope.VISITED.value),
+    )
+    for is_so, given, allowed in refused:
+        if is_so:
+            raise WorkloadError(
+                "plans of several kinds of workers are not searched for this",
+                given=given,
+                allowed=f"{allowed}; or search.worker_kinds 1",
+            )
 
 
 def _require_serving_search(search: Search) -> None:

@@ -18,7 +18,7 @@ from solver.serving.answer import (
     stages_of,
 )
 from solver.serving.calibrations import calibrations_used
-from solver.serving.certificates import UNITS
+from solver.serving.certificates import UNITS, mixed_space
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured
 from solver.serving.layouts import SPACE
 from solver.serving.pools import MeasuredPair, PoolPair
@@ -120,7 +120,7 @@ def pair_certificate(request: PlanRequest, found: MeasuredPair, bound: float | N
     bound = min(bound, objective)
     gap = (objective - bound) / objective
     more = {Objective.THROUGHPUT: PAIR_GOODPUT, Objective.ENERGY: PAIR_ENERGY}
-    proof = PAIR_PROOF + more.get(request.objective, "")
+    proof = PAIR_PROOF + more.get(request.objective, "") + mixed_space(request)
     return Certificate(Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE, objective, bound, gap, unit, proof)
 
 

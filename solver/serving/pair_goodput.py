@@ -16,7 +16,7 @@ from functools import partial
 from solver.serving.disaggregated import Option, PairResult, PairSearch
 from solver.serving.engine import Engine
 from solver.serving.evaluation import SearchStoppedError
-from solver.serving.goodput import RATE_GRID, SUSTAINED_STEPS, step_below, step_under
+from solver.serving.goodput import RATE_GRID, SUSTAINED_STEPS, highest_kept, step_below, step_under
 from solver.serving.phases import Phase
 from solver.serving.pools import MeasuredPair, placed
 
@@ -93,7 +93,7 @@ def _searched(search: PairSearch, workers: tuple[_OneWorker, _OneWorker], above:
             ):
                 ceiling = min(of.ceiling(option.engine, option.workers) for of, option in both)
                 kept_at = partial(judge, search, prefill, decode, result)
-                result.best = _highest(kept_at, next_step, min(expected, ceiling), ceiling) or result.best
+                result.best = highest_kept(kept_at, next_step, min(expected, ceiling), ceiling) or result.best
         result.bound = above if result.best is None else result.best.load
     except SearchStoppedError:
         result.stopped = True
@@ -129,29 +129,6 @@ def _most_beside(p: Engine, p_workers: int, d: Engine) -> int:
     if p.layout.group.name == d.layout.group.name:
         most = min(most, (p.layout.group.n_devices - p_workers * p.layout.devices) // d.layout.devices)
     return next((n for n in range(most, 0, -1) if placed(p.layout, p_workers, d.layout, n)), 0)
-
-
-def _highest(kept_at: Callable[[int], MeasuredPair | None], lowest: int, expected: int, ceiling: int) -> MeasuredPair | None:
-    """What is kept at the highest step from ``lowest`` to ``ceiling`` that a pair keeps; None where it misses the lowest.
-
-    Looked for upwards from what is expected, else from the lowest step, in strides that double.
-    """
-    step, refused = max(lowest, expected), ceiling + 1
-    found = kept_at(step)
-    if found is None and step > lowest:
-        step, refused = lowest, step
-        found = kept_at(step)
-    if found is None:
-        return None
-    stride = 1
-    while refused - step > 1:
-        ahead = min(step + stride, (step + refused) // 2)
-        higher = kept_at(ahead)
-        if higher is None:
-            refused = ahead
-        else:
-            found, step, stride = higher, ahead, 2 * stride
-    return found
 
 
 def _kept(search: PairSearch, prefill: Option, decode: Option, result: PairResult, step: int) -> MeasuredPair | None:

@@ -16,14 +16,11 @@ from solver.request import PlanRequest, ServingWorkload, Slo
 from solver.serving.energy import energy_per_token_j
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured
-from solver.serving.goodput import LEAST_RATE_SHARE, RATE_GRID, SUSTAINED_STEPS, step_below
+from solver.serving.goodput import RATE_GRID, SUSTAINED_STEPS, expected_rate, step_below
 from solver.serving.question import Refused, expected_strain, measurements, ordering_candidate, usable_candidates
 from solver.serving.roomiest import Roomiest
 from solver.serving.traffic import Share, token_count
 from solver.serving_load import FixedLength, TraceArrivals
-
-_COARSE_GRID = 1.1
-"""Ratio of the rates that the analytic model is asked about."""
 
 
 class PhaseKind(StrEnum):
@@ -78,15 +75,7 @@ class Phase:
     def expected_rate(self, engine: Engine) -> float:
         """Requests per second at which the analytic model thinks that one worker keeps the phase's targets, to a tenth; 0 where
         it does so at none that is worth a look."""
-        candidate = ordering_candidate(self.usable(engine))
-        steps = math.ceil(math.log(1.0 / LEAST_RATE_SHARE) / math.log(_COARSE_GRID))
-        bound = self.evaluator.rate_bound(candidate)
-        low, high = 0, steps
-        while low < high:
-            middle = (low + high) // 2
-            strained = expected_strain(self.evaluator, candidate, Share(bound * _COARSE_GRID**-middle)) > 1.0
-            low, high = (middle + 1, high) if strained else (low, middle)
-        return 0.0 if low == steps else float(bound * _COARSE_GRID**-low)
+        return expected_rate(self.evaluator, self.usable(engine))
 
     def sustains(self, chosen: Measured, load: float, *, steps: int = SUSTAINED_STEPS) -> bool:
         """Whether workers with their batch limits keep the phase's targets under a load and at so many lower rates of the grid:

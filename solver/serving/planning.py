@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from costmodels.errors import WorkloadError
 from solver.control import OnProgress, Stop, never_stop
-from solver.plan import Plan, SearchStats
+from solver.plan import Plan, RunnerUp, SearchStats
 from solver.plan_frontier import Interactivity
 from solver.reason import Reason, unfinished_search
 from solver.request import FrontierScope, Objective, PlanRequest, ServingMode, ServingWorkload
@@ -30,6 +30,7 @@ from solver.serving.interactivity import swept_points, user_tokens_per_s
 from solver.serving.layouts import layouts, prefill_layouts, require_servable
 from solver.serving.least_energy import least_energy
 from solver.serving.least_energy_pair import least_energy_pair
+from solver.serving.mixture_planning import KindsSearch
 from solver.serving.pair_answer import pair_certificate, pair_objective, pair_plan, pair_runner_up
 from solver.serving.pair_goodput import largest_pair_goodput
 from solver.serving.question import Found, Question, SearchResult
@@ -76,11 +77,18 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()
     prefill = _prefill_engines(request, question, builder) if ServingMode.DISAGGREGATED in modes else []
     pairs = _search_pairs(request, question, prefill, result) if prefill else PairResult()
-    if pairs.best is None and result.best is not None and not result.stopped:
+    kinds = _search_kinds(request, question, result, pairs) if request.search.worker_kinds > 1 else None
+    mixed = kinds is not None and kinds.result.best is not None
+    if pairs.best is None and result.best is not None and not result.stopped and not mixed:
         _choose_roomiest(request, question, result, result.best)
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
     evaluator.stop = never_stop
     stats, notes = _stats(result, evaluator, pairs), refusal_notes(result.refused)
+    if kinds is not None:
+        plan = kinds.plan(stats, notes, bound=_bound_of_one_kind(result, pairs))
+        if plan is not None:
+            return replace(plan, runners_up=_one_kind(request, question, result, pairs))
+        result.bound = min(result.bound, kinds.result.bound)
     if pairs.best is not None and _is_enough(request, question, pairs.best.load):
         plan = _pair_plan(request, question, pairs, result, stats)
         return _with_interactivity(plan, request, question, prefill, decode=pairs.best.pair.decode, stop=stop)
@@ -88,7 +96,8 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     if found is None or not _is_enough(request, question, found.load):
         if result.stopped or pairs.stopped:
             return infeasible_plan(request, _unfinished(result), stats)
-        return infeasible_plan(request, why_infeasible(question), stats, notes)
+        reason = why_infeasible(question)
+        return infeasible_plan(request, reason if kinds is None else kinds.explained(reason), stats, notes)
     bound = min(result.bound, pairs.bound) if pairs.stopped else result.bound
     plan = feasible_plan(
         request,
@@ -161,6 +170,32 @@ def _search_pairs(request: PlanRequest, question: Question, prefill: Sequence[En
         found = search.cheapest(below=math.inf if best is None else question.cost(best.engine, best.replicas))
     question.evaluator.simulations += search.simulations
     return found
+
+
+def _search_kinds(request: PlanRequest, question: Question, aggregated: SearchResult, pairs: PairResult) -> KindsSearch:
+    """Mixes of several kinds of workers that are better than every plan of one kind; of equals that stays."""
+    kinds = KindsSearch(request, question)
+    below = math.inf
+    if pairs.best is not None:
+        below = pair_objective(request, pairs.best)
+    elif aggregated.best is not None:
+        below = objective_of(request, aggregated.best, question.evaluator)
+    kinds.run(below=below)
+    return kinds
+
+
+def _bound_of_one_kind(result: SearchResult, pairs: PairResult) -> float:
+    """What is proven of plans of one kind beside a mix that is better than all of them that were found."""
+    if pairs.stopped:
+        return 0.0
+    return result.bound if result.stopped else math.inf
+
+
+def _one_kind(request: PlanRequest, question: Question, result: SearchResult, pairs: PairResult) -> tuple[RunnerUp, ...]:
+    """Plans of one kind that a mix beats."""
+    beaten = [] if pairs.best is None else [pair_runner_up(request, pairs.best, "keeps the targets, but a mix is better")]
+    every = replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])])
+    return (*beaten, *runners_up(request, every, question.evaluator))[:_SHOWN_PAIRS]
 
 
 def _is_enough(request: PlanRequest, question: Question, load: float) -> bool:

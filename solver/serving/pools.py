@@ -65,9 +65,9 @@ def placed(prefill: Layout, prefill_workers: int, decode: Layout, decode_workers
         fits = sizes[0] <= prefill.group.n_devices and sizes[1] <= decode.group.n_devices
         return (prefill.first_rank, decode.first_rank) if fits else None
     group = prefill.group
-    prefill_leads = _width(prefill) >= _width(decode)
+    prefill_leads = stage_width(prefill) >= stage_width(decode)
     lead, follow = (sizes[0], decode) if prefill_leads else (sizes[1], prefill)
-    start = -(-lead // _width(follow)) * _width(follow)
+    start = -(-lead // stage_width(follow)) * stage_width(follow)
     if start + (sizes[1] if prefill_leads else sizes[0]) > group.n_devices:
         return None
     first, second = group_first(prefill), group_first(prefill) + start
@@ -79,7 +79,7 @@ def group_first(layout: Layout) -> int:
     return layout.first_rank
 
 
-def _width(layout: Layout) -> int:
+def stage_width(layout: Layout) -> int:
     """Devices after which a worker may start: a stage, or a node where a stage fills several."""
     return min(layout.grid.ranks, layout.group.node.devices_per_node)
 

@@ -104,7 +104,9 @@ def _layout(request: PlanRequest, plan: Plan, among: Iterable[Layout]) -> tuple[
 
 
 def is_layout_of(plan: Plan, layout: Layout) -> bool:
-    """Whether a plan's replicas, which do both phases, have this layout."""
+    """Whether a plan's replicas, or those of one of its kinds, do both phases in this layout."""
+    if plan.kinds:
+        return any(is_layout_of(plan.of_kind(kind), layout) for kind in plan.kinds)
     return plan.prefill is None and bool(plan.stages) and _has_degrees_and_place(plan, layout)
 
 

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodels.errors import InfeasibleError, WorkloadError
+from costmodels.queueing.mixture import Part, mixture_mean, mixture_percentile
 from costmodels.queueing.simulation import SimulationResult, pooled
 from costmodels.queueing.statistics import Percentile, percentile
 from costmodels.queueing.timeline import Timeline, timeline
-from solver.plan import Plan
+from solver.plan import Plan, WorkerKind
 from solver.request import PlanRequest, ServingWorkload
 from solver.serving.evaluation import REQUESTS, Evaluator
+from solver.serving.given_mixture import given_kinds
 from solver.serving.given_pair import GivenPair
+from solver.serving.mixture_answer import token_parts
 from solver.serving.prediction import given_candidate
 
 PROBABILITIES = (0.50, 0.90, 0.95, 0.99)
@@ -41,7 +44,7 @@ class Distribution:
 @dataclass(frozen=True, eq=False)
 class ServingSimulation:
     """A simulated plan. ``tpot`` is None where no request has a second token; ``missed`` names the targets whose 95th
-    percentile is above the target."""
+    percentile is above the target. ``timeline`` is of one replica, None where there are several ``kinds`` of them."""
 
     requests: int
     counted: int
@@ -50,12 +53,22 @@ class ServingSimulation:
     ttft: Distribution
     tpot: Distribution | None
     end_to_end: Distribution
-    timeline: Timeline
+    timeline: Timeline | None
     busy: float
     mean_batch: float
     peak_running: int
     evictions: int
     missed: tuple[str, ...]
+    kinds: tuple[KindSimulation, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class KindSimulation:
+    """One of several kinds of workers, under its share of the arrivals by itself."""
+
+    name: str
+    share: float
+    simulated: ServingSimulation
 
 
 def simulate_serving(request: PlanRequest, plan: Plan) -> ServingSimulation:
@@ -66,8 +79,16 @@ def simulate_serving(request: PlanRequest, plan: Plan) -> ServingSimulation:
     """
     if not isinstance(request.workload, ServingWorkload):
         raise WorkloadError("only serving can be simulated", given=request.workload.kind, allowed="a serving workload")
+    if plan.kinds:
+        return _simulate_kinds(request, plan)
     if plan.prefill is not None:
         return _simulate_pools(request, plan)
+    evaluator, whole, line, alike = _simulated(request, plan)
+    return _described(evaluator, whole, line, alike=alike)
+
+
+def _simulated(request: PlanRequest, plan: Plan) -> tuple[Evaluator, SimulationResult, Timeline, int]:
+    """A plan of replicas that do both phases: what was simulated, over time, and how many like it there are."""
     evaluator, candidate, share = given_candidate(request, plan)
     if candidate.limits.kv_tokens < evaluator.longest_request:
         raise InfeasibleError(
@@ -77,7 +98,48 @@ def simulate_serving(request: PlanRequest, plan: Plan) -> ServingSimulation:
     results = evaluator.simulations_of(candidate, share, requests=REQUESTS)
     streams = share.replicas * candidate.engine.layout.schedulers
     alike = 1 if len(results) > 1 else streams
-    return _described(evaluator, pooled(results), timeline(results, intervals=INTERVALS), alike=alike)
+    return evaluator, pooled(results), timeline(results, intervals=INTERVALS), alike
+
+
+def _simulate_kinds(request: PlanRequest, plan: Plan) -> ServingSimulation:
+    """Each kind by itself, and percentiles of all requests: those of a kind count by its share."""
+    ran, kinds = [], []
+    for kind, own in given_kinds(request, plan):
+        evaluator, whole, line, alike = _simulated(own, plan.of_kind(kind))
+        ran.append((kind.share, whole))
+        kinds.append(KindSimulation(_name(kind), kind.share, _described(evaluator, whole, line, alike=alike)))
+    first = [Part(share, run.ttft_s) for share, run in ran]
+    last, later = [Part(share, run.end_to_end_s) for share, run in ran], token_parts(ran)
+    ttft, tpot = _mixed(first), _mixed(later) if later else None
+    of_kinds = [kind.simulated for kind in kinds]
+    replicas = [kind.serving.replicas for kind in plan.kinds]
+    return ServingSimulation(
+        requests=sum(each.requests for each in of_kinds),
+        counted=sum(each.counted for each in of_kinds),
+        requests_per_s=sum(each.requests_per_s for each in of_kinds),
+        output_tokens_per_s=sum(each.output_tokens_per_s for each in of_kinds),
+        ttft=ttft,
+        tpot=tpot,
+        end_to_end=_mixed(last),
+        timeline=None,
+        busy=float(np.average([each.busy for each in of_kinds], weights=[kind.devices for kind in plan.kinds])),
+        mean_batch=float(np.average([each.mean_batch for each in of_kinds], weights=replicas)),
+        peak_running=max(each.peak_running for each in of_kinds),
+        evictions=sum(each.evictions for each in of_kinds),
+        missed=_missed(evaluator, ttft, tpot),
+        kinds=tuple(kinds),
+    )
+
+
+def _name(kind: WorkerKind) -> str:
+    """Words for a kind: "4 x tp 4 x pp 2"."""
+    axes = kind.axes
+    degrees = {"tp": axes.tp, "kvp": axes.kvp, "attention dp": axes.attention_dp, "ep": axes.ep, "pp": axes.pp}
+    return f"{kind.serving.replicas} x " + " x ".join(f"{n} {d}" for n, d in degrees.items() if d > 1 or n == "tp")
+
+
+def _mixed(parts: list[Part]) -> Distribution:
+    return Distribution(mixture_mean(parts), tuple(mixture_percentile(parts, p) for p in PROBABILITIES))
 
 
 def _simulate_pools(request: PlanRequest, plan: Plan) -> ServingSimulation:
@@ -95,10 +157,7 @@ def _simulate_pools(request: PlanRequest, plan: Plan) -> ServingSimulation:
 
 def _described(evaluator: Evaluator, whole: SimulationResult, line: Timeline, *, alike: int) -> ServingSimulation:
     """The figures of a run that stands for so many alike."""
-    targets = evaluator.targets
     ttft, tpot = _distribution(whole.ttft_s), _distribution(whole.tpot_s) if len(whole.tpot_s) else None
-    promised = (("p95_ttft", ttft, targets.ttft_s), ("p95_tpot", tpot, targets.tpot_s))
-    missed = [name for name, found, target in promised if found is not None and found.p95.value > target]
     answered = int(np.count_nonzero(np.isfinite(whole.requests.last_s)))
     return ServingSimulation(
         requests=len(whole.requests.arrival_s),
@@ -113,8 +172,13 @@ def _described(evaluator: Evaluator, whole: SimulationResult, line: Timeline, *,
         mean_batch=whole.mean_batch,
         peak_running=whole.peak_running,
         evictions=whole.evictions,
-        missed=tuple(missed),
+        missed=_missed(evaluator, ttft, tpot),
     )
+
+
+def _missed(evaluator: Evaluator, ttft: Distribution, tpot: Distribution | None) -> tuple[str, ...]:
+    promised = (("p95_ttft", ttft, evaluator.targets.ttft_s), ("p95_tpot", tpot, evaluator.targets.tpot_s))
+    return tuple(name for name, found, target in promised if found is not None and found.p95.value > target)
 
 
 def _distribution(times_s: np.ndarray) -> Distribution:

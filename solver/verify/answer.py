@@ -26,14 +26,21 @@ def answer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
 
 
 def _missing_parts(plan: Plan) -> Iterator[Violation]:
-    needed: dict[str, object] = {"predicted": plan.predicted, "axes": plan.axes, "stages": plan.stages or None}
+    needed: dict[str, object] = {"predicted": plan.predicted}
+    if not plan.kinds:
+        needed |= {"axes": plan.axes, "stages": plan.stages or None}
+    elif plan.kind == "training" or plan.axes or plan.stages or plan.serving or plan.prefill:
+        yield Violation(Rule.ANSWER, "plan.kinds", "kinds of workers, which hold all that a serving plan says of its layout")
     if plan.kind == "training":
         needed |= {"microbatch": plan.microbatch, "breakdown": plan.breakdown, "schedule": plan.schedule}
         needed["predicted.step_time_s"] = plan.predicted and plan.predicted.step_time_s
     else:
-        needed["serving"] = plan.serving
-        needed["predicted.ttft_p95_s"] = plan.predicted and plan.predicted.ttft_p95_s
-        needed["predicted.tpot_p95_s"] = plan.predicted and plan.predicted.tpot_p95_s
+        if not plan.kinds:
+            needed["serving"] = plan.serving
+        figures = {"predicted": plan.predicted} | {f"kinds[{i}].predicted": k.predicted for i, k in enumerate(plan.kinds)}
+        for where, predicted in figures.items():
+            needed[f"{where}.ttft_p95_s"] = predicted and predicted.ttft_p95_s
+            needed[f"{where}.tpot_p95_s"] = predicted and predicted.tpot_p95_s
     for name, part in needed.items():
         if part is None:
             yield Violation(Rule.ANSWER, f"plan.{name}", f"a feasible {plan.kind} plan must have it")

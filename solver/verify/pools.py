@@ -12,6 +12,7 @@ from solver.request import PlanRequest, ServingMode, ServingWorkload
 from solver.serving_load import FixedLength, TraceArrivals
 from solver.verify.layout import devices_by_group
 from solver.verify.memory import peak_violations
+from solver.verify.mixture import mixture_violations
 from solver.verify.numbers import agrees, at_most
 from solver.verify.power import power_violations
 from solver.verify.serving import (
@@ -33,7 +34,10 @@ _ORDERED = (OperatorKind.SCAN, OperatorKind.CONVOLUTION)
 
 
 def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
-    """Every rule of a serving plan, of one kind of worker or of two."""
+    """Every rule of a serving plan: of workers that do both phases, of several kinds of them, or of two pools."""
+    if plan.kinds:
+        yield from mixture_violations(plan, request)
+        return
     if plan.prefill is None:
         yield from aggregated_violations(plan, request)
         return
