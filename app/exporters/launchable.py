@@ -61,6 +61,7 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
         launcher=launcher,
         engine=_ENGINES.get(launcher, ServingEngine.VLLM),
         modes=request.search.modes,
+        worker_kinds=max(1, len(plan.kinds)),
         etp=() if plan.axes is None or plan.axes.etp is None else (plan.axes.etp,),
         optimizers=() if plan.optimizer is None else (plan.optimizer,),
         gradients=tuple({stage.gradients for stage in plan.stages}),

@@ -6,8 +6,10 @@ import json
 from dataclasses import replace
 
 from app.exporters.export import Export
-from app.exporters.vllm import PORT, VERSION, export_vllm, replicas_share_a_server, require_vllm, serve_command
+from app.exporters.served import require_engine
+from app.exporters.vllm import PORT, VERSION, export_vllm, replicas_share_a_server, serve_command
 from costmodels.cluster import Cluster
+from costmodels.engine_profile import ServingEngine
 from solver.plan import DeviceRange, Plan, WorkerKind
 from solver.request import Launcher, PlanRequest
 
@@ -16,7 +18,7 @@ WEIGHTS_FILE = "router-weights.json"
 
 def export_kinds(plan: Plan, request: PlanRequest) -> Export:
     """A script for a server of each kind, and each server's share of the requests."""
-    require_vllm(request)
+    require_engine(request, ServingEngine.VLLM)
     files, weights, assumptions = {}, {}, []
     for index, kind in enumerate(plan.kinds, start=1):
         name = f"kind-{index}.sh"

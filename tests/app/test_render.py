@@ -16,7 +16,18 @@ from app.render.plan_page import NextStep, certificate_in_words, default_launche
 from app.render.stages import folded
 from costmodels.engine_profile import ServingEngine
 from solver.axes import Axes
-from solver.plan import Band, Certificate, LayerSpan, Plan, Predicted, ReplicaPool, ReplicaShares, ServingLayout, Status
+from solver.plan import (
+    Band,
+    Certificate,
+    LayerSpan,
+    Plan,
+    Predicted,
+    ReplicaPool,
+    ReplicaShares,
+    ServingLayout,
+    Status,
+    WorkerKind,
+)
 from solver.plan_frontier import Interactivity, InteractivityPoint
 from solver.request import Launcher, Objective, PlanRequest
 from tests.app.fakes import feasible_plan, infeasible_plan, stage_memory
@@ -172,3 +183,24 @@ def test_bars_have_their_width(share: float, width: int) -> None:
 def test_longer_bars_are_more(low: float, high: float) -> None:
     low, high = sorted((low, high))
     assert bar(low).plain.count("█") <= bar(high).plain.count("█")
+
+
+def test_every_kind_of_workers_is_shown() -> None:
+    request = resolved(serving())
+    plan = replace(feasible_plan(request), kind="serving")
+    assert plan.predicted is not None
+    kinds = tuple(
+        WorkerKind(
+            share,
+            share * 10.0,
+            plan.devices,
+            plan.predicted,
+            Axes(tp=tp),
+            plan.stages,
+            ServingLayout(2, 64, 8192, 0.5, 0.3, 0.02, 10.0),
+        )
+        for share, tp in ((0.2, 4), (0.8, 8))
+    )
+    text = " ".join(page(replace(plan, kinds=kinds, axes=None, stages=()), request).split())
+    assert "20% of arrivals, 2.00 requests/s" in text and "80% of arrivals, 8.00 requests/s" in text
+    assert "Layout: tp 4" in text and "Layout: tp 8" in text

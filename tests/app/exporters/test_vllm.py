@@ -11,10 +11,11 @@ import pytest
 
 from app.exporters import export
 from app.exporters.vllm import memory_utilisation
+from costmodels.cluster import Cluster, NodeGroup
 from costmodels.errors import ExportError
 from costmodels.speculation import Draft, DraftMethod, Speculation
 from costmodels.units import DType
-from solver.plan import Plan, PrefillPool
+from solver.plan import DeviceRange, Plan, PrefillPool, WorkerKind
 from solver.request import PlanRequest, ServingMode
 from solver.serving_load import LognormalLength
 from tests.app.exporters.plans import arguments, flags, serving
@@ -157,6 +158,46 @@ def test_pools_are_a_server_of_each_kind() -> None:
         transfer = json.loads(words[words.index("--kv-transfer-config") + 1])
         assert transfer == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
     assert any("one prefill server of 2" in said for said in found.assumptions)
+
+
+def two_kinds() -> tuple[Plan, PlanRequest]:
+    """A replica of tp 8 on one node group, two of tp 2 on the next, which take a fifth of the arrivals."""
+    whole, request = serving(tp=8)
+    node = request.cluster.groups[0].node
+    groups = NodeGroup("new", node, 1), NodeGroup("old", replace(node, name="old-node"), 1)
+    kinds = []
+    for share, first, (plan, _) in ((0.8, 0, (whole, request)), (0.2, 8, serving(replicas=2, tp=2))):
+        assert plan.predicted is not None and plan.axes is not None and plan.serving is not None
+        count = plan.serving.replicas * plan.axes.tp
+        stages = tuple(replace(stage, devices=(DeviceRange(first, count),)) for stage in plan.stages)
+        predicted = replace(plan.predicted, tokens_per_s=share * 2000.0)
+        kinds.append(WorkerKind(share, share * 4.0, count, predicted, plan.axes, stages, plan.serving))
+    certificate = replace(whole.certificate, objective=12.0)
+    plan = replace(whole, kinds=tuple(kinds), devices=12, certificate=certificate, axes=None, stages=(), serving=None)
+    search = replace(request.search, worker_kinds=2)
+    return plan, replace(request, cluster=Cluster(groups), search=search)
+
+
+def test_kinds_are_server_groups_with_weights() -> None:
+    found = export(*two_kinds(), "vllm")
+    assert set(found.files) == {"kind-1.sh", "kind-2.sh", "router-weights.json"}
+    for name, tp, port in (("kind-1.sh", 8, 8000), ("kind-2.sh", 2, 8001)):
+        words = shlex.split(found.files[name].replace("\\\n", " "), comments=True)
+        assert words[words.index("--tensor-parallel-size") + 1] == str(tp)
+        assert words[words.index("--port") + 1] == str(port)
+        assert ("--data-parallel-size" in words) == (tp == 2)
+    # Both replicas of tp 2 are ranks of one server, which takes the whole share.
+    assert json.loads(found.files["router-weights.json"]) == {
+        "kind-1.sh": {"servers": 1, "weight_each": 0.8},
+        "kind-2.sh": {"servers": 1, "weight_each": 0.2},
+    }
+    assert any("ranks 8 to 11 (old-node" in said for said in found.assumptions)
+    assert any("0.2 to each of 1 kind-2.sh" in said for said in found.assumptions)
+
+
+def test_other_launchers_refuse_several_kinds() -> None:
+    with pytest.raises(ExportError, match="one kind of workers"):
+        export(*two_kinds(), "sglang")
 
 
 @pytest.mark.parametrize(
