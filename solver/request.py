@@ -7,7 +7,7 @@ digest of the request, so a change of a default is a change of schema version.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -35,6 +35,7 @@ from solver.serving_load import (
     GammaArrivals,
     LognormalLength,
     PoissonArrivals,
+    PrefixCache,
     TraceArrivals,
 )
 
@@ -203,6 +204,7 @@ class ServingWorkload:
     precision          format that the layers' products compute in; fp4 computes in 16 bits on devices without it
     kv_dtype           format of the cache, by default that of what is not quantised
     prefix_hit_ratio   share of each prompt whose keys and values are in the prefix cache already
+    prefix_cache       what requests find in it, each by itself, and what all share
     weights            format that quantised weights are stored in, by default the precision's own
     quantised          which weights are
     experts            how tokens spread over routed experts, and copies of hot ones
@@ -218,6 +220,7 @@ class ServingWorkload:
     precision: DType = DType.BF16
     kv_dtype: DType | None = None
     prefix_hit_ratio: Fraction = 0.0
+    prefix_cache: PrefixCache | None = None
     weights: WeightFormat | None = None
     quantised: Quantised = Quantised.PROJECTIONS
     experts: ExpertRouting = BALANCED
@@ -230,6 +233,7 @@ class ServingWorkload:
                 raise WorkloadError(f"{name} does not go with a trace, which has lengths of its own", given=length)
             if not traced and length is None:
                 raise WorkloadError(f"{name} is missing", allowed="fixed, mean and p95, or empirical; only a trace has its own")
+        self._require_one_account_of_hits()
         _require_one_of("precision", self.precision, tuple(WEIGHT_FORMATS))
         if self.kv_dtype is not None:
             _require_one_of("kv_dtype", self.kv_dtype, (DType.BF16, DType.FP16, DType.FP8))
@@ -239,6 +243,30 @@ class ServingWorkload:
                 given={"weights": self.weight_format.value, "precision": self.precision.value},
                 allowed=", ".join(weights.value for weights in WEIGHT_FORMATS[self.precision]),
             )
+
+    def _require_one_account_of_hits(self) -> None:
+        recorded = isinstance(self.arrivals, TraceArrivals) and bool(self.arrivals.cached_tokens)
+        drawn = self.prefix_cache is not None and self.prefix_cache.hit_ratio > 0.0
+        told = {
+            "prefix_hit_ratio": self.prefix_hit_ratio > 0.0,
+            "prefix_cache": self.prefix_cache is not None and (drawn or not recorded),
+            "cached tokens of the trace": recorded,
+        }
+        given = [name for name, is_told in told.items() if is_told]
+        if len(given) > 1:
+            raise WorkloadError(
+                "hits of the prefix cache are told twice", given=given, allowed="one; a trace's with system_tokens"
+            )
+
+    @property
+    def hits_by_request(self) -> bool:
+        """Whether requests differ in what they find in the prefix cache, or share some of it."""
+        return self.prefix_cache is not None or (isinstance(self.arrivals, TraceArrivals) and bool(self.arrivals.cached_tokens))
+
+    def without_prefix_cache(self) -> ServingWorkload:
+        """The workload whose prompts find nothing in the prefix cache."""
+        arrivals = replace(self.arrivals, cached_tokens=()) if isinstance(self.arrivals, TraceArrivals) else self.arrivals
+        return replace(self, arrivals=arrivals, prefix_cache=None, prefix_hit_ratio=0.0)
 
     @property
     def weight_format(self) -> WeightFormat:

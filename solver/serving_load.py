@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Interval, Len
 
 from costmodels.errors import WorkloadError
-from costmodels.units import STRICT_RECORD, NonNegativeFloat, PositiveFloat, PositiveInt
+from costmodels.units import STRICT_RECORD, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class GammaArrivals:
 
 @dataclass(frozen=True, slots=True)
 class TraceArrivals:
-    """Requests arrive as recorded: when each came, in seconds, and its lengths in tokens, in order of time."""
+    """Requests arrive as recorded: when each came, in seconds, and its lengths in tokens, in order of time; ``cached_tokens``
+    of each prompt were in the prefix cache, where they are given."""
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -42,6 +43,7 @@ class TraceArrivals:
     times_s: Annotated[tuple[NonNegativeFloat, ...], Len(2)]
     prompt_tokens: tuple[PositiveInt, ...]
     output_tokens: tuple[PositiveInt, ...]
+    cached_tokens: tuple[NonNegativeInt, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(self.times_s), len(self.prompt_tokens), len(self.output_tokens)}
@@ -51,6 +53,11 @@ class TraceArrivals:
                 given=f"{len(self.times_s)} times, {len(self.prompt_tokens)} prompts, {len(self.output_tokens)} outputs",
                 allowed="equally many",
             )
+        if self.cached_tokens and len(self.cached_tokens) not in lengths:
+            given = f"{len(self.cached_tokens)} of {len(self.times_s)} requests"
+            raise WorkloadError("a trace needs cached tokens of each request or of none", given=given)
+        if any(cached > prompt for cached, prompt in zip(self.cached_tokens, self.prompt_tokens, strict=False)):
+            raise WorkloadError("a request of the trace has more cached tokens than its prompt has")
         late = next((i for i in range(1, len(self.times_s)) if self.times_s[i] < self.times_s[i - 1]), None)
         if late is not None:
             raise WorkloadError("the times of a trace must not fall", given=f"times_s[{late}] = {self.times_s[late]}")
@@ -108,3 +115,27 @@ class EmpiricalLength:
     __pydantic_config__ = STRICT_RECORD
 
     empirical: Annotated[tuple[PositiveInt, ...], Len(1)]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCache:
+    """What requests find in the prefix cache, each by itself.
+
+    system_tokens   first tokens of every prompt, the same for all: always in the cache, and there once
+    hit_ratio       share of requests that find more of their prompt
+    hit_tokens      how much they find, from the start of the prompt; at most all of it
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    system_tokens: NonNegativeInt = 0
+    hit_ratio: Fraction = 0.0
+    hit_tokens: FixedLength | LognormalLength | EmpiricalLength | None = None
+
+    def __post_init__(self) -> None:
+        if (self.hit_ratio > 0.0) != (self.hit_tokens is not None):
+            raise WorkloadError(
+                "hits of a prefix cache need a share of requests and a length",
+                given={"hit_ratio": self.hit_ratio, "hit_tokens": self.hit_tokens},
+                allowed="both, or neither",
+            )

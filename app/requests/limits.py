@@ -125,7 +125,11 @@ def _check_serving(workload: ServingWorkload) -> None:
         _at_most("workload.arrivals.times_s", len(arrivals.times_s), MAX_TRACE)
         _at_most("workload.arrivals.prompt_tokens", max(arrivals.prompt_tokens), MAX_SEQ_LEN)
         _at_most("workload.arrivals.output_tokens", max(arrivals.output_tokens), MAX_SEQ_LEN)
-    for name, length in (("prompt_tokens", workload.prompt_tokens), ("output_tokens", workload.output_tokens)):
+    lengths = [("prompt_tokens", workload.prompt_tokens), ("output_tokens", workload.output_tokens)]
+    if workload.prefix_cache is not None:
+        _at_most("workload.prefix_cache.system_tokens", workload.prefix_cache.system_tokens, MAX_SEQ_LEN)
+        lengths.append(("prefix_cache.hit_tokens", workload.prefix_cache.hit_tokens))
+    for name, length in lengths:
         match length:
             case FixedLength():
                 _at_most(f"workload.{name}.fixed", length.fixed, MAX_SEQ_LEN)

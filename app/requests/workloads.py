@@ -16,6 +16,7 @@ from solver.request import Arrivals, Length, ServingWorkload
 from solver.serving_load import EmpiricalLength, TraceArrivals
 
 TRACE_COLUMNS = ("time", "prompt", "output")
+CACHED_COLUMN = "cached"
 
 
 class TextFiles(Protocol):
@@ -56,24 +57,28 @@ def _length(name: str, source: Length | LengthFile | None, files: TextFiles) -> 
 
 
 def read_trace(text: str) -> TraceArrivals:
-    """A trace of columns time (seconds), prompt and output (tokens); raises WorkloadError that names the line."""
+    """A trace of columns time (seconds), prompt and output (tokens), and maybe cached, those of the prompt that were in
+    the prefix cache; raises WorkloadError that names the line."""
     lines = _lines(text)
     number, header = next(lines, (1, []))
     columns = [name.strip().lower() for name in header]
-    if sorted(columns) != sorted(TRACE_COLUMNS):
-        raise WorkloadError("the trace does not have its columns", given=header, allowed=", ".join(TRACE_COLUMNS))
-    place = [columns.index(name) for name in TRACE_COLUMNS]
-    times, prompts, outputs = [], [], []
+    names = (*TRACE_COLUMNS, CACHED_COLUMN) if CACHED_COLUMN in columns else TRACE_COLUMNS
+    if sorted(columns) != sorted(names):
+        allowed = f"{', '.join(TRACE_COLUMNS)}; and {CACHED_COLUMN}, if prompts hit the prefix cache"
+        raise WorkloadError("the trace does not have its columns", given=header, allowed=allowed)
+    place = [columns.index(name) for name in names]
+    times, prompts, outputs, cached = [], [], [], []
     for number, cells in lines:
         if len(cells) != len(columns):
             raise WorkloadError(f"line {number} of the trace has {len(cells)} values", allowed=f"{len(columns)}")
         times.append(_time(number, cells[place[0]]))
         prompts.append(_count(number, cells[place[1]]))
         outputs.append(_count(number, cells[place[2]]))
+        cached += [_count(number, cells[at], least=0) for at in place[3:]]
     _require_few(len(times))
     if len(times) < 2:
         raise WorkloadError("a trace needs two requests or more", given=len(times))
-    return TraceArrivals("trace", tuple(times), tuple(prompts), tuple(outputs))
+    return TraceArrivals("trace", tuple(times), tuple(prompts), tuple(outputs), tuple(cached))
 
 
 def read_counts(text: str) -> EmpiricalLength:
@@ -106,10 +111,10 @@ def _time(line: int, cell: str) -> float:
     return value
 
 
-def _count(line: int, cell: str) -> int:
+def _count(line: int, cell: str, *, least: int = 1) -> int:
     text = cell.strip()
-    if not (text.isascii() and text.isdigit() and len(text) < 18 and int(text) > 0):
-        raise WorkloadError(f"line {line}: no token count", given=cell, allowed="a whole number from 1")
+    if not (text.isascii() and text.isdigit() and len(text) < 18 and int(text) >= least):
+        raise WorkloadError(f"line {line}: no token count", given=cell, allowed=f"a whole number from {least}")
     return int(text)
 
 

@@ -129,7 +129,8 @@ def curves(times: StepTimes, load: Load, limits: BatchLimits) -> Curves:
     held = load.prompt.mean + load.output.mean
     if limits.admission is Admission.PREEMPT:
         held = mean_kv_tokens(load)
-    places = max(1.0, min(float(limits.sequences), limits.kv_tokens / held))
+    held = max(1.0, held - load.shared_tokens)
+    places = max(1.0, min(float(limits.sequences), (limits.kv_tokens - load.shared_tokens) / held))
     steps = step_curves(times, load, limits, places=places)
     return Curves(steps, places, capacity_per_s(steps, places=places))
 
@@ -149,7 +150,8 @@ def batch_rates(times: StepTimes, load: Load, limits: BatchLimits) -> Rates:
 
 def most_running(load: Load, limits: BatchLimits) -> int:
     """Sequences that run at once: as many as the limit or, of mean requests, the cache allows."""
-    return max(1, min(limits.sequences, int(limits.kv_tokens / (load.prompt.mean + load.output.mean))))
+    held = max(1.0, load.prompt.mean + load.output.mean - load.shared_tokens)
+    return max(1, min(limits.sequences, int((limits.kv_tokens - load.shared_tokens) / held)))
 
 
 def rates_at(times: StepTimes, load: Load, limits: BatchLimits, nodes: FloatArray) -> Rates:

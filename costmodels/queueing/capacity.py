@@ -38,6 +38,7 @@ class Demand:
     rounds          decode rounds
     kv_tokens       tokens in its cache in a round, with the fewest and most that any request has
     pairs           query-key pairs of its prompt
+    least_own_kv_tokens   fewest tokens that any request has in the cache in a round beside those that all share
     """
 
     prompt_tokens: float
@@ -46,6 +47,7 @@ class Demand:
     least_kv_tokens: float
     most_kv_tokens: float
     pairs: float
+    least_own_kv_tokens: float
 
 
 def demand_of(stream: RequestStream) -> Demand:
@@ -65,6 +67,7 @@ def demand_of(stream: RequestStream) -> Demand:
         least_kv_tokens=float(start.min()) + 1.0,
         most_kv_tokens=float((start + np.maximum(rounds, 1.0)).max()),
         pairs=float((prompt * (prompt + 1.0) - cached * (cached + 1.0)).mean()) / 2.0,
+        least_own_kv_tokens=float((start - stream.shared).min()) + 1.0,
     )
 
 

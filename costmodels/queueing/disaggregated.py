@@ -78,6 +78,7 @@ def simulate_prefill(pool: Pool, transfer: Transfer, stream: RequestStream, *, s
             prompts.prompt_tokens[members],
             prompts.output_tokens[members],
             None if prompts.cached_tokens is None else prompts.cached_tokens[members],
+            shared_tokens=prompts.shared_tokens,
         )
         result = simulate(pool.times, part, pool.limits, window=_EVERYTHING)
         first_s = result.requests.first_s

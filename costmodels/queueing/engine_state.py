@@ -40,6 +40,7 @@ REQUEST = np.dtype(
         ("phase", np.int64),
         ("to_prefill", np.int64),  # tokens its next one needs in the cache: the prompt; after an eviction all so far
         ("cached", np.int64),  # tokens of its prompt that are in the cache before it starts
+        ("shared", np.int64),  # those of them that lie in the cache once for all requests
         ("prefilled", np.int64),  # how many of them are
         ("finish_round", np.int64),  # decode round of its slot that gives its last token
         ("older", np.int64),  # neighbours in its slot, in order of admission
@@ -87,7 +88,12 @@ class Stages(NamedTuple):
 
 
 def new_requests(
-    arrival_s: FloatArray, prompt: IntArray, output: IntArray, cached: IntArray | None, rounds: IntArray | None = None
+    arrival_s: FloatArray,
+    prompt: IntArray,
+    output: IntArray,
+    cached: IntArray | None,
+    rounds: IntArray | None = None,
+    shared: IntArray | None = None,
 ) -> RecordArray:
     """Requests that nobody has looked at yet; of each prompt at least the last token is computed (vLLM).
 
@@ -104,6 +110,8 @@ def new_requests(
         requests["uncounted"] = (output - 1 - rounds) // 2
     if cached is not None:
         requests["cached"] = np.minimum(cached, prompt - 1)
+    if shared is not None:
+        requests["shared"] = shared
     for link in ("older", "newer", "before", "after"):
         requests[link] = NOBODY
     return requests

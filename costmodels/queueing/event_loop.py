@@ -291,13 +291,13 @@ def _complete(
     delay_s: float,
 ) -> None:
     """Answer a request; in a closed loop its client sends the next one."""
-    answer = requests[request].answer
+    answer, shared = requests[request].answer, requests[request].shared
     if limits.admission == ADMIT_RESERVED:
-        counters[KV_USED] -= requests[request].prompt + answer
+        counters[KV_USED] -= requests[request].prompt + answer - shared
     elif requests[request].phase == DECODING:
-        counters[KV_USED] -= tokens_in_cache(requests, slots, slot, request)
+        counters[KV_USED] -= tokens_in_cache(requests, slots, slot, request) - shared
     else:
-        counters[KV_USED] -= requests[request].to_prefill
+        counters[KV_USED] -= requests[request].to_prefill - shared
     leave(requests, slots, ends, slot, request)
     counters[RUNNING] -= 1
     requests[request].phase = DONE

@@ -82,6 +82,7 @@ class Load:
 
     cv             coefficient of variation of the time between arrivals: 1 for a Poisson process, more for bursts
     cached_share   share of each prompt whose keys and values the prefix cache already holds
+    shared_tokens  first tokens of a mean prompt that all prompts have in common, in the cache once
     """
 
     requests_per_s: float
@@ -89,6 +90,7 @@ class Load:
     output: TokenCount
     cv: float = 1.0
     cached_share: float = 0.0
+    shared_tokens: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.requests_per_s < math.inf:
@@ -105,8 +107,9 @@ class Load:
 class RequestStream:
     """Requests in order of arrival: times in seconds from zero, prompt and output tokens.
 
-    ``cached_tokens`` of each prompt are in the cache before it starts; engines compute at least the last token. ``rounds`` of
-    decoding give a request its tokens after the first; each gives one where they are None.
+    ``cached_tokens`` of each prompt are in the cache before it starts; engines compute at least the last token. The first
+    ``shared_tokens`` of them are the same for all and lie in the cache once. ``rounds`` of decoding give a request its tokens
+    after the first; each gives one where they are None.
     """
 
     arrival_s: FloatArray
@@ -114,6 +117,7 @@ class RequestStream:
     output_tokens: IntArray
     cached_tokens: IntArray | None = None
     rounds: IntArray | None = None
+    shared_tokens: int = 0
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -122,7 +126,19 @@ class RequestStream:
         """Some of the requests."""
         cached = None if self.cached_tokens is None else self.cached_tokens[part]
         rounds = None if self.rounds is None else self.rounds[part]
-        return RequestStream(self.arrival_s[part], self.prompt_tokens[part], self.output_tokens[part], cached, rounds)
+        arrival_s, prompts, outputs = self.arrival_s[part], self.prompt_tokens[part], self.output_tokens[part]
+        return RequestStream(arrival_s, prompts, outputs, cached, rounds, self.shared_tokens)
+
+    @property
+    def shared(self) -> IntArray:
+        """Tokens of each prompt that lie in the cache once for all: at least its last one is computed by itself."""
+        common = np.minimum(self.shared_tokens, self.prompt_tokens - 1)
+        return common if self.cached_tokens is None else np.minimum(common, self.cached_tokens)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens of the cache that the longest request needs, shared ones included."""
+        return int((self.prompt_tokens + self.output_tokens - self.shared).max()) + self.shared_tokens
 
     def faster(self, factor: float) -> RequestStream:
         """The same requests, that many times as fast after one another."""

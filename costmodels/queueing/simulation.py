@@ -263,7 +263,10 @@ def _simulate(
 ) -> SimulationResult:
     _require_runnable(times, stream, limits)
     per_slot = -(-limits.sequences // times.stages)
-    requests = new_requests(stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens, stream.rounds)
+    shared = stream.shared if stream.shared_tokens else None
+    requests = new_requests(
+        stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens, stream.rounds, shared
+    )
     first, end = window.measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
     outcome = run(
@@ -271,7 +274,7 @@ def _simulate(
         Limits(
             per_slot,
             limits.step_tokens,
-            limits.kv_tokens,
+            limits.kv_tokens - stream.shared_tokens,
             _SCHEDULING_CODES[limits.scheduling],
             ADMIT_RESERVED if limits.admission is Admission.RESERVE else ADMIT_UNTIL_FULL,
         ),
@@ -352,12 +355,14 @@ def result_of(
 
 
 def _require_runnable(times: StepTimes, stream: RequestStream, limits: BatchLimits) -> None:
-    longest = int((stream.prompt_tokens + stream.output_tokens).max())
-    if longest > limits.kv_tokens:
+    if stream.cache_tokens > limits.kv_tokens:
         raise WorkloadError(
-            "the KV cache can't hold the longest request", given=longest, allowed=f"at most {limits.kv_tokens} tokens"
+            "the KV cache can't hold the longest request",
+            given=stream.cache_tokens,
+            allowed=f"at most {limits.kv_tokens} tokens",
         )
     # An evicted request comes back with the tokens it has generated.
+    longest = int((stream.prompt_tokens + stream.output_tokens).max())
     whole = longest if limits.admission is Admission.PREEMPT else int(stream.prompt_tokens.max())
     if limits.scheduling is not Scheduling.CHUNKED_PREFILL and whole > limits.step_tokens:
         raise WorkloadError(

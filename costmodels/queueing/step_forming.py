@@ -43,7 +43,8 @@ class Tables(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Batch limits; sequences are those of one slot, tokens of the cache those of the replica."""
+    """Batch limits; sequences are those of one slot, tokens of the cache those of the replica without what all requests
+    share."""
 
     sequences: int
     step_tokens: int
@@ -137,10 +138,10 @@ def _remove_from_waiting(counters: IntArray, request: int) -> None:
 
 @compiled
 def tokens_at_admission(limits: Limits, requests: RecordArray, request: int) -> int:
-    """Cache tokens that a request takes when it starts."""
+    """Cache tokens that a request takes when it starts, beside those that all share."""
     if limits.admission == ADMIT_RESERVED:
-        return requests[request].prompt + requests[request].answer  # type: ignore[no-any-return]
-    return requests[request].to_prefill  # type: ignore[no-any-return]
+        return requests[request].prompt + requests[request].answer - requests[request].shared  # type: ignore[no-any-return]
+    return requests[request].to_prefill - requests[request].shared  # type: ignore[no-any-return]
 
 
 @compiled
@@ -158,12 +159,12 @@ def evict_until_round_fits(
         request = slots[slot].newest
         if requests[request].phase == DECODING:
             in_cache = tokens_in_cache(requests, slots, slot, request)
-            counters[KV_USED] -= in_cache
+            counters[KV_USED] -= in_cache - requests[request].shared
             leave(requests, slots, ends, slot, request)
             # The newest token has no key and value yet, and comes back as part of what is prefilled.
             requests[request].to_prefill = in_cache + 1
         else:
-            counters[KV_USED] -= requests[request].to_prefill
+            counters[KV_USED] -= requests[request].to_prefill - requests[request].shared
             slots[slot].queue_length -= 1
             leave(requests, slots, ends, slot, request)
         requests[request].phase = WAITING

@@ -183,13 +183,22 @@ class Evaluator:
             fixed = self.prompt.is_fixed and self.output.is_fixed
             output = max(2, int(self.output.quantile(P95))) if fixed else 2
             times, cached = engine.alone_times, int(prompt * self.workload.prefix_hit_ratio)
-            ttft_s = first_token_s(times, prompt_tokens=prompt, cached_tokens=cached, step_tokens=step_tokens)
+            fresh = self._fresh_tokens if self.workload.hits_by_request else prompt
+            ttft_s = first_token_s(times, prompt_tokens=fresh, cached_tokens=cached, step_tokens=step_tokens)
             several = self.output.quantile(P95) > 1
             tpot_s = token_s(times, prompt_tokens=prompt, output_tokens=output) if several else 0.0
             if engine.speculation is not None:
                 tpot_s = self._verified_token_s(engine)
             self._alone[key] = Alone(ttft_s, tpot_s)
         return self._alone[key]
+
+    @property
+    def _fresh_tokens(self) -> int:
+        """Prompt tokens that surely 5% of the counted requests find no fewer of to compute; what lies before them in the cache
+        makes none faster."""
+        stream = self.traffic.whole
+        fresh = stream.prompt_tokens if stream.cached_tokens is None else stream.prompt_tokens - stream.cached_tokens
+        return int(np.quantile(fresh, _SURELY_COUNTED, method="lower"))
 
     def _verified_token_s(self, engine: Engine) -> float:
         """What the 95th percentile of the time per token can't be below where rounds give several: no round is faster than one
@@ -235,7 +244,8 @@ class Evaluator:
     def _largest_batch(self, candidate: Candidate) -> int:
         """No batch holds more sequences than its slot, or than the cache has room for."""
         in_a_slot = -(-candidate.sequences // candidate.engine.layout.pp)
-        in_the_cache = int(candidate.limits.kv_tokens / self.demand.least_kv_tokens)
+        kv_tokens = candidate.limits.kv_tokens - self.traffic.whole.shared_tokens
+        in_the_cache = int(kv_tokens / self.demand.least_own_kv_tokens)
         return max(1, min(in_a_slot, in_the_cache))
 
     def least_request_s(self, candidate: Candidate) -> float:

@@ -154,7 +154,7 @@ def phase_evaluator(kind: PhaseKind, request: PlanRequest, *, stop: Stop = never
     assert isinstance(workload, ServingWorkload)
     if kind is PhaseKind.PREFILL:
         return Evaluator(_one_token_answers(workload), Slo(p95_ttft_ms=slo.p95_ttft_ms), request.search.seed, stop)
-    return Evaluator(replace(workload, prefix_hit_ratio=1.0), slo, request.search.seed, stop)
+    return Evaluator(replace(workload.without_prefix_cache(), prefix_hit_ratio=1.0), slo, request.search.seed, stop)
 
 
 def _one_token_answers(workload: ServingWorkload) -> ServingWorkload:

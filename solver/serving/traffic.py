@@ -17,6 +17,9 @@ _UNIT_RATE = 1.0
 _ROUNDS_SEED = 1
 """Added to the seed for rounds, whose draws are none of those that lengths come from."""
 
+_HITS_SEED = 2
+"""The same for hits of the prefix cache."""
+
 _REQUESTS_PER_CLIENT = 10
 """Requests of each client of a closed loop, at least: as public benchmarks run."""
 
@@ -59,8 +62,12 @@ class Traffic:
             self.output = token_count(self.workload.output_tokens)
         self.load = float(arrivals.concurrency) if isinstance(arrivals, ClosedArrivals) else arrivals.requests_per_s
         unit = self.whole = self._unit_stream(1)
-        self.longest_request = int((unit.prompt_tokens + unit.output_tokens).max())
+        self.longest_request = unit.cache_tokens
         self.longest_prompt = int(unit.prompt_tokens.max())
+        self._cached_share, self._shared_tokens = self.workload.prefix_hit_ratio, 0.0
+        if self.workload.hits_by_request and unit.cached_tokens is not None:
+            self._cached_share = float(unit.cached_tokens.sum() / unit.prompt_tokens.sum())
+            self._shared_tokens = float(unit.shared.mean())
         self.output_rounds, self.rounds_per_token = self.output, 1.0
         if unit.rounds is not None:
             self.output_rounds = TokenCount.empirical(1 + unit.rounds)
@@ -87,7 +94,7 @@ class Traffic:
         # Of a renewal process split at random over n replicas, each sees squared variation 1 + (cv^2 - 1) / n.
         split_cv = math.sqrt(1.0 + (cv * cv - 1.0) / share.replicas)
         rate = _UNIT_RATE if self.is_closed else share.each
-        return Load(rate, self.prompt, self.output, split_cv, self.workload.prefix_hit_ratio)
+        return Load(rate, self.prompt, self.output, split_cv, self._cached_share, self._shared_tokens)
 
     def streams(self, share: Share, requests: int | None = None) -> tuple[RequestStream, ...]:
         """Requests of one replica, as all replicas are alike; of a trace those of every replica, dealt out in turn.
@@ -122,8 +129,23 @@ class Traffic:
                 load = Load(_UNIT_RATE, self.prompt, self.output, cv, self.workload.prefix_hit_ratio)
                 enough = max(self.requests, int(_REQUESTS_PER_CLIENT * self.load)) if self.is_closed else self.requests
                 self._unit[split] = request_stream(load, requests=enough, seed=self.seed, split=split)
-            self._unit[split] = self._with_rounds(self._unit[split])
+            self._unit[split] = self._with_rounds(self._with_hits(self._unit[split]))
         return self._unit[split]
+
+    def _with_hits(self, stream: RequestStream) -> RequestStream:
+        """What every request finds in the prefix cache, as recorded or drawn, where requests differ in it."""
+        if not self.workload.hits_by_request:
+            return stream
+        found, cache, arrivals = np.zeros(len(stream), dtype=np.int64), self.workload.prefix_cache, self.workload.arrivals
+        if isinstance(arrivals, TraceArrivals) and arrivals.cached_tokens:
+            found = np.array(arrivals.cached_tokens, dtype=np.int64)
+        if cache is not None and cache.hit_tokens is not None:
+            hits, lengths = np.random.Generator(np.random.PCG64(self.seed + _HITS_SEED)).random((2, len(stream)))
+            drawn = token_count(cache.hit_tokens).sample(np.maximum(lengths, np.finfo(np.float64).tiny))
+            found = np.where(hits < cache.hit_ratio, drawn, 0)
+        system = 0 if cache is None else cache.system_tokens
+        cached = np.minimum(np.maximum(found, system), stream.prompt_tokens - 1)
+        return replace(stream, cached_tokens=cached, shared_tokens=system)
 
     def _with_rounds(self, stream: RequestStream) -> RequestStream:
         """The decode rounds of every request drawn, where rounds give several tokens."""

@@ -42,21 +42,21 @@ def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         yield from aggregated_violations(plan, request)
         return
     pool = plan.prefill
-    prefill_request = _of_prompts(request)
+    prefill_request, decode_request = _of_prompts(request), _of_answers(request)
     prefill, decode = _prefill_view(plan, pool), _decode_view(plan, pool)
     shape = (
         *speculation_violations(plan, request),
         *whole_prompt_violations(decode),
         *_at_prefill(_shared_prompt_violations(pool, request)),
         *_at_prefill(pool_shape_violations(prefill, prefill_request)),
-        *pool_shape_violations(decode, request),
+        *pool_shape_violations(decode, decode_request),
         *_sharing_violations(plan, pool, request),
     )
     yield from shape
     if shape:
         return
     yield from _at_prefill(pool_memory_violations(prefill, prefill_request))
-    yield from pool_memory_violations(decode, request)
+    yield from pool_memory_violations(decode, decode_request)
     yield from peak_violations(plan)
     yield from load_violations(decode, request)
     if not 0.0 <= pool.utilisation < 1.0:
@@ -75,6 +75,12 @@ def _of_prompts(request: PlanRequest) -> PlanRequest:
         single = replace(workload.arrivals, output_tokens=(1,) * len(workload.arrivals.times_s))
         return replace(request, workload=replace(workload, arrivals=single))
     return replace(request, workload=replace(workload, output_tokens=FixedLength(1)))
+
+
+def _of_answers(request: PlanRequest) -> PlanRequest:
+    """The request as decode workers see it: prompts come whole from the prefill workers, nothing of them is shared."""
+    assert isinstance(request.workload, ServingWorkload)
+    return replace(request, workload=request.workload.without_prefix_cache())
 
 
 def _pool_devices(pool: PrefillPool) -> int:

@@ -262,11 +262,13 @@ def _weight_violations(plan: Plan, request: PlanRequest, stage: Stage, where: st
 
 def _kv_violations(plan: Plan, request: PlanRequest, stage: Stage, where: str) -> Iterator[Violation]:
     """The cache holds one whole request, and the mean batch at its mean length (prompt and half the output), with
-    the proposals of every sequence."""
+    the proposals of every sequence; of what all prompts begin with it holds one copy."""
     workload, layout = request.workload, plan.serving
     assert isinstance(workload, ServingWorkload) and layout is not None
     prompt, output = mean_lengths(workload)
-    tokens = max(prompt + output, layout.mean_batch * (prompt + output / 2)) + proposed_tokens(plan, request)
+    system = 0 if workload.prefix_cache is None else workload.prefix_cache.system_tokens
+    batch = system + layout.mean_batch * (max(prompt - system, 0.0) + output / 2)
+    tokens = max(prompt + output, batch) + proposed_tokens(plan, request)
     needed = tokens * kv_bytes_per_token(plan, request, stage)
     if not at_most(needed, stage.memory.kv_cache_bytes):
         given = f"{stage.memory.kv_cache_bytes} bytes claimed; {tokens:.0f} tokens at once take {needed}"

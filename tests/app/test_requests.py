@@ -293,6 +293,8 @@ def test_a_trace_and_counts_come_from_files(tmp_path: Path) -> None:
         ("time,prompt,output\n0,1\n", "line 2 of the trace has 2 values"),
         ("time,prompt,output\n0,1,1\n1,x,1\n", "line 3: no token count"),
         ("time,prompt,output\n0,0,1\n", "line 2: no token count"),
+        ("time,prompt,output,cached\n0,9,1,-1\n", "line 2: no token count"),
+        ("time,prompt,output,cached\n0,9,1,0\n1,9,1,10\n", "more cached tokens"),
         ("time,prompt,output\nnan,1,1\n", "line 2: no time"),
         ("time,prompt,output\n-1,1,1\n", "line 2: no time"),
         ("time,prompt,output\n0,1,1\n", "two requests"),
@@ -302,6 +304,12 @@ def test_a_trace_and_counts_come_from_files(tmp_path: Path) -> None:
 def test_faulty_traces_name_the_line(text: str, problem: str) -> None:
     with pytest.raises(InvalidInputError, match=problem):
         read_trace(text)
+
+
+def test_a_trace_says_what_was_cached() -> None:
+    trace = read_trace("cached,time,prompt,output\n0,0,9,1\n4,1,9,1\n")
+    assert (trace.prompt_tokens, trace.cached_tokens) == ((9, 9), (0, 4))
+    assert read_trace("time,prompt,output\n0,9,1\n1,9,1\n").cached_tokens == ()
 
 
 def test_a_trace_has_an_end() -> None:

@@ -19,6 +19,7 @@ class _Request:
     cached: int = 0
     answer: int = 0
     uncounted: int = 0
+    shared: int = 0
     prefilled: int = 0
     generated: int = 0
     first_s: float = np.nan
@@ -46,11 +47,14 @@ class ReferenceEngine:
 
     def __init__(self, times: StepTimes, stream: RequestStream, limits: BatchLimits):
         self.times, self.limits = times, limits
+        self.kv_tokens = limits.kv_tokens - stream.shared_tokens
         cached = np.zeros(len(stream), dtype=int) if stream.cached_tokens is None else stream.cached_tokens
         columns = (stream.arrival_s, stream.prompt_tokens, stream.output_tokens, cached)
         self.requests = [
             _Request(float(a), int(p), int(o), min(int(c), int(p) - 1), int(o)) for a, p, o, c in zip(*columns, strict=True)
         ]
+        for request in self.requests:
+            request.shared = min(request.cached, stream.shared_tokens)
         if stream.rounds is not None:
             for request, rounds in zip(self.requests, stream.rounds, strict=True):
                 request.output = 1 + int(rounds)
@@ -125,11 +129,11 @@ class ReferenceEngine:
 
     def _in_cache(self, request: _Request) -> int:
         if self.limits.admission is Admission.RESERVE:
-            return request.prompt + request.answer
+            return request.prompt + request.answer - request.shared
         if any(request in slot.decoding for slot in self.slots):
             in_flight = any(request in slot.getting_a_token and slot.ready_s is not None for slot in self.slots)
-            return request.prompt + request.generated - 1 + in_flight
-        return request.to_prefill
+            return request.prompt + request.generated - 1 + in_flight - request.shared
+        return request.to_prefill - request.shared
 
     def _used(self) -> int:
         return sum(self._in_cache(r) for slot in self.slots for r in slot.admitted)
@@ -137,7 +141,7 @@ class ReferenceEngine:
     def _evict(self, slot: _Slot) -> None:
         if self.limits.admission is Admission.RESERVE:
             return
-        while slot.decoding and self._used() + len(slot.decoding) > self.limits.kv_tokens:
+        while slot.decoding and self._used() + len(slot.decoding) > self.kv_tokens:
             victim = slot.admitted.pop()
             (slot.decoding if victim in slot.decoding else slot.prefilling).remove(victim)
             victim.prefilled = 0
@@ -164,7 +168,7 @@ class ReferenceEngine:
         if not self.waiting or len(slot.admitted) >= self.per_slot:
             return False
         request = self.waiting[0]
-        if request.arrival_s > self.now or self._used() + self._in_cache(request) > self.limits.kv_tokens:
+        if request.arrival_s > self.now or self._used() + self._in_cache(request) > self.kv_tokens:
             return False
         return self.limits.scheduling is Scheduling.CHUNKED_PREFILL or request.to_prefill - request.cached <= budget
 

@@ -301,3 +301,35 @@ def test_busy_time_grows_with_every_first_token() -> None:
     in_order = result.requests.busy_s[np.argsort(result.requests.first_s)]
     assert np.all(np.diff(in_order) >= 0.0)
     assert 0.9 * result.busy * result.duration_s <= in_order[-1] <= result.busy * result.duration_s
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    requests=requests,
+    system=st.integers(0, 50),
+    hits=st.lists(st.integers(0, 60), min_size=40, max_size=40),
+    kv_tokens=st.integers(95, 300),
+    admission=st.sampled_from(Admission),
+)
+def test_shared_tokens_lie_in_the_cache_once(
+    requests: list[tuple[float, int, int]], system: int, hits: list[int], kv_tokens: int, admission: Admission
+) -> None:
+    whole = stream_of(*requests)
+    found = np.minimum(np.maximum(hits[: len(whole)], system), whole.prompt_tokens - 1)
+    stream = replace(whole, cached_tokens=found, shared_tokens=system)
+    limits = BatchLimits(8, 120, kv_tokens, admission=admission)
+    result = simulate(TIMES, stream, limits, window=ALL)
+    first_s, last_s = ReferenceEngine(TIMES, stream, limits).run()
+    np.testing.assert_allclose(result.ttft_s + stream.arrival_s, first_s, rtol=1e-9)
+    np.testing.assert_allclose(result.answered_s, last_s, rtol=1e-9)
+
+
+def test_a_shared_system_prompt_makes_room_for_more_at_once() -> None:
+    whole = stream_of(*[(0.0, 100, 10)] * 8)
+    own = replace(whole, cached_tokens=np.full(8, 80))
+    limits = BatchLimits(8, 1000, 330)
+    # 110 tokens each: three at once; 80 once and 30 each: eight.
+    assert simulate(TIMES, own, limits, window=ALL).peak_running == 3
+    assert simulate(TIMES, replace(own, shared_tokens=80), limits, window=ALL).peak_running == 8
+    with pytest.raises(WorkloadError, match="longest request"):
+        simulate(TIMES, replace(own, shared_tokens=80), BatchLimits(8, 1000, 109), window=ALL)

@@ -9,13 +9,17 @@ import pytest
 
 from costmodels.errors import WorkloadError
 from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import Arrivals, Objective, PlanRequest, ServingWorkload
+from solver.plan import Plan, Status
+from solver.request import Arrivals, Objective, PlanRequest, Search, ServingMode, ServingWorkload, Slo
 from solver.serving import plan_serving, predict_serving
+from solver.serving.engine import EngineBuilder
+from solver.serving.evaluation import Candidate, Evaluator
+from solver.serving.layouts import layouts
 from solver.serving.traffic import Share, Traffic
-from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
+from solver.serving_load import ClosedArrivals, FixedLength, GammaArrivals, PoissonArrivals, PrefixCache, TraceArrivals
 from solver.verify import check
-from tests.solver.serving.requests import serving_request
+from tests.solver.serving.enumeration import best_objective
+from tests.solver.serving.requests import cluster, serving_request
 
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
@@ -107,3 +111,77 @@ def test_too_many_clients_are_named() -> None:
 def test_clients_have_no_goodput() -> None:
     with pytest.raises(WorkloadError, match="closed loop"):
         plan(request(ClosedArrivals("closed", 4), objective=Objective.THROUGHPUT))
+
+
+def cached(hit_ratio: float, hit: int, *, system: int = 0) -> PrefixCache:
+    return PrefixCache(system, hit_ratio, FixedLength(hit))
+
+
+def test_hits_are_of_single_requests() -> None:
+    traffic = Traffic(workload(PoissonArrivals("poisson", 4.0), prefix_cache=cached(0.25, 1500, system=400)), 0, 20_000)
+    (stream,) = traffic.streams(Share(4.0))
+    assert stream.cached_tokens is not None
+    assert set(stream.cached_tokens.tolist()) == {400, 1500}
+    assert np.mean(stream.cached_tokens == 1500) == pytest.approx(0.25, abs=0.01)
+    assert stream.shared_tokens == stream[5:9].shared_tokens == 400
+    # A hit is never the whole prompt: its last token is computed.
+    full = Traffic(workload(PoissonArrivals("poisson", 4.0), prefix_cache=cached(1.0, 9000)), 0, 100).whole
+    assert set((full.prompt_tokens - full.shared - full.cached_tokens).tolist()) == {1}
+
+
+def test_a_trace_records_its_hits() -> None:
+    trace = replace(poisson_trace(4.0, requests=3), cached_tokens=(0, 2000, 700))
+    system = PrefixCache(system_tokens=500)
+    (stream,) = Traffic(workload(trace, prefix_cache=system), 0, 3).streams(Share(4.0))
+    assert stream.cached_tokens is not None
+    assert stream.cached_tokens.tolist() == [500, 1999, 700]
+    with pytest.raises(WorkloadError, match="told twice"):
+        workload(trace, prefix_hit_ratio=0.5)
+    with pytest.raises(WorkloadError, match="told twice"):
+        workload(trace, prefix_cache=cached(0.5, 100))
+    with pytest.raises(WorkloadError, match="more cached tokens"):
+        replace(trace, cached_tokens=(0, 2001, 0))
+
+
+def test_few_long_hits_leave_the_slowest_as_slow() -> None:
+    """As many tokens are cached on average: a share of every prompt hurries the 95th percentile, hits of half do not."""
+    arrivals = PoissonArrivals("poisson", 4.0)
+    even = plan(request(arrivals, hits=0.45, **HARD)).predicted
+    uneven = plan(replace(serving_request(**HARD), workload=workload(arrivals, prefix_cache=cached(0.5, 1800)))).predicted
+    assert even is not None and even.ttft_p95_s is not None
+    assert uneven is not None and uneven.ttft_p95_s is not None
+    assert uneven.ttft_p95_s > 1.1 * even.ttft_p95_s
+
+
+@pytest.mark.parametrize("objective", [Objective.DEVICES, Objective.THROUGHPUT])
+def test_with_hits_by_request_the_search_finds_what_enumeration_finds(objective: Objective) -> None:
+    """Bounds hold with hits by request and a shared system prompt: nothing that keeps the promise is refused by them."""
+    hits = workload(PoissonArrivals("poisson", 9.0), prefix_cache=cached(0.6, 1500, system=800))
+    of = replace(serving_request(**HARD, objective=objective, search=Search(tp=(1, 2))), workload=hits)
+    answer = plan(of)
+    assert answer.certificate.status is Status.OPTIMAL
+    assert best_objective(of, found=answer.certificate.objective) == pytest.approx(answer.certificate.objective)
+
+
+@pytest.mark.parametrize("cache", [cached(1.0, 1900), cached(0.9, 1500), PrefixCache(system_tokens=1900)])
+def test_bounds_hold_with_hits_by_request(cache: PrefixCache) -> None:
+    """A request alone is no slower than the bound of one, and a full engine with little room answers no more than its bound."""
+    tight = replace(cluster(per_node=1), memory_reserve=0.77)
+    of = replace(serving_request(on=tight), workload=workload(PoissonArrivals("poisson", 1e-3), prefix_cache=cache))
+    evaluator = Evaluator(of.workload, Slo(), of.search.seed)  # type: ignore[arg-type]
+    (layout,) = layouts(of)
+    engine = EngineBuilder(of, sequence_tokens=evaluator.longest_request).engine(layout)
+    candidate = Candidate(engine, 2048, 64)
+    assert candidate.limits.kv_tokens < 30_000
+    alone = evaluator.alone(engine, 2048).ttft_s
+    assert alone <= evaluator.measure_fully(candidate, Share(1e-3)).ttft.value
+    assert evaluator.capacity(candidate) <= evaluator.rate_bound(candidate)
+
+
+def test_pools_share_the_system_prompt_where_prompts_are_computed() -> None:
+    hits = workload(PoissonArrivals("poisson", 6.0), prefix_cache=cached(0.6, 1500, system=800))
+    of = serving_request(ttft_ms=700.0, tpot_ms=12.0, search=Search(modes=(ServingMode.DISAGGREGATED,)))
+    cold, warm = plan(of), plan(replace(of, workload=hits))
+    assert cold.feasible and warm.feasible
+    assert cold.prefill is not None and warm.prefill is not None
+    assert warm.prefill.utilisation < cold.prefill.utilisation * 6.0 / 4.0

@@ -9,7 +9,7 @@ import pytest
 from costmodels.units import DType
 from solver.plan import DeviceRange
 from solver.request import Launcher, PlanRequest, Search, ServingWorkload, Slo
-from solver.serving_load import FixedLength, LognormalLength, PoissonArrivals
+from solver.serving_load import FixedLength, LognormalLength, PoissonArrivals, PrefixCache
 from solver.verify import Rule, check
 from tests.solver.verify.changes import changed
 from tests.solver.verify.plans import cluster, model, serving_plan, serving_request
@@ -67,6 +67,22 @@ def test_the_cache_holds_one_whole_request_at_any_load() -> None:
     idle = changed(serving_plan(), "serving.mean_batch", 0.1)
     assert Rule.KV_CACHE in rules(changed(idle, "stages.0.memory.kv_cache_bytes", 300.0), serving_request())
     assert Rule.KV_CACHE not in rules(changed(idle, "stages.0.memory.kv_cache_bytes", 320.0), serving_request())
+
+
+def test_the_cache_holds_a_system_prompt_once() -> None:
+    request = serving_request()
+    assert isinstance(request.workload, ServingWorkload)
+    shared = replace(request, workload=replace(request.workload, prefix_cache=PrefixCache(system_tokens=5)))
+    busy = changed(serving_plan(), "serving.mean_batch", 4.0)
+    # Four requests of 6 + 4 / 2 tokens of 32 bytes; of the 6 five are the same for all.
+    for size, with_shared, without in (
+        (543.0, True, True),
+        (544.0, False, True),
+        (1023.0, False, True),
+        (1024.0, False, False),
+    ):
+        plan = changed(busy, "stages.0.memory.kv_cache_bytes", size)
+        assert (Rule.KV_CACHE in rules(plan, shared), Rule.KV_CACHE in rules(plan, request)) == (with_shared, without)
 
 
 def test_windows_bound_what_their_layers_cache() -> None:
