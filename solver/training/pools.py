@@ -80,7 +80,7 @@ def exchange_s(request: PlanRequest, pools: Sequence[Sequence[Stage]]) -> float:
     """
     groups = request.cluster.groups
     return max(
-        _exchange_s(request, group, max(_stage_parameters(request.model, stage) / _devices(stage) for stage in stages))
+        group_exchange_s(request, group, max(_stage_parameters(request.model, stage) / _devices(stage) for stage in stages))
         for group, stages in zip(groups, pools, strict=True)
     )
 
@@ -88,11 +88,11 @@ def exchange_s(request: PlanRequest, pools: Sequence[Sequence[Stage]]) -> float:
 def least_exchange_s(request: PlanRequest) -> float:
     """The same if every pool's devices had equal parts of all gradients: no layout has less."""
     parameters = request.model.parameters()
-    return max(_exchange_s(request, group, parameters / group.n_devices) for group in request.cluster.groups)
+    return max(group_exchange_s(request, group, parameters / group.n_devices) for group in request.cluster.groups)
 
 
-def _exchange_s(request: PlanRequest, group: NodeGroup, parameters: float) -> float:
-    """All-reduce of so many parameters' gradients on each device of a group with one device of each other group."""
+def group_exchange_s(request: PlanRequest, group: NodeGroup, parameters: float) -> float:
+    """Seconds of an all-reduce of so many parameters' gradients on each device of a group with one of each other group."""
     assert isinstance(request.workload, TrainingWorkload)
     cluster, node = request.cluster, group.node
     link = GroupTopology(

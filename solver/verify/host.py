@@ -64,9 +64,11 @@ def _memory_violations(plan: Plan, request: PlanRequest, index: int, share: Shar
 def _away_bytes(plan: Plan, request: PlanRequest, stage: Stage, share: Share) -> dict[Rule, float]:
     """Bytes of training state that lie not on the device, by kind."""
     whole, moved, memory = whole_state(plan, request, stage, share), stage.offload, stage.memory
+    # Tied weights are stored once without a pipeline, and with one for each use.
+    uses = 1 if len(plan.stages) > 1 else 0
     return {
-        # What stays tells what went, where something stays; else tied weights count for each use.
-        rule: left * gone / (1.0 - gone) if gone < 1.0 else whole[rule][1]
+        # What stays tells what went, where something stays.
+        rule: left * gone / (1.0 - gone) if gone < 1.0 else whole[rule][uses]
         for rule, left, gone in (
             (Rule.WEIGHTS, memory.weights_bytes, moved.weights),
             (Rule.GRADIENTS, memory.gradients_bytes, moved.gradients),

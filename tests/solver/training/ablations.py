@@ -7,7 +7,18 @@ from dataclasses import replace
 
 from costmodels.offload import Tier
 from costmodels.pipeline import Schedule
-from solver.request import Gradients, GroupOrder, Launcher, PlanRequest, Recompute, Search, Space
+from solver.request import (
+    BatchShares,
+    Gradients,
+    GroupOrder,
+    Launcher,
+    PlanRequest,
+    Recompute,
+    Search,
+    Space,
+    StageDegrees,
+    TpOverlap,
+)
 from tests.solver.training.instances import modes_of
 
 ONE_PART_A_RANK = (
@@ -56,8 +67,15 @@ def ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:
     }
     yield from without_axis.items()
     yield "sharding within groups", replace(search, shard_ranks=(1, *divisors))
-    yield "optimizer states on the host", replace(search, offload_optimizer=())
-    yield "activations on the host", replace(search, offload_activations=())
+    yield from memory_ablations(request)
+    if search.stage_degrees is StageDegrees.ANY:
+        yield "stages that differ", replace(search, stage_degrees=StageDegrees.SAME)
+    if search.batch_shares is BatchShares.BY_GROUP:
+        yield "replicas by node group", replace(search, batch_shares=BatchShares.EVEN)
+    if search.idle_groups:
+        yield "idle devices", replace(search, idle_groups=())
+    if TpOverlap.EXPOSED in search.tp_overlap:
+        yield "chunked products", replace(search, tp_overlap=())
     yield "orders of node groups", replace(search, group_order=GroupOrder.GIVEN)
     for mode in Recompute:
         left = tuple(m for m in search.recompute or modes_of(search.space, search.launcher) if m is not mode)

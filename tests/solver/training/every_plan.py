@@ -6,11 +6,14 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from costmodels.pipeline import TOKEN_SLICED, Schedule
-from solver.request import Gradients, PlanRequest, Recompute, Space, TpOverlap, TrainingWorkload
+from solver.graph import ModelGraph
+from solver.layer_dag import LayerDag, layer_dag
+from solver.request import Gradients, Launcher, PlanRequest, Recompute, Space, TpOverlap, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
@@ -20,6 +23,9 @@ from solver.training.stage_table import StageTable
 from solver.training.token_slices import slice_times_s
 from tests.solver.training.every_place import Place, every_place
 from tests.solver.training.instances import modes_of
+
+OF_BRANCHES = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2)
+"""Schedules that stages of a model that branches can have: each rank holds one part."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ def every_fitting_plan(request: PlanRequest) -> Iterator[Priced]:
         kinds = costs.stage_kinds(candidate)
         for sharding in every_sharding(costs, candidate):
             tables = costs.stage_tables(candidate, sharding, kinds)
-            for spans in every_split(len(request.model.layers), candidate):
+            for spans in every_split(layer_dag(request.model), candidate):
                 decision = Decision(candidate, sharding, spans)
                 cost = evaluate_decision(decision, tables)
                 if cost.fits:
@@ -60,6 +66,8 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
         if cp > 1 and not splits_sequence(request, tp, cp):
             continue
         if not free and search.launcher != "megatron-lm" and request.model.dims.get("kv_heads", 0) % tp:
+            continue
+        if pp > 1 and not free and not crosses_stages(request.model, search.launcher):
             continue
         for b, zero in itertools.product(range(1, workload.global_batch + 1), range(4)):
             m, rest = divmod(workload.global_batch, dp * b)
@@ -95,6 +103,13 @@ def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
                                     if sliced and (way is TpOverlap.CHUNKED or moves_with_passes(place)):
                                         continue
                                     yield replace(outer, shard_ranks=shards, tp_overlap=way, **vars(place))
+
+
+def crosses_stages(model: ModelGraph, launcher: Launcher) -> bool:
+    """Whether the launcher's stages pass on all tensors that later ones read, and may share a tied weight."""
+    if launcher == "megatron-lm":
+        return model.is_chain
+    return launcher == "deepspeed" or not model.tied_weights()
 
 
 def splits_sequence(request: PlanRequest, tp: int, cp: int) -> bool:
@@ -217,6 +232,8 @@ def every_pipelining(request: PlanRequest, pp: int, m: int) -> Iterator[Pipelini
     for schedule in (name for name in names if name not in TOKEN_SLICED):
         if (search.schedules and schedule not in search.schedules) or m < least.get(schedule.value, 1):
             continue
+        if not request.model.is_chain and schedule not in OF_BRANCHES:
+            continue
         if schedule is Schedule.DUALPIPE and (pp % 2 or m % 2):
             continue
         if schedule is Schedule.INTERLEAVED and m % pp:
@@ -239,15 +256,41 @@ def every_sharding(costs: TrainingCosts, candidate: Candidate) -> Iterator[tuple
     yield from itertools.product(*per_block)
 
 
-def every_split(n_layers: int, candidate: Candidate) -> Iterator[tuple[StageSpan, ...]]:
-    schedule, chunks = candidate.pipelining.schedule, candidate.pipelining.chunks
+def every_split(dag: LayerDag, candidate: Candidate) -> Iterator[tuple[StageSpan, ...]]:
+    """Every way to cut the layers in parts: of a chain runs, of a model that branches stages none of which comes before what
+    it reads."""
+    schedule, chunks, pp = candidate.pipelining.schedule, candidate.pipelining.chunks, candidate.mesh.pp
     if chunks > 1 or schedule is Schedule.DUALPIPE:
-        yield from every_even_split(n_layers, chunks * candidate.mesh.pp, candidate.recompute[0])
+        yield from every_even_split(dag.n_layers, chunks * pp, candidate.recompute[0])
         return
-    for cuts in itertools.combinations(range(1, n_layers), candidate.mesh.pp - 1):
-        ends = (*cuts, n_layers)
-        for modes in itertools.product(candidate.recompute, repeat=candidate.mesh.pp):
-            yield tuple(StageSpan(first, end - 1, mode) for first, end, mode in zip((0, *cuts), ends, modes, strict=True))
+    for modes in itertools.product(candidate.recompute, repeat=pp):
+        if dag.is_chain:
+            for cuts in itertools.combinations(range(1, dag.n_layers), pp - 1):
+                ends = zip((0, *cuts), (*cuts, dag.n_layers), modes, strict=True)
+                yield tuple(StageSpan(first, end - 1, mode) for first, end, mode in ends)
+            continue
+        for stage_of in every_staging(dag, pp):
+            members = [tuple(layer for layer, s in enumerate(stage_of) if s == stage) for stage in range(pp)]
+            yield tuple(StageSpan(each[0], each[-1], mode, each) for each, mode in zip(members, modes, strict=True))
+
+
+def n_splits(dag: LayerDag, candidate: Candidate) -> int:
+    """How many ways there are to cut the layers in parts."""
+    mesh = Mesh(dp=1, tp=1, pp=candidate.mesh.pp, cp=1)
+    return _n_splits(dag, Candidate(mesh, 1, 1, 0, REPLICATED, candidate.recompute, candidate.pipelining))
+
+
+@lru_cache(maxsize=256)
+def _n_splits(dag: LayerDag, candidate: Candidate) -> int:
+    return sum(1 for _ in every_split(dag, candidate))
+
+
+def every_staging(dag: LayerDag, pp: int) -> Iterator[tuple[int, ...]]:
+    """The stage of each layer, in every way that leaves no stage empty."""
+    known: list[tuple[int, ...]] = [()]
+    for reads in dag.reads:
+        known = [(*before, stage) for before in known for stage in range(max((before[s] for s in reads), default=0), pp)]
+    return (stage_of for stage_of in known if len(set(stage_of)) == pp)
 
 
 def every_even_split(n_layers: int, parts: int, mode: Recompute) -> Iterator[tuple[StageSpan, ...]]:

@@ -72,7 +72,7 @@ def varied_request(seed: int) -> PlanRequest:
         workload = replace(workload, experts=PowerLawRouting("power_law", 0.5), dispatch=TokenDispatch.ONCE_A_NODE)
     request = replace(request, workload=workload, search=search)
     if rng.random() < 0.6:
-        request = replace(request, cluster=_roomier(request, rng))
+        request = replace(request, cluster=roomier(request, rng))
     if rng.random() < 0.25:
         request = replace(request, model=_with_mixers(request.model, rng))
     if rng.random() < 0.25:
@@ -82,16 +82,16 @@ def varied_request(seed: int) -> PlanRequest:
     return request if search.space is Space.FREE or rng.random() > 0.3 else _odd(request, rng)
 
 
-def _roomier(request: PlanRequest, rng: np.random.Generator) -> Cluster:
+def roomier(request: PlanRequest, rng: np.random.Generator) -> Cluster:
     """The cluster with room for up to four more process groups and three times the state on every device."""
     communicators, state = framework_overhead_bytes(communicators=4), 54.0 * request.model.parameters()
     more = int(rng.uniform(0.1, 1.0) * (communicators + state))
 
-    def roomier(group: NodeGroup) -> NodeGroup:
+    def with_room(group: NodeGroup) -> NodeGroup:
         device = replace(group.node.device, memory_bytes=group.node.device.memory_bytes + more)
         return replace(group, node=replace(group.node, device=device))
 
-    return replace(request.cluster, groups=tuple(roomier(group) for group in request.cluster.groups))
+    return replace(request.cluster, groups=tuple(with_room(group) for group in request.cluster.groups))
 
 
 def _with_mixers(model: ModelGraph, rng: np.random.Generator) -> ModelGraph:
@@ -190,7 +190,7 @@ def sliced_request(seed: int) -> PlanRequest:
         token_slices=counts,
     )
     request = replace(asked, model=model, workload=workload, search=search, cluster=random_cluster(rng, model, free=True))
-    return replace(request, cluster=_roomier(request, rng)) if rng.random() < 0.8 else request
+    return replace(request, cluster=roomier(request, rng)) if rng.random() < 0.8 else request
 
 
 def modes_of(space: Space, launcher: Launcher) -> list[Recompute]:

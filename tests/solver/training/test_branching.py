@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,9 +26,10 @@ from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, StageSpan, evaluate_decision
 from solver.training.planner import plan_training, predict_training
 from solver.training.space import Candidate
-from solver.verify import check
-from tests.solver.training.every_plan import every_candidate, every_sharding
+from solver.verify import Rule, check
+from tests.solver.training.enumerated import enumerated
 from tests.solver.training.instances import random_cluster
+from tests.solver.training.planned import planned
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "encoder-decoder" / "t5-11b-64xv100.yaml"
 
@@ -54,35 +54,6 @@ def small_request(seed: int) -> PlanRequest:
     return PlanRequest(model, random_cluster(rng, model, free=False), workload, search=search)
 
 
-def every_split(request: PlanRequest, candidate: Candidate) -> Iterator[tuple[StageSpan, ...]]:
-    """Every way to put layers on stages so that none comes before what it reads."""
-    dag, pp = layer_dag(request.model), candidate.mesh.pp
-    (mode,) = candidate.recompute
-    for stage_of in itertools.product(range(pp), repeat=dag.n_layers):
-        ordered = all(stage_of[s] <= stage_of[layer] for layer in range(dag.n_layers) for s in dag.reads[layer])
-        if ordered and len(set(stage_of)) == pp:
-            members = [tuple(layer for layer, s in enumerate(stage_of) if s == stage) for stage in range(pp)]
-            yield tuple(StageSpan(m[0], m[-1], mode, m) for m in members)
-
-
-def fitting_step_times(request: PlanRequest) -> Iterator[float]:
-    costs = TrainingCosts(request)
-    splits: dict[tuple[object, ...], list[tuple[StageSpan, ...]]] = {}
-    for candidate in every_candidate(request):
-        if candidate.mesh.tp > 1:
-            continue
-        kinds = costs.stage_kinds(candidate)
-        key = (candidate.mesh.pp, candidate.recompute)
-        if key not in splits:
-            splits[key] = list(every_split(request, candidate))
-        for sharding in every_sharding(costs, candidate):
-            tables = costs.stage_tables(candidate, sharding, kinds)
-            for spans in splits[key]:
-                cost = evaluate_decision(Decision(candidate, sharding, spans), tables)
-                if cost.fits:
-                    yield cost.step_time_s
-
-
 def eager(seed: int) -> PlanRequest:
     """A small request under eager-1F1B, with more room and a network slow enough for sends to matter."""
     request = small_request(seed)
@@ -100,7 +71,7 @@ def eager(seed: int) -> PlanRequest:
 @pytest.mark.parametrize("seed", range(8))
 def test_equals_every_split_of_every_candidate(seed: int, request_of: Callable[[int], PlanRequest]) -> None:
     request = request_of(seed)
-    best_s = min(fitting_step_times(request), default=None)
+    best_s = enumerated(request).least_s
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert plan.feasible == (best_s is not None)
     assert not check(plan, request), check(plan, request)
@@ -111,6 +82,21 @@ def test_equals_every_split_of_every_candidate(seed: int, request_of: Callable[[
         assert predict_training(request, plan).predicted == plan.predicted
     else:
         assert plan.reason is not None and plan.reason.need > plan.reason.have
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_states_of_a_tied_table_on_the_host_are_those_of_its_storage(pp: int) -> None:
+    """Without a pipeline one storage serves both embeddings, which the checker once took for two."""
+    request = small_request(0)
+    (group,) = request.cluster.groups
+    node = replace(group.node, device=replace(group.node.device, memory_bytes=2**34))
+    search = replace(request.search, pp=(pp,), zero_stages=(1,), offload_optimizer=(1.0,))
+    asked = replace(request, cluster=Cluster((replace(group, node=node),)), search=search)
+    plan = planned(asked)
+    first, *others = plan.stages
+    assert first.offload.optimizer == 1.0 and first.memory.optimizer_bytes == 0.0
+    doubled = replace(first, memory=replace(first.memory, host_bytes=2 * first.memory.host_bytes))
+    assert Rule.HOST_MEMORY in {violation.rule for violation in check(replace(plan, stages=(doubled, *others)), asked)}
 
 
 @pytest.fixture(scope="module")

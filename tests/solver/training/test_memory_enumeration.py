@@ -19,8 +19,8 @@ from solver.request import Gradients, Launcher, PlanRequest, Recompute, Search, 
 from solver.training.planner import plan_training, predict_training
 from solver.verify import Rule, check
 from tests.solver.training.ablations import memory_ablations
+from tests.solver.training.enumerated import enumerated
 from tests.solver.training.instances import memory_request
-from tests.solver.training.least_step import enumerated
 
 FIRST, N_REQUESTS, CHUNK = 12, 18, 9
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -11,15 +10,14 @@ import pytest
 
 from costmodels.errors import PlanFileError, WorkloadError
 from solver.plan import AnsweredRequest, Plan
-from solver.request import BatchShares, Gradients, Objective, PlanRequest, Space, TrainingWorkload
+from solver.request import BatchShares, Gradients, Objective, PlanRequest, Space
 from solver.switching import switch_bytes
 from solver.training.explain import explain
 from solver.training.planner import predict_training
-from solver.training.pools import exchange_s, least_exchange_s, pool_request
 from solver.training.shares import part_sequences
 from solver.verify import Rule, check
+from tests.solver.training.enumerated import enumerated, is_as_good
 from tests.solver.training.instances import random_request
-from tests.solver.training.least_step import enumerated
 from tests.solver.training.planned import planned
 
 
@@ -35,38 +33,14 @@ def unequal_requests(count: int) -> Iterator[PlanRequest]:
             yield replace(request, search=search)
 
 
-def least_longest_s(request: PlanRequest) -> float:
-    """The least time of the slowest of two groups over every split of the batch, each group's plans enumerated."""
-    assert isinstance(request.workload, TrainingWorkload)
-
-    @cache
-    def alone_s(index: int, sequences: int) -> float:
-        least_s = enumerated(pool_request(request, index, sequences)).least_s
-        return math.inf if least_s is None else least_s
-
-    batch = request.workload.global_batch
-    return min(max(alone_s(0, n), alone_s(1, batch - n)) for n in range(1, batch))
-
-
 def test_shares_are_as_good_as_the_best_of_every_split() -> None:
     chosen = 0
     for request in unequal_requests(8):
         plan = planned(request)
-        even = planned(replace(request, search=replace(request.search, batch_shares=BatchShares.EVEN)))
-        least_s = least_longest_s(request) + least_exchange_s(request)
-        whole_s = even.certificate.objective or math.inf
-        assert plan.feasible == (min(least_s, whole_s) < math.inf)
-        if not plan.feasible:
-            continue
-        assert plan.certificate.bound == pytest.approx(min(least_s, whole_s), rel=1e-9)
-        assert plan.predicted is not None and plan.predicted.step_time_s is not None
-        assert plan.predicted.step_time_s <= whole_s
+        assert is_as_good(plan, enumerated(request))
         if plan.shares is None:
             continue
         chosen += 1
-        layouts = [plan.stages, *(pool.stages for pool in plan.shares.pools)]
-        extra_s = exchange_s(request, layouts) - least_exchange_s(request)
-        assert plan.predicted.step_time_s <= least_s + extra_s + 1e-12
         again = predict_training(request, plan)
         assert again.predicted == plan.predicted
         assert again.shares == plan.shares

@@ -25,8 +25,8 @@ from solver.training.planner import decision_of, plan_training, predict_training
 from solver.training.token_slices import balanced_tiles
 from solver.verify import check
 from solver.verify.violation import Rule
+from tests.solver.training.enumerated import enumerated
 from tests.solver.training.instances import sliced_request
-from tests.solver.training.least_step import enumerated
 
 
 def planned(request: PlanRequest) -> Plan:

@@ -1,0 +1,70 @@
+"""What random requests open, and what is special about their best plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from solver.plan import Plan
+from solver.request import BatchShares, Gradients, GroupOrder, PlanRequest, StageDegrees, TpOverlap
+
+
+def opened(request: PlanRequest) -> Iterator[str]:
+    """What a request opens that most leave closed."""
+    search, cluster = request.search, request.cluster
+    shares = (search.offload_weights, search.offload_gradients)
+    open_choices = {
+        "mixed devices": len({group.node.device.name for group in cluster.groups}) > 1,
+        "unequal nodes": len({group.node for group in cluster.groups}) > 1,
+        "an oversubscribed spine": cluster.oversubscription > 1.0,
+        "a model that branches": not request.model.is_chain,
+        "orders of node groups": search.group_order is GroupOrder.ANY,
+        "idle devices": bool(search.idle_groups),
+        "stages that differ": search.stage_degrees is StageDegrees.ANY,
+        "replicas by node group": search.batch_shares is BatchShares.BY_GROUP,
+        "optimizers": len(search.optimizers) > 1,
+        "released gradients": bool(search.gradients),
+        "weights or gradients on hosts": any(map(any, shares)),
+        "drives": bool(search.offload_optimizer_to or search.offload_weights_to),
+        "token slices": any(count > 1 for count in search.token_slices),
+        "chunked products": TpOverlap.CHUNKED in search.tp_overlap,
+    }
+    yield from (f"open: {name}" for name, is_open in open_choices.items() if is_open)
+
+
+def chosen(plan: Plan) -> Iterator[str]:
+    """What is special about a request's best plan."""
+    if plan.axes is None:
+        return
+    axes, stages = plan.axes, plan.stages
+    degrees = [degree for stage in stages for degree in (stage.axes.dp, stage.axes.tp, axes.pp, stage.axes.cp, stage.axes.ep)]
+    special = {
+        "a degree that is no power of two": any(degree & (degree - 1) for degree in degrees),
+        "cp": axes.cp > 1,
+        "exchanges of heads": axes.ulysses > 1,
+        "ep": axes.ep > 1,
+        "tp": axes.tp > 1,
+        "whole experts beside tp": axes.etp is not None,
+        "chunked products": plan.tp_overlap is TpOverlap.CHUNKED,
+        "another order of node groups": bool(plan.group_order),
+        "idle devices": bool(plan.idle_devices),
+        "stages that differ": any(stage.shardings for stage in stages),
+        "replicas by node group": plan.shares is not None,
+        "stages that are no runs of layers": any(_leaves_out_layers(plan)),
+        "ZeRO-3 within groups": any(stage.shard_ranks for stage in stages),
+        "optimizer states on the host": any(stage.offload.optimizer for stage in stages),
+        "activations on the host": any(stage.offload.activations for stage in stages),
+        "weights on the host or on drives": any(stage.offload.weights for stage in stages),
+        "gradients on the host": any(stage.offload.gradients for stage in stages),
+        "state on drives": any(stage.offload.on_drives for stage in stages),
+        "gradients released": any(stage.gradients is Gradients.RELEASED for stage in stages),
+        "another optimizer": plan.optimizer is not None,
+    }
+    yield from (f"best: {name}" for name, is_so in special.items() if is_so)
+
+
+def _leaves_out_layers(plan: Plan) -> Iterator[bool]:
+    """Of each stage of one part whether layers between its first and its last are on another."""
+    for stage in plan.stages:
+        runs = [(span.first, span.first + span.count) for span in stage.blocks]
+        yield plan.schedule in ("1f1b", "gpipe") and any(end != first for (_, end), (first, _) in pairwise(runs))
