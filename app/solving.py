@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from solver.control import OnProgress, Progress, ignore_progress
@@ -43,12 +43,28 @@ def ignore_beat(progress: Progress | None) -> None:
     """The listener of a caller that only waits."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """Ends a search at a moment of `time.monotonic`."""
+
+    deadline_s: float
+
+    def __call__(self) -> bool:
+        """Whether the moment has come."""
+        return time.monotonic() >= self.deadline_s
+
+    def part(self, share: float) -> TimeLimit:
+        """The limit of a part of the search that may take this share of the time left."""
+        now_s = time.monotonic()
+        return TimeLimit(now_s + share * max(0.0, self.deadline_s - now_s))
+
+
 def solve_here(request: PlanRequest, on_progress: OnProgress = ignore_progress) -> Plan:
     """Solve in this process until the request's time limit, and note the CPU time it took."""
     from solver.api import solve
 
-    began_s, deadline_s = time.process_time(), time.monotonic() + request.search.time_limit_s
-    plan = solve(request, stop=lambda: time.monotonic() >= deadline_s, progress=on_progress)
+    began_s, limit = time.process_time(), TimeLimit(time.monotonic() + request.search.time_limit_s)
+    plan = solve(request, stop=limit, progress=on_progress)
     return replace(plan, search=replace(plan.search, seconds=time.process_time() - began_s))
 
 

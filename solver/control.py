@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from solver.plan import Plan
@@ -15,6 +15,20 @@ class Stop(Protocol):
     def __call__(self) -> bool:
         """Whether to stop now."""
         ...
+
+
+@runtime_checkable
+class DivisibleStop(Stop, Protocol):
+    """A rule that knows what is left until it ends the search, and can give a part of the search a share of that."""
+
+    def part(self, share: float) -> Stop:
+        """The rule of a part that begins now and may take this share, 0 to 1, of what is left."""
+        ...
+
+
+def part_of(stop: Stop, share: float) -> Stop:
+    """The rule of a part of a search; the rule of all of it where that can't be divided."""
+    return stop.part(share) if isinstance(stop, DivisibleStop) else stop
 
 
 class Incumbent(Protocol):

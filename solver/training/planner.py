@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from costmodels.errors import PlanFileError
 from costmodels.operators import SEQ
-from solver.control import OnProgress, Stop
+from solver.control import OnProgress, Stop, part_of
 from solver.plan import Certificate, Plan, SearchStats, Status
 from solver.reason import Reason, unfinished_search
-from solver.request import PlanRequest, TrainingWorkload
+from solver.request import PlanRequest, StageDegrees, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
@@ -22,7 +22,7 @@ from solver.training.pools import check_pools, joined_plan, parts_of
 from solver.training.report import decided_plan, feasible_plan, host_memory_reason, infeasible_plan, memory_reason
 from solver.training.search import SearchResult, closest_to_fitting, search
 from solver.training.sequence_split import heads_fit
-from solver.training.shares import best_shares, check_shares
+from solver.training.shares import best_shares, check_shares, shares_replicas
 from solver.training.sizes import UNITS, search_sizes
 from solver.training.space import Candidate, Mesh, experts_fit
 from solver.training.stage_table import Sharding
@@ -57,9 +57,13 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
         if sized is not None:
             swept = swept_plans(request, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
             return feasible_plan(sized.request, sized.costs, sized.result, swept=swept, sized=sized)
-    given = _plan_in_given_order(request, stop=stop, progress=progress)
-    placed = best_arrangement(request, given, others, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
-    shared = best_shares(request, placed, slo_limit_s=_slo_limit_s(request), stop=stop, progress=progress)
+    # Spaces that are searched one after another have equal parts of the time, and what earlier ones leave.
+    shares, stagewise = shares_replicas(request), request.search.stage_degrees is StageDegrees.ANY
+    part = part_of(stop, 1.0 / (1 + shares + stagewise)) if shares or stagewise else stop
+    given = _plan_in_given_order(request, stop=part, progress=progress)
+    placed = best_arrangement(request, given, others, slo_limit_s=_slo_limit_s(request), stop=part, progress=progress)
+    part = part_of(stop, 0.5) if stagewise else stop
+    shared = best_shares(request, placed, slo_limit_s=_slo_limit_s(request), stop=part, progress=progress)
     return best_stagewise(request, shared, others, slo_limit_s=_slo_limit_s(request), stop=stop)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from costmodels.memory import RESERVED_OVER_ALLOCATED
-from costmodels.operators import BATCH, SEQ, forward_flops
+from costmodels.operators import SEQ
 from costmodels.pipeline import TOKEN_SLICED, Schedule
 from costmodels.units import GIB
 from solver.axes import Axes
@@ -32,6 +32,7 @@ from solver.request import PlanRequest, Space, TrainingWorkload
 from solver.training.alternatives import MAX_RUNNERS_UP, runners_up
 from solver.training.bands import calibrations_used, step_time_bands
 from solver.training.breakdown import time_breakdown
+from solver.training.compute_bound import step_flops
 from solver.training.costs import TrainingCosts
 from solver.training.energy import step_energy_j
 from solver.training.evaluate import Decision, DecisionCost, StageCost, StageSpan
@@ -332,12 +333,6 @@ def operator_shardings(costs: TrainingCosts, candidate: Candidate, sharding: Sha
 
 def _mfu(request: PlanRequest, step_time_s: float) -> float:
     """Model FLOPs utilisation: three times the forward FLOPs (attention counted as its kernel runs it) over the peak."""
-    workload, cluster = request.workload, request.cluster
-    assert isinstance(workload, TrainingWorkload)
-    sizes = {**request.model.dims, BATCH: workload.global_batch, SEQ: workload.seq_len}
-    forward = sum(
-        run.repeat * sum(forward_flops(op, sizes) for op in request.model.block(run.block).operators)
-        for run in request.model.chain
-    )
-    peak = sum(group.n_devices * group.node.device.peak(workload.precision) for group in cluster.groups)
-    return 3.0 * forward / (step_time_s * peak)
+    workload = request.workload
+    peak = sum(group.n_devices * group.node.device.peak(workload.precision) for group in request.cluster.groups)
+    return step_flops(request) / (step_time_s * peak)

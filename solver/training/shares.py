@@ -2,7 +2,8 @@
 
 A step takes the longest of the pools' own steps, and the all-reduce of gradients between them behind it. What a pool takes for
 a number of sequences is the optimum of an ordinary search on its own nodes. Shares are tried in the order of a forecast;
-the search of a pool ends as soon as its bound passes the best plan so far, and what it proved serves all shares with it.
+the search of a pool ends as soon as its bound passes the best plan so far, and what it proved serves all shares with it. Where
+time is limited no search takes more than half of what is left, so that a share with plans of all pools comes early.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from costmodels.errors import WorkloadError
-from solver.control import OnProgress, Stop
+from solver.control import OnProgress, Stop, part_of
 from solver.plan import Plan, RunnerUp, Status
 from solver.request import BatchShares, Gradients, PlanRequest, Space, TrainingWorkload
 from solver.training.alternatives import MAX_RUNNERS_UP
+from solver.training.compute_bound import compute_bound_s
 from solver.training.costs import TrainingCosts
 from solver.training.pools import joined_plan, least_exchange_s, pool_request
 from solver.training.report import feasible_plan
@@ -59,6 +61,11 @@ def check_shares(request: PlanRequest) -> None:
         )
 
 
+def shares_replicas(request: PlanRequest) -> bool:
+    """Whether replicas by node group are searched: there is more than one group, and the request asks for them."""
+    return request.search.batch_shares is BatchShares.BY_GROUP and len(request.cluster.groups) > 1
+
+
 def part_sequences(global_batch: int) -> int:
     """Sequences of one part: the fewest that make at most `MAX_PARTS` equal parts of the batch."""
     return next(n for n in range(1, global_batch + 1) if global_batch % n == 0 and global_batch // n <= MAX_PARTS)
@@ -66,7 +73,7 @@ def part_sequences(global_batch: int) -> int:
 
 def best_shares(request: PlanRequest, given: Plan, *, slo_limit_s: float, stop: Stop, progress: OnProgress) -> Plan:
     """The better of ``given``, whose replicas share evenly, and the best plan with replicas by node group, where asked for."""
-    if request.search.batch_shares is BatchShares.EVEN or len(request.cluster.groups) == 1:
+    if not shares_replicas(request):
         return given
     workload = request.workload
     assert isinstance(workload, TrainingWorkload)
@@ -138,26 +145,33 @@ class _Pool:
         self._request, self._index, self._stop, self._progress = request, index, stop, progress
         self._costs = TrainingCosts(pool_request(request, index, request.workload.global_batch))
         self._known: dict[int, _Proof] = {}
+        self._sequence_s = compute_bound_s(pool_request(request, index, 1))
         node, workload = request.cluster.groups[index], request.workload
         self.speed = node.n_devices * node.node.device.peak(workload.precision)
 
     def known_s(self, sequences: int) -> float:
         """What is proven of the pool's time so far."""
-        return self._known.get(sequences, _Proof()).bound_s
+        return self._proof(sequences).bound_s
 
     def solve(self, sequences: int, limit_s: float) -> float:
         """The least time for so many sequences, or a lower bound that is at least ``limit_s``; less only when stopped."""
-        known = self._known.setdefault(sequences, _Proof())
+        known = self._proof(sequences)
         done = known.result is not None and known.result.best is not None
         if done or known.bound_s >= limit_s or self._stop():
             return known.bound_s
         costs = self._costs.with_batch(sequences)
-        result = search(costs.request, costs, stop=self._stop, progress=self._progress, limit=limit_s)
+        result = search(costs.request, costs, stop=part_of(self._stop, 0.5), progress=self._progress, limit=limit_s)
         if result.best is not None:
             known.result = result
         # A search that ends without a plan has proven that there is none below its bound.
         known.bound_s = max(known.bound_s, math.inf if result.bound is None else result.bound)
         return known.bound_s
+
+    def _proof(self, sequences: int) -> _Proof:
+        """What is known of a share: at first that no plan is faster than its FLOPs."""
+        if sequences not in self._known:
+            self._known[sequences] = _Proof(bound_s=sequences * self._sequence_s)
+        return self._known[sequences]
 
     def plan(self, sequences: int) -> Plan | None:
         """The best plan of a share, where its search has found one."""

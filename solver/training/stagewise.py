@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from costmodels.cluster import NodeType
 from costmodels.errors import WorkloadError
@@ -22,22 +21,19 @@ from solver.control import Stop
 from solver.plan import Plan
 from solver.request import GroupOrder, PlanRequest, Space, StageDegrees, TpOverlap
 from solver.stages import Partition, partition
+from solver.training.compute_bound import compute_bound_s
 from solver.training.evaluate import StageSpan
 from solver.training.orders import Arrangement, arranged
 from solver.training.search import RELATIVE_TIE
 from solver.training.sizes import require_whole_cluster
+from solver.training.stage_runs import unbeaten_runs
 from solver.training.stage_sizes import Borders, Place, places, sized_request, stage_sizes
-from solver.training.stage_table import FloatArray, StageTable
 from solver.training.stage_ways import Way, stage_ways
 from solver.training.stagewise_plan import StageWay, stagewise_plan
 from solver.training.widened import instead_of, widened
 
 MAX_ENTRIES = 8_000_000
 """Entries of a dense table, at most: three arrays of 64 MB."""
-
-WAYS_AT_ONCE = 8
-"""Ways of one size and place that a dense table has side by side; more of them go into further columns, so that a size with
-few ways takes no room for the most that any has."""
 
 
 def check_stage_degrees(request: PlanRequest) -> None:
@@ -82,7 +78,8 @@ def best_stagewise(request: PlanRequest, given: Plan, others: Sequence[Arrangeme
     bound_s = min(given.certificate.bound or 0.0, limit_s) if given.certificate.bound or given.is_decided else 0.0
     if given.certificate.objective is None and given.is_decided:
         bound_s = limit_s
-    return _certified(request, given, best, bound_s if finished else 0.0)
+    # Of what was not searched this much is known.
+    return _certified(request, given, best, bound_s if finished else min(bound_s, compute_bound_s(request)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,87 +172,57 @@ class _Space:
         self.counts = sorted({count for column in self._columns for count in column.ways})
 
     def best(self, count: int, *, below_s: float) -> Partition | None:
-        """The best stages for a number of micro-batches, at least two of them, that take less than ``below_s``."""
-        listed, n_layers = self._listed(count), len(self.request.model.layers)
-        if not listed or n_layers < 2:
+        """The best stages for a number of micro-batches, at least two of them, that take less than ``below_s``; configs are
+        ways."""
+        columns = [column for column in self._columns if column.ways.get(count)]
+        listed = [unbeaten_runs(column.ways[count], column.border, n_microbatches=count, below_s=below_s) for column in columns]
+        most = max((int(runs.number.max()) for runs in listed), default=0)
+        if not most:
             return None
-        shape = (n_layers, n_layers, len(listed), WAYS_AT_ONCE)
+        n_layers = len(self.request.model.layers)
+        shape = (n_layers, n_layers, len(listed), most)
         if math.prod(shape) > MAX_ENTRIES:
             raise WorkloadError(
                 "too many ways to run a stage to search all of them",
-                given=f"{WAYS_AT_ONCE * len(listed)} ways of every size and place, {n_layers} layers",
-                allowed=f"{MAX_ENTRIES:,} entries of layers x layers x ways",
+                given=f"{most} ways of a run of layers, {len(listed)} sizes and places, {n_layers} layers",
+                allowed=f"{MAX_ENTRIES:,} entries of layers x layers x sizes and places x ways",
                 remedy="restrict dp, tp, cp, ep, recompute, zero_stages or microbatch in 'search'",
             )
         times, later, extra = np.full(shape, np.inf), np.full(shape, -1, np.int64), np.zeros(shape)
-        for submesh, (column, ways) in enumerate(listed):
-            for config, way in enumerate(ways):
-                columns = _columns(way.table, count, way.boundary_s[column.border])
-                for dense, of_way in zip((times, later, extra), columns, strict=True):
-                    dense[:, :, submesh, config] = of_way
-        # A stage of all layers is no pipeline, and the slowest of all stages takes count times what it does.
-        times[0, n_layers - 1] = np.inf
-        times[times * count >= below_s] = np.inf
-        return partition(
+        for place, runs in enumerate(listed):
+            width = min(most, runs.time_s.shape[2])
+            used = np.arange(width) < runs.number[:, :, None]
+            for dense, part in ((times, runs.time_s), (later, runs.later), (extra, runs.extra_s)):
+                dense[:, :, place, :width][used] = part[:, :, :width][used]
+        found = partition(
             times,
             later,
-            submesh_devices=np.array([column.size for column, _ in listed]),
-            devices_before=np.array([(column.place.fewest, column.place.most) for column, _ in listed]),
+            submesh_devices=np.array([column.size for column in columns]),
+            devices_before=np.array([(column.place.fewest, column.place.most) for column in columns]),
             n_devices=self.request.cluster.n_devices,
             n_microbatches=count,
             extra_s=extra,
             stage_counts=self.request.search.pp or None,
             below_s=below_s,
         )
+        if found is None:
+            return None
+        stages = tuple(
+            replace(
+                stage,
+                submesh=self._columns.index(columns[stage.submesh]),
+                config=int(listed[stage.submesh].way[stage.first, stage.last, stage.config]),
+            )
+            for stage in found.stages
+        )
+        return replace(found, stages=stages)
 
     def chosen(self, count: int, found: Partition) -> tuple[list[StageWay], tuple[StageSpan, ...]]:
         """How each stage of a partition is run."""
-        listed, ways, spans = self._listed(count), [], []
+        ways, spans = list[StageWay](), list[StageSpan]()
         for stage in found.stages:
-            column, options = listed[stage.submesh]
-            way, group = options[stage.config], self.request.cluster.groups[column.group]
+            column = self._columns[stage.submesh]
+            way, group = column.ways[count][stage.config], self.request.cluster.groups[column.group]
             ways.append(StageWay(way.costs, way.candidate, way.sharding, group, column.size, column.place.borders))
             spans.append(StageSpan(stage.first, stage.last, way.mode))
         return ways, tuple(spans)
-
-    def _listed(self, count: int) -> list[tuple[_Column, list[Way]]]:
-        """Every column's ways, a few at a time."""
-        return [
-            (column, ways[first : first + WAYS_AT_ONCE])
-            for column in self._columns
-            for ways in [column.ways.get(count, [])]
-            for first in range(0, len(ways), WAYS_AT_ONCE)
-        ]
-
-
-def _columns(table: StageTable, count: int, boundary_s: float) -> tuple[FloatArray, npt.NDArray[np.int64], FloatArray]:
-    """Time, later stages that memory allows under 1F1B, and extra of every run of layers."""
-    n_layers = table.time_s.shape[1]
-    first, last = np.indices((n_layers, n_layers))
-    runs = first <= last
-    activation, static = _sums(table.activation_bytes[0]), _sums(table.static_bytes)
-    room = np.maximum(0.0, table.capacity_bytes) - static - _maxima(table.transient_bytes[0])
-    held = np.where(activation > 0, np.floor(room / np.where(activation > 0, activation, 1.0)), np.where(room >= 0, count, -1))
-    parts = table.parts
-    host = _sums(parts.host_activation_bytes[0])
-    spare = parts.host_capacity_bytes - _sums(parts.host_static_bytes)
-    on_host = np.where(host > 0, np.floor(spare / np.where(host > 0, host, 1.0)), np.where(spare >= 0, count, -1))
-    held = np.minimum(held, on_host)
-    held = np.where(_sums(parts.nvme_bytes) <= parts.nvme_capacity_bytes, held, -1)
-    # A stage with q behind it holds min(q + 1, count) micro-batches at once.
-    later = np.where(held >= count, n_layers, np.maximum(held - 1, -1)).astype(np.int64)
-    extra = _sums(table.extra_s) + np.where(first > 0, table.step_s, 0.0)
-    times = np.where(runs & (later >= 0), _sums(table.time_s[0]) + boundary_s, np.inf)
-    return times, later, np.where(runs, extra, 0.0)
-
-
-def _sums(by_layer: FloatArray) -> FloatArray:
-    """``[first, last]`` sums; 0 below the diagonal."""
-    running = np.concatenate([[0.0], np.cumsum(by_layer)])
-    return np.triu(running[None, 1:] - running[:-1, None])
-
-
-def _maxima(by_layer: FloatArray) -> FloatArray:
-    """``[first, last]`` maxima; 0 below the diagonal."""
-    n = len(by_layer)
-    return np.triu(np.maximum.accumulate(np.triu(np.broadcast_to(by_layer, (n, n))), axis=1))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
 
 from costmodels.errors import PlanFileError, WorkloadError
-from solver.plan import AnsweredRequest, Plan
+from solver.control import ignore_progress
+from solver.plan import AnsweredRequest, Plan, Status
 from solver.request import BatchShares, Gradients, Objective, PlanRequest, Space
 from solver.switching import switch_bytes
+from solver.training import plan_training
 from solver.training.explain import explain
 from solver.training.planner import predict_training
 from solver.training.shares import part_sequences
@@ -117,6 +120,32 @@ def test_replicas_by_group_that_can_not_be_are_refused() -> None:
     groups = tuple(replace(first, name=f"g{i}") for i in range(4))
     with pytest.raises(WorkloadError, match="too many node groups"):
         planned(replace(request, cluster=replace(request.cluster, groups=groups)))
+
+
+@dataclass
+class Questions:
+    """Ends a search when it has been asked so often, parts of it by their share."""
+
+    left: int
+    whole: Questions | None = None
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0 or (self.whole is not None and self.whole())
+
+    def part(self, share: float) -> Questions:
+        return Questions(math.ceil(max(0, self.left) * share), self)
+
+
+def test_shares_are_found_while_the_first_search_has_not_ended() -> None:
+    whole, request = shared()
+    stopped = plan_training(request, stop=Questions(20), progress=ignore_progress)
+    assert check(stopped, request) == ()
+    assert stopped.shares is not None
+    assert stopped.certificate.status is Status.FEASIBLE
+    assert stopped.certificate.gap is not None and 0.0 < stopped.certificate.gap < 1.0
+    assert whole.certificate.objective is not None and stopped.certificate.bound is not None
+    assert stopped.certificate.bound <= whole.certificate.objective * (1 + 1e-12)
 
 
 def test_the_batch_is_dealt_out_in_at_most_64_equal_parts() -> None:
