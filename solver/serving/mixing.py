@@ -54,21 +54,21 @@ class Mix:
     cost: float
 
 
-def fastest_mix(items: Sequence[Item], rooms: Mapping[str, Room], kinds: int) -> Mix | None:
-    """The highest rate of at most so many kinds; of equal rates the cheapest, then fewest kinds. None for no items."""
-    fronts = _cluster_fronts(items, rooms, kinds, enough=math.inf)
-    lasts = [front[-1] for front in fronts if front and front[-1].parts]
+def fastest_mix(items: Sequence[Item], rooms: Mapping[str, Room], kinds: range) -> Mix | None:
+    """The highest rate of so many kinds; of equal rates the cheapest, then fewest kinds. None where so many do not fit."""
+    fronts = _cluster_fronts(items, rooms, kinds[-1], enough=math.inf)
+    lasts = [fronts[k][-1] for k in kinds if fronts[k]]
     top = max((mix.rate for mix in lasts), default=0.0)
     equals = [mix for mix in lasts if mix.rate >= top * (1.0 - _ROUNDING)]
     return min(equals, key=lambda mix: (mix.cost, len(mix.parts), mix.parts), default=None)
 
 
-def cheapest_mix(items: Sequence[Item], rooms: Mapping[str, Room], kinds: int, *, rate: float) -> Mix | None:
-    """The least cost of at most so many kinds that bear a rate; of equal costs fewest kinds, then the highest rate. None
+def cheapest_mix(items: Sequence[Item], rooms: Mapping[str, Room], kinds: range, *, rate: float) -> Mix | None:
+    """The least cost of so many kinds that bear a rate; of equal costs fewest kinds, then the highest rate. None
     where none bear it."""
     enough = rate * (1.0 - _ROUNDING)
-    fronts = _cluster_fronts(items, rooms, kinds, enough=enough)
-    firsts = [next((mix for mix in front if mix.rate >= enough), None) for front in fronts]
+    fronts = _cluster_fronts(items, rooms, kinds[-1], enough=enough)
+    firsts = [next((mix for mix in fronts[k] if mix.rate >= enough), None) for k in kinds]
     found = [mix for mix in firsts if mix is not None]
     least = min((mix.cost for mix in found), default=0.0)
     equals = [mix for mix in found if mix.cost <= least * (1.0 + _ROUNDING)]

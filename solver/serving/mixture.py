@@ -75,7 +75,9 @@ class MixtureSearch:
         self._rates = [_ReplicaRate(question, engine) for engine in question.engines]
 
     def search(self, *, below: float) -> MixtureResult:
-        """The mix of least objective (seconds a request of a goodput, devices, or USD/h) that is less than ``below``."""
+        """The mix of least objective (seconds a request of a goodput, devices, or USD/h) that is less than ``below``; of a
+        goodput by a step of the rate grid, which is all that tells goodputs of one kind apart."""
+        whole, below = below, self._threshold(below)
         result = MixtureResult(considered=sum(len(rate.usable) for rate in self._rates))
         try:
             for _ in range(_GUESSES):
@@ -100,8 +102,16 @@ class MixtureSearch:
         except SearchStoppedError:
             result.stopped = True
             mix = self._optimum(lambda rate: rate.at_most)
-        result.bound = below if mix is None else min(below, self.objective(mix))
+        beaten = result.best is not None or result.stopped
+        result.bound = self.objective(mix) if beaten and mix is not None else math.inf
+        result.bound = min(whole, result.bound)
         return result
+
+    def _threshold(self, objective: float) -> float:
+        """What an objective must be less than to be better than a plan of one kind."""
+        if not self._goodput or objective == math.inf:
+            return objective
+        return 1.0 / RATE_GRID ** (step_below(1.0 / objective) + 1) * (1.0 + 2.0 * _ROUNDING)
 
     def settled(self, result: MixtureResult, *, below: float) -> tuple[KindFound, ...]:
         """The kinds of the best mix under their loads, each with its roomiest batch limits; empty where none beats ``below``.
@@ -109,6 +119,7 @@ class MixtureSearch:
         A kind that misses at its share of the load, which need not be on the rate grid, gives up a step of its rate, and the
         best mix is looked for again.
         """
+        below = self._threshold(below)
         while result.best is not None and self.objective(result.best) < below * (1.0 - _ROUNDING):
             kinds = [self._kind(result.best, *part) for part in result.best.parts]
             found = tuple(kind for kind in kinds if kind is not None)
@@ -136,7 +147,7 @@ class MixtureSearch:
             counts = tuple(self._question.counts(rate.engine, 1, layout.most_replicas))
             if counts and each > 0.0:
                 items.append(Item(place, layout.group.name, layout.devices, stage_width(layout), counts, each))
-        kinds = self._request.search.worker_kinds
+        kinds = range(2, self._request.search.worker_kinds + 1)
         if self._goodput:
             return fastest_mix(items, self._rooms, kinds)
         return cheapest_mix(items, self._rooms, kinds, rate=self._question.load)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 
 from solver.request import Objective, PlanRequest, ServingWorkload
 from solver.serving.engine import Engine, EngineBuilder
@@ -18,17 +17,17 @@ Part = tuple[Layout, int, float]
 
 
 def best_of_two_kinds(request: PlanRequest) -> float | None:
-    """The objective of the best plan of one or two layouts whose replicas have rates of the grid; None where there is none."""
+    """The objective of the best plan of two layouts whose replicas have rates of the grid; None where there is none."""
     assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     rates = [(layout, _sustained(evaluator, builder.engine(layout))) for layout in layouts(request)]
     single = [(layout, n, rate) for layout, rate in rates if rate for n in range(1, layout.most_replicas + 1)]
     pairs = (pair for pair in itertools.combinations(single, 2) if pair[0][0].key != pair[1][0].key and _fit(*pair))
-    mixes: Iterator[tuple[Part, ...]] = itertools.chain(((part,) for part in single), pairs)
     if request.objective is Objective.THROUGHPUT:
-        return 1.0 / max(_rate(mix) for mix in mixes)
-    enough = [_cost(request, mix) for mix in mixes if _rate(mix) >= evaluator.traffic.load * (1 - 1e-12)]
+        best = max((_rate(mix) for mix in pairs), default=0.0)
+        return 1.0 / best if best >= evaluator.traffic.load else None
+    enough = [_cost(request, mix) for mix in pairs if _rate(mix) >= evaluator.traffic.load * (1 - 1e-12)]
     return min(enough, default=None)
 
 
@@ -63,3 +62,13 @@ def _sustained(evaluator: Evaluator, engine: Engine) -> float:
 
 def _keeps(evaluator: Evaluator, candidate: Candidate, steps: range) -> bool:
     return all(evaluator.measure(candidate, Share(RATE_GRID**step)).keeps for step in steps)
+
+
+def better(request: PlanRequest, single: float | None, of_two: float | None) -> float | None:
+    """The better of the objectives of plans of one and of two kinds; a goodput is better by a step of the rate grid."""
+    if single is None or of_two is None:
+        return single if of_two is None else of_two
+    if request.objective is Objective.THROUGHPUT:
+        least = math.floor(math.log(1.0 / single) / math.log(RATE_GRID) + 1e-9) + 1
+        return of_two if 1.0 / of_two >= RATE_GRID**least * (1.0 - 1e-9) else single
+    return min(single, of_two)

@@ -17,7 +17,7 @@ from solver.serving.explain import Excluded
 from solver.serving.kinds import kind_requests, weighted_turns
 from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 from solver.verify import Rule, check
-from tests.solver.serving.mixture_enumeration import best_of_two_kinds
+from tests.solver.serving.mixture_enumeration import best_of_two_kinds, better
 from tests.solver.serving.requests import cluster, serving_request
 
 TWO = Search(tp=(1, 2, 4), pp=(1, 2), worker_kinds=2)
@@ -57,9 +57,8 @@ def test_the_search_finds_what_enumeration_finds(objective: Objective, rate: flo
     request = asked(search=search, objective=objective, rate=rate, ttft_ms=ttft_ms, tpot_ms=tpot_ms)
     answer, single = plan(request), plan(one_kind(request))
     own = single.certificate.objective
-    of_two = best_of_two_kinds(request)
-    objectives = [value for value in (own, of_two) if value is not None]
-    assert answer.certificate.objective == (pytest.approx(min(objectives)) if objectives else None)
+    best = better(request, own, best_of_two_kinds(request))
+    assert answer.certificate.objective == (None if best is None else pytest.approx(best))
     if answer.feasible:
         assert answer.certificate.status is Status.OPTIMAL
         # Of equals the plan of one kind stays.
@@ -203,7 +202,8 @@ def test_one_broken_thing_breaks_its_own_rules(mixed: tuple[PlanRequest, Plan]) 
     assert rules(replace(first, share=0.9 * first.share), second) == {Rule.BATCH}
     busier = replace(first, requests_per_s=2.0 * first.requests_per_s)
     assert {Rule.TOKENS, Rule.BATCH} <= rules(busier, second)
-    assert rules(first, replace(second, stages=first.stages, axes=first.axes)) >= {Rule.DEVICES}
+    over = tuple(replace(stage, devices=first.stages[0].devices) for stage in second.stages)
+    assert rules(first, replace(second, stages=over)) == {Rule.DEVICES}
     moved = tuple(replace(s, devices=tuple(DeviceRange(d.first + 64, d.count) for d in s.devices)) for s in second.stages)
     assert rules(first, replace(second, stages=moved)) == {Rule.DEVICES}
     slow = replace(first, predicted=replace(first.predicted, ttft_p95_s=1.0))
@@ -224,3 +224,12 @@ def test_poisson_arrivals_stay_poisson() -> None:
     (own,) = kind_requests(request, [1.0], [30.0])
     assert own.workload.arrivals == PoissonArrivals("poisson", 30.0)  # type: ignore[union-attr]
     assert own.search.worker_kinds == 1
+
+
+def test_one_kind_stays_where_two_do_no_more() -> None:
+    request = asked(on=cluster(per_node=2), search=replace(TWO, pp=(1,)), objective=Objective.THROUGHPUT, rate=1.0)
+    answer, single = plan(request), plan(one_kind(request))
+    assert not answer.kinds
+    assert answer.certificate.status is Status.OPTIMAL
+    assert (answer.axes, answer.predicted) == (single.axes, single.predicted)
+    assert "2 kinds of workers" in answer.certificate.space
