@@ -13,7 +13,15 @@ from costmodels.errors import PlanRejectedError
 from solver.control import Incumbent, OnProgress, Progress, Stop
 from solver.plan import Plan
 from solver.request import PlanRequest, TrainingWorkload
-from solver.serving import ServingSimulation, plan_serving, predict_mixture, predict_pair, predict_serving, simulate_serving
+from solver.serving import (
+    ServingSimulation,
+    plan_serving,
+    predict_mixture,
+    predict_pair,
+    predict_serving,
+    predict_switched,
+    simulate_serving,
+)
 from solver.serving.explain import LayoutExplanation, explain_layouts
 from solver.training import plan_training, predict_training
 from solver.training.explain import Explanation
@@ -74,6 +82,8 @@ def predict(request: PlanRequest, plan: Plan) -> Plan:
             return predict_training(request, plan)
         if plan.kinds:
             return predict_mixture(request, plan)
+        if plan.switched is not None:
+            return predict_switched(request, plan)
         return predict_serving(request, plan) if plan.prefill is None else predict_pair(request, plan)
 
 

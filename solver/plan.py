@@ -302,6 +302,39 @@ class WorkerKind:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchedPrompts:
+    """How workers that switch layouts compute prompts; the plan's own axes, stages and ``serving`` are then of their
+    answers, on the same devices.
+
+    to_decode_bytes, to_prefill_bytes   weights that the device which lacks most loads from host memory when layouts change
+    to_decode_s, to_prefill_s           how long that takes
+    out_token_s, in_token_s             keys and values of a token on their way to host memory, and back
+    buffer_tokens                       tokens of prompts whose keys and values a worker's share of host memory holds
+    host_bytes                          of a node's memory: the weights, and the buffers of all workers that fit on it
+    prefill_share, switching_share      of time: in the layout of prompts, waiting for one included, and in changes
+    cycle_s                             mean time from one phase of prompts to the next
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    axes: Axes
+    stages: tuple[Stage, ...]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    to_decode_bytes: float
+    to_prefill_bytes: float
+    to_decode_s: float
+    to_prefill_s: float
+    out_token_s: float
+    in_token_s: float
+    buffer_tokens: int
+    host_bytes: float
+    prefill_share: float
+    switching_share: float
+    cycle_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaPool:
     """The replicas of a training plan that lie on one node group: their layout and share of the batch, as fields of a plan.
 
@@ -374,6 +407,7 @@ class Plan:
     optimizer: Optimizer | None = None
     serving: ServingLayout | None = None
     prefill: PrefillPool | None = None
+    switched: SwitchedPrompts | None = None
     breakdown: TimeBreakdown | None = None
     runners_up: tuple[RunnerUp, ...] = ()
     frontier: tuple[FrontierPoint, ...] = ()

@@ -116,10 +116,11 @@ class Space(StrEnum):
 
 
 class ServingMode(StrEnum):
-    """Whether one worker computes prompts and answers, or workers of two pools do."""
+    """Whether one worker computes prompts and answers, workers of two pools do, or one worker in layouts that switch."""
 
     AGGREGATED = "aggregated"
     DISAGGREGATED = "disaggregated"
+    SWITCHED = "switched"
 
 
 class Launcher(StrEnum):
@@ -299,7 +300,7 @@ class Search:
     ulysses                      allowed shares of cp that exchange tokens for heads; the others form rings
     attention_dp, kvp            allowed degrees of serving layouts
     microbatch                   allowed micro-batch sizes
-    modes                        allowed ways of serving; prefill and decode pools are searched only where this names them
+    modes                        allowed ways of serving; pools and switching layouts are searched only where this names them
     worker_kinds                 layouts that workers of a serving plan which do both phases may have at once
     recompute, zero_stages       allowed memory choices
     shard_ranks                  allowed numbers of ranks among which ZeRO-3 shards, where they are fewer than dp x cp

@@ -56,6 +56,12 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
             given="search.batch_shares: by_group" if plan.shares is not None else "search.stage_degrees: any",
             remedy=f"plan again with search.space: launchable and search.launcher: {launcher.value}",
         )
+    if plan.switched is not None:
+        raise ExportError(
+            "no launcher changes the layout of a server between prompts and answers",
+            given="plan.switched",
+            remedy="plan again with search.modes [aggregated]",
+        )
     search = Search(
         space=Space.LAUNCHABLE,
         launcher=launcher,

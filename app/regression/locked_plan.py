@@ -9,7 +9,7 @@ from typing import Any
 from app.regression.inputs import Value, plan_inputs, short_hash
 from app.render.figures import axes, counted, number_range
 from costmodels.units import STRICT_RECORD
-from solver.plan import Plan, Stage, WorkerKind
+from solver.plan import Plan, PrefillPool, Stage, WorkerKind
 from solver.request import TpOverlap
 
 DIGITS = 6
@@ -90,7 +90,7 @@ def locked_plan(plan: Plan, digest: str, request: Mapping[str, Any]) -> LockedPl
         figures=_figures(plan),
         times_s=_times(plan),
         shortfall=_shortfall(plan),
-        structure=_structure(plan),
+        structure=structure_of(plan),
     )
     return replace(entry, seal=seal_of(entry))
 
@@ -151,7 +151,8 @@ def _shortfall(plan: Plan) -> Shortfall | None:
     return Shortfall(reason.constraint, rounded(reason.need), rounded(reason.have), reason.unit)
 
 
-def _structure(plan: Plan) -> Structure:
+def structure_of(plan: Plan) -> Structure:
+    """How a plan lays the model out, in words."""
     return Structure(
         axes=axes(plan.axes) if plan.axes else None,
         schedule=_schedule(plan),
@@ -161,7 +162,7 @@ def _structure(plan: Plan) -> Structure:
         shardings=tuple(f"{s.block}/{s.operator}: {s.strategy}" for s in plan.shardings if s.strategy != "replicate"),
         stages=tuple(_stage(stage) for stage in plan.stages),
         prefill=_prefill(plan),
-        prefill_stages=tuple(_stage(stage) for stage in plan.prefill.stages) if plan.prefill else (),
+        prefill_stages=tuple(_stage(stage) for stage in _prefill_stages(plan)),
         tp_overlap=None if plan.tp_overlap is TpOverlap.EXPOSED else plan.tp_overlap.value,
         worker_kinds=tuple(_kind(plan, kind) for kind in plan.kinds),
     )
@@ -175,7 +176,13 @@ def _schedule(plan: Plan) -> str | None:
 
 def _all_stages(plan: Plan) -> tuple[Stage, ...]:
     of_kinds = tuple(stage for kind in plan.kinds for stage in kind.stages)
-    return plan.stages + (plan.prefill.stages if plan.prefill else ()) + of_kinds
+    return plan.stages + _prefill_stages(plan) + of_kinds
+
+
+def _prefill_stages(plan: Plan) -> tuple[Stage, ...]:
+    """Stages of prefill workers, or of the layout of prompts where layouts switch."""
+    part = plan.prefill or plan.switched
+    return part.stages if part else ()
 
 
 def _serving(plan: Plan) -> str | None:
@@ -187,11 +194,12 @@ def _serving(plan: Plan) -> str | None:
 
 
 def _prefill(plan: Plan) -> str | None:
-    pool = plan.prefill
-    if pool is None:
+    part = plan.prefill or plan.switched
+    if part is None:
         return None
-    most = f"at most {counted(pool.max_num_seqs, 'sequence')} and {pool.max_num_batched_tokens:,} tokens a step"
-    return f"{counted(pool.workers, 'worker')} of {axes(pool.axes)}, {most}"
+    most = f"at most {counted(part.max_num_seqs, 'sequence')} and {part.max_num_batched_tokens:,} tokens a step"
+    whose = counted(part.workers, "worker") if isinstance(part, PrefillPool) else "the same workers"
+    return f"{whose} of {axes(part.axes)}, {most}"
 
 
 def _kind(plan: Plan, kind: WorkerKind) -> str:

@@ -15,7 +15,7 @@ from app.render.frontier_table import frontier_parts
 from app.render.interactivity_chart import interactivity_parts
 from app.render.stages import memory_bars, stage_table
 from costmodels.engine_profile import ServingEngine
-from solver.plan import Plan, Predicted, ReplicaPool, Status, TimeBreakdown, WorkerKind
+from solver.plan import Plan, Predicted, ReplicaPool, Status, SwitchedPrompts, TimeBreakdown, WorkerKind
 from solver.reason import Reason
 from solver.request import Arrivals, Gradients, Launcher, Objective, PlanRequest, ServingWorkload, TpOverlap, TrainingWorkload
 from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
@@ -122,11 +122,13 @@ def _pools(plan: Plan) -> list[RenderableType]:
     """Stages and memory of the plan, kind by kind of its workers; of the prefill pool first where there is one."""
     if plan.kinds:
         return [part for kind in plan.kinds for part in _of_kind(plan, kind)]
-    name = "Layout" if plan.prefill is None else "Decode workers"
+    name = "Layout of answers" if plan.switched else "Decode workers" if plan.prefill else "Layout"
     own: list[RenderableType] = [Group(Text(f"{name}: {_layout(plan)}"), stage_table(plan)), memory_bars(plan)]
     if plan.shares is not None:
         taken = f"First node group: {plan.shares.sequences} sequences in {seconds(plan.shares.step_time_s)}"
         return [Text(taken), *own, *(part for beside in plan.shares.pools for part in _beside(plan, beside))]
+    if plan.switched is not None:
+        return [*_prompts(plan, plan.switched), *own]
     pool = plan.prefill
     if pool is None:
         return own
@@ -143,6 +145,21 @@ def _of_kind(plan: Plan, kind: WorkerKind) -> list[RenderableType]:
     view, predicted = plan.of_kind(kind), kind.predicted
     taken = f"{percent(kind.share)} of arrivals, {significant(kind.requests_per_s)} requests/s: {_speed(view, predicted)}"
     return [Group(Text(taken, style="bold"), Text(f"Layout: {_layout(view)}"), stage_table(view)), memory_bars(view)]
+
+
+def _prompts(plan: Plan, prompts: SwitchedPrompts) -> list[RenderableType]:
+    """The layout of prompts of workers that switch, and what a change takes."""
+    said = (
+        f"Layout of prompts, on the same devices: {axes(prompts.axes)}; at most {prompts.max_num_batched_tokens:,} tokens a "
+        f"step; {percent(prompts.prefill_share)} of the time, from one phase of prompts to the next {seconds(prompts.cycle_s)}"
+    )
+    change = (
+        f"Changes: {seconds(prompts.to_decode_s)} to the layout of answers ({amount(prompts.to_decode_bytes, 'bytes')} a "
+        f"device), {seconds(prompts.to_prefill_s)} back, {percent(prompts.switching_share)} of the time; host memory has room "
+        f"for {prompts.buffer_tokens:,} tokens of a worker ({amount(prompts.host_bytes, 'bytes')} of a node with the weights)"
+    )
+    view = replace(plan, stages=prompts.stages)
+    return [Group(Text(said), Text(change), stage_table(view, serving_step="prefill step")), memory_bars(view)]
 
 
 def _beside(plan: Plan, pool: ReplicaPool) -> list[RenderableType]:

@@ -161,7 +161,7 @@ def _require_runnable(prefill: PhaseEngine, decode: PhaseEngine, change: LayoutC
     ):
         if needed > room:
             raise WorkloadError(f"{place} can't hold the longest request", given=needed, allowed=f"at most {room} tokens")
-    if stream.cached_tokens is not None or stream.rounds is not None:
+    if stream.cached_tokens is not None or stream.shared_tokens or stream.rounds is not None:
         raise WorkloadError("prefix caches and drafted tokens are not simulated with layouts that switch")
     for name, engine in (("prefill", prefill), ("decode", decode)):
         per_slot = -(-engine.limits.sequences // engine.times.stages)

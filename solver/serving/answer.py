@@ -275,9 +275,10 @@ def percentile_errors(request: PlanRequest, *, prompt: StepPoint, decode: StepPo
 
 def widened_bands(errors: StepErrors, *, ttft: Percentile, tpot: Percentile) -> dict[str, Band]:
     """Confidence limits of both percentiles, widened by errors of step times."""
-    return {"ttft_p95_s": _band(ttft, *errors[0]), "tpot_p95_s": _band(tpot, *errors[1])}
+    return {"ttft_p95_s": band_of(ttft, *errors[0]), "tpot_p95_s": band_of(tpot, *errors[1])}
 
 
-def _band(percentile: Percentile, error: float, basis: str) -> Band:
+def band_of(percentile: Percentile, error: float, basis: str) -> Band:
+    """Confidence limits of a simulated percentile, widened by the error of step times."""
     said = f"90% confidence interval of the simulation, step times within {error:.0%} ({basis})"
     return Band(max(0.0, percentile.low / (1.0 + error)), percentile.high * (1.0 + error), said)

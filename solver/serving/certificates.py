@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from solver.plan import Certificate, Status
-from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.request import Objective, PlanRequest, ServingMode, ServingWorkload
 from solver.serving.energy import energy_per_token_j
 from solver.serving.evaluation import REQUESTS, Evaluator
 from solver.serving.layouts import SPACE
@@ -41,6 +41,13 @@ KINDS = (
 )
 """What several kinds of workers add to the space."""
 
+SWITCHED = (
+    "; with layouts that switch: every pair of different ones on the same devices, whose number divides a node, without "
+    "attention groups and kvp; steps of prompts and sequences of answers limited as above, as many prompts at once as steps "
+    "can end; layouts change when no prompt waits or host memory is full, and when all of it is answered"
+)
+"""What workers that switch layouts add to the space."""
+
 
 def objective_of(request: PlanRequest, found: Found, evaluator: Evaluator) -> float:
     """The figure that the request's objective minimises."""
@@ -66,12 +73,15 @@ def proof(request: PlanRequest) -> str:
     """What the certificate of a request's plan says of the space and of its proof."""
     assert isinstance(request.workload, ServingWorkload)
     said = {Objective.THROUGHPUT: GOODPUT_PROOF, Objective.ENERGY: ENERGY_PROOF}.get(request.objective, PROOF)
-    return said + mixed_space(request) if request.workload.speculation is None else said + DRAFTED + mixed_space(request)
+    said += added_space(request) if request.workload.speculation is None else DRAFTED + added_space(request)
+    return said
 
 
-def mixed_space(request: PlanRequest) -> str:
-    """What the request's search of several kinds of workers adds to the space; empty where it has one."""
+def added_space(request: PlanRequest) -> str:
+    """What the request's search of several kinds of workers, or of layouts that switch, adds to the space; mostly empty."""
     kinds = request.search.worker_kinds
+    if ServingMode.SWITCHED in request.search.modes:
+        return SWITCHED
     return KINDS.format(kinds=kinds) if kinds > 1 else ""
 
 

@@ -74,7 +74,7 @@ class Engine:
         return 1 if self.speculation is None else self.speculation.query_tokens
 
     @property
-    def key(self) -> tuple[str, int, int, int, int, int, int]:
+    def key(self) -> tuple[str | int, ...]:
         """What tells the engines of a request apart."""
         return self.layout.key
 
@@ -197,6 +197,11 @@ class EngineBuilder:
             precision=self._precision,
             speculation=self._speculation,
         )
+
+    def whole_model(self) -> StageNeeds:
+        """Needs of the model where one rank holds it all."""
+        (spans,) = pipeline_stages(self._model, 1)
+        return _stage_needs(spans, self._block_memory(RankGrid()), draft_bytes=0.0)
 
     def _block_times(self, layout: Layout, query_tokens: int) -> Mapping[str, BlockTimes]:
         key = (layout.group.name, layout.grid, query_tokens)

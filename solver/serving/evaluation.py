@@ -43,7 +43,7 @@ MAX_UTILISATION = 0.97
 
 P95 = 0.95
 
-_SURELY_COUNTED = 0.80
+SURELY_COUNTED = 0.80
 """Of all requests a fifth lie above this quantile; where none of the 15% that are not counted is another, still 5% do."""
 
 
@@ -198,7 +198,7 @@ class Evaluator:
         makes none faster."""
         stream = self.traffic.whole
         fresh = stream.prompt_tokens if stream.cached_tokens is None else stream.prompt_tokens - stream.cached_tokens
-        return int(np.quantile(fresh, _SURELY_COUNTED, method="lower"))
+        return int(np.quantile(fresh, SURELY_COUNTED, method="lower"))
 
     def _verified_token_s(self, engine: Engine) -> float:
         """What the 95th percentile of the time per token can't be below where rounds give several: no round is faster than one
@@ -209,7 +209,7 @@ class Evaluator:
             return 0.0
         per_token = stream.rounds[several] / (stream.output_tokens[several] - 1)
         round_s = token_s(engine.alone_times, prompt_tokens=int(stream.prompt_tokens.min()), output_tokens=2)
-        return round_s * float(np.quantile(per_token, _SURELY_COUNTED, method="lower"))
+        return round_s * float(np.quantile(per_token, SURELY_COUNTED, method="lower"))
 
     def rate_bound(self, candidate: Candidate) -> float:
         """Requests per second that no schedule of the engine can exceed, all its attention groups together."""

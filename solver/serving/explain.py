@@ -16,7 +16,7 @@ from costmodels.units import STRICT_RECORD
 from solver.control import ignore_progress
 from solver.plan import Plan
 from solver.reason import Reason
-from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.request import Objective, PlanRequest, ServingMode, ServingWorkload
 from solver.serving.certificates import UNITS
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import P95, SCREENING_REQUESTS, Candidate, Evaluator, Measured
@@ -49,7 +49,7 @@ class Excluded(StrEnum):
     LOAD = "load"
     MEMORY = "memory"
     SEARCH = "search"
-    """It keeps the targets: the search was stopped before it got there."""
+    """It keeps the targets: the search was stopped before it got there, or its modes leave it out."""
 
 
 _ADDED_UP = (Objective.COST, Objective.ENERGY)
@@ -190,6 +190,9 @@ class _Judge:
             if is_layout_of(self._plan, layout):
                 return self._row(layout, replicas, Excluded.NOTHING, "the plan's own", limits=keeping.candidate)
             kept = f"keeps the targets with {replica_count(replicas)}"
+            if ServingMode.AGGREGATED not in self._request.search.modes:
+                why = f"{kept}; search.modes leaves out workers that do both phases in one layout"
+                return self._row(layout, replicas, Excluded.SEARCH, why, limits=keeping.candidate)
             if not self._plan.feasible:
                 why = f"{kept}; the search was stopped before it got there"
                 return self._row(layout, replicas, Excluded.SEARCH, why, limits=keeping.candidate)

@@ -127,9 +127,10 @@ def _raise_goodput(question: Question, engine: Engine, result: SearchResult, jud
     replicas = counts[-1]
     kept_at = partial(judge, question, usable, replicas)
     before = result.best
-    step = step_below(_goodput_ceiling(question, engine)) if before is None else step_below(before.load) + 1
+    beaten = question.above if before is None else before.load
+    step = step_below(beaten) + 1 if beaten else step_below(_goodput_ceiling(question, engine))
     found = kept_at(step)
-    if found is None and before is None:
+    if found is None and not beaten:
         found, step = _downwards(kept_at, step)
     if found is None:
         rate = RATE_GRID**step

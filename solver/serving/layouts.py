@@ -17,6 +17,7 @@ from solver.graph import ModelGraph
 from solver.plan import LayerSpan
 from solver.request import FrontierScope, Launcher, Objective, PlanRequest, Search, ServingMode, ServingWorkload, Space
 from solver.serving.engine_rules import holds_copies, require_routable, runs, served_shape
+from solver.serving.switched_rules import require_switchable
 from solver.serving_load import ClosedArrivals, PoissonArrivals
 
 PIPELINE_DEGREES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
@@ -77,7 +78,7 @@ class Layout:
         return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1 or name == "tp")
 
     @property
-    def key(self) -> tuple[str, int, int, int, int, int, int]:
+    def key(self) -> tuple[str | int, ...]:
         """What tells the layouts of a request apart; also their canonical order."""
         grid = self.grid
         return self.group.name, grid.tp, self.pp, grid.kvp, grid.attention_dp, grid.ep, grid.cp
@@ -198,6 +199,8 @@ def require_servable(request: PlanRequest) -> None:
         _require_poolable(request)
     if request.search.worker_kinds > 1:
         _require_mixable(request)
+    if ServingMode.SWITCHED in request.search.modes:
+        require_switchable(request)
     _require_serving_search(request.search)
     if request.workload.speculation is not None:
         _require_speculative(request)

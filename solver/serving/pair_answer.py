@@ -18,7 +18,7 @@ from solver.serving.answer import (
     stages_of,
 )
 from solver.serving.calibrations import calibrations_used
-from solver.serving.certificates import UNITS, mixed_space
+from solver.serving.certificates import UNITS, added_space
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured
 from solver.serving.layouts import SPACE
 from solver.serving.pools import MeasuredPair, PoolPair
@@ -56,7 +56,7 @@ def pair_plan(
     tokens_per_s = found.load * evaluator.output.mean
     step_s = decode_stage_s(decode, evaluator)
     load = max(prefill.utilisation, decode.utilisation)
-    prompt_s = _prompt_stage_s(prefill, evaluator)
+    prompt_s = prompt_stage_s(prefill, evaluator)
     points = {"prompt": prompt_point(prefill, evaluator), "decode": decode_point(decode, evaluator)}
     return Plan(
         kind="serving",
@@ -120,7 +120,7 @@ def pair_certificate(request: PlanRequest, found: MeasuredPair, bound: float | N
     bound = min(bound, objective)
     gap = (objective - bound) / objective
     more = {Objective.THROUGHPUT: PAIR_GOODPUT, Objective.ENERGY: PAIR_ENERGY}
-    proof = PAIR_PROOF + more.get(request.objective, "") + mixed_space(request)
+    proof = PAIR_PROOF + more.get(request.objective, "") + added_space(request)
     return Certificate(Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE, objective, bound, gap, unit, proof)
 
 
@@ -130,7 +130,7 @@ def pair_runner_up(request: PlanRequest, found: MeasuredPair, why: str) -> Runne
     return RunnerUp(found.pair.name, pair_objective(request, found), f"{why}: {figures}")
 
 
-def _prompt_stage_s(measured: Measured, evaluator: Evaluator) -> np.ndarray:
+def prompt_stage_s(measured: Measured, evaluator: Evaluator) -> np.ndarray:
     """[stage] time of the mean prompt in one step, with nobody else in it."""
     nothing = np.zeros(1)
     prompt = min(evaluator.prompt.mean, float(measured.candidate.step_tokens))

@@ -36,8 +36,10 @@ from solver.serving.pair_goodput import largest_pair_goodput
 from solver.serving.question import Found, Question, SearchResult
 from solver.serving.reasons import no_layout, why_infeasible
 from solver.serving.roomiest import choose_roomiest
+from solver.serving.switched import SwitchedSearch, search_switched
+from solver.serving.switched_answer import switched_plan
 
-_SHOWN_PAIRS = 5
+_SHOWN = 5
 
 
 def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -79,26 +81,40 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     pairs = _search_pairs(request, question, prefill, result) if prefill else PairResult()
     kinds = _search_kinds(request, question, result, pairs) if request.search.worker_kinds > 1 else None
     mixed = kinds is not None and kinds.result.best is not None
-    if pairs.best is None and result.best is not None and not result.stopped and not mixed:
+    so_far = _best_objective(request, question, result, pairs)
+    switched = None
+    if ServingMode.SWITCHED in modes:
+        switched = search_switched(request, question, builder, below=so_far, earlier=_stats(result, evaluator, pairs))
+        evaluator.simulations += switched.evaluator.simulations
+    if switched is not None and switched.is_better_than(so_far):
+        switched.choose_roomiest()
+    elif pairs.best is None and result.best is not None and not result.stopped and not mixed:
         _choose_roomiest(request, question, result, result.best)
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
     evaluator.stop = never_stop
+    floor = math.inf if switched is None else switched.floor()
     stats, notes = _stats(result, evaluator, pairs), refusal_notes(result.refused)
     if kinds is not None:
         plan = kinds.plan(stats, notes, bound=_bound_of_one_kind(result, pairs))
         if plan is not None:
             return replace(plan, runners_up=_one_kind(request, question, result, pairs))
         result.bound = min(result.bound, kinds.result.bound)
+    if switched is not None:
+        stats, notes = switched.stats(stats), (*notes, *switched.notes())
+        if switched.is_better_than(so_far) and switched.is_enough(question.load):
+            return _switched_plan(request, switched, question, result, pairs, stats, notes)
     if pairs.best is not None and _is_enough(request, question, pairs.best.load):
-        plan = _pair_plan(request, question, pairs, result, stats)
+        plan = _pair_plan(request, question, pairs, result, stats, floor)
         return _with_interactivity(plan, request, question, prefill, decode=pairs.best.pair.decode, stop=stop)
     found = result.best
     if found is None or not _is_enough(request, question, found.load):
-        if result.stopped or pairs.stopped:
-            return infeasible_plan(request, _unfinished(result), stats)
+        if result.stopped or pairs.stopped or floor < math.inf:
+            return infeasible_plan(request, _unfinished(stats), stats)
+        if switched is not None and modes == (ServingMode.SWITCHED,):
+            return infeasible_plan(request, switched.why_infeasible(), stats, notes)
         reason = why_infeasible(question)
         return infeasible_plan(request, reason if kinds is None else kinds.explained(reason), stats, notes)
-    bound = min(result.bound, pairs.bound) if pairs.stopped else result.bound
+    bound = min(result.bound, floor, pairs.bound if pairs.stopped else math.inf)
     plan = feasible_plan(
         request,
         found,
@@ -195,7 +211,7 @@ def _one_kind(request: PlanRequest, question: Question, result: SearchResult, pa
     """Plans of one kind that a mix beats."""
     beaten = [] if pairs.best is None else [pair_runner_up(request, pairs.best, "keeps the targets, but a mix is better")]
     every = replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])])
-    return (*beaten, *runners_up(request, every, question.evaluator))[:_SHOWN_PAIRS]
+    return (*beaten, *runners_up(request, every, question.evaluator))[:_SHOWN]
 
 
 def _is_enough(request: PlanRequest, question: Question, load: float) -> bool:
@@ -203,9 +219,45 @@ def _is_enough(request: PlanRequest, question: Question, load: float) -> bool:
     return request.objective is not Objective.THROUGHPUT or load >= question.load
 
 
-def _pair_plan(request: PlanRequest, question: Question, pairs: PairResult, result: SearchResult, stats: SearchStats) -> Plan:
+def _best_objective(request: PlanRequest, question: Question, result: SearchResult, pairs: PairResult) -> float:
+    """The objective of the best of replicas and pools, infinite where there is none."""
+    of_pairs = math.inf if pairs.best is None else pair_objective(request, pairs.best)
+    return of_pairs if result.best is None else min(of_pairs, objective_of(request, result.best, question.evaluator))
+
+
+def _switched_plan(
+    request: PlanRequest,
+    switched: SwitchedSearch,
+    question: Question,
+    result: SearchResult,
+    pairs: PairResult,
+    stats: SearchStats,
+    notes: Sequence[str],
+) -> Plan:
+    """The plan of workers that switch layouts, and what it was better than."""
+    found = switched.result.best
+    assert found is not None
+    bound = min(switched.result.bound, result.bound if result.stopped else math.inf)
+    plan = switched_plan(
+        request,
+        found,
+        evaluator=switched.evaluator,
+        bound=0.0 if pairs.stopped else bound,
+        stats=stats,
+        notes=(*notes, *leftover_notes(request, found.devices)),
+    )
+    beaten = runners_up(request, switched.result, switched.evaluator)
+    every = replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])])
+    apart = [] if pairs.best is None else [pair_runner_up(request, pairs.best, "is no better")]
+    others = (*beaten, *apart, *runners_up(request, every, question.evaluator))
+    return replace(plan, runners_up=tuple(sorted(others, key=lambda other: (other.objective, other.summary)))[:_SHOWN])
+
+
+def _pair_plan(
+    request: PlanRequest, question: Question, pairs: PairResult, result: SearchResult, stats: SearchStats, floor: float
+) -> Plan:
     assert pairs.best is not None
-    bound = min(pair_objective(request, pairs.best), result.bound) if result.stopped else pair_objective(request, pairs.best)
+    bound = min(pair_objective(request, pairs.best), result.bound if result.stopped else math.inf, floor)
     if pairs.stopped:
         bound = 0.0
     plan = pair_plan(
@@ -216,15 +268,15 @@ def _pair_plan(request: PlanRequest, question: Question, pairs: PairResult, resu
         stats=stats,
         notes=(*refusal_notes(result.refused), *leftover_notes(request, pairs.best.pair.devices)),
     )
-    missed = [pair_runner_up(request, pair, "misses the targets") for pair in pairs.missed[-_SHOWN_PAIRS:]]
+    missed = [pair_runner_up(request, pair, "misses the targets") for pair in pairs.missed[-_SHOWN:]]
     every = replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])])
     beaten = runners_up(request, every, question.evaluator)
-    return replace(plan, runners_up=(*missed, *beaten)[:_SHOWN_PAIRS])
+    return replace(plan, runners_up=(*missed, *beaten)[:_SHOWN])
 
 
-def _unfinished(result: SearchResult) -> Reason:
+def _unfinished(stats: SearchStats) -> Reason:
     return unfinished_search(
-        result.considered,
+        stats.candidates,
         looked_for="a layout that keeps the targets",
         remedies=("raise search.time_limit_s", "restrict tp and pp in 'search'"),
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from costmodels.errors import PlanFileError
 from solver.control import ignore_progress
 from solver.plan import Plan, SearchStats
+from solver.reason import Reason
 from solver.request import Objective, PlanRequest, ServingWorkload
 from solver.serving.answer import feasible_plan, infeasible_plan
 from solver.serving.certificates import predicted_certificate
@@ -31,17 +32,27 @@ def predict_serving(request: PlanRequest, plan: Plan) -> Plan:
         reason = memory_shortfall(
             engine, step_tokens=candidate.step_tokens, sequences=candidate.sequences, tokens=evaluator.longest_request
         )
-        return infeasible_plan(request, reason, _stats(evaluator))
+        return infeasible_plan(request, reason, one_plan_stats(evaluator))
+    found = judged(request, plan, evaluator, candidate, share)
+    if isinstance(found, Reason):
+        return infeasible_plan(request, found, one_plan_stats(evaluator))
+    certificate = predicted_certificate(request, found, evaluator)
+    return feasible_plan(
+        request, found, evaluator=evaluator, certificate=certificate, stats=one_plan_stats(evaluator), notes=()
+    )
+
+
+def judged(request: PlanRequest, plan: Plan, evaluator: Evaluator, candidate: Candidate, share: Share) -> Found | Reason:
+    """A plan's workers at the request's load, or of a goodput at the rate that they sustain; else the target that they miss."""
     measured = evaluator.measure_fully(candidate, share)
     if not measured.keeps:
-        return infeasible_plan(request, missed_targets(evaluator, measured), _stats(evaluator))
+        return missed_targets(evaluator, measured)
     found = Found(measured)
-    if request.objective is Objective.THROUGHPUT:
-        claimed = share.load if plan.predicted is None else plan.predicted.tokens_per_s / evaluator.output.mean
-        question = _question(engine, evaluator, share.replicas)
-        found = goodput_of(question, candidate, found, claimed_per_s=claimed)
-    certificate = predicted_certificate(request, found, evaluator)
-    return feasible_plan(request, found, evaluator=evaluator, certificate=certificate, stats=_stats(evaluator), notes=())
+    if request.objective is not Objective.THROUGHPUT:
+        return found
+    claimed = share.load if plan.predicted is None else plan.predicted.tokens_per_s / evaluator.output.mean
+    question = _question(candidate.engine, evaluator, share.replicas)
+    return goodput_of(question, candidate, found, claimed_per_s=claimed)
 
 
 def given_candidate(request: PlanRequest, plan: Plan) -> tuple[Evaluator, Candidate, Share]:
@@ -84,7 +95,8 @@ def _question(engine: Engine, evaluator: Evaluator, replicas: int) -> Question:
     )
 
 
-def _stats(evaluator: Evaluator) -> SearchStats:
+def one_plan_stats(evaluator: Evaluator) -> SearchStats:
+    """What looking at one plan took."""
     return SearchStats(candidates=1, evaluated=evaluator.simulations, seconds=0.0)
 
 
@@ -107,7 +119,8 @@ def is_layout_of(plan: Plan, layout: Layout) -> bool:
     """Whether a plan's replicas, or those of one of its kinds, do both phases in this layout."""
     if plan.kinds:
         return any(is_layout_of(plan.of_kind(kind), layout) for kind in plan.kinds)
-    return plan.prefill is None and bool(plan.stages) and _has_degrees_and_place(plan, layout)
+    alike = plan.prefill is None and plan.switched is None
+    return alike and bool(plan.stages) and _has_degrees_and_place(plan, layout)
 
 
 def _has_degrees_and_place(plan: Plan, layout: Layout) -> bool:

@@ -97,6 +97,7 @@ class Question:
     replicas     allowed numbers of replicas; empty does not restrict
     unit_cost    what one device of an engine costs, for the objectives devices (1) and cost (its price)
     describe     makes the plan record of the best so far
+    above        goodput that another plan has: only more is of interest
     """
 
     engines: Sequence[Engine]
@@ -106,6 +107,7 @@ class Question:
     unit_cost: Callable[[Engine], float]
     progress: OnProgress
     describe: Callable[[SearchResult], Plan | None]
+    above: float = 0.0
 
     def tell(self, result: SearchResult, done: int, best: float | None, note: str) -> None:
         """Tell the listener that so many engines are decided, and what the objective of the best is."""
@@ -175,7 +177,7 @@ def expected_strain(evaluator: Evaluator, candidate: Candidate, share: Share) ->
     """How close the analytic model sees a candidate to its targets: the larger ratio of percentile to target."""
     figures = evaluator.expected(candidate, share)
     ratios = (figures.ttft_p95_s / evaluator.targets.ttft_s, figures.tpot_p95_s / evaluator.targets.tpot_s)
-    return max(figures.utilisation, *(ratio for ratio in ratios if not math.isnan(ratio)))
+    return max([figures.utilisation, *(ratio for ratio in ratios if not math.isnan(ratio))])
 
 
 def ordering_candidate(candidates: list[Candidate]) -> Candidate:

@@ -16,6 +16,7 @@ from solver.request import PlanRequest, ServingWorkload
 from solver.serving.evaluation import REQUESTS, Evaluator
 from solver.serving.given_mixture import given_kinds
 from solver.serving.given_pair import GivenPair
+from solver.serving.given_switched import GivenSwitched
 from solver.serving.mixture_answer import token_parts
 from solver.serving.prediction import given_candidate
 
@@ -83,6 +84,8 @@ def simulate_serving(request: PlanRequest, plan: Plan) -> ServingSimulation:
         return _simulate_kinds(request, plan)
     if plan.prefill is not None:
         return _simulate_pools(request, plan)
+    if plan.switched is not None:
+        return _simulate_switched(request, plan)
     evaluator, whole, line, alike = _simulated(request, plan)
     return _described(evaluator, whole, line, alike=alike)
 
@@ -153,6 +156,17 @@ def _simulate_pools(request: PlanRequest, plan: Plan) -> ServingSimulation:
     busy = timeline(result.decode, intervals=INTERVALS).busy
     per_worker = Timeline(line.end_s, line.waiting / workers, line.decoding / workers, busy)
     return _described(given.evaluator, result.whole, per_worker, alike=1)
+
+
+def _simulate_switched(request: PlanRequest, plan: Plan) -> ServingSimulation:
+    """Workers that switch layouts; busy is what stages of either layout do, not the changes between."""
+    given = GivenSwitched(request, plan)
+    shortfall = given.memory_shortfall()
+    if shortfall is not None:
+        raise InfeasibleError(f"the plan does not fit: {shortfall.message}")
+    results = [run.whole for run in given.simulated()]
+    alike = 1 if len(results) > 1 else given.share.replicas
+    return _described(given.evaluator, pooled(results), timeline(results, intervals=INTERVALS), alike=alike)
 
 
 def _described(evaluator: Evaluator, whole: SimulationResult, line: Timeline, *, alike: int) -> ServingSimulation:

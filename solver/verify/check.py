@@ -19,6 +19,7 @@ from solver.verify.restrictions import restriction_violations
 from solver.verify.sharding import sharding_violations
 from solver.verify.shares import share_violations
 from solver.verify.stagewise import stagewise_violations
+from solver.verify.switched import switched_violations
 from solver.verify.tensor_overlap import overlap_violations
 from solver.verify.times import time_violations
 from solver.verify.token_slices import slice_violations
@@ -65,4 +66,11 @@ _TRAINING: tuple[tuple[_Rules, ...], ...] = (
         frontier_violations,
     ),
 )
-_SERVING: tuple[tuple[_Rules, ...], ...] = ((serving_violations,), (interactivity_violations,))
+
+
+def _workers_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Rules of the workers of a serving plan, by their kind."""
+    return (serving_violations if plan.switched is None else switched_violations)(plan, request)
+
+
+_SERVING: tuple[tuple[_Rules, ...], ...] = ((_workers_violations,), (interactivity_violations,))

@@ -83,8 +83,8 @@ def capacity_violations(request: PlanRequest, stage: Stage, where: str) -> Itera
 def peak_violations(plan: Plan) -> Iterator[Violation]:
     """The predicted peak is that of the fullest stage."""
     assert plan.predicted is not None
-    pools = plan.stages if plan.prefill is None else (*plan.stages, *plan.prefill.stages)
-    peak = max(stage.memory.total_bytes for stage in pools)
+    others = [part.stages for part in (plan.prefill, plan.switched) if part is not None]
+    peak = max(stage.memory.total_bytes for stages in (plan.stages, *others) for stage in stages)
     if not agrees(plan.predicted.peak_memory_bytes, peak):
         given = f"{plan.predicted.peak_memory_bytes}, the fullest stage has {peak}"
         yield Violation(Rule.PEAK_MEMORY, "plan.predicted.peak_memory_bytes", given)

@@ -42,7 +42,7 @@ def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         yield from aggregated_violations(plan, request)
         return
     pool = plan.prefill
-    prefill_request, decode_request = _of_prompts(request), _of_answers(request)
+    prefill_request, decode_request = of_prompts(request), _of_answers(request)
     prefill, decode = _prefill_view(plan, pool), _decode_view(plan, pool)
     shape = (
         *speculation_violations(plan, request),
@@ -67,7 +67,7 @@ def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     yield from band_violations(plan)
 
 
-def _of_prompts(request: PlanRequest) -> PlanRequest:
+def of_prompts(request: PlanRequest) -> PlanRequest:
     """The request as prefill workers see it: each prompt is answered with one token."""
     workload = request.workload
     assert isinstance(workload, ServingWorkload)

@@ -226,7 +226,7 @@ class _ServingShare(Share):
         return sizes
 
 
-def _share(plan: Plan, request: PlanRequest) -> Share:
+def serving_share(plan: Plan, request: PlanRequest) -> Share:
     """Every operator split over tp x kvp by the first dim that engines split."""
     axes, workload = plan.axes, request.workload
     assert axes is not None and isinstance(workload, ServingWorkload)
@@ -249,7 +249,7 @@ def _weight_violations(plan: Plan, request: PlanRequest, stage: Stage, where: st
     """At least every parameter in the narrow format; at most all in 16 bits, as quantised models keep norms and embeddings
     in it. The draft's own memory comes to both."""
     assert isinstance(request.workload, ServingWorkload)
-    share = _share(plan, request)
+    share = serving_share(plan, request)
     owned = sum(span.count * owned_parameters(request.model.block(span.block), share).total for span in stage.blocks)
     copies = tied_copies(request, stage, share)
     draft = draft_bytes(request)

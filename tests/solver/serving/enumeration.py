@@ -18,6 +18,8 @@ from solver.serving.goodput import RATE_GRID
 from solver.serving.layouts import layouts, prefill_layouts
 from solver.serving.phases import Phase, PhaseKind, phase
 from solver.serving.pools import PairSimulator, PoolPair, placed
+from solver.serving.switched_engine import SwitchedBuilder
+from solver.serving.switched_evaluation import SwitchedEvaluator
 from solver.serving.traffic import Share
 
 Workers = tuple[int, ...]
@@ -43,6 +45,8 @@ def best_objective(request: PlanRequest, *, found: float | None) -> float | None
         best = _cheapest_replicas(request, evaluator, engines)
     if ServingMode.DISAGGREGATED in request.search.modes:
         best = _cheapest_pools(request, evaluator, engines, below=best)
+    if ServingMode.SWITCHED in request.search.modes:
+        best = min(best, _cheapest_replicas(request, *switching(request, engines)))
     return best if best < math.inf else None
 
 
@@ -173,6 +177,15 @@ def _phases(request: PlanRequest, engines: list[Engine], *, load: float) -> tupl
     prefill = [builder.engine(layout) for layout in prefill_layouts(request)]
     of_prompts = phase(PhaseKind.PREFILL, request, prefill, load=load, stop=never_stop)
     return of_prompts, phase(PhaseKind.DECODE, request, engines, load=load, stop=never_stop)
+
+
+def switching(request: PlanRequest, engines: list[Engine]) -> tuple[Evaluator, list[Engine]]:
+    """Workers that switch layouts, and what measures them."""
+    assert isinstance(request.workload, ServingWorkload)
+    evaluator = SwitchedEvaluator(request.workload, request.slo, request.search.seed)
+    builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
+    shortest = int(evaluator.traffic.whole.prompt_tokens.min())
+    return evaluator, list(SwitchedBuilder(request, builder, shortest_prompt=shortest).engines(engines))
 
 
 def longest_request(request: PlanRequest) -> int:
