@@ -179,7 +179,9 @@ class TrainingCosts(BlockCosts):
 
         Tables of candidates that differ in schedule only share all arrays.
         """
-        key = (replace(candidate, pipelining=replace(PLAIN, slices=candidate.pipelining.slices)), sharding)
+        slices = candidate.pipelining.slices
+        plain = PLAIN if slices == PLAIN.slices else replace(PLAIN, slices=slices)
+        key = (replace(candidate, pipelining=plain), sharding)
         if self._unscheduled[0] != key:
             self._unscheduled = (key, {})
         known = self._unscheduled[1]

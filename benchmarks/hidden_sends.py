@@ -1,0 +1,53 @@
+"""What eager-1F1B gains where the network between stages is slow, and what it takes in memory.
+
+Run from the root of the repository: python -m benchmarks.hidden_sends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from app.catalog import model
+from benchmarks.full_search import request, timed
+from costmodels.cluster import Cluster
+from costmodels.pipeline import Schedule
+from costmodels.units import GIB
+from solver.plan import Plan
+from solver.request import PlanRequest, Search, Space
+
+NETWORKS_GBIT = (200, 100, 25, 10)
+"""A node's network: one of the eight ports of a DGX A100, and slower ones."""
+
+CHOICES = {
+    "1F1B": (Schedule.ONE_F_ONE_B,),
+    "eager-1F1B": (Schedule.EAGER_ONE_F_ONE_B,),
+    "interleaved": (Schedule.INTERLEAVED,),
+    "all": (),
+}
+
+
+def requests(gbit: float) -> Iterator[tuple[str, PlanRequest]]:
+    """Llama-3.1-70B on 64 A100, tp 8 inside nodes, one sequence a micro-batch, under each choice of schedules."""
+    asked = request(model("llama-3.1-70b"), [("dgx-a100", 8)], 256, 4096)
+    group = asked.cluster.groups[0]
+    node = replace(group.node, inter=replace(group.node.inter, bytes_per_s=gbit * 1e9 / 8))
+    cluster = Cluster((replace(group, node=node),))
+    for name, schedules in CHOICES.items():
+        search = Search(space=Space.FREE, schedules=schedules, tp=(8,), cp=(1,), microbatch=(1,), zero_stages=(1,))
+        yield name, replace(asked, cluster=cluster, search=search)
+
+
+def cell(plan: Plan) -> str:
+    """Step time, pipeline and the fullest device."""
+    assert plan.predicted is not None and plan.predicted.step_time_s is not None and plan.axes is not None
+    chunks = len(plan.stages[0].chunk_layers)
+    schedule = f"{plan.schedule}{f' x{chunks}' if chunks else ''}"
+    fullest = f"{plan.predicted.peak_memory_bytes / GIB:.1f} GiB"
+    return f"{plan.predicted.step_time_s:.2f} s (pp {plan.axes.pp}, {schedule}, {fullest})"
+
+
+if __name__ == "__main__":
+    print(f"| network, Gbit/s | {' | '.join(CHOICES)} |\n|{'---|' * (len(CHOICES) + 1)}")
+    for gbit in NETWORKS_GBIT:
+        print(f"| {gbit} | {' | '.join(cell(timed(asked)[0]) for _, asked in requests(gbit))} |", flush=True)
