@@ -65,16 +65,20 @@ def cases() -> Iterator[Case]:
     mixed = of_nodes((A100, 1), (H100, 1))
     yield Case("mixed nodes", "llama-3.1-8b", mixed, 64, 4096, narrow)
     yield Case("mixed nodes, replicas by node group", "llama-3.1-8b", mixed, 64, 4096, by_group)
-    for name, nodes, batch, tokens, zero in (
-        ("llama-3.1-8b", 3, 64, 8192, (0, 1)),
-        ("llama-3.1-8b", 2, 64, 4096, (0, 1)),
-        ("llama-3.1-70b", 3, 48, 4096, (0, 1, 2)),
+    for name, cluster, batch, tokens, zero in (
+        ("llama-3.1-8b", of_nodes((H100, 3)), 64, 8192, (0, 1)),
+        ("llama-3.1-8b", of_nodes((H100, 2)), 64, 4096, (0, 1)),
+        ("llama-3.1-70b", of_nodes((H100, 3)), 48, 4096, (0, 1, 2)),
+        ("llama-3.1-8b", of_nodes((A100, 1), (H100, 1)), 64, 4096, (0, 1)),
+        ("llama-3.1-8b", of_nodes((A100, 2), (H100, 1)), 64, 8192, (0, 1)),
+        ("llama-3.1-70b", of_nodes((A100, 8), (H100, 8)), 256, 8192, (0, 1)),
     ):
         recompute = (Recompute.NONE, Recompute.FULL)
         same = replace(ONE_F_ONE_B, recompute=recompute, zero_stages=zero, microbatch=(1, 2))
         for search in (same, replace(same, stage_degrees=StageDegrees.ANY)):
-            title = f"{name}, {nodes} nodes, {search.stage_degrees.value} degrees"
-            yield Case(title, name, of_nodes((H100, nodes)), batch, tokens, search)
+            nodes = " and ".join(f"{group.nodes} {group.node.name}" for group in cluster.groups)
+            title = f"{name} on {nodes}, {search.stage_degrees.value} degrees"
+            yield Case(title, name, cluster, batch, tokens, search)
 
 
 def main() -> None:

@@ -99,6 +99,13 @@ def stage_links(cluster: Cluster, group: NodeGroup, *, before: NodeGroup | None,
     return (last, last) if before is None else (first, first) if behind is None else (first, last)
 
 
+def every_border(cluster: Cluster, group: NodeGroup) -> tuple[Borders, ...]:
+    """Every borders that a stage of a group can have, whatever the order of the groups; the same tuple for every order."""
+    slower = {link for other in cluster.groups if (link := _slower_link(cluster, group, other)) is not None}
+    links = (None, *sorted(slower, key=lambda link: (link.inter_bytes_per_s, link.inter_latency_s, link.calibration)))
+    return tuple((before, behind) for before in links for behind in links)
+
+
 def _slower_link(cluster: Cluster, own: NodeGroup, other: NodeGroup) -> GroupTopology | None:
     """A device's share of another group's network where that is slower than of its own group's; else None."""
     if other == own:

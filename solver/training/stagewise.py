@@ -27,7 +27,7 @@ from solver.training.orders import Arrangement, arranged
 from solver.training.search import RELATIVE_TIE
 from solver.training.sizes import require_whole_cluster
 from solver.training.stage_runs import unbeaten_runs
-from solver.training.stage_sizes import Borders, Place, places, sized_request, stage_sizes
+from solver.training.stage_sizes import Borders, Place, every_border, places, sized_request, stage_sizes
 from solver.training.stage_ways import Way, stage_ways
 from solver.training.stagewise_plan import StageWay, stagewise_plan
 from solver.training.widened import instead_of, widened
@@ -163,12 +163,13 @@ class _Space:
         cluster = request.cluster
         for index, group in enumerate(cluster.groups):
             for size in stage_sizes(request, group):
-                found = places(cluster, index, size)
-                borders = tuple(dict.fromkeys(place.borders for place in found))
+                borders = every_border(cluster, group)
                 ways = known.ways(sized_request(request, group, size, pp=2), size, borders)
-                self._columns += [
-                    _Column(index, size, place, ways, borders.index(place.borders)) for place in found if any(ways.values())
-                ]
+                if any(ways.values()):
+                    self._columns += [
+                        _Column(index, size, place, ways, borders.index(place.borders))
+                        for place in places(cluster, index, size)
+                    ]
         self.counts = sorted({count for column in self._columns for count in column.ways})
 
     def best(self, count: int, *, below_s: float) -> Partition | None:

@@ -168,6 +168,14 @@ def test_stages_on_mixed_nodes_are_as_good_as_the_best_of_all() -> None:
     assert any(plan.group_order for plan in plans)
 
 
+def test_stages_that_differ_may_leave_devices_idle() -> None:
+    *_, request = mixed_requests(9)
+    search = replace(request.search, idle_groups=(request.cluster.groups[-1].name,))
+    plan = assert_is_the_best_of_all(replace(request, search=search))
+    assert plan.idle_devices
+    assert any(stage.shardings for stage in plan.stages)
+
+
 def test_broken_stages_on_mixed_nodes_are_found() -> None:
     (request,) = mixed_requests(1)
     plan = planned(request)
