@@ -152,8 +152,8 @@ def simulate(program: Program, durations: Durations) -> Timeline:
         raise InvalidInputError(
             "durations don't match the program", given=len(durations.forward_s), allowed=f"{program.n_positions} positions"
         )
+    # When what an action gives is there: on its own rank, and on the rank that it is sent to.
     here_s: dict[Action, float] = {}
-    """When what an action gives is there on its own rank, and below on the rank that it is sent to."""
     received_s: dict[Action, float] = {}
     port_free_s = [0.0] * program.n_ranks
     waiting: dict[Action, int] = {}
