@@ -87,7 +87,7 @@ def prefill_s_per_pair(
     ``expansion`` is the product that makes keys and values of latents: it runs again over the prefix for every chunk.
     """
     heads = _heads(operator, on.local(operator))
-    rows, before, cp = query[:, None], prefix[None, :], on.ranks.grid.cp
+    rows, before, cp = query[:, None], prefix[None, :], on.sharing
     pairs = rows * (before + (rows + 1.0) / 2.0)
     flops = _pairs_seen(operator, rows, before) * heads.query * 2.0 * (heads.key_dim + heads.value_dim) / cp
     dtype = on.precision.activations
@@ -114,7 +114,7 @@ def prefill_s_per_pair(
 def gathered_context_s(operator: Operator, on: ServedOn, *, latent: LatentCache | None, tokens: FloatArray) -> FloatArray:
     """Gathering keys and values, or latents, of a step's tokens from the cp ranks that computed them (SGLang, prefill context
     parallelism: all-gather on the KV cache); nothing without cp."""
-    if on.ranks.grid.cp == 1:
+    if on.sharing == 1:
         return np.zeros_like(tokens)
     elements = cached_elements(operator, on, latent)
     return collective_seconds(Collective.ALL_GATHER, tokens * elements * on.precision.activations.size_bytes, on.ranks.context)

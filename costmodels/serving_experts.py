@@ -57,7 +57,7 @@ def routed_experts_s(
     """Seconds of a block's experts for ``tokens`` of a group of dense ranks; ``operators`` are its routed products."""
     grid = on.ranks.grid
     placement = placement_of(on, routing)
-    groups = grid.token_groups if company is Company.ALIKE else grid.cp
+    groups = on.token_groups if company is Company.ALIKE else on.sharing
     everywhere = tokens * groups
     sent = _dispatch_and_combine_s(on, tokens, groups) if grid.ranks > 1 else np.zeros_like(tokens)
     matrices = sum(1 for operator in operators for weight in operator.weights if {HIDDEN, EXPERT_FFN} <= set(weight.dims))
@@ -98,7 +98,7 @@ def expert_curve(device: Device, weights: WeightFormat, engine: ServingEngine) -
 def _dispatch_and_combine_s(on: ServedOn, tokens: FloatArray, groups: int) -> FloatArray:
     grid, stage = on.ranks.grid, on.ranks.stage
     token_bytes = tokens * on.dims[HIDDEN] * on.precision.activations.size_bytes
-    if grid.token_groups == 1:
+    if on.token_groups == 1:
         return serving_all_reduce_s(token_bytes, stage, on.engine)
     # Ranks of one such group hold the same tokens: each sends its share, and they share what comes back.
     shared = collective_seconds(Collective.ALL_GATHER, token_bytes, on.ranks.dense)

@@ -69,6 +69,7 @@ class BlockMemory:
     tied_bytes     weights whose owner is another block, by the owner ("block/operator/weight")
     cache          keys, values, latents and states
     token_bytes    activations of one token of a step at the fullest moment
+    answer_bytes   the same of a token that every cp group of ranks runs
     logits_bytes   logits of one sequence that gets a token
     """
 
@@ -77,6 +78,7 @@ class BlockMemory:
     cache: CacheBytes
     token_bytes: float
     logits_bytes: float
+    answer_bytes: float
 
 
 def block_memory(
@@ -113,10 +115,11 @@ def block_memory(
             # Every attention group's tokens come to the experts, whose rows are spread over the ep ranks.
             groups = grid.token_groups / grid.ep if is_expert_step(operator) else 1.0
             token = max(token, (live * groups + residual) * precision.activations.size_bytes)
+    answer = token
     if grid.cp > 1:
         # A rank has its share of a step's tokens, and the gathered keys and values of them all.
         token = token / grid.cp + cache.per_token + sum(cache.windowed.values())
-    return BlockMemory(weights, tied, cache, token, logits)
+    return BlockMemory(weights, tied, cache, token, logits, answer)
 
 
 def _cache(

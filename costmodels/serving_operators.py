@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,13 @@ ProductTimes = dict[tuple[object, ...], FloatArray]
 """Times of products that were asked for before, by format and size: grids of ranks share most of them."""
 
 
+class TokenSplit(StrEnum):
+    """What cp groups of ranks do with the tokens of a step: each runs its share, of prompts, or all the same, of answers."""
+
+    SHARED = "shared"
+    REPEATED = "repeated"
+
+
 @dataclass(frozen=True, slots=True)
 class ServedOn:
     """Where and how a block runs: sizes of the model's dims, device, ranks and formats, and the engine whose kernels run.
@@ -47,10 +55,21 @@ class ServedOn:
     engine: ServingEngine = ServingEngine.VLLM
     products: ProductTimes = field(default_factory=dict)
     query_tokens: int = 1
+    split: TokenSplit = TokenSplit.SHARED
+
+    @property
+    def sharing(self) -> int:
+        """Groups of dense ranks that share the tokens of an attention group's step."""
+        return self.ranks.grid.cp if self.split is TokenSplit.SHARED else 1
+
+    @property
+    def token_groups(self) -> int:
+        """Groups of dense ranks that have tokens of their own."""
+        return self.ranks.grid.attention_dp * self.sharing
 
     def own_tokens(self, tokens: FloatArray) -> FloatArray:
         """Tokens of a step that a rank has dense layers to run for: cp ranks share a prompt's."""
-        return np.ceil(tokens / self.ranks.grid.cp)
+        return np.ceil(tokens / self.sharing)
 
     def local(self, operator: Operator) -> dict[str, int]:
         """Sizes of one token on one rank."""

@@ -68,6 +68,7 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
         engine=_ENGINES.get(launcher, ServingEngine.VLLM),
         modes=request.search.modes,
         worker_kinds=max(1, len(plan.kinds)),
+        cp=_degrees_of_shared_prompts(plan),
         etp=() if plan.axes is None or plan.axes.etp is None else (plan.axes.etp,),
         optimizers=() if plan.optimizer is None else (plan.optimizer,),
         gradients=tuple({stage.gradients for stage in plan.stages}),
@@ -88,6 +89,12 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
             f"{launcher.value} can't launch this plan: {listed}",
             remedy=f"plan again with search.launcher: {launcher.value}, or export to another launcher",
         )
+
+
+def _degrees_of_shared_prompts(plan: Plan) -> tuple[int, ...]:
+    """Degrees of cp of a serving plan's workers."""
+    axes = [plan.axes, None if plan.prefill is None else plan.prefill.axes, *(kind.axes for kind in plan.kinds)]
+    return tuple(each.cp for each in axes if each is not None) if plan.kind == "serving" else ()
 
 
 def with_one_recompute_mode(plan: Plan) -> Plan:

@@ -42,7 +42,7 @@ def export_sglang(plan: Plan, request: PlanRequest) -> Export:
     return Export(
         launcher=Launcher.SGLANG,
         version=VERSION,
-        command=server_command(plan, request, together=together, port=PORT, more=_mixed_words(request)),
+        command=server_command(plan, request, together=together, port=PORT, more=_mixed_words(plan, request)),
         inexpressible=lost_in_words(plan, request),
         assumptions=(*server_assumptions(plan, request), *_replica_assumptions(plan, together=together)),
     )
@@ -211,11 +211,14 @@ def _speculative_words(workload: ServingWorkload) -> list[Words]:
     return [*words, flag("speculative-num-draft-tokens", speculation.query_tokens)]
 
 
-def _mixed_words(request: PlanRequest) -> list[Words]:
-    """Prompts and answers share steps, as planned; without the flag SGLang runs prompts first, in steps of their own."""
-    workload = request.workload
-    assert isinstance(workload, ServingWorkload)
-    return [flag("enable-mixed-chunk")] if workload.speculation is None or _mixes(workload) else []
+def _mixed_words(plan: Plan, request: PlanRequest) -> list[Words]:
+    """Prompts and answers share steps, as planned; without the flag SGLang runs prompts first, in steps of their own, as is
+    planned of ranks that share prompts."""
+    workload, axes = request.workload, plan.axes
+    assert isinstance(workload, ServingWorkload) and axes is not None
+    if axes.cp > 1 or (workload.speculation is not None and not _mixes(workload)):
+        return []
+    return [flag("enable-mixed-chunk")]
 
 
 def _mixes(workload: ServingWorkload) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from costmodels.queueing.load import Load
-from costmodels.queueing.simulation import Admission, BatchLimits, Scheduling
+from costmodels.queueing.simulation import Admission, BatchLimits
 from costmodels.queueing.steady_state import capacity_per_s, first_token_distribution, settle
 from costmodels.queueing.step_curves import StepCurves, step_curves
 from costmodels.queueing.step_times import StepTimes
@@ -193,7 +193,7 @@ def _prefill(
     prompt, cached_share = prompt_and_cached
     cached = min(prompt * cached_share, prompt - 1.0)
     computed = prompt - cached
-    if limits.scheduling is Scheduling.PREFILL_FIRST:
+    if limits.scheduling.prompts_apart:
         nothing = np.zeros_like(per_slot)
         alone = times.mixed_step_s(nothing, kv_tokens, prompt_tokens=nothing + computed, prefix_tokens=nothing + cached)
         return alone.max(axis=0), nothing

@@ -41,12 +41,12 @@ from costmodels.queueing.step_forming import (
     MISSED_TPOT,
     NEXT_NEW,
     PEAK,
-    PREFILL_ONLY,
     RUNNING,
     Limits,
     Tables,
     decode_attention_s,
     evict_until_round_fits,
+    prompts_apart,
     take_prompts,
 )
 
@@ -209,11 +209,11 @@ def _start_any_step(
         for kind in range(len(stages.attention_s)):
             stages.attention_s[kind] = 0.0
         decoding = slots[slot].decoding
-        room = limits.step_tokens - (0 if limits.scheduling == PREFILL_ONLY else decoding * tables.query_tokens)
+        room = limits.step_tokens - (0 if prompts_apart(limits) else decoding * tables.query_tokens)
         prompt_tokens = take_prompts(
             tables, limits, requests, slots, lists, slot, counters, evicted, stages.attention_s, now, room
         )
-        if limits.scheduling == PREFILL_ONLY and prompt_tokens > 0:
+        if prompts_apart(limits) and prompt_tokens > 0:
             decoding = 0
         if prompt_tokens + decoding > 0:
             if decoding > 0:

@@ -1,8 +1,8 @@
 """Discrete-event simulation of continuous batching on one serving replica.
 
 A step holds one token of every decoding sequence and, within the token limit, chunks of prompts in order of arrival
-(Sarathi-Serve, OSDI'24); with prefill-first scheduling a step holds either whole prompts or decoding sequences (Orca,
-OSDI'22, and the first vLLM). A pipeline of p stages keeps p batches ("slots") in flight, each sequence staying in its slot.
+(Sarathi-Serve, OSDI'24); with prefill-first scheduling a step holds either prompts or decoding sequences (Orca, OSDI'22,
+and the first vLLM). A pipeline of p stages keeps p batches ("slots") in flight, each sequence staying in its slot.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from costmodels.queueing.step_forming import (
     ADMIT_RESERVED,
     ADMIT_UNTIL_FULL,
     CHUNKED,
+    CHUNKS_ONLY,
     PREFILL_ONLY,
     WHOLE,
     Limits,
@@ -44,17 +45,30 @@ class Scheduling(StrEnum):
     chunked_prefill   decode first: a token of every decoding sequence, and prompts in chunks in what is left
     whole_prompts     decode first too, but only prompts that fit whole in what is left (TensorRT-LLM without chunked context)
     prefill_first     whole prompts as long as any wait, else a token of every decoding sequence
+    chunks_first      the same with prompts in chunks (SGLang without --enable-mixed-chunk)
     """
 
     CHUNKED_PREFILL = "chunked_prefill"
     WHOLE_PROMPTS = "whole_prompts"
     PREFILL_FIRST = "prefill_first"
+    CHUNKS_FIRST = "chunks_first"
+
+    @property
+    def prompts_apart(self) -> bool:
+        """Whether no step holds both prompts and decoding sequences."""
+        return self in (Scheduling.PREFILL_FIRST, Scheduling.CHUNKS_FIRST)
+
+    @property
+    def cuts_prompts(self) -> bool:
+        """Whether prompts come in chunks."""
+        return self in (Scheduling.CHUNKED_PREFILL, Scheduling.CHUNKS_FIRST)
 
 
 _SCHEDULING_CODES = {
     Scheduling.CHUNKED_PREFILL: CHUNKED,
     Scheduling.WHOLE_PROMPTS: WHOLE,
     Scheduling.PREFILL_FIRST: PREFILL_ONLY,
+    Scheduling.CHUNKS_FIRST: CHUNKS_ONLY,
 }
 
 
@@ -263,9 +277,8 @@ def _simulate(
 ) -> SimulationResult:
     _require_runnable(times, stream, limits)
     per_slot = -(-limits.sequences // times.stages)
-    shared = stream.shared if stream.shared_tokens else None
     requests = new_requests(
-        stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens, stream.rounds, shared
+        stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens, stream.rounds, stream.shared
     )
     first, end = window.measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
@@ -364,7 +377,7 @@ def _require_runnable(times: StepTimes, stream: RequestStream, limits: BatchLimi
     # An evicted request comes back with the tokens it has generated.
     longest = int((stream.prompt_tokens + stream.output_tokens).max())
     whole = longest if limits.admission is Admission.PREEMPT else int(stream.prompt_tokens.max())
-    if limits.scheduling is not Scheduling.CHUNKED_PREFILL and whole > limits.step_tokens:
+    if not limits.scheduling.cuts_prompts and whole > limits.step_tokens:
         raise WorkloadError(
             "without chunks a prompt must fit in one step", given=whole, allowed=f"at most {limits.step_tokens} tokens"
         )

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from costmodels.queueing.load import LONGEST, Load, TokenCount
 from costmodels.queueing.prompt_queue import PromptSteps
-from costmodels.queueing.simulation import BatchLimits, Scheduling
+from costmodels.queueing.simulation import BatchLimits
 from costmodels.queueing.step_times import StepTimes
 
 FloatArray = npt.NDArray[np.float64]
@@ -97,7 +97,7 @@ def step_curves(times: StepTimes, load: Load, limits: BatchLimits, *, places: fl
     decode_s = times.decode_step_s(per_slot, held).max(axis=0)
     longer_s = times.decode_step_s(per_slot, 1.1 * held).max(axis=0)
     decode_s[0] = longer_s[0] = 0.0
-    prefill_first = limits.scheduling is Scheduling.PREFILL_FIRST
+    prefill_first = limits.scheduling.prompts_apart
     taken = np.zeros_like(per_slot) if prefill_first else per_slot * times.query_tokens
     room = np.maximum(1.0, limits.step_tokens - taken)
     # All places answer one request in its rounds; what prompts take is left out, so that no cell is too small.

@@ -18,7 +18,7 @@ from costmodels.queueing.engine_state import (
     tokens_in_cache,
 )
 
-CHUNKED, PREFILL_ONLY, WHOLE = 0, 1, 2
+CHUNKED, PREFILL_ONLY, WHOLE, CHUNKS_ONLY = range(4)
 ADMIT_RESERVED, ADMIT_UNTIL_FULL = 0, 1
 
 # Counters that the compiled functions share, as indices of one array.
@@ -84,6 +84,12 @@ def take_prompts(
 
 
 @compiled
+def prompts_apart(limits: Limits) -> bool:
+    """Whether no step holds both prompts and decoding sequences."""
+    return limits.scheduling == PREFILL_ONLY or limits.scheduling == CHUNKS_ONLY
+
+
+@compiled
 def take_chunk(
     tables: Tables, requests: RecordArray, slots: RecordArray, lists: Lists, slot: int, attention_s: FloatArray, budget: int
 ) -> int:
@@ -123,7 +129,8 @@ def _admissible(
             return NOBODY
     if counters[KV_USED] + tokens_at_admission(limits, requests, request) > limits.kv_tokens:
         return NOBODY
-    if limits.scheduling != CHUNKED and requests[request].to_prefill - requests[request].cached > room:
+    cut = limits.scheduling == CHUNKED or limits.scheduling == CHUNKS_ONLY
+    if not cut and requests[request].to_prefill - requests[request].cached > room:
         return NOBODY
     return request  # type: ignore[no-any-return]
 

@@ -16,7 +16,7 @@ from costmodels.operator_time import vector_kernel
 from costmodels.operators import Operator, OperatorKind
 from costmodels.serving_attention import decode_s, prefill_s_per_pair
 from costmodels.serving_experts import Company, expert_curve, routed_experts_s
-from costmodels.serving_operators import ServedOn, head_s, operator_s, partial_sums_s
+from costmodels.serving_operators import ServedOn, TokenSplit, head_s, operator_s, partial_sums_s
 from costmodels.stage_ranks import stage_ranks
 from costmodels.tensor_parallel import VOCAB, is_expert_step, is_routed
 from solver.plan import CalibrationUse
@@ -94,6 +94,7 @@ def kernel_shares(request: PlanRequest, point: StepPoint) -> list[KernelShare]:
         precision=serving_precision(request.workload),
         engine=request.search.engine,
         query_tokens=speculation.query_tokens if speculation is not None and point.phase is Phase.DECODE else 1,
+        split=TokenSplit.REPEATED if point.phase is Phase.DECODE else TokenSplit.SHARED,
     )
     seconds: dict[str, float] = {}
     errors: dict[str, KernelError] = {}

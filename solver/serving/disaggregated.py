@@ -51,7 +51,7 @@ class PairSearch:
 
     def __init__(self, request: PlanRequest, question: Question, *, prefill_engines: Sequence[Engine], stop: Stop):
         self.question = question
-        engines = list(question.engines)
+        engines = [engine for engine in question.engines if not engine.layout.repeats_answers]
         self.simulator = PairSimulator(request.cluster, question.evaluator)
         self.prefill = phase(PhaseKind.PREFILL, request, list(prefill_engines), load=question.load, stop=stop)
         self.decode = phase(PhaseKind.DECODE, request, engines, load=question.load, stop=stop)

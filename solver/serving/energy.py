@@ -35,7 +35,9 @@ def _request_j(candidate: Candidate, requests_per_s: float, request_s: float, ev
     engine = candidate.engine
     layout = engine.layout
     device = layout.group.node.device
-    matrix_s = engine.work.request_s(evaluator.demand, device, engine.precision, query_tokens=engine.query_tokens)
+    # Experts are not repeated: of models with them a little too much is counted.
+    answered = engine.query_tokens * layout.answer_copies
+    matrix_s = engine.work.request_s(evaluator.demand, device, engine.precision, query_tokens=answered)
     power_w = mean_power_w(
         device,
         working=requests_per_s / layout.schedulers * request_s,

@@ -13,10 +13,11 @@ from costmodels.inference import BlockTimes, TableRange, block_times, step_times
 from costmodels.memory import framework_overhead_bytes
 from costmodels.operators import BATCH, SEQ
 from costmodels.queueing.step_times import StepTimes
+from costmodels.repeated_answers import with_repeated_answers
 from costmodels.serving_energy import ModelWork, model_work
 from costmodels.serving_experts import Company
 from costmodels.serving_memory import BlockMemory, CacheBytes, block_memory
-from costmodels.serving_operators import ProductTimes, ServedOn
+from costmodels.serving_operators import ProductTimes, ServedOn, TokenSplit
 from costmodels.serving_precision import ServingPrecision
 from costmodels.speculation import Speculation
 from costmodels.speculative_steps import speculative_times
@@ -36,6 +37,7 @@ class StageNeeds:
     cache: CacheBytes
     token_bytes: float
     logits_bytes: float
+    answer_bytes: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +87,10 @@ class Engine:
 
     def _workspace_bytes(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> float:
         """Activations of the largest step, and logits of every token that is sampled or verified."""
-        return step_tokens * stage.token_bytes + sequences * self.query_tokens * stage.logits_bytes
+        tokens_bytes = step_tokens * stage.token_bytes
+        if self.layout.repeats_answers:
+            tokens_bytes = max(tokens_bytes, sequences * stage.answer_bytes)
+        return tokens_bytes + sequences * self.query_tokens * stage.logits_bytes
 
     def usable_bytes(self) -> float:
         """What the engine may fill of a device."""
@@ -111,7 +116,7 @@ class Engine:
         kinds: dict[tuple[object, ...], StageNeeds] = {}
         for needs in self.needs:
             cache = (needs.cache.per_token, needs.cache.per_sequence, *sorted(needs.cache.windowed.items()))
-            kinds[(needs.weights_bytes, needs.token_bytes, needs.logits_bytes, *cache)] = needs
+            kinds[(needs.weights_bytes, needs.token_bytes, needs.logits_bytes, needs.answer_bytes, *cache)] = needs
         return tuple(kinds.values())
 
     def stage_memory(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> StageMemory:
@@ -151,7 +156,7 @@ class EngineBuilder:
         self._speculation = request.workload.speculation
         rows = 1 if self._speculation is None else self._speculation.query_tokens
         self._range = TableRange(step_tokens, sequences * rows, sequence_tokens)
-        self._times: dict[tuple[str, RankGrid, int], Mapping[str, BlockTimes]] = {}
+        self._times: dict[tuple[str, RankGrid, int, TokenSplit], Mapping[str, BlockTimes]] = {}
         self._products: dict[str, ProductTimes] = {}
         self._memory: dict[RankGrid, Mapping[str, BlockMemory]] = {}
 
@@ -161,8 +166,8 @@ class EngineBuilder:
         memory = self._block_memory(layout.grid)
         device = layout.group.node.device
 
-        def of_tokens(company: Company, query_tokens: int) -> StepTimes:
-            times = self._block_times(layout, query_tokens)
+        def of_tokens(company: Company, query_tokens: int, split: TokenSplit = TokenSplit.SHARED) -> StepTimes:
+            times = self._block_times(layout, query_tokens, split)
             return step_times(
                 [[(times[span.block], span.count) for span in stage] for stage in spans],
                 boundary_elements=self._boundary_elements(),
@@ -175,6 +180,8 @@ class EngineBuilder:
 
         def tables(company: Company) -> StepTimes:
             plain, drafted = of_tokens(company, 1), self._speculation
+            if layout.repeats_answers:
+                return with_repeated_answers(plain, of_tokens(company, 1, TokenSplit.REPEATED))
             if drafted is None:
                 return plain
             return speculative_times(plain, of_tokens(company, drafted.query_tokens), drafted)
@@ -203,8 +210,8 @@ class EngineBuilder:
         (spans,) = pipeline_stages(self._model, 1)
         return _stage_needs(spans, self._block_memory(RankGrid()), draft_bytes=0.0)
 
-    def _block_times(self, layout: Layout, query_tokens: int) -> Mapping[str, BlockTimes]:
-        key = (layout.group.name, layout.grid, query_tokens)
+    def _block_times(self, layout: Layout, query_tokens: int, split: TokenSplit) -> Mapping[str, BlockTimes]:
+        key = (layout.group.name, layout.grid, query_tokens, split)
         if key not in self._times:
             on = ServedOn(
                 dims=self._model.dims,
@@ -214,6 +221,7 @@ class EngineBuilder:
                 engine=self._profile.engine,
                 products=self._products.setdefault(layout.group.name, {}),
                 query_tokens=query_tokens,
+                split=split,
             )
             self._times[key] = {
                 block.name: block_times(
@@ -272,4 +280,5 @@ def _stage_needs(stage: tuple[LayerSpan, ...], memory: Mapping[str, BlockMemory]
         cache=cache,
         token_bytes=max(memory[span.block].token_bytes for span in stage),
         logits_bytes=max(memory[span.block].logits_bytes for span in stage),
+        answer_bytes=max(memory[span.block].answer_bytes for span in stage),
     )

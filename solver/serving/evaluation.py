@@ -15,6 +15,7 @@ from costmodels.queueing.simulation import (
     NO_TARGETS,
     Admission,
     BatchLimits,
+    Scheduling,
     SimulationResult,
     Targets,
     Window,
@@ -69,7 +70,9 @@ class Candidate:
         """Limits as the queueing model wants them."""
         kv_tokens = self.engine.kv_tokens(step_tokens=self.step_tokens, sequences=self.sequences)
         if self.engine.speculation is None:
-            return BatchLimits(self.sequences, self.step_tokens, kv_tokens, admission=Admission.PREEMPT)
+            apart = self.engine.layout.repeats_answers
+            scheduling = Scheduling.CHUNKS_FIRST if apart else Scheduling.CHUNKED_PREFILL
+            return BatchLimits(self.sequences, self.step_tokens, kv_tokens, scheduling, Admission.PREEMPT)
         # Every sequence keeps room for its proposals; requests start when there is room for all their tokens.
         kv_tokens -= self.sequences * self.engine.speculation.draft_tokens
         return BatchLimits(self.sequences, self.step_tokens, kv_tokens, admission=Admission.RESERVE)

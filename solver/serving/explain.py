@@ -21,7 +21,7 @@ from solver.serving.certificates import UNITS
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import P95, SCREENING_REQUESTS, Candidate, Evaluator, Measured
 from solver.serving.goodput import RATE_GRID, step_below
-from solver.serving.layouts import SEQUENCES, STEP_TOKENS, Layout, layouts, require_servable
+from solver.serving.layouts import SEQUENCES, STEP_TOKENS, Layout, require_servable, worker_layouts
 from solver.serving.least_energy import least_energy
 from solver.serving.prediction import is_layout_of
 from solver.serving.question import Cause, Question, Refused, measurements, replica_count, usable_candidates
@@ -94,7 +94,7 @@ def named_layouts(request: PlanRequest, name: str) -> list[Layout]:
     Raises PlanFileError with the list of names for a name that is none.
     """
     require_servable(request)
-    every = list(layouts(request))
+    every = list(worker_layouts(request))
     found = [layout for layout in every if name == EVERY_LAYOUT or _plain(layout.name) == _plain(name)]
     if not found:
         names = dict.fromkeys(layout.name for layout in every)

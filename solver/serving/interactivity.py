@@ -40,7 +40,8 @@ def swept_points(question: Question, prefill: Sequence[Engine], stop: Stop) -> t
         if question.counts(engine, 1, engine.layout.most_replicas):
             points = undominated([*points, *_points(evaluator.candidates(engine), load)])
     pairs: list[InteractivityPoint] = []
-    for pair in pool_points(evaluator, prefill, question.engines, load) if prefill else ():
+    decode = [engine for engine in question.engines if not engine.layout.repeats_answers]
+    for pair in pool_points(evaluator, prefill, decode, load) if prefill else ():
         # A chart without some of its pairs would look like a whole one.
         if stop():
             return None

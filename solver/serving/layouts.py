@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from costmodels.cluster import NodeGroup
+from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ModelError, WorkloadError
 from costmodels.inference import ServingPrecision
 from costmodels.operators import AttentionMask, OperatorKind
@@ -39,6 +40,13 @@ SPACE = (
 )
 
 
+class Work(StrEnum):
+    """What a worker computes: prompts alone, or answers too."""
+
+    PROMPTS = "prompts"
+    BOTH = "both"
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A replica: pp stages of the ranks of ``grid``, devices of one node group, whose ranks start at ``first_rank``."""
@@ -47,6 +55,17 @@ class Layout:
     first_rank: int
     grid: RankGrid
     pp: int
+    work: Work = field(default=Work.BOTH, kw_only=True)
+
+    @property
+    def repeats_answers(self) -> bool:
+        """Whether ranks that share prompts decode, all of them the same tokens."""
+        return self.grid.cp > 1 and self.work is Work.BOTH
+
+    @property
+    def answer_copies(self) -> int:
+        """How often a replica computes what does not belong to experts for a token of an answer."""
+        return self.grid.cp if self.repeats_answers else 1
 
     @property
     def devices(self) -> int:
@@ -98,6 +117,15 @@ def prefill_layouts(request: PlanRequest) -> Iterator[Layout]:
     yield from layouts(request, Tokens.SHARED)
 
 
+def worker_layouts(request: PlanRequest) -> Iterator[Layout]:
+    """Layouts of workers that do both phases: those whose ranks share prompts where ``search.cp`` names their degree."""
+    yield from layouts(request)
+    assert isinstance(request.workload, ServingWorkload)
+    asked = ServingMode.AGGREGATED in request.search.modes and max(request.search.cp, default=1) > 1
+    if asked and request.workload.speculation is None:
+        yield from (replace(layout, work=Work.BOTH) for layout in layouts(request, Tokens.SHARED))
+
+
 def layouts(request: PlanRequest, tokens: Tokens = Tokens.WHOLE) -> Iterator[Layout]:
     """Every layout of the space that divides the model, in canonical order.
 
@@ -107,7 +135,7 @@ def layouts(request: PlanRequest, tokens: Tokens = Tokens.WHOLE) -> Iterator[Lay
     search, model = request.search, request.model
     assert isinstance(request.workload, ServingWorkload)
     speculation = request.workload.speculation
-    first = 0
+    first, work = 0, Work.PROMPTS if tokens is Tokens.SHARED else Work.BOTH
     of_layers = {name for name in set(model.layers) if is_layer(model, name)}
     n_layers = sum(1 for name in model.layers if name in of_layers)
     for group in request.cluster.groups:
@@ -118,7 +146,7 @@ def layouts(request: PlanRequest, tokens: Tokens = Tokens.WHOLE) -> Iterator[Lay
                 # Engines place the stages of a group next to one another, this model the groups of a stage.
                 allowed = allowed and (pp == 1 or grid.token_groups == 1)
                 if allowed and pp <= max(1, n_layers) and grid.ranks * pp <= group.n_devices:
-                    found.append(Layout(group, first, grid, pp))
+                    found.append(Layout(group, first, grid, pp, work=work))
         yield from sorted(found, key=lambda layout: layout.key)
         first += group.n_devices
 
@@ -222,7 +250,7 @@ def _require_prefill_layout(request: PlanRequest) -> None:
     cp = request.search.cp
     if cp and 1 not in cp and next(layouts(request, Tokens.SHARED), None) is None:
         raise WorkloadError(
-            "no prefill worker shares prompts over so many ranks",
+            "no worker shares prompts over so many ranks",
             given=f"search.cp {list(cp)} with search.engine {request.search.engine.value}",
             allowed="1; of search.engine sglang divisors of a node, for models without recurrent states",
         )
@@ -248,6 +276,12 @@ def _require_speculative(request: PlanRequest) -> None:
             "speculative decoding is planned without pipeline stages, as vLLM runs it",
             given=f"search.pp {list(search.pp)}",
             allowed="search.pp with 1; or no workload.speculation",
+        )
+    if search.cp and 1 not in search.cp:
+        raise WorkloadError(
+            "speculative decoding is planned without ranks that share prompts",
+            given=f"search.cp {list(search.cp)}",
+            allowed="search.cp with 1; or no workload.speculation",
         )
     for block in request.model.blocks:
         for operator in block.operators:
@@ -298,7 +332,7 @@ def _require_mixable(request: PlanRequest) -> None:
 
 def _require_serving_search(search: Search) -> None:
     set_for_training = {
-        "cp": search.cp and 1 not in search.cp and ServingMode.DISAGGREGATED not in search.modes,
+        "cp": search.cp and 1 not in search.cp and not _may_share_prompts(search),
         "microbatch": search.microbatch,
         "recompute": search.recompute,
         "zero_stages": search.zero_stages,
@@ -308,13 +342,17 @@ def _require_serving_search(search: Search) -> None:
         raise WorkloadError(
             "search restrictions of training do not go with a serving workload",
             given=given,
-            allowed="dp (replicas), tp, pp, ep, attention_dp, kvp; cp of prefill workers, with search.modes [disaggregated]",
+            allowed="dp (replicas), tp, pp, ep, attention_dp, kvp; cp of engine sglang or of prefill workers",
         )
     # Megatron-LM is the default of a request that names no launcher.
     if search.space is Space.LAUNCHABLE and search.launcher not in (*SERVERS, Launcher.MEGATRON_LM):
         raise WorkloadError(
             "the launcher does not serve", given=search.launcher.value, allowed=", ".join(server.value for server in SERVERS)
         )
+
+
+def _may_share_prompts(search: Search) -> bool:
+    return ServingMode.DISAGGREGATED in search.modes or search.engine is ServingEngine.SGLANG
 
 
 def is_layer(model: ModelGraph, block: str) -> bool:

@@ -27,7 +27,7 @@ from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Evaluator, Measured
 from solver.serving.goodput import choose_roomiest_goodput, largest_goodput
 from solver.serving.interactivity import swept_points, user_tokens_per_s
-from solver.serving.layouts import layouts, prefill_layouts, require_servable
+from solver.serving.layouts import prefill_layouts, require_servable, worker_layouts
 from solver.serving.least_energy import least_energy
 from solver.serving.least_energy_pair import least_energy_pair
 from solver.serving.mixture_planning import KindsSearch
@@ -54,7 +54,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     _require_prices(request)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed, stop)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
-    engines = [builder.engine(layout) for layout in layouts(request)]
+    engines = [builder.engine(layout) for layout in worker_layouts(request)]
     if not engines:
         return infeasible_plan(request, no_layout(request), _stats(SearchResult(), evaluator))
 
@@ -169,7 +169,7 @@ def _choose_roomiest(request: PlanRequest, question: Question, result: SearchRes
 
 def _prefill_engines(request: PlanRequest, question: Question, builder: EngineBuilder) -> list[Engine]:
     """Engines of prefill workers: those of all workers, and those whose ranks share prompts."""
-    whole = {engine.key: engine for engine in question.engines}
+    whole = {engine.key: engine for engine in question.engines if not engine.layout.repeats_answers}
     return [whole.get(layout.key) or builder.engine(layout) for layout in prefill_layouts(request)]
 
 

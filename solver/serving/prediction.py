@@ -14,7 +14,7 @@ from solver.serving.certificates import predicted_certificate
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.goodput import goodput_of
-from solver.serving.layouts import Layout, layouts, require_servable
+from solver.serving.layouts import Layout, require_servable, worker_layouts
 from solver.serving.question import Found, Question
 from solver.serving.reasons import memory_shortfall, missed_targets
 from solver.serving.traffic import Share
@@ -67,7 +67,7 @@ def given_candidate(request: PlanRequest, plan: Plan) -> tuple[Evaluator, Candid
 
 
 def candidate_of(
-    request: PlanRequest, plan: Plan, evaluator: Evaluator, *, among: Callable[[PlanRequest], Iterable[Layout]] = layouts
+    request: PlanRequest, plan: Plan, evaluator: Evaluator, *, among: Callable[[PlanRequest], Iterable[Layout]] = worker_layouts
 ) -> tuple[Candidate, Share]:
     """The engine and batch limits of a plan's replicas, whose layout is ``among`` those of the request, and their share of the
     evaluator's load."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from costmodels.engine_profile import ServingEngine
-from costmodels.operators import OperatorKind
 from solver.plan import Plan, PrefillPool
 from solver.request import PlanRequest, ServingMode, ServingWorkload
 from solver.serving_load import FixedLength, TraceArrivals
@@ -22,6 +20,7 @@ from solver.verify.serving import (
     mean_lengths,
     pool_memory_violations,
     pool_shape_violations,
+    shared_prompt_violations,
     stage_ranks,
     whole_prompt_violations,
 )
@@ -30,7 +29,6 @@ from solver.verify.times import band_violations
 from solver.verify.violation import Rule, Violation
 
 _S_PER_HOUR = 3600.0
-_ORDERED = (OperatorKind.SCAN, OperatorKind.CONVOLUTION)
 
 
 def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
@@ -47,7 +45,8 @@ def serving_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     shape = (
         *speculation_violations(plan, request),
         *whole_prompt_violations(decode),
-        *_at_prefill(_shared_prompt_violations(pool, request)),
+        *_at_prefill(_allowed_sharing_violations(pool, request)),
+        *_at_prefill(shared_prompt_violations(prefill, request)),
         *_at_prefill(pool_shape_violations(prefill, prefill_request)),
         *pool_shape_violations(decode, decode_request),
         *_sharing_violations(plan, pool, request),
@@ -88,27 +87,9 @@ def _pool_devices(pool: PrefillPool) -> int:
     return pool.workers * stage_ranks(axes) * axes.pp
 
 
-def _shared_prompt_violations(pool: PrefillPool, request: PlanRequest) -> Iterator[Violation]:
-    """SGLang's prefill context parallelism (--enable-prefill-cp): inside a node, of attention without recurrent states, caches
-    whole on every rank."""
-    axes = pool.axes
-    if request.search.cp and axes.cp not in request.search.cp:
-        yield Violation(Rule.SEARCH, "plan.axes.cp", f"{axes.cp}, the request allows {request.search.cp}")
-    if axes.cp == 1:
-        return
-    if request.search.engine is not ServingEngine.SGLANG:
-        given = f"{axes.cp}; of {request.search.engine.value} no worker shares the tokens of a prompt"
-        yield Violation(Rule.LAUNCHER, "plan.axes.cp", given)
-    states = [b.name for b in request.model.blocks if any(o.kind in _ORDERED for o in b.operators)]
-    if states or axes.kvp > 1 or axes.pp > 1:
-        given = f"{axes}: neither recurrent states ({', '.join(states) or 'none'}) nor kvp or pp go with it"
-        yield Violation(Rule.AXES, "plan.axes.cp", given)
-    smallest = min(
-        (g.node.devices_per_node for g, _ in devices_by_group(request.cluster, (d for s in pool.stages for d in s.devices))),
-        default=0,
-    )
-    if stage_ranks(axes) > smallest:
-        yield Violation(Rule.DEVICES, "plan.axes.cp", f"{stage_ranks(axes)} ranks of a stage, a node has {smallest} devices")
+def _allowed_sharing_violations(pool: PrefillPool, request: PlanRequest) -> Iterator[Violation]:
+    if request.search.cp and pool.axes.cp not in request.search.cp:
+        yield Violation(Rule.SEARCH, "plan.axes.cp", f"{pool.axes.cp}, the request allows {request.search.cp}")
 
 
 def _prefill_view(plan: Plan, pool: PrefillPool) -> Plan:

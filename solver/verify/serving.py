@@ -27,6 +27,7 @@ from solver.verify.speculation import draft_bytes, proposed_tokens, speculation_
 from solver.verify.times import band_violations, cost_violations
 from solver.verify.violation import Rule, Violation
 
+_ORDERED = (OperatorKind.SCAN, OperatorKind.CONVOLUTION)
 _SERVERS = (Launcher.VLLM, Launcher.SGLANG)
 EXPERTS, EXPERT_FFN = "experts", "expert_ffn"
 _SPLIT_DIMS = (HEADS, "ffn", "shared_ffn", "ssm_heads", "ssm_inner", "vocab")
@@ -50,11 +51,7 @@ def pool_memory_violations(plan: Plan, request: PlanRequest) -> Iterator[Violati
 
 def aggregated_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Every rule of a serving plan whose workers do both phases."""
-    whole = tuple(whole_prompt_violations(plan))
-    yield from whole
-    if whole:
-        return
-    shape = tuple(pool_shape_violations(plan, request))
+    shape = (*_shared_worker_violations(plan, request), *pool_shape_violations(plan, request))
     yield from shape
     if shape:
         return
@@ -75,9 +72,42 @@ def stage_ranks(axes: Axes) -> int:
 
 
 def whole_prompt_violations(plan: Plan) -> Iterator[Violation]:
-    """Workers that decode do not share the tokens of prompts."""
+    """Workers that only decode do not share the tokens of prompts."""
     if plan.axes is not None and plan.axes.cp != 1:
-        yield Violation(Rule.AXES, "plan.axes.cp", f"{plan.axes.cp}; only prefill workers share the tokens of prompts")
+        given = f"{plan.axes.cp}; only workers that compute prompts share their tokens"
+        yield Violation(Rule.AXES, "plan.axes.cp", given)
+
+
+def shared_prompt_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """SGLang's prefill context parallelism (--enable-prefill-cp): inside a node, of attention without recurrent states, caches
+    whole on every rank."""
+    axes = plan.axes
+    assert axes is not None
+    if axes.cp == 1:
+        return
+    if request.search.engine is not ServingEngine.SGLANG:
+        given = f"{axes.cp}; of {request.search.engine.value} no worker shares the tokens of a prompt"
+        yield Violation(Rule.LAUNCHER, "plan.axes.cp", given)
+    states = [b.name for b in request.model.blocks if any(o.kind in _ORDERED for o in b.operators)]
+    if states or axes.kvp > 1 or axes.pp > 1:
+        given = f"{axes}: neither recurrent states ({', '.join(states) or 'none'}) nor kvp or pp go with it"
+        yield Violation(Rule.AXES, "plan.axes.cp", given)
+    devices = (d for stage in plan.stages for d in stage.devices)
+    smallest = min((g.node.devices_per_node for g, _ in devices_by_group(request.cluster, devices)), default=0)
+    if stage_ranks(axes) > smallest:
+        yield Violation(Rule.DEVICES, "plan.axes.cp", f"{stage_ranks(axes)} ranks of a stage, a node has {smallest} devices")
+
+
+def _shared_worker_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Workers that do both phases share prompts where the request names the degree, and draft no tokens."""
+    axes, workload = plan.axes, request.workload
+    assert axes is not None and isinstance(workload, ServingWorkload)
+    yield from shared_prompt_violations(plan, request)
+    if axes.cp > 1 and axes.cp not in request.search.cp:
+        given = f"{axes.cp}, the request allows {request.search.cp or (1,)} of workers that do both phases"
+        yield Violation(Rule.SEARCH, "plan.axes.cp", given)
+    if axes.cp > 1 and workload.speculation is not None:
+        yield Violation(Rule.AXES, "plan.axes.cp", f"{axes.cp}; tokens are drafted without ranks that share prompts only")
 
 
 def _device_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:

@@ -10,6 +10,9 @@ from costmodels.queueing.load import RequestStream
 from costmodels.queueing.simulation import Admission, BatchLimits, Scheduling
 from costmodels.queueing.step_times import StepTimes
 
+PROMPTS_FIRST = (Scheduling.PREFILL_FIRST, Scheduling.CHUNKS_FIRST)
+CUTTING = (Scheduling.CHUNKED_PREFILL, Scheduling.CHUNKS_FIRST)
+
 
 @dataclass
 class _Request:
@@ -97,7 +100,7 @@ class ReferenceEngine:
     def _start(self, slot: _Slot) -> bool:
         self._evict(slot)
         decoding = list(slot.decoding)
-        prefill_first = self.limits.scheduling is Scheduling.PREFILL_FIRST
+        prefill_first = self.limits.scheduling in PROMPTS_FIRST
         chunks = self._chunks(slot, self.limits.step_tokens - (0 if prefill_first else len(decoding) * self.times.query_tokens))
         if chunks and prefill_first:
             decoding = []
@@ -170,7 +173,7 @@ class ReferenceEngine:
         request = self.waiting[0]
         if request.arrival_s > self.now or self._used() + self._in_cache(request) > self.kv_tokens:
             return False
-        return self.limits.scheduling is Scheduling.CHUNKED_PREFILL or request.to_prefill - request.cached <= budget
+        return self.limits.scheduling in CUTTING or request.to_prefill - request.cached <= budget
 
     def _finish(self, slot: _Slot) -> None:
         slot.ready_s = None

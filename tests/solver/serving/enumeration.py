@@ -15,7 +15,7 @@ from solver.serving.energy import energy_per_token_j
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator, Measured
 from solver.serving.goodput import RATE_GRID
-from solver.serving.layouts import layouts, prefill_layouts
+from solver.serving.layouts import prefill_layouts, worker_layouts
 from solver.serving.phases import Phase, PhaseKind, phase
 from solver.serving.pools import PairSimulator, PoolPair, placed
 from solver.serving.switched_engine import SwitchedBuilder
@@ -35,7 +35,7 @@ def best_objective(request: PlanRequest, *, found: float | None) -> float | None
     assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
-    engines = [builder.engine(layout) for layout in layouts(request)]
+    engines = [builder.engine(layout) for layout in worker_layouts(request)]
     if request.objective is Objective.THROUGHPUT:
         return _least_seconds(request, evaluator, engines, found)
     best = math.inf
@@ -56,7 +56,7 @@ def roomiest(request: PlanRequest, plan: Plan) -> tuple[Workers, ...]:
     assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
-    engines = [builder.engine(layout) for layout in layouts(request)]
+    engines = [builder.engine(layout) for layout in worker_layouts(request)]
     cost = plan.certificate.objective
     assert cost is not None
     if plan.prefill is not None:
@@ -176,7 +176,8 @@ def _phases(request: PlanRequest, engines: list[Engine], *, load: float) -> tupl
     builder = EngineBuilder(request, sequence_tokens=longest_request(request))
     prefill = [builder.engine(layout) for layout in prefill_layouts(request)]
     of_prompts = phase(PhaseKind.PREFILL, request, prefill, load=load, stop=never_stop)
-    return of_prompts, phase(PhaseKind.DECODE, request, engines, load=load, stop=never_stop)
+    whole = [engine for engine in engines if engine.layout.grid.cp == 1]
+    return of_prompts, phase(PhaseKind.DECODE, request, whole, load=load, stop=never_stop)
 
 
 def switching(request: PlanRequest, engines: list[Engine]) -> tuple[Evaluator, list[Engine]]:

@@ -1,4 +1,5 @@
-"""Prefill workers whose ranks share the tokens of prompts (cp): step times, memory, engines, search and checker."""
+"""Workers whose ranks share the tokens of prompts (cp), and repeat those of answers: step times, memory, engines, search and
+checker."""
 
 from __future__ import annotations
 
@@ -7,17 +8,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.exporters import export
 from costmodels.engine_profile import ServingEngine
 from costmodels.errors import WorkloadError
+from costmodels.queueing.simulation import Scheduling
+from costmodels.speculation import Draft, DraftMethod, Speculation
 from costmodels.tensor_parallel import RankGrid
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Objective, PlanRequest, Search, ServingMode
-from solver.serving import evaluation, plan_serving
+from solver.request import Objective, PlanRequest, Search, ServingMode, Slo
+from solver.serving import evaluation, plan_serving, predict_serving
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.engine_rules import ServedShape, runs
+from solver.serving.evaluation import Candidate
 from solver.serving.given_pair import predict_pair
-from solver.serving.layouts import Tokens, layouts, prefill_layouts
+from solver.serving.layouts import Tokens, layouts, prefill_layouts, worker_layouts
 from solver.verify import Rule, check
 from tests.solver.serving.enumeration import best_objective
 from tests.solver.serving.requests import cluster, serving_request
@@ -90,8 +95,8 @@ def test_who_shares_prompts() -> None:
     assert runs(ServingEngine.SGLANG, RankGrid(cp=2), replace(states, states=False))
     assert {layout.grid.cp for layout in prefill_layouts(asked(search=replace(POOLS, cp=(2,))))} == {2}
     with pytest.raises(WorkloadError, match="restrictions of training"):
-        plan(asked(search=Search(cp=(2,), engine=ServingEngine.SGLANG)))
-    with pytest.raises(WorkloadError, match="no prefill worker"):
+        plan(asked(search=Search(cp=(2,))))
+    with pytest.raises(WorkloadError, match="no worker shares"):
         plan(asked(search=replace(POOLS, cp=(2,), engine=ServingEngine.VLLM)))
 
 
@@ -122,3 +127,74 @@ def test_a_plan_predicts_itself_and_each_of_its_rules_can_be_broken() -> None:
     assert Rule.SEARCH in rules(answer, replace(POOLS, cp=(1,)))
     assert Rule.DEVICES in rules(replace(answer, prefill=replace(pool, axes=replace(pool.axes, cp=8))))
     assert Rule.AXES in rules(replace(answer, axes=replace(answer.axes, cp=2)))
+
+
+BOTH = Search(engine=ServingEngine.SGLANG, cp=(1, 2, 4))
+
+
+def answers(engine: Engine, sequences: float, kv_tokens: float = 4000.0) -> float:
+    return float(engine.times.decode_step_s(np.array([sequences]), kv_tokens)[0, 0])
+
+
+def workers(request: PlanRequest) -> dict[str, Engine]:
+    builder = EngineBuilder(request, sequence_tokens=16100)
+    return {layout.name: builder.engine(layout) for layout in worker_layouts(request)}
+
+
+@pytest.mark.parametrize("sequences", [1.0, 16.0, 200.0])
+def test_every_group_of_ranks_runs_all_answers(sequences: float) -> None:
+    found, prompts = workers(asked(search=BOTH)), engines(asked())
+    for name in ("tp 1 x cp 2", "tp 1 x cp 4", "tp 2 x cp 2"):
+        alone = found[name.split(" x cp")[0]]
+        # Of a dense model a step of answers is that of one such group by itself, a step of prompts that of prefill workers.
+        assert answers(found[name], sequences) == pytest.approx(answers(alone, sequences), rel=1e-9)
+        assert prompt_s(found[name], 8192.0, 8192.0) == prompt_s(prompts[name], 8192.0, 8192.0)
+        # A step that held both would be repeated whole.
+        scheduling = [Candidate(engine, 1024, 16).limits.scheduling for engine in (found[name], prompts[name])]
+        assert scheduling == [Scheduling.CHUNKS_FIRST, Scheduling.CHUNKED_PREFILL]
+        assert answers(prompts[name], sequences) != pytest.approx(answers(alone, sequences), rel=1e-3)
+    assert not [name for name in workers(asked(search=replace(BOTH, cp=()))) if "cp" in name]
+
+
+def test_experts_see_an_answer_once_however_many_groups_repeat_it() -> None:
+    found = workers(asked(search=BOTH, model_name="qwen3-30b-a3b"))
+    repeated, split = (answers(found[name], 64.0) for name in ("tp 1 x cp 4 x ep 4", "tp 1 x attention dp 4 x ep 4"))
+    # Attention groups bring 64 sequences each.
+    assert repeated < split
+
+
+def test_a_step_of_many_answers_has_room_on_every_rank() -> None:
+    found = workers(asked(search=BOTH))["tp 1 x cp 4"]
+    few, many = (found.kv_tokens(step_tokens=512, sequences=sequences) for sequences in (16, 512))
+    stage = found.needs[0]
+    lost = (512 * stage.answer_bytes + 496 * stage.logits_bytes - 512 * stage.token_bytes) / stage.cache.per_token
+    assert stage.answer_bytes > stage.token_bytes
+    assert few - many == pytest.approx(lost, abs=32)
+
+
+@pytest.mark.parametrize("objective", [Objective.DEVICES, Objective.ENERGY, Objective.THROUGHPUT])
+def test_workers_of_both_phases_are_searched_as_enumeration_says(objective: Objective) -> None:
+    request = asked(search=BOTH, objective=objective)
+    answer = plan(request)
+    assert best_objective(request, found=answer.certificate.objective) == pytest.approx(answer.certificate.objective, rel=1e-12)
+    assert predict_serving(request, answer).predicted == answer.predicted
+
+
+def test_shared_prompts_keep_a_promise_that_tensor_parallelism_does_not() -> None:
+    """Long prompts and few answers: each of four ranks computes a quarter, where tp waits for its all-reduces."""
+    request = replace(asked(search=replace(BOTH, cp=(2, 4))), slo=Slo(p95_ttft_ms=300.0))
+    answer, without = plan(request), plan(replace(request, search=replace(BOTH, cp=())))
+    assert answer.axes is not None and answer.axes.cp > 1
+    assert not without.feasible
+
+    def rules(broken: Plan, search: Search) -> set[Rule]:
+        return {violation.rule for violation in check(broken, replace(request, search=search))}
+
+    assert Rule.SEARCH in rules(answer, replace(BOTH, cp=()))
+    assert Rule.LAUNCHER in rules(answer, replace(request.search, engine=ServingEngine.VLLM))
+    assert Rule.DEVICES in rules(replace(answer, axes=replace(answer.axes, cp=8)), replace(BOTH, cp=(8,)))
+    drafted = Speculation(2, 0.8, Draft(DraftMethod.MTP, relative_cost=0.02))
+    with pytest.raises(WorkloadError, match="without ranks that share prompts"):
+        plan(replace(request, workload=replace(request.workload, speculation=drafted)))  # type: ignore[arg-type]
+    told = export(answer, request, "sglang")
+    assert "--attn-cp-size" in told.command and "--enable-mixed-chunk" not in told.command

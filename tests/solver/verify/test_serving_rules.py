@@ -36,7 +36,7 @@ def test_stages_may_list_the_devices_of_every_replica() -> None:
         ("serving.replicas", 3, {Rule.DEVICES}),
         ("axes.tp", 4, {Rule.AXES, Rule.DEVICES, Rule.DIVISIBILITY}),
         ("axes.pp", 2, {Rule.AXES, Rule.DEVICES, Rule.STAGES}),
-        ("axes.cp", 2, {Rule.AXES}),
+        ("axes.cp", 2, {Rule.AXES, Rule.SEARCH, Rule.LAUNCHER, Rule.DEVICES}),
         ("stages.0.devices", (DeviceRange(7, 2),), {Rule.DEVICES}),
         ("stages.0.devices", (DeviceRange(0, 1), DeviceRange(0, 1)), {Rule.DEVICES}),
         ("stages.0.devices", (DeviceRange(0, 3),), {Rule.DEVICES}),
