@@ -65,4 +65,5 @@ def _part_of(trace: TraceArrivals, requests: list[int]) -> TraceArrivals:
         )
     columns = (trace.times_s, trace.prompt_tokens, trace.output_tokens)
     times_s, prompts, outputs = (tuple(column[i] for i in requests) for column in columns)
-    return replace(trace, times_s=times_s, prompt_tokens=prompts, output_tokens=outputs)  # type: ignore[arg-type]
+    cached = tuple(trace.cached_tokens[i] for i in requests) if trace.cached_tokens else ()
+    return replace(trace, times_s=times_s, prompt_tokens=prompts, output_tokens=outputs, cached_tokens=cached)  # type: ignore[arg-type]

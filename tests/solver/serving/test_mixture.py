@@ -158,8 +158,10 @@ def test_bursts_and_traces_are_shared_too(mixed: tuple[PlanRequest, Plan]) -> No
     assert second.workload.arrivals == GammaArrivals("gamma", 7.5, 7.0**0.5)  # type: ignore[union-attr]
     assert weighted_turns([0.25, 0.75], 8) == [1, 0, 1, 1, 1, 0, 1, 1]
     n = 1200
-    trace = TraceArrivals("trace", tuple(i / 10.0 for i in range(n)), (2000,) * n, (100,) * n)
+    trace = TraceArrivals("trace", tuple(i / 10.0 for i in range(n)), (2000,) * n, (100,) * n, tuple(range(n)))
     dealt = replace(request, workload=replace(workload, arrivals=trace, prompt_tokens=None, output_tokens=None))
+    rare, often = (kind.workload.arrivals for kind in kind_requests(dealt, [0.25, 0.75], [2.5, 7.5]))  # type: ignore[union-attr]
+    assert (rare.cached_tokens[:2], often.cached_tokens[:2]) == ((1, 5), (0, 2))  # type: ignore[union-attr]
     for given in (bursts, dealt):
         found = simulate(given, answer)
         assert found.missed == ()
