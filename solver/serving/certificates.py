@@ -62,11 +62,15 @@ def objective_of(request: PlanRequest, found: Found, evaluator: Evaluator) -> fl
 
 def searched_certificate(request: PlanRequest, found: Found, evaluator: Evaluator, *, bound: float) -> Certificate:
     """What a search proves: optimal when its bound meets the objective."""
-    objective = objective_of(request, found, evaluator)
+    return bounded_certificate(request, objective_of(request, found, evaluator), bound, proof(request))
+
+
+def bounded_certificate(request: PlanRequest, objective: float, bound: float, space: str) -> Certificate:
+    """What a bound says of an objective: optimal where they meet."""
     bound = min(bound, objective)
     gap = (objective - bound) / objective
     status = Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE
-    return Certificate(status, objective, bound, gap, UNITS[request.objective], proof(request))
+    return Certificate(status, objective, bound, gap, UNITS[request.objective], space)
 
 
 def proof(request: PlanRequest) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 
 from costmodels.errors import PlanFileError
-from solver.plan import Plan, SearchStats, WorkerKind
+from solver.plan import Certificate, Plan, SearchStats, Status, WorkerKind
 from solver.reason import Reason
 from solver.request import Objective, PlanRequest, ServingWorkload
 from solver.serving.answer import infeasible_plan
+from solver.serving.certificates import UNITS
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.kinds import kind_requests
-from solver.serving.mixture_answer import KindMeasured, mixture_certificate, mixture_plan
+from solver.serving.mixture_answer import KindMeasured, mixture_objective, mixture_plan
 from solver.serving.prediction import given_candidate
 from solver.serving.reasons import memory_shortfall, missed_targets
 from solver.serving.traffic import Share
@@ -55,7 +56,8 @@ def predict_mixture(request: PlanRequest, plan: Plan) -> Plan:
     reason = next((each for each in found if isinstance(each, Reason)), None)
     if reason is not None:
         return infeasible_plan(request, reason, stats)
-    certificate = mixture_certificate(request, [each.measured for each in measured], None, "this plan only")
+    objective = mixture_objective(request, [each.measured for each in measured])
+    certificate = Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
     return mixture_plan(request, measured, certificate=certificate, stats=stats, notes=())
 
 

@@ -10,11 +10,10 @@ from itertools import groupby
 from costmodels.queueing.mixture import Part, mixture_percentile
 from costmodels.queueing.simulation import SimulationResult, pooled
 from costmodels.queueing.statistics import Percentile
-from solver.plan import Certificate, DeviceRange, Plan, Predicted, SearchStats, Stage, Status, WorkerKind
+from solver.plan import Certificate, DeviceRange, Plan, Predicted, SearchStats, Stage, WorkerKind
 from solver.request import Objective, PlanRequest
 from solver.serving.answer import decode_point, feasible_plan, percentile_errors, prompt_point, widened_bands
 from solver.serving.calibrations import calibrations_used
-from solver.serving.certificates import UNITS
 from solver.serving.evaluation import P95, REQUESTS, Evaluator, Measured
 from solver.serving.question import Found
 from solver.serving.room import room_note
@@ -101,16 +100,6 @@ def mixture_objective(request: PlanRequest, kinds: Sequence[Measured]) -> float:
     if request.objective is Objective.COST:
         return sum(each.devices * (each.engine.layout.group.node.device.price_per_hour or 0.0) for each in found)
     return float(sum(each.devices for each in found))
-
-
-def mixture_certificate(request: PlanRequest, kinds: Sequence[Measured], bound: float | None, space: str) -> Certificate:
-    """What a search proves, or without a bound that these kinds keep the promise."""
-    objective, unit = mixture_objective(request, kinds), UNITS[request.objective]
-    if bound is None:
-        return Certificate(Status.FEASIBLE, objective, None, None, unit, space)
-    bound = min(bound, objective)
-    gap = (objective - bound) / objective
-    return Certificate(Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE, objective, bound, gap, unit, space)
 
 
 def _own_plan(kind: KindMeasured, certificate: Certificate, stats: SearchStats) -> Plan:

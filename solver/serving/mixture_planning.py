@@ -10,11 +10,11 @@ from solver.plan import Plan, SearchStats
 from solver.reason import Reason
 from solver.request import Objective, PlanRequest
 from solver.serving.answer import leftover_notes
-from solver.serving.certificates import proof
+from solver.serving.certificates import bounded_certificate, proof
 from solver.serving.kinds import kind_requests
 from solver.serving.mixing import Mix
 from solver.serving.mixture import KindFound, MixtureResult, MixtureSearch
-from solver.serving.mixture_answer import KindMeasured, first_ranks, mixture_certificate, mixture_plan
+from solver.serving.mixture_answer import KindMeasured, first_ranks, mixture_objective, mixture_plan
 from solver.serving.question import Question, replica_count
 
 
@@ -32,11 +32,6 @@ class KindsSearch:
         self._below = below
         self.result = self._search.search(below=below)
 
-    @property
-    def plan_bound(self) -> float:
-        """What the search proves of the objective of every mix."""
-        return self.result.bound
-
     def plan(self, stats: SearchStats, notes: Sequence[str], *, bound: float) -> Plan | None:
         """The plan of the best mix, which is confirmed by simulation; None where it is no better than one kind, or less than
         was asked for. ``bound`` is what is proven of all other plans."""
@@ -45,7 +40,8 @@ class KindsSearch:
         total = math.fsum(each.share.load for each in measured)
         if not kinds or total < self._question.load * (1.0 - 1e-9):
             return None
-        certificate = mixture_certificate(self._request, measured, min(bound, self.result.bound), proof(self._request))
+        objective, space = mixture_objective(self._request, measured), proof(self._request)
+        certificate = bounded_certificate(self._request, objective, min(bound, self.result.bound), space)
         devices = sum(each.share.replicas * each.candidate.engine.layout.devices for each in measured)
         evaluated = replace(stats, candidates=stats.candidates + self.result.considered)
         return mixture_plan(

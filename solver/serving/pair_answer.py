@@ -18,7 +18,7 @@ from solver.serving.answer import (
     stages_of,
 )
 from solver.serving.calibrations import calibrations_used
-from solver.serving.certificates import UNITS, added_space
+from solver.serving.certificates import UNITS, added_space, bounded_certificate
 from solver.serving.evaluation import REQUESTS, Evaluator, Measured
 from solver.serving.layouts import SPACE
 from solver.serving.pools import MeasuredPair, PoolPair
@@ -114,14 +114,11 @@ def pair_objective(request: PlanRequest, found: MeasuredPair) -> float:
 def pair_certificate(request: PlanRequest, found: MeasuredPair, bound: float | None) -> Certificate:
     """What a search proves, or without a bound that this pair keeps the promise."""
     objective = pair_objective(request, found)
-    unit = UNITS[request.objective]
     if bound is None:
-        return Certificate(Status.FEASIBLE, objective, None, None, unit, "this plan only")
-    bound = min(bound, objective)
-    gap = (objective - bound) / objective
+        return Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
     more = {Objective.THROUGHPUT: PAIR_GOODPUT, Objective.ENERGY: PAIR_ENERGY}
     proof = PAIR_PROOF + more.get(request.objective, "") + added_space(request)
-    return Certificate(Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE, objective, bound, gap, unit, proof)
+    return bounded_certificate(request, objective, bound, proof)
 
 
 def pair_runner_up(request: PlanRequest, found: MeasuredPair, why: str) -> RunnerUp:

@@ -99,6 +99,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
         if plan is not None:
             return replace(plan, runners_up=_one_kind(request, question, result, pairs))
         result.bound = min(result.bound, kinds.result.bound)
+        floor = min(floor, kinds.result.bound) if kinds.result.stopped else floor
     if switched is not None:
         stats, notes = switched.stats(stats), (*notes, *switched.notes())
         if switched.is_better_than(so_far) and switched.is_enough(question.load):

@@ -66,3 +66,21 @@ def test_bad_input_is_said(cli: Cli, planned: tuple[str, str]) -> None:
     assert cli("simulate", str(trains), "--plan", planned[1]) == 2
     assert "only serving can be simulated" in cli.err
     assert cli("simulate", "-", "--plan", "-") == 2
+
+
+def test_each_kind_of_workers_is_shown(cli: Cli, planned: tuple[str, str]) -> None:
+    request, plan = planned
+    document = json.loads(Path(plan).read_text())
+    own = {name: document[name] for name in ("devices", "predicted", "axes", "stages", "serving")}
+    kinds = [own | {"share": share, "requests_per_s": share} for share in (0.25, 0.75)]
+    mixed = cli.folder / "mixed.json"
+    mixed.write_text(json.dumps(document | {"kinds": kinds, "axes": None, "stages": [], "serving": None}))
+    assert cli("simulate", request, "--plan", str(mixed)) == 0
+    text = " ".join(cli.out.split())
+    assert "25% of arrivals" in text and "75% of arrivals" in text
+    assert cli("simulate", request, "--plan", str(mixed), "--json") == 0
+    whole = json.loads(cli.out)
+    of_kinds = [kind["ttft_s"]["p95"]["value"] for kind in whole["kinds"]]
+    assert min(of_kinds) <= whole["ttft_s"]["p95"]["value"] <= max(of_kinds)
+    assert whole["timeline"] is None and all(kind["timeline"] for kind in whole["kinds"])
+    assert sum(kind["share"] for kind in whole["kinds"]) == 1.0
