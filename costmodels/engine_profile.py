@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from costmodels.queueing.group_times import IN_TURN, Dealing
+
 
 class ServingEngine(StrEnum):
     """Engines whose habits are known."""
@@ -26,6 +28,7 @@ class EngineProfile:
     memory_share          share of device memory that the engine may fill
     prompt_operator_s     host time of an operator in a step with prompt tokens, where it launches them one by one
     beside_tokens         tokens of a step up to which a shared expert runs beside the routed ones, on a stream of its own
+    dealing               how requests are given to attention groups
     """
 
     engine: ServingEngine
@@ -35,6 +38,7 @@ class EngineProfile:
     memory_share: float
     prompt_operator_s: float
     beside_tokens: int
+    dealing: Dealing
 
 
 ENGINE_VLLM = EngineProfile(
@@ -52,14 +56,28 @@ ENGINE_VLLM = EngineProfile(
     prompt_operator_s=0.0,
     # Default of VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD.
     beside_tokens=256,
+    # Its load balancer over data-parallel ranks counts 4 for a waiting request and 1 for a running one (vllm-project/vllm pull
+    # 43279), ties in turn (pull 47420).
+    dealing=Dealing(waiting=4, running=1),
 )
 
 # Both launch the next step while the host works on the last one (TensorRT-LLM documentation, overlap scheduler, on by
 # default; SGLang v0.4 announcement, zero-overhead batch scheduler).
 # TensorRT-LLM uses streams inside CUDA graphs only, captured up to 128 sequences (CudaGraphConfig); SGLang up to 1024 tokens
 # (DUAL_STREAM_TOKEN_THRESHOLD of its MoE models).
-ENGINE_TENSORRT_LLM = replace(ENGINE_VLLM, engine=ServingEngine.TENSORRT_LLM, step_s=0.0, sequence_s=0.0, beside_tokens=128)
-ENGINE_SGLANG = replace(ENGINE_VLLM, engine=ServingEngine.SGLANG, step_s=0.0, sequence_s=0.0, beside_tokens=1024)
+# TensorRT-LLM gives requests to the ranks with the fewest active ones (its attention-DP router); SGLang in turn (the default
+# round_robin of --load-balance-method).
+ENGINE_TENSORRT_LLM = replace(
+    ENGINE_VLLM,
+    engine=ServingEngine.TENSORRT_LLM,
+    step_s=0.0,
+    sequence_s=0.0,
+    beside_tokens=128,
+    dealing=Dealing(waiting=1, running=1),
+)
+ENGINE_SGLANG = replace(
+    ENGINE_VLLM, engine=ServingEngine.SGLANG, step_s=0.0, sequence_s=0.0, beside_tokens=1024, dealing=IN_TURN
+)
 
 ENGINE_PROFILES: Mapping[ServingEngine, EngineProfile] = {
     ServingEngine.VLLM: ENGINE_VLLM,

@@ -3,13 +3,14 @@
 A step runs every layer once on t tokens of an attention group: weights are read once however many sequences share it.
 Projections, norms, experts and collectives depend on t alone; attention on what the sequences hold; the vocabulary head on how
 many of them get a token. Tables over t, sequences and cache lengths are made once for a block and rank grid, and added up to
-stages. Where a stage has several attention groups, the tables are of one, the others doing the same at the same time.
+stages. Where a stage has several attention groups, the tables are of one, the others doing the same at the same time; and
+beside them those of what a group does by itself and of what all do together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +23,10 @@ from costmodels.expert_routing import BALANCED, ExpertRouting
 from costmodels.kernel_calibration import VectorKernel
 from costmodels.latent_attention import latent_cache, latent_expansion
 from costmodels.operators import Operator, OperatorKind
+from costmodels.queueing.group_times import GroupTimes
 from costmodels.queueing.step_times import StepTimes
 from costmodels.serving_attention import decode_s, gathered_context_s, prefill_s_per_pair
-from costmodels.serving_experts import Company, routed_experts_s
+from costmodels.serving_experts import dispatch, expert_kernels_s, routed_experts_s
 from costmodels.serving_operators import (
     ServedOn,
     collective_seconds,
@@ -58,12 +60,24 @@ class TableRange:
 
 
 @dataclass(frozen=True, eq=False)
+class JointTimes:
+    """A block's experts, where attention groups share them, as GroupTimes defines the tables; ``own_tokens_s`` is what of
+    tokens_s a group does by itself."""
+
+    own_tokens_s: FloatArray
+    experts_s: FloatArray
+    gathered_s: FloatArray
+    exchanged_s: FloatArray
+    shared_s: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
 class BlockTimes:
-    """Times of one copy of a block, as StepTimes defines them, without the stage dimension; ``alone_tokens_s`` is that of an
-    attention group whose companions have nothing to do; ``operators`` are those that a host launches one by one."""
+    """Times of one copy of a block, as StepTimes defines them, without the stage dimension; ``joint`` is None where groups
+    share nothing; ``operators`` are those that a host launches one by one."""
 
     tokens_s: FloatArray
-    alone_tokens_s: FloatArray
+    joint: JointTimes | None
     logits_s: FloatArray
     decode_s: FloatArray
     prefill_s_per_pair: FloatArray
@@ -92,17 +106,14 @@ def block_times(
     grids = _grids(table_range)
     own = on.own_tokens(grids.tokens)
     tokens_s, logits_s = np.zeros_like(grids.tokens), np.zeros_like(grids.sequences)
-    routed_s, saved_s = np.zeros_like(grids.tokens), np.zeros_like(grids.tokens)
+    routed_s = np.zeros_like(grids.tokens)
     attention_s = np.zeros((len(grids.sequences), len(grids.kv)))
     prefill_s, launch_s = np.zeros((len(grids.query), len(grids.prefix))), 0.0
     latent, expansion = latent_cache(operators, on.dims), latent_expansion(operators)
     routed = [operator for operator in operators if is_routed(operator)]
     if routed:
-        routed_s = routed_experts_s(routed, on, routing, own, company=Company.ALIKE)
+        routed_s = routed_experts_s(routed, on, routing, own)
         tokens_s += routed_s
-        if on.ranks.grid.attention_dp > 1:
-            alone_s = routed_experts_s(routed, on, routing, own, company=Company.IDLE)
-            saved_s = np.maximum(0.0, tokens_s - alone_s)
     fused = fused_products(operators, on)
     shared_s = np.zeros_like(grids.tokens)
     for operator in operators:
@@ -129,21 +140,50 @@ def block_times(
                 tokens_s += partial_sums_s(operator, on, own)
             if operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
                 attention_s += state_s(operator, on, grids.sequences)[:, None]
+    joint = None
+    if routed and on.ranks.grid.attention_dp > 1:
+        joint = _joint_times(routed, on, routing, grids, own_s=tokens_s - routed_s - shared_s, shared_s=shared_s)
     if routed:
         tokens_s -= np.where(grids.tokens <= engine.beside_tokens, np.minimum(shared_s, routed_s), 0.0)
     every_sequence = np.arange(table_range.sequences + 1)
     attention_s = np.maximum.accumulate(attention_s, axis=1)
     every_token = np.arange(table_range.step_tokens + 1)
-    filled_s = _interpolated(every_token, grids.tokens, tokens_s)
-    with_company = on.ranks.grid.attention_dp > 1 and bool(routed)
     return BlockTimes(
-        tokens_s=filled_s,
-        alone_tokens_s=_interpolated(every_token, grids.tokens, tokens_s - saved_s) if with_company else filled_s,
+        tokens_s=_interpolated(every_token, grids.tokens, tokens_s),
+        joint=joint,
         logits_s=_interpolated(every_sequence, grids.sequences, logits_s),
         decode_s=np.stack([_interpolated(every_sequence, grids.sequences, column) for column in attention_s.T], axis=1),
         prefill_s_per_pair=prefill_s,
         prefill_launch_s=launch_s,
         operators=len(operators),
+    )
+
+
+def _joint_times(
+    routed: Sequence[Operator],
+    on: ServedOn,
+    routing: ExpertRouting,
+    grids: _Grids,
+    *,
+    own_s: FloatArray,
+    shared_s: FloatArray,
+) -> JointTimes:
+    """What groups do together, apart from ``own_s`` of one of them and from its shared experts."""
+    groups, total = on.ranks.grid.attention_dp, _totals(grids, on.ranks.grid.attention_dp)
+    kernels_s = expert_kernels_s(routed, on, routing, total)
+    # Fewer tokens than groups take no less time each: what bounds throughput counts on it.
+    whole_s = kernels_s[np.searchsorted(total, groups)]
+    kernels_s = np.maximum(kernels_s, whole_s * np.minimum(1.0, total / groups))
+    sent, to_all = dispatch(on, grids.tokens, grids.tokens * groups), dispatch(on, total / groups, total)
+    assert to_all.gathered_s is not None, "several groups gather tokens"
+    every_token = np.arange(int(grids.tokens[-1]) + 1)
+    never = np.full(len(every_token), np.inf)
+    return JointTimes(
+        own_tokens_s=_interpolated(every_token, grids.tokens, own_s + sent.common_s),
+        experts_s=kernels_s,
+        gathered_s=np.maximum.accumulate(to_all.gathered_s),
+        exchanged_s=never if sent.exchanged_s is None else _interpolated(every_token, grids.tokens, sent.exchanged_s),
+        shared_s=_interpolated(every_token, grids.tokens, shared_s),
     )
 
 
@@ -161,13 +201,10 @@ def step_times(
     precision: ServingPrecision,
     engine: EngineProfile,
     table_range: TableRange,
-    company: Company = Company.ALIKE,
 ) -> StepTimes:
     """Step times of a pipeline: each stage a list of (block, copies), ``links`` between one stage and the next.
 
     ``boundary_elements`` of each token go from one stage to the next.
-
-    ``company`` says what the other attention groups of a stage do.
 
     The engine's host time falls on the first stage, where steps are formed, and holds that stage only.
     """
@@ -183,7 +220,7 @@ def step_times(
         sums = [sum((n * t for n, t in zip(row, tables, strict=True) if n), np.zeros_like(tables[0])) for row in distinct]
         return np.array(sums, dtype=np.float64)[which]
 
-    tokens_s = added(lambda times: times.alone_tokens_s if company is Company.IDLE else times.tokens_s)
+    tokens_s = added(lambda times: times.tokens_s)
     logits_s = added(lambda times: times.logits_s)
     tokens = np.arange(table_range.step_tokens + 1)
     for i, link in enumerate(links):
@@ -202,6 +239,43 @@ def step_times(
         prefill_launch_s=added(lambda times: times.prefill_launch_s),
         least_prompt_s=engine.prompt_operator_s * added(lambda times: float(times.operators)),
     )
+
+
+def group_times(
+    layers: Sequence[tuple[BlockTimes, int]],
+    alike: StepTimes,
+    *,
+    groups: int,
+    engine: EngineProfile,
+    table_range: TableRange,
+) -> GroupTimes:
+    """Step times of attention groups apart, from the layers of their one stage and the step times of a group among others
+    alike."""
+    joint = [(times.joint, copies) for times, copies in layers if times.joint is not None]
+    total = _totals(_grids(table_range), groups)
+
+    def added(table: Callable[[JointTimes], FloatArray]) -> FloatArray:
+        return np.asarray(sum(copies * table(times) for times, copies in joint), dtype=np.float64)
+
+    tokens_s = sum(n * (times.tokens_s if times.joint is None else times.joint.own_tokens_s) for times, n in layers)
+    tokens_s = np.asarray(tokens_s) + engine.step_s
+    return GroupTimes(
+        own=replace(alike, tokens_s=tokens_s[None, :]),
+        groups=groups,
+        total_grid=total,
+        experts_s=added(lambda times: times.experts_s),
+        gathered_s=added(lambda times: times.gathered_s),
+        exchanged_s=added(lambda times: times.exchanged_s),
+        shared_s=added(lambda times: times.shared_s),
+        beside_tokens=engine.beside_tokens,
+        dealing=engine.dealing,
+    )
+
+
+def _totals(grids: _Grids, groups: int) -> FloatArray:
+    """Tokens of all groups at which their joint part is evaluated: few, and as many of each as other tables know."""
+    few = 2.0 ** np.arange(groups.bit_length())
+    return np.unique(np.concatenate([few[few < groups], groups * grids.tokens]))
 
 
 def _grids(table_range: TableRange) -> _Grids:

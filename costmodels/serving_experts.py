@@ -9,7 +9,7 @@ sending each token to the ranks of its experts (DeepEP; vLLM, deepep).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -44,24 +44,41 @@ _STANDS_FOR = {
 """Curves that answer for a format, the nearest first; 16-bit ones where the device widens weights in the kernel."""
 
 
-class Company(StrEnum):
-    """What the other attention groups of a stage bring to the experts: as many tokens, or none."""
+@dataclass(frozen=True, eq=False)
+class Dispatch:
+    """How tokens come to their experts and results back, in seconds by tokens: one all-reduce of what ranks have in common, or
+    the faster of two ways between groups of dense ranks, and what the ranks of a group share among them.
 
-    ALIKE = "alike"
-    IDLE = "idle"
+    gathered_s    everything gathered, results scattered; None for one group
+    exchanged_s   each token sent to the ranks of its experts and back; None where experts are split over ranks
+    """
+
+    common_s: FloatArray
+    gathered_s: FloatArray | None = None
+    exchanged_s: FloatArray | None = None
+
+    @property
+    def total_s(self) -> FloatArray:
+        """All of it."""
+        if self.gathered_s is None:
+            return self.common_s
+        ways = self.gathered_s if self.exchanged_s is None else np.minimum(self.gathered_s, self.exchanged_s)
+        return np.asarray(ways + self.common_s)
 
 
-def routed_experts_s(
-    operators: Sequence[Operator], on: ServedOn, routing: ExpertRouting, tokens: FloatArray, *, company: Company
-) -> FloatArray:
-    """Seconds of a block's experts for ``tokens`` of a group of dense ranks; ``operators`` are its routed products."""
+def routed_experts_s(operators: Sequence[Operator], on: ServedOn, routing: ExpertRouting, tokens: FloatArray) -> FloatArray:
+    """Seconds of a block's experts for ``tokens`` of each group of dense ranks; ``operators`` are its routed products."""
+    everywhere = tokens * on.token_groups
+    sent_s = dispatch(on, tokens, everywhere).total_s if on.ranks.grid.ranks > 1 else np.zeros_like(tokens)
+    return np.asarray(expert_kernels_s(operators, on, routing, everywhere) + sent_s)
+
+
+def expert_kernels_s(operators: Sequence[Operator], on: ServedOn, routing: ExpertRouting, everywhere: FloatArray) -> FloatArray:
+    """Seconds of the experts' kernels on the fullest rank, for so many tokens of all groups of dense ranks together."""
     grid = on.ranks.grid
     placement = placement_of(on, routing)
-    groups = on.token_groups if company is Company.ALIKE else on.sharing
-    everywhere = tokens * groups
-    sent = _dispatch_and_combine_s(on, tokens, groups) if grid.ranks > 1 else np.zeros_like(tokens)
     matrices = sum(1 for operator in operators for weight in operator.weights if {HIDDEN, EXPERT_FFN} <= set(weight.dims))
-    ones = np.ones_like(tokens)
+    ones = np.ones_like(everywhere)
     work = ExpertWork(
         rows=np.maximum(1.0, placement.fullest_rows(everywhere)),
         active=placement.most_active(everywhere),
@@ -74,7 +91,7 @@ def routed_experts_s(
     fitted, stands = expert_curve(on.device, weights, on.engine)
     # Weights that are widened in the kernel are read narrow and multiplied at the wider format's rate.
     silicon = Silicon(on.device.peak(stands.computed_in(on.device)), on.device.memory_bytes_per_s, weights.size_bytes)
-    return np.asarray(experts_s(work, fitted.curve, silicon) + sent)
+    return np.asarray(experts_s(work, fitted.curve, silicon))
 
 
 def placement_of(on: ServedOn, routing: ExpertRouting) -> ExpertPlacement:
@@ -95,19 +112,19 @@ def expert_curve(device: Device, weights: WeightFormat, engine: ServingEngine) -
     return curves[stands.value], stands
 
 
-def _dispatch_and_combine_s(on: ServedOn, tokens: FloatArray, groups: int) -> FloatArray:
+def dispatch(on: ServedOn, tokens: FloatArray, everywhere: FloatArray) -> Dispatch:
+    """Times of ``tokens`` of a group of dense ranks and of ``everywhere``, those of all groups."""
     grid, stage = on.ranks.grid, on.ranks.stage
-    token_bytes = tokens * on.dims[HIDDEN] * on.precision.activations.size_bytes
+    one_bytes = on.dims[HIDDEN] * on.precision.activations.size_bytes
     if on.token_groups == 1:
-        return serving_all_reduce_s(token_bytes, stage, on.engine)
+        return Dispatch(serving_all_reduce_s(tokens * one_bytes, stage, on.engine))
     # Ranks of one such group hold the same tokens: each sends its share, and they share what comes back.
-    shared = collective_seconds(Collective.ALL_GATHER, token_bytes, on.ranks.dense)
-    all_bytes = token_bytes * groups
-    gathered = collective_seconds(Collective.ALL_GATHER, all_bytes, stage)
-    gathered = gathered + collective_seconds(Collective.REDUCE_SCATTER, all_bytes, stage)
+    shared_s = collective_seconds(Collective.ALL_GATHER, tokens * one_bytes, on.ranks.dense)
+    gathered_s = collective_seconds(Collective.ALL_GATHER, everywhere * one_bytes, stage)
+    gathered_s = gathered_s + collective_seconds(Collective.REDUCE_SCATTER, everywhere * one_bytes, stage)
     if grid.expert_tp > 1:
-        return np.asarray(gathered + shared)
+        return Dispatch(shared_s, gathered_s)
     # A token goes once to each rank that holds one of its experts.
     reached = places_reached(expert_choice(on.dims), grid.ranks)
-    exchanged = 2.0 * collective_seconds(Collective.ALL_TO_ALL, token_bytes / grid.dense_tp * reached, stage)
-    return np.asarray(np.minimum(gathered, exchanged) + shared)
+    sent_bytes = tokens * one_bytes / grid.dense_tp * reached
+    return Dispatch(shared_s, gathered_s, 2.0 * collective_seconds(Collective.ALL_TO_ALL, sent_bytes, stage))

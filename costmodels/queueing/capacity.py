@@ -7,6 +7,9 @@ long run give every request its rounds and its prompt tokens, so their mean time
 
 By duality any prices u of a round and v of a prompt token with u n + v p <= t(n, p) for all steps bound it from below by
 u rounds + v prompt tokens. For a given v the best u is one minimum over the steps; the best of a few v is kept.
+
+Attention groups step together: n and p are then means over the groups, any fractions, and t a function that is below the time
+of every step with these means, whatever each group holds (GroupTimes.least).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from costmodels.queueing.group_times import GroupTimes, convex_below
 from costmodels.queueing.load import RequestStream
 from costmodels.queueing.step_times import StepTimes, cell
 
@@ -71,26 +75,31 @@ def demand_of(stream: RequestStream) -> Demand:
     )
 
 
-def least_work_s(times: StepTimes, demand: Demand, step_tokens: tuple[int, ...]) -> FloatArray:
+def least_work_s(times: StepTimes | GroupTimes, demand: Demand, step_tokens: tuple[int, ...]) -> FloatArray:
     """[limit of step_tokens, n] least time that a mean request keeps the busiest stage, with up to n sequences in a batch;
-    n counts from one, step limits are ascending."""
+    n counts from one, step limits are ascending. Of several attention groups: a request of each of them."""
     return np.asarray(np.max(_by_kind(times, demand, step_tokens), axis=0))
 
 
-def mean_least_work_s(times: StepTimes, demand: Demand, step_tokens: tuple[int, ...]) -> FloatArray:
+def mean_least_work_s(times: StepTimes | GroupTimes, demand: Demand, step_tokens: tuple[int, ...]) -> FloatArray:
     """The same of a mean stage."""
+    if isinstance(times, GroupTimes):
+        return least_work_s(times, demand, step_tokens)
     _, kinds = times.kinds
     return np.asarray(np.tensordot(np.bincount(kinds) / times.stages, _by_kind(times, demand, step_tokens), axes=1))
 
 
-def _by_kind(times: StepTimes, demand: Demand, step_tokens: tuple[int, ...]) -> FloatArray:
+def _by_kind(times: StepTimes | GroupTimes, demand: Demand, step_tokens: tuple[int, ...]) -> FloatArray:
     """[kind of stage, limit of step_tokens, n] least time that a mean request keeps a stage."""
+    together = isinstance(times, GroupTimes)
+    times = times.least() if isinstance(times, GroupTimes) else times
     first, _ = times.kinds
     limits = np.array(step_tokens, dtype=np.int64)
     # Between its bends the time is linear in the tokens: the cheapest step lies on one.
     nodes = np.unique(np.concatenate([[1, times.max_sequences], times.bends, limits]))
     nodes = nodes[nodes <= min(times.max_tokens, limits[-1])]
-    return np.array([_of_a_stage(times, stage, demand, limits, nodes) for stage in first]) * _ROUNDING
+    of_a_stage = _of_groups if together else _of_a_stage
+    return np.array([of_a_stage(times, stage, demand, limits, nodes) for stage in first]) * _ROUNDING
 
 
 def _of_a_stage(times: StepTimes, stage: int, demand: Demand, limits: IntArray, nodes: IntArray) -> FloatArray:
@@ -99,6 +108,18 @@ def _of_a_stage(times: StepTimes, stage: int, demand: Demand, limits: IntArray, 
     found = _least_s(
         times.tokens_s[stage], nodes, sequences_s, limits, (demand.rounds, demand.prompt_tokens), times.query_tokens
     )
+    pairs_s = demand.pairs * float(np.min(times.prefill_s_per_pair[stage]))
+    return np.asarray(found + demand.rounds * per_round_s + pairs_s)
+
+
+def _of_groups(times: StepTimes, stage: int, demand: Demand, limits: IntArray, nodes: IntArray) -> FloatArray:
+    """As of one stage, of means over groups: sequences count by their tokens, of which a mean may have any number."""
+    attention_s, per_round_s = _decode_attention_s(times, stage, demand)
+    q, sequences = times.query_tokens, np.arange(times.max_sequences + 1.0)
+    convex_s = convex_below(sequences, times.logits_s[stage] + attention_s)
+    sequences_s = np.interp(np.arange(q * times.max_sequences + 1) / q, sequences, convex_s)
+    found = _least_s(times.tokens_s[stage], nodes, sequences_s, limits, (demand.rounds * q, demand.prompt_tokens), 1)
+    found = found[:, q - 1 :: q]
     pairs_s = demand.pairs * float(np.min(times.prefill_s_per_pair[stage]))
     return np.asarray(found + demand.rounds * per_round_s + pairs_s)
 

@@ -43,7 +43,7 @@ def coast(
     upcoming_s = next_admission(limits, requests, slots, counters, evicted)
     if upcoming_s <= now:
         return 0
-    most = _rounds_before_an_end(ends, slots[0].rounds)
+    most = rounds_before_an_end(ends[0], slots[0].rounds, ends.shape[1])
     if limits.admission == ADMIT_UNTIL_FULL:
         most = min(most, (limits.kv_tokens - counters[KV_USED]) // decoding)
     fixed_s = tables.tokens_s[0, decoding * tables.query_tokens] + tables.logits_s[0, decoding]
@@ -61,13 +61,14 @@ def coast(
 
 
 @compiled
-def _rounds_before_an_end(ends: IntArray, rounds: int) -> int:
-    """Rounds that a slot can do until one in which somebody gets the last token; that one is not counted."""
-    columns = ends.shape[1]
+def rounds_before_an_end(ends: IntArray, rounds: int, most: int) -> int:
+    """Rounds, at most ``most``, that a slot can do until one in which somebody gets the last token; that one is not counted.
+    ``ends`` are the slot's."""
+    columns = len(ends)
     column, free = rounds % columns, 0
-    while free < columns:
+    while free < most:
         column = column + 1 if column + 1 < columns else 0
-        if ends[0, column] != NOBODY:
+        if ends[column] != NOBODY:
             break
         free += 1
     return free
@@ -92,29 +93,30 @@ def _rounds_until(grid: FloatArray, attention_s: FloatArray, fixed_s: float, kv_
             slope_s = (attention_s[j + 1] - attention_s[j]) / (grid[j + 1] - grid[j])
             more = min(more, int(grid[j + 1] - first) + 1)
         left_s = until_s - spent_s
-        if _sum_s(first_s, slope_s, more) >= left_s:
-            more = _least_with_sum(first_s, slope_s, more, left_s)
-        spent_s += _sum_s(first_s, slope_s, more)
+        if sum_s(first_s, slope_s, more) >= left_s:
+            more = least_with_sum(first_s, slope_s, more, left_s)
+        spent_s += sum_s(first_s, slope_s, more)
         rounds += more
     return rounds, spent_s
 
 
 @compiled
-def _sum_s(first_s: float, slope_s: float, rounds: int) -> float:
+def sum_s(first_s: float, slope_s: float, rounds: int) -> float:
+    """Time of rounds each of which takes slope_s more than the one before."""
     return rounds * (first_s + slope_s * (rounds - 1) / 2.0)
 
 
 @compiled
-def _least_with_sum(first_s: float, slope_s: float, most: int, wanted_s: float) -> int:
+def least_with_sum(first_s: float, slope_s: float, most: int, wanted_s: float) -> int:
     """The fewest rounds, at most ``most``, which take wanted_s or more: the root of the sum, put right where it is rounded."""
     middle_s = first_s - slope_s / 2.0
     root = middle_s + math.sqrt(max(0.0, middle_s * middle_s + 2.0 * slope_s * wanted_s))
     rounds = most
     if root > 0.0:
         rounds = min(most, max(1, math.ceil(min(float(most), 2.0 * wanted_s / root))))
-    while rounds > 1 and _sum_s(first_s, slope_s, rounds - 1) >= wanted_s:
+    while rounds > 1 and sum_s(first_s, slope_s, rounds - 1) >= wanted_s:
         rounds -= 1
-    while rounds < most and _sum_s(first_s, slope_s, rounds) < wanted_s:
+    while rounds < most and sum_s(first_s, slope_s, rounds) < wanted_s:
         rounds += 1
     return rounds
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from numba import njit
 
 from costmodels.queueing.engine_state import FloatArray
+from costmodels.queueing.group_times import GroupTimes
 from costmodels.queueing.load import RequestStream
 from costmodels.queueing.simulation import MIDDLE, BatchLimits, RequestTimes, SimulationResult, Window, simulate
 from costmodels.queueing.step_times import StepTimes
@@ -30,9 +31,9 @@ _EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Workers of one phase, all alike: each forms steps of its own requests."""
+    """Workers of one phase, all alike: each forms steps of its own requests; attention groups of a worker step together."""
 
-    times: StepTimes
+    times: StepTimes | GroupTimes
     limits: BatchLimits
     workers: int
 
@@ -84,8 +85,11 @@ def simulate_prefill(pool: Pool, transfer: Transfer, stream: RequestStream, *, s
         first_s = result.requests.first_s
         done_s[members] = first_s
         order = np.argsort(first_s, kind="stable")
-        sent_s = _one_after_another(first_s[order], part.prompt_tokens[order] * transfer.token_s)
-        arrived_s[members[order]] = sent_s + transfer.latency_s
+        # Each attention group sends over a link of its own.
+        for group in range(result.groups):
+            sending = order[result.requests.group[order] == group]
+            sent_s = _one_after_another(first_s[sending], part.prompt_tokens[sending] * transfer.token_s)
+            arrived_s[members[sending]] = sent_s + transfer.latency_s
         runs.append(result)
     return Prefilled(done_s, arrived_s, tuple(runs))
 
@@ -96,7 +100,7 @@ def simulate_decode(
     """Requests whose prompts are computed through the decode workers; requests of the window make the percentiles."""
     count = len(stream)
     first_s, last_s = np.full(count, np.nan), np.full(count, np.nan)
-    busy_s = np.zeros(count)
+    busy_s, group = np.zeros(count), np.zeros(count, dtype=np.int64)
     order = np.argsort(prefilled.arrived_s, kind="stable")
     runs = []
     for places in _dealt_out(count, pool.workers, seed=seed + 1):
@@ -109,12 +113,12 @@ def simulate_decode(
         )
         result = simulate(pool.times, part, pool.limits, window=_EVERYTHING)
         first_s[members], last_s[members] = result.requests.first_s, result.requests.last_s
-        busy_s[members] = result.requests.busy_s
+        busy_s[members], group[members] = result.requests.busy_s, result.requests.group
         runs.append(result)
     counted = np.zeros(count, dtype=np.bool_)
     first, end = window.measured(count)
     counted[first:end] = True
-    times = RequestTimes(stream.arrival_s, first_s, last_s, stream.output_tokens, counted, busy_s)
+    times = RequestTimes(stream.arrival_s, first_s, last_s, stream.output_tokens, counted, busy_s, group)
     return DisaggregatedResult(
         whole=_whole(times, prefilled, runs),
         prefill=prefilled.runs,
@@ -135,6 +139,7 @@ def _whole(times: RequestTimes, prefilled: Prefilled, decode: Sequence[Simulatio
         peak_running=max(run.peak_running for run in decode),
         steps=sum(run.steps for run in (*prefilled.runs, *decode)),
         evictions=sum(run.evictions for run in (*prefilled.runs, *decode)),
+        groups=decode[0].groups,
     )
 
 

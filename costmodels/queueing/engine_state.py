@@ -6,6 +6,9 @@ Structured arrays, one record a request and one a slot: compiled code passes few
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -25,6 +28,12 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 def compiled(function: _Function) -> _Function:
     """Compile a function that only works on arrays it is given, without counting references to them: most of its time."""
     return njit(_nrt=False)(function)  # type: ignore[call-overload, no-any-return]
+
+
+def source_digest(*modules: ModuleType | str) -> str:
+    """Digest of the files, of modules or by their paths, whose code ends up in a compiled simulation."""
+    files = (module if isinstance(module, str) else str(module.__file__) for module in modules)
+    return sha256(b"".join(Path(file).read_bytes() for file in sorted(files))).hexdigest()
 
 
 REQUEST = np.dtype(
@@ -47,6 +56,8 @@ REQUEST = np.dtype(
         ("newer", np.int64),
         ("before", np.int64),  # neighbours in the list of those that finish in the same round
         ("after", np.int64),
+        ("follower", np.int64),  # the next new request in its line
+        ("group", np.int64),  # attention group that it was given to
     ]
 )
 
@@ -114,6 +125,7 @@ def new_requests(
         requests["shared"] = shared
     for link in ("older", "newer", "before", "after"):
         requests[link] = NOBODY
+    requests["follower"] = np.arange(1, len(prompt) + 1)
     return requests
 
 

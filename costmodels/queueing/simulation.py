@@ -3,26 +3,27 @@
 A step holds one token of every decoding sequence and, within the token limit, chunks of prompts in order of arrival
 (Sarathi-Serve, OSDI'24); with prefill-first scheduling a step holds either prompts or decoding sequences (Orca, OSDI'22,
 and the first vLLM). A pipeline of p stages keeps p batches ("slots") in flight, each sequence staying in its slot.
+Attention groups form a batch each, of requests of their own, and step together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
-from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
 
 from costmodels.errors import WorkloadError
-from costmodels.queueing.engine_state import IntArray, RecordArray, new_lists, new_requests, new_slots, new_stages
+from costmodels.queueing.engine_state import RecordArray, new_lists, new_requests, new_slots, new_stages
 from costmodels.queueing.event_loop import run
+from costmodels.queueing.group_coasting import Joint
+from costmodels.queueing.group_loop import run_groups
+from costmodels.queueing.group_times import GroupTimes
 from costmodels.queueing.load import RequestStream
 from costmodels.queueing.promises import Promise
-from costmodels.queueing.statistics import Percentile, percentile
+from costmodels.queueing.results import RequestTimes, SimulationResult, pooled
 from costmodels.queueing.step_forming import (
     ADMIT_RESERVED,
     ADMIT_UNTIL_FULL,
@@ -35,8 +36,23 @@ from costmodels.queueing.step_forming import (
 )
 from costmodels.queueing.step_times import StepTimes
 
+__all__ = [
+    "Admission",
+    "BatchLimits",
+    "RequestTimes",
+    "Scheduling",
+    "SimulationResult",
+    "Targets",
+    "Window",
+    "may_miss",
+    "pooled",
+    "result_of",
+    "simulate",
+    "simulate_closed_loop",
+    "tables_of",
+]
+
 FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 class Scheduling(StrEnum):
@@ -86,7 +102,8 @@ class Admission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits of a replica's engine: sequences at once, tokens in a step, tokens that the KV cache holds."""
+    """Limits of a replica's engine: sequences at once, tokens in a step, tokens that the KV cache holds; of several attention
+    groups those of each."""
 
     sequences: int
     step_tokens: int
@@ -115,125 +132,19 @@ class Window:
         return int(requests * self.warm_up), requests - int(requests * self.cool_down)
 
 
-@dataclass(frozen=True, eq=False)
-class RequestTimes:
-    """When each request arrived, got its first token and its last, in order of arrival; nan for what did not happen.
-
-    ``counted`` requests make the percentiles; ``busy_s`` is how long the busiest stage had worked until the first token.
-    """
-
-    arrival_s: FloatArray
-    first_s: FloatArray
-    last_s: FloatArray
-    output_tokens: IntArray
-    counted: BoolArray
-    busy_s: FloatArray
-
-
-@dataclass(frozen=True, eq=False)
-class SimulationResult:
-    """What the counted requests saw, and how busy the engine was.
-
-    requests       times of all requests, counted or not
-    missed         the run ended early: a P95 target is missed, percentiles are those of the requests seen until then
-    busy           share of time that the busiest stage works
-    worked_s       how long a mean stage worked; of replicas that ran side by side all together
-    mean_batch     sequences that are decoding, averaged over time
-    mean_waiting   requests waiting for admission, averaged over time
-    peak_running   most requests running at once
-    evictions      how often a request was evicted
-    """
-
-    requests: RequestTimes
-    missed: bool
-    duration_s: float
-    busy: float
-    worked_s: float
-    mean_batch: float
-    mean_waiting: float
-    peak_running: int
-    steps: int
-    evictions: int
-
-    @cached_property
-    def ttft_s(self) -> FloatArray:
-        """Time to first token of each counted request, in order of arrival, queueing included."""
-        times = self.requests
-        started = times.counted & np.isfinite(times.first_s)
-        return np.asarray(times.first_s[started] - times.arrival_s[started])
-
-    @cached_property
-    def tpot_s(self) -> FloatArray:
-        """(last token - first token) / (output tokens - 1), of counted requests with more than one output token."""
-        times = self.requests
-        several = self._ended & (times.output_tokens > 1)
-        return np.asarray((times.last_s[several] - times.first_s[several]) / (times.output_tokens[several] - 1))
-
-    @cached_property
-    def end_to_end_s(self) -> FloatArray:
-        """Time from arrival to the last token of each counted request."""
-        return np.asarray(self.requests.last_s[self._ended] - self.requests.arrival_s[self._ended])
-
-    @cached_property
-    def answered_s(self) -> FloatArray:
-        """When the last token of each counted request came."""
-        return np.asarray(self.requests.last_s[self._ended])
-
-    @property
-    def request_s(self) -> float:
-        """How long a mean stage works for one request; those that are under way at the end of the run count half."""
-        answered = np.isfinite(self.requests.last_s)
-        under_way = np.isfinite(self.requests.first_s) & ~answered
-        return self.worked_s / float(np.count_nonzero(answered) + np.count_nonzero(under_way) / 2.0)
-
-    @property
-    def _ended(self) -> BoolArray:
-        return np.asarray(self.requests.counted & np.isfinite(self.requests.last_s))
-
-    def ttft(self, probability: float) -> Percentile:
-        """Percentile of the time to first token."""
-        return percentile(self.ttft_s, probability)
-
-    def tpot(self, probability: float) -> Percentile:
-        """Percentile of the time per output token; nothing where no request has a second token."""
-        return percentile(self.tpot_s, probability) if len(self.tpot_s) else Percentile(0.0, 0.0, 0.0)
-
-    def end_to_end(self, probability: float) -> Percentile:
-        """Percentile of the time from arrival to the last token."""
-        return percentile(self.end_to_end_s, probability)
-
-
-def pooled(results: Sequence[SimulationResult]) -> SimulationResult:
-    """Replicas that ran side by side as one result, requests in order of arrival; figures are those of a mean replica."""
-    if len(results) == 1:
-        return results[0]
-    parts = [result.requests for result in results]
-    order = np.argsort(np.concatenate([part.arrival_s for part in parts]), kind="stable")
-    merged = RequestTimes(
-        **{field.name: np.concatenate([getattr(part, field.name) for part in parts])[order] for field in fields(RequestTimes)}
-    )
-    return SimulationResult(
-        requests=merged,
-        missed=any(result.missed for result in results),
-        duration_s=max(result.duration_s for result in results),
-        busy=fmean(result.busy for result in results),
-        worked_s=sum(result.worked_s for result in results),
-        mean_batch=fmean(result.mean_batch for result in results),
-        mean_waiting=fmean(result.mean_waiting for result in results),
-        peak_running=max(result.peak_running for result in results),
-        steps=sum(result.steps for result in results),
-        evictions=sum(result.evictions for result in results),
-    )
-
-
 NO_TARGETS = Targets()
 MIDDLE = Window()
 
 
 def simulate(
-    times: StepTimes, stream: RequestStream, limits: BatchLimits, *, targets: Targets = NO_TARGETS, window: Window = MIDDLE
+    times: StepTimes | GroupTimes,
+    stream: RequestStream,
+    limits: BatchLimits,
+    *,
+    targets: Targets = NO_TARGETS,
+    window: Window = MIDDLE,
 ) -> SimulationResult:
-    """Requests of the stream through one replica, arriving as the stream says.
+    """Requests of the stream through one replica, arriving as the stream says; all its attention groups together.
 
     Raises WorkloadError when the engine could never run a request (longer than the cache or, unless prompts are chunked,
     than a step).
@@ -242,7 +153,7 @@ def simulate(
 
 
 def simulate_closed_loop(
-    times: StepTimes,
+    times: StepTimes | GroupTimes,
     stream: RequestStream,
     limits: BatchLimits,
     *,
@@ -266,7 +177,7 @@ def simulate_closed_loop(
 
 
 def _simulate(
-    times: StepTimes,
+    times: StepTimes | GroupTimes,
     stream: RequestStream,
     limits: BatchLimits,
     targets: Targets,
@@ -275,31 +186,48 @@ def _simulate(
     known: int,
     delay_s: float = 0.0,
 ) -> SimulationResult:
-    _require_runnable(times, stream, limits)
-    per_slot = -(-limits.sequences // times.stages)
+    own = times.own if isinstance(times, GroupTimes) else times
+    _require_runnable(own, stream, limits)
+    per_slot = -(-limits.sequences // own.stages)
     requests = new_requests(
         stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens, stream.rounds, stream.shared
     )
     first, end = window.measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
-    outcome = run(
-        tables_of(times),
-        Limits(
-            per_slot,
-            limits.step_tokens,
-            limits.kv_tokens - stream.shared_tokens,
-            _SCHEDULING_CODES[limits.scheduling],
-            ADMIT_RESERVED if limits.admission is Admission.RESERVE else ADMIT_UNTIL_FULL,
-        ),
-        Promise(first, end, targets.ttft_s, targets.tpot_s, may_miss(end - first), may_miss(counted_tpot)),
-        delay_s,
-        requests,
-        new_slots(times.stages),
-        new_lists(times.stages, sequences=per_slot, max_output=int(stream.output_tokens.max())),
-        new_stages(times.stages, len(times.kinds[0])),
-        known,
+    compiled_limits = Limits(
+        per_slot,
+        limits.step_tokens,
+        limits.kv_tokens - stream.shared_tokens,
+        _SCHEDULING_CODES[limits.scheduling],
+        ADMIT_RESERVED if limits.admission is Admission.RESERVE else ADMIT_UNTIL_FULL,
     )
+    promise = Promise(first, end, targets.ttft_s, targets.tpot_s, may_miss(end - first), may_miss(counted_tpot))
+    slots = times.groups if isinstance(times, GroupTimes) else own.stages
+    lists = new_lists(slots, sequences=per_slot, max_output=int(stream.output_tokens.max()))
+    given = (compiled_limits, promise, delay_s, requests, new_slots(slots), lists)
+    if isinstance(times, GroupTimes):
+        # The host launches the kernels of both parts: its least time is that of whole steps.
+        tables = tables_of(own)._replace(least_prompt_s=np.zeros(1))
+        outcome = run_groups(tables, _joint(times), *given, known)
+        return result_of(requests, outcome, first, end, groups=times.groups)
+    outcome = run(tables_of(own), *given, new_stages(own.stages, len(own.kinds[0])), known)
     return result_of(requests, outcome, first, end)
+
+
+def _joint(times: GroupTimes) -> Joint:
+    """The joint part as the compiled simulation takes it."""
+    return Joint(
+        times.total_grid,
+        times.experts_s,
+        times.gathered_s,
+        times.exchanged_s,
+        times.shared_s,
+        times.beside_tokens,
+        float(times.own.least_prompt_s[0]),
+        times.joined_steps,
+        times.dealing.waiting,
+        times.dealing.running,
+    )
 
 
 def tables_of(times: StepTimes) -> Tables:
@@ -336,7 +264,12 @@ def may_miss(counted: int) -> int:
 
 
 def result_of(
-    requests: RecordArray, outcome: tuple[bool, float, float, float, float, int, int, int], first: int, end: int
+    requests: RecordArray,
+    outcome: tuple[bool, float, float, float, float, int, int, int],
+    first: int,
+    end: int,
+    *,
+    groups: int = 1,
 ) -> SimulationResult:
     """What requests [first, end) saw, from what the compiled simulation leaves and returns."""
     missed, duration_s, busy_s, worked_s, waiting_s, peak_running, steps, evictions = outcome
@@ -354,16 +287,18 @@ def result_of(
             output_tokens=requests["answer"].copy(),
             counted=counted,
             busy_s=requests["busy_s"].copy(),
+            group=requests["group"].copy(),
         ),
         missed=missed,
         duration_s=duration_s,
         busy=busy_s / duration_s,
-        worked_s=worked_s,
-        mean_batch=float(decoding_s) / duration_s,
-        mean_waiting=waiting_s / duration_s,
+        worked_s=groups * worked_s,
+        mean_batch=float(decoding_s) / duration_s / groups,
+        mean_waiting=waiting_s / duration_s / groups,
         peak_running=peak_running,
         steps=steps,
         evictions=evictions,
+        groups=groups,
     )
 
 

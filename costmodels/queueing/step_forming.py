@@ -71,10 +71,10 @@ def take_prompts(
     taken = 0
     while taken < budget:
         if slots[slot].queue_length == 0:
-            request = _admissible(limits, requests, slots, slot, counters, evicted, now, budget - taken)
+            request = admissible(limits, requests, slots, slot, counters, evicted, now, budget - taken)
             if request == NOBODY:
                 break
-            _remove_from_waiting(counters, request)
+            _remove_from_waiting(requests, counters, request)
             counters[KV_USED] += tokens_at_admission(limits, requests, request)
             admit(requests, slots, lists.queue, slot, request)
             counters[RUNNING] += 1
@@ -108,7 +108,7 @@ def take_chunk(
 
 
 @compiled
-def _admissible(
+def admissible(
     limits: Limits,
     requests: RecordArray,
     slots: RecordArray,
@@ -136,11 +136,11 @@ def _admissible(
 
 
 @compiled
-def _remove_from_waiting(counters: IntArray, request: int) -> None:
+def _remove_from_waiting(requests: RecordArray, counters: IntArray, request: int) -> None:
     if counters[EVICTED] > 0:
         counters[EVICTED] -= 1
     else:
-        counters[NEXT_NEW] = request + 1
+        counters[NEXT_NEW] = requests[request].follower
 
 
 @compiled

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from costmodels.queueing import event_loop
 from costmodels.queueing.engine_state import (
     NOBODY,
     FloatArray,
@@ -18,10 +19,11 @@ from costmodels.queueing.engine_state import (
     busiest,
     compiled,
     leave,
+    source_digest,
     start_decoding,
     worked_on_average,
 )
-from costmodels.queueing.event_loop import source_digest, through_pipeline
+from costmodels.queueing.event_loop import through_pipeline
 from costmodels.queueing.promises import Promise, count_late_starts, is_missed
 from costmodels.queueing.step_forming import COMPLETED, COUNTERS, KNOWN, MISSED_TPOT, NEXT_NEW, PEAK, Tables, take_chunk
 
@@ -416,4 +418,4 @@ def _end_answer_step(decode: Half, promise: Promise, requests: RecordArray, coun
     return ended
 
 
-run = _compiled(source_digest(__file__))
+run = _compiled(source_digest(*event_loop.PARTS, event_loop, __file__))

@@ -15,7 +15,8 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Equal intervals of a run, from 0 to ``end_s``; each figure is a mean over its interval and over the replicas.
+    """Equal intervals of a run, from 0 to ``end_s``; each figure is a mean over its interval and over the replicas,
+    or their attention groups.
 
     waiting    requests without a first token: in the queue, or with their prompt under way
     decoding   requests between first and last token
@@ -41,7 +42,8 @@ def timeline(results: Sequence[SimulationResult], *, intervals: int) -> Timeline
         decoding += np.diff(first - last) / width
         busy += np.diff(_busy_until(result, edges)) / width
     n = len(results)
-    return Timeline(end_s, waiting / n, decoding / n, np.clip(busy / n, 0.0, 1.0))
+    groups = n * results[0].groups
+    return Timeline(end_s, waiting / groups, decoding / groups, np.clip(busy / n, 0.0, 1.0))
 
 
 def _total_since(events_s: FloatArray, edges: FloatArray) -> FloatArray:

@@ -15,7 +15,7 @@ from costmodels.latent_attention import latent_cache, latent_decode_error, laten
 from costmodels.operator_time import vector_kernel
 from costmodels.operators import Operator, OperatorKind
 from costmodels.serving_attention import decode_s, prefill_s_per_pair
-from costmodels.serving_experts import Company, expert_curve, routed_experts_s
+from costmodels.serving_experts import expert_curve, routed_experts_s
 from costmodels.serving_operators import ServedOn, TokenSplit, head_s, operator_s, partial_sums_s
 from costmodels.stage_ranks import stage_ranks
 from costmodels.tensor_parallel import VOCAB, is_expert_step, is_routed
@@ -119,7 +119,7 @@ def _parts(
     if routed:
         weights = on.precision.of(routed[0])
         fitted, _ = expert_curve(on.device, weights, on.engine)
-        part_s = routed_experts_s(routed, on, workload.experts, tokens, company=Company.ALIKE)
+        part_s = routed_experts_s(routed, on, workload.experts, tokens)
         yield f"experts/{weights.value}", fitted.error, float(part_s[0])
     for operator in operators:
         if is_expert_step(operator) or operator.kind is OperatorKind.LOSS:

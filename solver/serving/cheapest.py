@@ -59,6 +59,8 @@ def _try_to_beat(question: Question, engine: Engine, result: SearchResult) -> No
     least = least_replicas(question, engine)
     floor = question.cost(engine, least)
     most = engine.layout.most_replicas
+    if question.at_most < math.inf:
+        most = min(most, math.floor(question.at_most / question.cost(engine, 1)))
     if result.best is not None:
         limit = question.cost(result.best.engine, result.best.replicas)
         most = min(most, math.ceil(limit / question.cost(engine, 1)) - 1)

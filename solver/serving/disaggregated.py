@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import product
@@ -51,6 +52,7 @@ class PairSearch:
 
     def __init__(self, request: PlanRequest, question: Question, *, prefill_engines: Sequence[Engine], stop: Stop):
         self.question = question
+        self._first = PairResult()
         engines = [engine for engine in question.engines if not engine.layout.repeats_answers]
         self.simulator = PairSimulator(request.cluster, question.evaluator)
         self.prefill = phase(PhaseKind.PREFILL, request, list(prefill_engines), load=question.load, stop=stop)
@@ -63,10 +65,11 @@ class PairSearch:
 
     def cheapest(self, *, below: float) -> PairResult:
         """The cheapest pair whose cost is less than ``below``; of those the one whose phases by themselves leave most room."""
-        result = PairResult()
+        result = PairResult(considered=self._first.considered, missed=list(self._first.missed))
         try:
             result.bound = self._floor(self.prefill) + self._floor(self.decode)
-            result.best = self._incumbent(below, result)
+            known = self._first.best
+            result.best = known if known and self._cost(known.pair) < below else self._incumbent(below, result)
             if result.best is not None:
                 # Up to the pairs that cost as much, among which room decides.
                 below = min(below, self._cost(result.best.pair) * (1.0 + _ROUNDING))
@@ -82,6 +85,12 @@ class PairSearch:
         except SearchStoppedError:
             result.stopped = True
         return result
+
+    def incumbent_cost(self) -> float:
+        """Cost of a pair that keeps the promise and that the analytic model thinks cheapest; infinite where it is not found."""
+        with suppress(SearchStoppedError):
+            self._first.best = self._incumbent(math.inf, self._first)
+        return math.inf if self._first.best is None else self._cost(self._first.best.pair)
 
     def _cost(self, pair: PoolPair) -> float:
         return sum(self.question.cost(m.candidate.engine, m.share.replicas) for m in (pair.prefill, pair.decode))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 
 from costmodels.cluster import Cluster, GroupTopology, group_topology
 from costmodels.collectives import Collective, collective_s
 from costmodels.engine_profile import ENGINE_PROFILES, EngineProfile
-from costmodels.inference import BlockTimes, TableRange, block_times, step_times
+from costmodels.inference import BlockTimes, TableRange, block_times, group_times, step_times
 from costmodels.memory import framework_overhead_bytes
 from costmodels.operators import BATCH, SEQ
+from costmodels.queueing.group_times import GroupTimes
 from costmodels.queueing.step_times import StepTimes
 from costmodels.repeated_answers import with_repeated_answers
 from costmodels.serving_energy import ModelWork, model_work
-from costmodels.serving_experts import Company
 from costmodels.serving_memory import BlockMemory, CacheBytes, block_memory
 from costmodels.serving_operators import ProductTimes, ServedOn, TokenSplit
 from costmodels.serving_precision import ServingPrecision
@@ -51,7 +51,8 @@ class Engine:
     spans: tuple[tuple[LayerSpan, ...], ...]
     operators: tuple[int, ...]
     needs: tuple[StageNeeds, ...]
-    tables: Callable[[Company], StepTimes]
+    tables: Callable[[], StepTimes]
+    group_tables: Callable[[], GroupTimes]
     capacity_bytes: float
     overhead_bytes: float
     memory_share: float
@@ -63,12 +64,20 @@ class Engine:
     @cached_property
     def times(self) -> StepTimes:
         """Step times of an attention group among others alike."""
-        return self.tables(Company.ALIKE)
+        return self.tables()
+
+    @cached_property
+    def simulated_times(self) -> StepTimes | GroupTimes:
+        """Step times of the replica as it is simulated: of attention groups that step together; those of a pipeline, or
+        that share prompts, as if alike."""
+        apart = self.layout.schedulers > 1 and self.layout.pp == self.layout.grid.cp == 1
+        return self.group_tables() if apart else self.times
 
     @cached_property
     def alone_times(self) -> StepTimes:
         """Step times of an attention group whose companions are idle."""
-        return self.tables(Company.IDLE) if self.layout.schedulers > 1 else self.times
+        times = self.simulated_times
+        return times.alone() if isinstance(times, GroupTimes) else times
 
     @property
     def query_tokens(self) -> int:
@@ -166,25 +175,37 @@ class EngineBuilder:
         memory = self._block_memory(layout.grid)
         device = layout.group.node.device
 
-        def of_tokens(company: Company, query_tokens: int, split: TokenSplit = TokenSplit.SHARED) -> StepTimes:
+        def layers(query_tokens: int, split: TokenSplit) -> list[list[tuple[BlockTimes, int]]]:
             times = self._block_times(layout, query_tokens, split)
+            return [[(times[span.block], span.count) for span in stage] for stage in spans]
+
+        @cache
+        def of_tokens(query_tokens: int, split: TokenSplit = TokenSplit.SHARED) -> StepTimes:
             return step_times(
-                [[(times[span.block], span.count) for span in stage] for stage in spans],
+                layers(query_tokens, split),
                 boundary_elements=self._boundary_elements(),
                 links=[self._link(layout, stage) for stage in range(layout.pp - 1)],
                 precision=self._precision,
                 engine=self._profile,
                 table_range=self._range,
-                company=company,
             )
 
-        def tables(company: Company) -> StepTimes:
-            plain, drafted = of_tokens(company, 1), self._speculation
+        def drafting(times: StepTimes) -> StepTimes:
+            """Times of steps that verify tokens, with those of the drafts."""
+            drafted = self._speculation
+            return times if drafted is None else speculative_times(of_tokens(1), times, drafted)
+
+        rows = 1 if self._speculation is None else self._speculation.query_tokens
+
+        def tables() -> StepTimes:
             if layout.repeats_answers:
-                return with_repeated_answers(plain, of_tokens(company, 1, TokenSplit.REPEATED))
-            if drafted is None:
-                return plain
-            return speculative_times(plain, of_tokens(company, drafted.query_tokens), drafted)
+                return with_repeated_answers(of_tokens(1), of_tokens(1, TokenSplit.REPEATED))
+            return drafting(of_tokens(rows))
+
+        def group_tables() -> GroupTimes:
+            (stage,) = layers(rows, TokenSplit.SHARED)
+            times = group_times(stage, of_tokens(rows), groups=layout.schedulers, engine=self._profile, table_range=self._range)
+            return replace(times, own=drafting(times.own))
 
         draft_bytes = 0.0 if self._speculation is None else self._speculation.draft.memory_bytes
         grid = layout.grid
@@ -197,6 +218,7 @@ class EngineBuilder:
             operators=tuple(sum(s.count * len(self._model.block(s.block).operators) for s in stage) for stage in spans),
             needs=tuple(_stage_needs(stage, memory, draft_bytes=draft_bytes) for stage in spans),
             tables=tables,
+            group_tables=group_tables,
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
             overhead_bytes=framework_overhead_bytes(communicators=communicators, communicator_bytes=device.communicator_bytes),
             memory_share=self._profile.memory_share,

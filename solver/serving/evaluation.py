@@ -39,6 +39,12 @@ SCREENING_REQUESTS = 2_000
 _SATURATED_REQUESTS = 2_000
 """Requests of the simulation that finds what a full engine can keep up with."""
 
+_FULL_BATCHES = 4
+"""Full batches of every attention group that this simulation answers at least."""
+
+_SETTLING_ANSWERS = 3
+"""Answers' times after which a replica of several attention groups counts as settled, and the last one loads it still."""
+
 MAX_UTILISATION = 0.97
 """Load above which a plan is refused: the percentiles of a run of 10,000 requests say nothing of the long run there."""
 
@@ -88,7 +94,7 @@ class Alone:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A candidate, simulated with its share of a load, which the attention groups of a replica share evenly in turn.
+    """A candidate, simulated with its share of a load, which the engine deals out to the attention groups of a replica.
 
     ``keeps`` is true when the percentiles of the short simulation and the upper ends of the confidence intervals of the long
     one meet the targets, and the load is below MAX_UTILISATION (clients of a closed loop wait instead, so it does not bind
@@ -235,7 +241,7 @@ class Evaluator:
         engine = asked.engine
         candidates = (*self.candidates(engine), asked)
         step_limits = tuple(sorted({candidate.step_tokens for candidate in candidates}))
-        least_s = least_work_s(engine.times, self.demand, step_limits)
+        least_s = least_work_s(engine.simulated_times, self.demand, step_limits)
         found = {}
         for candidate in candidates:
             batch = self._largest_batch(candidate)
@@ -255,7 +261,8 @@ class Evaluator:
         """How long a mean device works at least for a mean request of its attention group, whatever the schedule."""
         key = (candidate.engine.key, candidate.step_tokens)
         if key not in self._least_work_s:
-            self._least_work_s[key] = mean_least_work_s(candidate.engine.times, self.demand, (candidate.step_tokens,))[0]
+            times = candidate.engine.simulated_times
+            self._least_work_s[key] = mean_least_work_s(times, self.demand, (candidate.step_tokens,))[0]
         return float(self._least_work_s[key][self._largest_batch(candidate) - 1])
 
     def can_keep_up(self, candidate: Candidate, share: Share) -> bool:
@@ -287,28 +294,50 @@ class Evaluator:
     def simulations_of(
         self, candidate: Candidate, share: Share, *, requests: int, targets: Targets = NO_TARGETS
     ) -> list[SimulationResult]:
-        """One attention group of a replica under its share of a load; under a trace every one."""
+        """One replica under its share of a load; under a trace every one."""
         self.count_simulation()
-        share = _of_a_group(candidate, share)
-        times, limits = candidate.engine.times, candidate.limits
+        times, limits = candidate.engine.simulated_times, candidate.limits
+        requests, window = self._counted(candidate, share, requests)
         streams = self.traffic.streams(share, requests)
         if self.traffic.is_closed:
             clients = self.traffic.clients(share)
             return [simulate_closed_loop(times, streams[0], limits, concurrency=clients, targets=targets)]
         # Of several replicas none alone shows that the percentile of all is missed.
         early = targets if len(streams) == 1 else NO_TARGETS
-        return [simulate(times, stream, limits, targets=early) for stream in streams]
+        return [simulate(times, stream, limits, targets=early, window=window) for stream in streams]
+
+    def _counted(self, candidate: Candidate, share: Share, requests: int) -> tuple[int, Window]:
+        """Requests of a simulation, and which of them count: as many as of one attention group.
+
+        Several groups hold so many more at a time that a run has to begin with several times as many before it is settled, and
+        to end with as many. They are no more than fit, nor, where targets are kept, than arrive in the time of an answer.
+        """
+        groups, window = candidate.engine.layout.schedulers, Window()
+        if groups == 1 or self.traffic.is_closed:
+            return requests, window
+        answer_s = self.targets.ttft_s + self.targets.tpot_s * self.output.mean
+        held = math.ceil(min(groups * self._largest_batch(candidate), share.each * answer_s))
+        first, end = window.measured(requests)
+        warm_up, cool_down = max(first, _SETTLING_ANSWERS * held), max(requests - end, held)
+        every = warm_up + (end - first) + cool_down
+        # Shares from which the counts come back.
+        return every, Window((warm_up + 0.5) / every, (cool_down + 0.5) / every)
 
     def capacity(self, candidate: Candidate) -> float:
         """Requests per second of an engine that always has requests waiting."""
         key = candidate.key
         if key not in self._capacity:
             self.count_simulation()
-            (stream,) = self.traffic.streams(Share(1.0), _SATURATED_REQUESTS)
+            groups, clients = candidate.engine.layout.schedulers, 2 * candidate.sequences
+            requests = _SATURATED_REQUESTS
+            if groups > 1:
+                requests = max(requests, _FULL_BATCHES * groups * self._largest_batch(candidate))
+                clients *= groups
+            (stream,) = self.traffic.streams(Share(1.0), requests)
             result = simulate_closed_loop(
-                candidate.engine.times, stream, candidate.limits, concurrency=2 * candidate.sequences, window=Window(0.0, 0.0)
+                candidate.engine.simulated_times, stream, candidate.limits, concurrency=clients, window=Window(0.0, 0.0)
             )
-            self._capacity[key] = _answers_per_s(result) * candidate.engine.layout.schedulers
+            self._capacity[key] = _answers_per_s(result)
         return self._capacity[key]
 
     def _simulate(self, candidate: Candidate, share: Share, targets: Targets, within: float = 1.0) -> Measured:
@@ -320,8 +349,7 @@ class Evaluator:
         kept = not missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
         requests_per_s, utilisation = share.each, math.nan
         if not missed:
-            groups = candidate.engine.layout.schedulers
-            requests_per_s = _answers_per_s(result) * groups if self.traffic.is_closed else share.each
+            requests_per_s = _answers_per_s(result) if self.traffic.is_closed else share.each
             utilisation = requests_per_s / self.capacity(candidate)
         if self.traffic.is_closed:
             utilisation = min(1.0, utilisation)
@@ -356,7 +384,7 @@ def _tightened(targets: Targets, within: float) -> Targets:
 
 
 def _of_a_group(candidate: Candidate, share: Share) -> Share:
-    """The share of one attention group of a replica."""
+    """The share of one attention group of a replica among others alike."""
     return Share(share.load, share.replicas * candidate.engine.layout.schedulers)
 
 

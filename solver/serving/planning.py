@@ -41,6 +41,9 @@ from solver.serving.switched_answer import switched_plan
 
 _SHOWN = 5
 
+_WORTH_A_LOOK = 2.0
+"""Plans of workers that do both phases are looked for up to so many times the cost of a pair of pools: runners-up, then."""
+
 
 def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     """The best serving plan of the request's space; infeasible, with its reason, when nothing keeps the promise.
@@ -76,9 +79,12 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
         describe=describe,
     )
     modes = request.search.modes
-    result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()
     prefill = _prefill_engines(request, question, builder) if ServingMode.DISAGGREGATED in modes else []
-    pairs = _search_pairs(request, question, prefill, result) if prefill else PairResult()
+    search = PairSearch(request, question, prefill_engines=prefill, stop=stop) if prefill else None
+    if search is not None and request.objective in (Objective.DEVICES, Objective.COST):
+        question = replace(question, at_most=_WORTH_A_LOOK * search.incumbent_cost())
+    result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()
+    pairs = PairResult() if search is None else _search_pairs(request, question, search, result)
     kinds = _search_kinds(request, question, result, pairs) if request.search.worker_kinds > 1 else None
     mixed = kinds is not None and kinds.result.best is not None
     so_far = _best_objective(request, question, result, pairs)
@@ -174,9 +180,8 @@ def _prefill_engines(request: PlanRequest, question: Question, builder: EngineBu
     return [whole.get(layout.key) or builder.engine(layout) for layout in prefill_layouts(request)]
 
 
-def _search_pairs(request: PlanRequest, question: Question, prefill: Sequence[Engine], aggregated: SearchResult) -> PairResult:
+def _search_pairs(request: PlanRequest, question: Question, search: PairSearch, aggregated: SearchResult) -> PairResult:
     """Pairs of pools that are better than the best aggregated plan; of equals that one stays."""
-    search = PairSearch(request, question, prefill_engines=prefill, stop=question.evaluator.stop)
     best = aggregated.best
     if request.objective is Objective.THROUGHPUT:
         found = largest_pair_goodput(search, above=0.0 if best is None else best.load)

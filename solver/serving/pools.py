@@ -172,9 +172,8 @@ class PairSimulator:
 
 
 def _pool(measured: Measured) -> Pool:
-    """Every attention group of every worker is a scheduler of its own."""
     engine: Engine = measured.candidate.engine
-    return Pool(engine.times, measured.candidate.limits, measured.share.replicas * engine.layout.schedulers)
+    return Pool(engine.simulated_times, measured.candidate.limits, measured.share.replicas)
 
 
 def at_workers(measured: Measured, workers: int) -> Measured:

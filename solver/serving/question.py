@@ -96,6 +96,7 @@ class Question:
     load         requests per second that the plan must serve, or clients of a closed loop
     replicas     allowed numbers of replicas; empty does not restrict
     unit_cost    what one device of an engine costs, for the objectives devices (1) and cost (its price)
+    at_most      cost above which a plan is not looked for
     describe     makes the plan record of the best so far
     above        goodput that another plan has: only more is of interest
     """
@@ -108,6 +109,7 @@ class Question:
     progress: OnProgress
     describe: Callable[[SearchResult], Plan | None]
     above: float = 0.0
+    at_most: float = math.inf
 
     def tell(self, result: SearchResult, done: int, best: float | None, note: str) -> None:
         """Tell the listener that so many engines are decided, and what the objective of the best is."""

@@ -99,8 +99,7 @@ def _simulated(request: PlanRequest, plan: Plan) -> tuple[Evaluator, SimulationR
             f"{evaluator.longest_request}; 'meshwright predict' says what would help"
         )
     results = evaluator.simulations_of(candidate, share, requests=REQUESTS)
-    streams = share.replicas * candidate.engine.layout.schedulers
-    alike = 1 if len(results) > 1 else streams
+    alike = 1 if len(results) > 1 else share.replicas
     return evaluator, pooled(results), timeline(results, intervals=INTERVALS), alike
 
 

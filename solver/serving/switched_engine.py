@@ -147,6 +147,7 @@ class SwitchedBuilder:
             operators=decode.operators,
             needs=decode.needs,
             tables=then.tables,
+            group_tables=then.group_tables,
             capacity_bytes=decode.capacity_bytes,
             overhead_bytes=overhead_bytes,
             memory_share=decode.memory_share,
@@ -173,4 +174,4 @@ def can_switch(layout: Layout) -> bool:
 
 def _with_overhead(engine: Engine, overhead_bytes: float) -> Engine:
     """The engine with other overhead; its tables are made once for all."""
-    return replace(engine, overhead_bytes=overhead_bytes, tables=lambda _: engine.times, _kv_tokens={})
+    return replace(engine, overhead_bytes=overhead_bytes, tables=lambda: engine.times, _kv_tokens={})

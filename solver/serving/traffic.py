@@ -49,7 +49,7 @@ class Traffic:
     workload: ServingWorkload
     seed: int
     requests: int
-    _unit: dict[int, RequestStream] = field(default_factory=dict)
+    _unit: dict[tuple[int, int], RequestStream] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         arrivals = self.workload.arrivals
@@ -61,7 +61,7 @@ class Traffic:
             self.prompt = token_count(self.workload.prompt_tokens)
             self.output = token_count(self.workload.output_tokens)
         self.load = float(arrivals.concurrency) if isinstance(arrivals, ClosedArrivals) else arrivals.requests_per_s
-        unit = self.whole = self._unit_stream(1)
+        unit = self.whole = self._unit_stream(1, self.requests)
         self.longest_request = unit.cache_tokens
         self.longest_prompt = int(unit.prompt_tokens.max())
         self._cached_share, self._shared_tokens = self.workload.prefix_hit_ratio, 0.0
@@ -99,26 +99,30 @@ class Traffic:
     def streams(self, share: Share, requests: int | None = None) -> tuple[RequestStream, ...]:
         """Requests of one replica, as all replicas are alike; of a trace those of every replica, dealt out in turn.
 
-        ``requests`` bounds their number, for a short simulation.
+        ``requests`` bounds their number, for a short simulation, or asks for more than there are, of which a trace has none.
         """
         arrivals = self.workload.arrivals
+        available = self.requests
+        while requests is not None and requests > available:
+            available *= 2
         if isinstance(arrivals, TraceArrivals):
-            whole = self._unit_stream(1)[:requests].faster(share.load / arrivals.requests_per_s)
+            whole = self._unit_stream(1, self.requests)[:requests].faster(share.load / arrivals.requests_per_s)
             return tuple(whole[k :: share.replicas] for k in range(min(share.replicas, len(whole))))
         if self.is_closed:
             # Clients start together: each must come back often enough to fall out of step.
             enough = _REQUESTS_PER_CLIENT * self.clients(share)
-            return (self._unit_stream(1)[: max(enough, requests or self.requests)],)
+            return (self._unit_stream(1, available)[: max(enough, requests or self.requests)],)
         split = share.replicas if isinstance(arrivals, GammaArrivals) else 1
-        return (self._unit_stream(split)[:requests].faster(share.each),)
+        return (self._unit_stream(split, available)[:requests].faster(share.each),)
 
-    def _unit_stream(self, split: int) -> RequestStream:
-        """Requests at one per second; a trace at its own rate."""
-        if split not in self._unit:
+    def _unit_stream(self, split: int, requests: int) -> RequestStream:
+        """So many requests at one per second; a trace at its own rate, as long as it is."""
+        key = (split, requests)
+        if key not in self._unit:
             arrivals = self.workload.arrivals
             if isinstance(arrivals, TraceArrivals):
                 prompts = np.array(arrivals.prompt_tokens, dtype=np.int64)
-                self._unit[split] = RequestStream(
+                self._unit[key] = RequestStream(
                     arrival_s=np.array(arrivals.times_s) - arrivals.times_s[0],
                     prompt_tokens=prompts,
                     output_tokens=np.array(arrivals.output_tokens, dtype=np.int64),
@@ -127,10 +131,10 @@ class Traffic:
             else:
                 cv = arrivals.cv if isinstance(arrivals, GammaArrivals) else 1.0
                 load = Load(_UNIT_RATE, self.prompt, self.output, cv, self.workload.prefix_hit_ratio)
-                enough = max(self.requests, int(_REQUESTS_PER_CLIENT * self.load)) if self.is_closed else self.requests
-                self._unit[split] = request_stream(load, requests=enough, seed=self.seed, split=split)
-            self._unit[split] = self._with_rounds(self._with_hits(self._unit[split]))
-        return self._unit[split]
+                enough = max(requests, int(_REQUESTS_PER_CLIENT * self.load)) if self.is_closed else requests
+                self._unit[key] = request_stream(load, requests=enough, seed=self.seed, split=split)
+            self._unit[key] = self._with_rounds(self._with_hits(self._unit[key]))
+        return self._unit[key]
 
     def _with_hits(self, stream: RequestStream) -> RequestStream:
         """What every request finds in the prefix cache, as recorded or drawn, where requests differ in it."""

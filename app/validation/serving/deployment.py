@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from app.catalog import model_names
-from app.validation.serving.recipes import EngineName, Load, Source, held_steps, kv_dtype, step_tokens
+from app.validation.serving.recipes import EngineName, Load, Source, held_steps, joined_steps, kv_dtype, step_tokens
 from app.validation.serving.rows import AGGREGATED, ServingRun
 from app.validation.unpredicted import NotPredictedError
 from costmodels.queueing.simulation import Admission, Scheduling
@@ -108,7 +108,8 @@ class Workers:
 class Deployment:
     """A row as the cost models take it. ``prefill`` is None where one worker does both phases; ``clients`` send a request
     as soon as their last is answered, None under full load; lengths are uniform from ``shortest`` of the nominal ones.
-    ``step_tokens`` limit a step, ``held_steps`` is how many decode steps a new request is held back for on average."""
+    ``step_tokens`` limit a step, ``held_steps`` is how many decode steps a new request is held back for on average,
+    ``joined_steps`` for how many at most until every attention group has a prompt."""
 
     model: str
     node: str
@@ -123,6 +124,7 @@ class Deployment:
     shortest: float
     step_tokens: int
     held_steps: float
+    joined_steps: int
 
     @property
     def hardware(self) -> tuple[str, str]:
@@ -168,6 +170,7 @@ def deployment(run: ServingRun) -> Deployment:
         shortest=INFERENCEX_SHORTEST if source is Source.INFERENCEX else 1.0,
         step_tokens=step_tokens(load),
         held_steps=held_steps(load) if prefill is None else 0.0,
+        joined_steps=joined_steps(load) if prefill is None else 0,
     )
 
 

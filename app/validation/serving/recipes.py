@@ -107,6 +107,13 @@ def held_steps(load: Load) -> float:
     return steps * (1.0 + joined / 2.0) / (1.0 + joined)
 
 
+def joined_steps(load: Load) -> int:
+    """Steps for which TensorRT-LLM's attention groups hold prompts back at most until every group has one."""
+    # dsr1_*_trt*.sh with DP_ATTENTION: attention_dp_config with enable_balance, batching_wait_iters 0 and timeout_iters 60.
+    ran = load.source is Source.INFERENCEX and load.engine is EngineName.TENSORRT_LLM and load.model == "deepseek-v3"
+    return 60 if ran else 0
+
+
 def _batch_wait(load: Load, clients: int) -> tuple[int, float]:
     """TensorRT-LLM's batch_wait_timeout_iters and batch_wait_max_tokens_ratio."""
     square = load.prompt_tokens == load.output_tokens == 1024

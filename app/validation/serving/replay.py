@@ -26,6 +26,7 @@ from costmodels.errors import InvalidInputError
 from costmodels.hardware import node_type
 from costmodels.latent_attention import latent_cache
 from costmodels.operators import BATCH, SEQ, OperatorKind
+from costmodels.queueing.group_times import GroupTimes
 from costmodels.queueing.load import RequestStream
 from costmodels.queueing.simulation import (
     Admission,
@@ -114,31 +115,28 @@ def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
     try:
         if deployed.prefill is not None:
             return _pooled(deployed, constants)
-        result, count = _aggregated(deployed, constants)
+        result, alike = _aggregated(deployed, constants)
     except InvalidInputError as error:
         given = "" if error.given is None else f" ({error.given})"
         raise NotPredictedError(f"{error.problem}{given}") from error
     # The turnaround lies between requests; what of it a client waits for is in the time of a request.
     outside_s = constants.request_s - constants.turnaround_s + deployed.held_steps * float(np.mean(result.tpot_s))
     ttft_ms = (result.ttft_s + outside_s) * 1e3
-    tokens = _stream(deployed, count).output_tokens.sum()
+    tokens = result.requests.output_tokens.sum()
     return Figures(
         ttft_mean_ms=float(np.mean(ttft_ms)),
         ttft_median_ms=float(np.median(ttft_ms)),
         tpot_ms=float(np.mean(result.tpot_s)) * 1e3,
-        output_tokens_per_s=deployed.decode.count * deployed.decode.attention_dp * float(tokens) / result.duration_s,
+        output_tokens_per_s=alike * float(tokens) / result.duration_s,
     )
 
 
 def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[SimulationResult, int]:
-    """Clients are shared evenly by replicas and their attention groups; the first is simulated. Also the number of its
-    requests."""
+    """Clients are shared evenly by replicas, and those of one dealt out to its attention groups; one replica is simulated, of
+    a pipeline one group. Also how many it stands for."""
     workers = deployed.decode
     groups = workers.count * workers.attention_dp
-    sequences, count = MAX_LOAD_SEQUENCES, MAX_LOAD_REQUESTS
-    if deployed.clients is not None:
-        sequences = max(1, -(-deployed.clients // groups))
-        count = sequences * REQUESTS_PER_CLIENT
+    sequences = MAX_LOAD_SEQUENCES if deployed.clients is None else max(1, -(-deployed.clients // groups))
     longest = deployed.prompt_tokens + deployed.output_tokens
     step_tokens = deployed.step_tokens
     # Without chunks the limit must hold the longest prompt, and where requests are evicted their output.
@@ -150,11 +148,21 @@ def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[Simul
     kv_tokens = _kv_tokens(engine, deployed.engine, step_tokens=step_tokens, sequences=sequences)
     if kv_tokens < longest:
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
-    limits = BatchLimits(sequences, step_tokens, kv_tokens, constants.scheduling, ADMISSION[deployed.engine])
     times = _with_host_time(engine, constants, PROFILES[deployed.engine])
+    clients, count, alike = sequences, MAX_LOAD_REQUESTS, groups
+    if isinstance(times, GroupTimes):
+        times, alike = replace(times, joined_steps=deployed.joined_steps), workers.count
+        clients, count = sequences * workers.attention_dp, MAX_LOAD_REQUESTS * workers.attention_dp
+        if deployed.clients is not None:
+            clients = max(1, -(-deployed.clients // workers.count))
+            # Any group may get more than its share.
+            sequences = min(clients, MAX_LOAD_SEQUENCES)
+    if deployed.clients is not None:
+        count = clients * REQUESTS_PER_CLIENT
+    limits = BatchLimits(sequences, step_tokens, kv_tokens, constants.scheduling, ADMISSION[deployed.engine])
     stream = _stream(deployed, count)
-    run = simulate_closed_loop(times, stream, limits, concurrency=sequences, delay_s=constants.turnaround_s, window=_EVERYTHING)
-    return run, count
+    run = simulate_closed_loop(times, stream, limits, concurrency=clients, delay_s=constants.turnaround_s, window=_EVERYTHING)
+    return run, alike
 
 
 def _kv_tokens(engine: Engine, name: EngineName, *, step_tokens: int, sequences: int) -> int:
@@ -194,12 +202,15 @@ def _pooled(deployed: Deployment, constants: EngineConstants) -> Figures:
     )
 
 
-def _with_host_time(engine: Engine, constants: EngineConstants, profile: EngineProfile) -> StepTimes:
+def _with_host_time(engine: Engine, constants: EngineConstants, profile: EngineProfile) -> StepTimes | GroupTimes:
     """An engine's step times with these times of the host instead of its profile's; that of a step falls on the first stage."""
-    tokens_s = engine.times.tokens_s.copy()
+    times = engine.simulated_times
+    own = times.own if isinstance(times, GroupTimes) else times
+    tokens_s = own.tokens_s.copy()
     tokens_s[0] += constants.step_s - profile.step_s
     least_prompt_s = constants.operator_s * np.array(engine.operators, dtype=np.float64)
-    return replace(engine.times, tokens_s=tokens_s, least_prompt_s=least_prompt_s)
+    own = replace(own, tokens_s=tokens_s, least_prompt_s=least_prompt_s)
+    return replace(times, own=own) if isinstance(times, GroupTimes) else own
 
 
 def _stream(deployed: Deployment, count: int) -> RequestStream:

@@ -16,6 +16,7 @@ from costmodels.hardware import node_type
 from costmodels.kv_transfer import WorkerPlace, kv_transfer
 from costmodels.queueing.disaggregated import Pool, Transfer, simulate_decode, simulate_prefill
 from costmodels.queueing.engine_state import FloatArray
+from costmodels.queueing.group_times import GroupTimes
 from costmodels.queueing.load import RequestStream
 from costmodels.queueing.simulation import BatchLimits, Scheduling, SimulationResult, Window
 from costmodels.queueing.step_times import StepTimes
@@ -27,7 +28,7 @@ def run_pools(
     lengths: RequestStream,
     *,
     engines: tuple[Engine, Engine],
-    times: tuple[StepTimes, StepTimes],
+    times: tuple[StepTimes | GroupTimes, StepTimes | GroupTimes],
     step_tokens: int,
 ) -> SimulationResult:
     """The closed loop of the row's clients; ``lengths`` has the tokens of each of their requests."""
@@ -60,8 +61,9 @@ def _run(
     return result, last_s.reshape(arrival_s.shape)
 
 
-def _pool(deployed: Deployment, engine: Engine, times: StepTimes, workers: Workers, *, step_tokens: int) -> Pool:
-    schedulers = workers.count * workers.attention_dp
+def _pool(deployed: Deployment, engine: Engine, times: StepTimes | GroupTimes, workers: Workers, *, step_tokens: int) -> Pool:
+    # Without tables of groups apart each counts as a worker.
+    alike = workers.count if isinstance(times, GroupTimes) else workers.count * workers.attention_dp
     # Requests are drawn, not dealt evenly: any worker may get more than its share.
     sequences = min(deployed.clients or 1, MAX_LOAD_SEQUENCES)
     kv_tokens = engine.kv_tokens(step_tokens=step_tokens, sequences=sequences)
@@ -69,7 +71,7 @@ def _pool(deployed: Deployment, engine: Engine, times: StepTimes, workers: Worke
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
     # Phases do not disturb one another, so how a step mixes them does not matter; chunks let long prompts in.
     limits = BatchLimits(sequences, step_tokens, kv_tokens, Scheduling.CHUNKED_PREFILL, ADMISSION[deployed.engine])
-    return Pool(times, limits, schedulers)
+    return Pool(times, limits, alike)
 
 
 def _transfer(deployed: Deployment, engines: tuple[Engine, Engine], *, step_tokens: int) -> Transfer:

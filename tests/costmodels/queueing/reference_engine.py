@@ -14,7 +14,7 @@ PROMPTS_FIRST = (Scheduling.PREFILL_FIRST, Scheduling.CHUNKS_FIRST)
 CUTTING = (Scheduling.CHUNKED_PREFILL, Scheduling.CHUNKS_FIRST)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Request:
     arrival_s: float
     prompt: int
@@ -33,7 +33,7 @@ class _Request:
         return self.prompt + self.generated
 
 
-@dataclass
+@dataclass(eq=False)
 class _Slot:
     """A batch that goes through the pipeline as one, and what its step in flight does."""
 
