@@ -115,7 +115,7 @@ def room_shortfall(engine: SwitchedEngine, evaluator: Evaluator, *, step_tokens:
         f"tokens for each of {engine.replicas_per_node} workers; it has {have / 1e9:.1f} GB"
     )
     reasons = [
-        memory_shortfall(engine.prefill, step_tokens=step_tokens, sequences=at_once, tokens=prompt),
+        memory_shortfall(engine.prefill, step_tokens=step_tokens, sequences=at_once, tokens=prompt + 1),
         memory_shortfall(engine.decode, step_tokens=engine.decode_step_tokens, sequences=sequences, tokens=longest),
         Reason("host_memory", need, have, "bytes", message, remedies=("raise host_memory_bytes of the node",)),
     ]
