@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.exporters.shape import is_layer
 from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ExportError
 from costmodels.speculation import HAS_CHECKPOINT, Draft
-from solver.plan import Plan
+from solver.plan import Plan, PrefillPool
 from solver.request import Length, PlanRequest, ServingWorkload
 from solver.serving_load import EmpiricalLength, FixedLength, TraceArrivals
 
@@ -40,6 +42,15 @@ def uneven_layers(plan: Plan, request: PlanRequest, *, launcher: str) -> tuple[i
     if min(counts) == 0:
         raise ExportError(f"{launcher} needs a layer on every pipeline stage", given=list(counts))
     return counts
+
+
+def one_of_each(plan: Plan, pool: PrefillPool) -> tuple[Plan, Plan]:
+    """One prefill and one decode worker of a plan of two pools, each as a plan of its own."""
+    assert plan.serving is not None
+    limits = {"max_num_seqs": pool.max_num_seqs, "max_num_batched_tokens": pool.max_num_batched_tokens}
+    serving = replace(plan.serving, replicas=1)
+    prefill = replace(plan, axes=pool.axes, stages=pool.stages, serving=replace(serving, **limits), prefill=None)
+    return prefill, replace(plan, serving=serving, prefill=None)
 
 
 def longest_request(workload: ServingWorkload) -> int | None:

@@ -5,11 +5,9 @@ Rules are those of sglang/srt/disaggregation (rank mapping of CommonKVReceiver) 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from app.exporters.command import ShellVariable, command_text, flag
 from app.exporters.export import Export
-from app.exporters.served import require_engine
+from app.exporters.served import one_of_each, require_engine
 from app.exporters.sglang import PORT, VERSION, export_sglang, lost_in_words, server_assumptions, server_command
 from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ExportError
@@ -33,11 +31,7 @@ def _export_pools(plan: Plan, pool: PrefillPool, request: PlanRequest) -> Export
     require_engine(request, ServingEngine.SGLANG)
     assert plan.axes is not None and plan.serving is not None
     _require_connectable(pool.axes, plan.axes)
-    limits = {"max_num_seqs": pool.max_num_seqs, "max_num_batched_tokens": pool.max_num_batched_tokens}
-    prefill = replace(
-        plan, axes=pool.axes, stages=pool.stages, serving=replace(plan.serving, replicas=1, **limits), prefill=None
-    )
-    decode = replace(plan, serving=replace(plan.serving, replicas=1), prefill=None)
+    prefill, decode = one_of_each(plan, pool)
     commands = {
         name: server_command(
             view,

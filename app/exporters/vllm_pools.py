@@ -6,10 +6,10 @@ Rules are those of vllm/distributed/kv_transfer (NixlConnector) and of its docum
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from app.exporters.command import flag
 from app.exporters.export import Export
+from app.exporters.served import one_of_each
 from app.exporters.vllm import PORT, VERSION, export_vllm, serve_command
 from app.exporters.vllm_kinds import export_kinds
 from costmodels.errors import ExportError
@@ -35,11 +35,7 @@ def export_pools(plan: Plan, pool: PrefillPool, request: PlanRequest) -> Export:
     """A script for a server of each pool; raises ExportError for layouts between which vLLM moves no cache."""
     assert plan.axes is not None and plan.serving is not None and isinstance(request.workload, ServingWorkload)
     _require_connectable(pool.axes, plan.axes)
-    limits = {"max_num_seqs": pool.max_num_seqs, "max_num_batched_tokens": pool.max_num_batched_tokens}
-    prefill = replace(
-        plan, axes=pool.axes, stages=pool.stages, serving=replace(plan.serving, replicas=1, **limits), prefill=None
-    )
-    decode = replace(plan, serving=replace(plan.serving, replicas=1), prefill=None)
+    prefill, decode = one_of_each(plan, pool)
     connector = (flag("kv-transfer-config", _CONNECTOR),)
     commands = {
         name: serve_command(
