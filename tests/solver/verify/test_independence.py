@@ -15,6 +15,7 @@ ALLOWED = {
     "costmodels.pipeline.build",
     "costmodels.pipeline.program",
     "costmodels.pipeline.timeline",
+    "costmodels.token_slices",
     "costmodels.units",
     "costmodels.weight_format",
     "solver.axes",
