@@ -74,6 +74,8 @@ def ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:
         yield "replicas by node group", replace(search, batch_shares=BatchShares.EVEN)
     if search.idle_groups:
         yield "idle devices", replace(search, idle_groups=())
+    if 1 in search.token_slices:
+        yield "token slices", replace(search, token_slices=())
     if TpOverlap.EXPOSED in search.tp_overlap:
         yield "chunked products", replace(search, tp_overlap=())
     yield "orders of node groups", replace(search, group_order=GroupOrder.GIVEN)

@@ -73,8 +73,8 @@ def full_request(seed: int) -> PlanRequest:
         request = replace(request, search=replace(request.search, idle_groups=idle))
     if len(names) > 1 and rng.random() < 0.4:
         request = replace(request, search=replace(request.search, group_order=GroupOrder.ANY))
-    if request.search.space is Space.FREE and not in_slices and rng.random() < 0.6:
-        by_group = len(names) > 1 and rng.random() < 0.6
+    if request.search.space is Space.FREE and not in_slices and rng.random() < 0.7:
+        by_group = rng.random() < 0.45
         request = _shared_by_group(request, rng) if by_group else request
         request = _of_stages(request, rng) if not by_group or rng.random() < 0.2 else request
     return _enumerable(request, rng)
@@ -136,9 +136,11 @@ def _imperfect(cluster: Cluster, rng: Rng) -> Cluster:
 
 
 def _shared_by_group(request: PlanRequest, rng: Rng) -> PlanRequest:
-    """Replicas by node group, which have one optimizer and keep gradients, beside up to three groups."""
-    groups, workload = request.cluster.groups, request.workload
+    """Replicas by node group, which have one optimizer and keep gradients, on two or three groups."""
+    groups, workload = request.cluster.groups[:3], request.workload
     assert isinstance(workload, TrainingWorkload)
+    if len(groups) == 1:
+        groups = (*groups, _slower(groups[0], float(rng.uniform(0.4, 0.9))))
     search = replace(
         request.search,
         batch_shares=BatchShares.BY_GROUP,
@@ -149,7 +151,15 @@ def _shared_by_group(request: PlanRequest, rng: Rng) -> PlanRequest:
         pp=(),
     )
     smaller = replace(workload, global_batch=int(rng.choice([4, 6, 8, 12])))
-    return replace(request, cluster=replace(request.cluster, groups=groups[:3]), workload=smaller, search=search)
+    return replace(request, cluster=replace(request.cluster, groups=groups), workload=smaller, search=search)
+
+
+def _slower(group: NodeGroup, share: float) -> NodeGroup:
+    """A node of devices that are slower by a share in all but their links."""
+    device = group.node.device
+    rates = {dtype: rate * share for dtype, rate in device.peak_flops.items()}
+    slower = replace(device, name="slower", peak_flops=rates, memory_bytes_per_s=device.memory_bytes_per_s * share)
+    return NodeGroup("slower", replace(group.node, name="slower", device=slower), 1)
 
 
 def _of_stages(request: PlanRequest, rng: Rng) -> PlanRequest:
