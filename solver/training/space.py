@@ -220,7 +220,7 @@ def families(request: PlanRequest) -> Iterator[Family]:
                     continue
                 beside = beside_slices(modes), tuple(place for place in places if suits_slices(place))
                 for cut in slices.pipelinings(mesh, microbatch=microbatch, n_microbatches=count):
-                    family = Family(mesh, microbatch, count, boundary, *beside[::-1], cut)
+                    family = Family(mesh, microbatch, count, boundary, *beside[::-1], (cut,))
                     if family.n_candidates:
                         yield family
                 choices = known[mesh.pp, count]

@@ -1,8 +1,9 @@
 """Token slices of training candidates: which sequences can be cut, and where.
 
 The lengths of n slices are those that take least by the time of the model's layers alone: of micro-batches whose slices take
-t_1 .. t_n, ``m sum t + (p - 1) max t`` (TeraPipe, Li et al. 2021, equation 3 and algorithm 1), solved exactly over lengths in
-whole tiles. What a slice takes there is the sum over operators of the fastest way to shard each.
+t_1 .. t_n, under TeraPipe ``m sum t + (p - 1) max t`` (Li et al. 2021, equation 3 and algorithm 1); under Seq1F1B, in which
+slices of unequal times delay one another at every step, the shortest longest slice, of equals the least sum. Both are solved
+exactly over lengths in whole tiles. What a slice takes there is the sum over operators of the fastest way to shard each.
 """
 
 from __future__ import annotations
@@ -143,8 +144,8 @@ class TokenSlices:
         self._times_s: dict[tuple[int, int], FloatArray] = {}
         self._lengths: dict[tuple[int, int, int, int, int], tuple[int, ...]] = {}
 
-    def pipelinings(self, mesh: SlicedMesh, *, microbatch: int, n_microbatches: int) -> Iterator[tuple[Pipelining, ...]]:
-        """For each number of slices that the request names, schedules of slices of the same lengths."""
+    def pipelinings(self, mesh: SlicedMesh, *, microbatch: int, n_microbatches: int) -> Iterator[Pipelining]:
+        """For each number of slices that the request names, each schedule of slices with its lengths."""
         tp, pp, ways = mesh.tp, mesh.pp, self._request.search.tp_overlap
         exposed = tp == 1 or not ways or TpOverlap.EXPOSED in ways
         if not self._counts or not self._schedules or not exposed or pp == 1 or mesh.cp > 1:
@@ -154,11 +155,13 @@ class TokenSlices:
         if tile is None or tile % tp:
             return
         for count in self._counts:
-            key = (tp, pp, microbatch, n_microbatches, count)
-            if key not in self._lengths:
-                tiles = balanced_tiles(self._slice_times_s(tp, microbatch), count, n_microbatches=n_microbatches, pp=pp)
-                self._lengths[key] = tuple(tile * each for each in tiles)
-            yield tuple(Pipelining(schedule, slices=self._lengths[key]) for schedule in self._schedules)
+            for schedule in self._schedules:
+                weights = (n_microbatches, pp - 1) if schedule is Schedule.TERAPIPE else (0, 1)
+                key = (tp, microbatch, count, *weights)
+                if key not in self._lengths:
+                    tiles = balanced_tiles(self._slice_times_s(tp, microbatch), count, *weights)
+                    self._lengths[key] = tuple(tile * each for each in tiles)
+                yield Pipelining(schedule, slices=self._lengths[key])
 
     def _slice_times_s(self, tp: int, microbatch: int) -> FloatArray:
         """`slice_times_s` on the slowest of the cluster's devices."""
@@ -182,10 +185,10 @@ def beside_slices(choices: Sequence[tuple[Recompute, ...]]) -> tuple[tuple[Recom
     return tuple(modes for modes in left if modes)
 
 
-def balanced_tiles(times_s: FloatArray, n_slices: int, *, n_microbatches: int, pp: int) -> tuple[int, ...]:
-    """Tiles of each of ``n_slices`` slices that take least, ``m sum t + (p - 1) max t``, of equals the one with the shorter
-    longest slice; ``times_s[first, end]`` is what the tiles first .. end - 1 take together."""
-    ends = _least_cut(times_s, n_slices, float(n_microbatches), float(pp - 1))
+def balanced_tiles(times_s: FloatArray, n_slices: int, per_sum: float, per_longest: float) -> tuple[int, ...]:
+    """Tiles of each of ``n_slices`` slices that take least, ``per_sum * sum t + per_longest * max t``, of equals those with the
+    shorter longest slice, then with the lesser sum; ``times_s[first, end]`` is what tiles first .. end - 1 take together."""
+    ends = _least_cut(times_s, n_slices, float(per_sum), float(per_longest))
     return tuple(int(size) for size in np.diff(np.concatenate([[0], ends])))
 
 

@@ -149,9 +149,12 @@ def every_slicing(request: PlanRequest, degrees: tuple[int, int, int], b: int, m
         cuts = [(0, *inner, n_tiles) for inner in itertools.combinations(range(1, n_tiles), count - 1)]
         of_slices = [[float(times_s[ends]) for ends in itertools.pairwise(cut)] for cut in cuts]
         taken_s = [m * sum(each) + (pp - 1) * max(each) for each in of_slices]
-        best = min(range(len(cuts)), key=lambda n: (taken_s[n] > min(taken_s) * (1 + 1e-12), max(of_slices[n])))
-        lengths = tuple(128 * (end - first) for first, end in itertools.pairwise(cuts[best]))
-        yield from (Pipelining(schedule, slices=lengths) for schedule in named)
+        least = min(range(len(cuts)), key=lambda n: (taken_s[n] > min(taken_s) * (1 + 1e-12), max(of_slices[n])))
+        # Of cuts that take the same the one whose last slices begin first.
+        evenest = min(range(len(cuts)), key=lambda n: (max(of_slices[n]), sum(of_slices[n]), cuts[n][::-1]))
+        for schedule in named:
+            best = cuts[least if schedule is Schedule.TERAPIPE else evenest]
+            yield Pipelining(schedule, slices=tuple(128 * (end - first) for first, end in itertools.pairwise(best)))
 
 
 def every_tp_overlap(request: PlanRequest, candidate: Candidate) -> Iterator[TpOverlap]:

@@ -120,6 +120,10 @@ def test_full_recompute_keeps_keys_and_values() -> None:
     assert stage.memory.activations_bytes == pytest.approx(layers * (entry + (4 + 1) * 2 * 128 * earlier * 2), rel=1e-9)
 
 
+def longest_s(times_s: npt.NDArray[np.float64], tiles: tuple[int, ...]) -> float:
+    return float(max(times_s[ends] for ends in itertools.pairwise(itertools.accumulate(tiles, initial=0))))
+
+
 def test_slices_are_cut_where_they_take_least() -> None:
     rng = np.random.default_rng(0)
     for n_tiles, count, m, pp in ((6, 3, 1, 4), (7, 2, 5, 2), (8, 4, 2, 16), (5, 5, 1, 3)):
@@ -128,7 +132,9 @@ def test_slices_are_cut_where_they_take_least() -> None:
         cuts = [(0, *inner, n_tiles) for inner in itertools.combinations(range(1, n_tiles), count - 1)]
         slices_s = [[times_s[ends] for ends in itertools.pairwise(cut)] for cut in cuts]
         best = cuts[int(np.argmin([m * sum(each) + (pp - 1) * max(each) for each in slices_s]))]
-        assert balanced_tiles(times_s, count, n_microbatches=m, pp=pp) == tuple(np.diff(best))
+        assert balanced_tiles(times_s, count, m, pp - 1) == tuple(np.diff(best))
+        evenest = balanced_tiles(times_s, count, 0, 1)
+        assert longest_s(times_s, evenest) == min(max(each) for each in slices_s)
 
 
 def test_few_long_sequences_gain_by_slices() -> None:
