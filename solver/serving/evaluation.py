@@ -298,7 +298,8 @@ class Evaluator:
         self.count_simulation()
         times, limits = candidate.engine.simulated_times, candidate.limits
         requests, window = self._counted(candidate, share, requests)
-        streams = self.traffic.streams(share, requests)
+        longer = requests if candidate.engine.layout.schedulers > 1 else 0
+        streams = self.traffic.streams(share, requests, at_least=longer)
         if self.traffic.is_closed:
             clients = self.traffic.clients(share)
             return [simulate_closed_loop(times, streams[0], limits, concurrency=clients, targets=targets)]
@@ -333,7 +334,7 @@ class Evaluator:
             if groups > 1:
                 requests = max(requests, _FULL_BATCHES * groups * self._largest_batch(candidate))
                 clients *= groups
-            (stream,) = self.traffic.streams(Share(1.0), requests)
+            (stream,) = self.traffic.streams(Share(1.0), requests, at_least=requests if groups > 1 else 0)
             result = simulate_closed_loop(
                 candidate.engine.simulated_times, stream, candidate.limits, concurrency=clients, window=Window(0.0, 0.0)
             )

@@ -96,14 +96,15 @@ class Traffic:
         rate = _UNIT_RATE if self.is_closed else share.each
         return Load(rate, self.prompt, self.output, split_cv, self._cached_share, self._shared_tokens)
 
-    def streams(self, share: Share, requests: int | None = None) -> tuple[RequestStream, ...]:
+    def streams(self, share: Share, requests: int | None = None, *, at_least: int = 0) -> tuple[RequestStream, ...]:
         """Requests of one replica, as all replicas are alike; of a trace those of every replica, dealt out in turn.
 
-        ``requests`` bounds their number, for a short simulation, or asks for more than there are, of which a trace has none.
+        ``requests`` bounds their number, for a short simulation; ``at_least`` asks for more than a simulation has otherwise, of
+        which a trace has none.
         """
         arrivals = self.workload.arrivals
         available = self.requests
-        while requests is not None and requests > available:
+        while at_least > available:
             available *= 2
         if isinstance(arrivals, TraceArrivals):
             whole = self._unit_stream(1, self.requests)[:requests].faster(share.load / arrivals.requests_per_s)
