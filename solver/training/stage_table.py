@@ -106,7 +106,8 @@ class StageParts:
 
 def max_table(tables: list[StageTable]) -> StageTable:
     """The table of a stage on several devices: each entry the worst of them, the report's parts those of the slowest."""
-    slowest = max(tables, key=lambda table: float(table.time_s.sum()))
+    # By what does not depend on the recompute modes that a table has rows of: a plan is predicted with its own alone.
+    slowest = max(tables, key=lambda table: float(table.parts.compute_s.sum()))
     return StageTable(
         time_s=np.max([t.time_s for t in tables], axis=0),
         activation_bytes=np.max([t.activation_bytes for t in tables], axis=0),

@@ -53,3 +53,11 @@ def test_what_a_rank_holds_is_its_own() -> None:
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert plan.schedule == Schedule.V_MIN
     assert check(plan, request) == ()
+
+
+def test_the_slowest_device_of_a_stage_is_one_whatever_modes_compete() -> None:
+    """Two kinds of devices that wait for their hosts as long, and differ in what the optimizer takes (seed 864)."""
+    request = full_request(864)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    again = predict_training(request, plan)
+    assert (again.breakdown, again.predicted) == (plan.breakdown, plan.predicted)
