@@ -38,7 +38,15 @@ def test_a_request_computes_its_parameters_twice_a_token() -> None:
     table = llama.dims["vocab"] * llama.dims["hidden"]
     # Two FLOPs a parameter but those of the embedding, which is looked up, and the norms, which are not matrices.
     assert work.token_flops + work.logits_flops == pytest.approx(2 * (llama.parameters() - table), rel=1e-3)
-    prompt = Demand(prompt_tokens=1000.0, rounds=0.0, kv_tokens=0.0, least_kv_tokens=1.0, most_kv_tokens=1.0, pairs=500500.0)
+    prompt = Demand(
+        prompt_tokens=1000.0,
+        rounds=0.0,
+        kv_tokens=0.0,
+        least_kv_tokens=1.0,
+        most_kv_tokens=1.0,
+        pairs=500500.0,
+        least_own_kv_tokens=1.0,
+    )
     seconds = work.request_s(prompt, H100, SIXTEEN_BITS, query_tokens=1)
     flops = 1000 * work.token_flops + work.logits_flops + 500500 * work.pair_flops
     assert flops / H100.peak(DType.BF16) < seconds < 1.5 * flops / H100.peak(DType.BF16)
