@@ -95,7 +95,7 @@ def plan(
 ) -> int:
     """Find the best plan for a request."""
     from app.commands.planning import Output, PlanCommand, Store, run_plan
-    from solver.request import FrontierScope
+    from solver.choices import FrontierScope
 
     store = Store.NONE if no_store else Store.FRESH if fresh else Store.USE
     output = Output.JSON if as_json else Output.PAGE

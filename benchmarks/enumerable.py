@@ -13,9 +13,10 @@ from collections import Counter
 from dataclasses import replace
 
 from benchmarks.enumerable_traits import chosen, opened
+from solver.choices import Objective
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Objective, PlanRequest
+from solver.request import PlanRequest
 from solver.training.planner import plan_training, predict_training
 from solver.verify import check
 from tests.solver.training.ablations import ablations

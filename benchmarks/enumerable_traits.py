@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from solver.choices import BatchShares, Gradients, GroupOrder, StageDegrees, TpOverlap
 from solver.plan import Plan
-from solver.request import BatchShares, Gradients, GroupOrder, PlanRequest, StageDegrees, TpOverlap
+from solver.request import PlanRequest
 
 
 def opened(request: PlanRequest) -> Iterator[str]:

@@ -13,8 +13,9 @@ from benchmarks.full_search import request, timed
 from costmodels.cluster import Cluster
 from costmodels.pipeline import Schedule
 from costmodels.units import GIB
+from solver.choices import Space
 from solver.plan import Plan
-from solver.request import PlanRequest, Search, Space
+from solver.request import PlanRequest, Search
 
 NETWORKS_GBIT = (200, 100, 25, 10)
 """A node's network: one of the eight ports of a DGX A100, and slower ones."""

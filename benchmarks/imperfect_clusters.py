@@ -15,9 +15,11 @@ from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup, NodeType, part_of_node
 from costmodels.hardware import node_type
 from costmodels.pipeline import Schedule
+from solver.choices import BatchShares, Recompute, Space, StageDegrees
 from solver.control import ignore_progress, never_stop
-from solver.plan import Plan, Stage
-from solver.request import BatchShares, PlanRequest, Recompute, Search, Space, StageDegrees, TrainingWorkload
+from solver.plan import Plan
+from solver.plan_stage import Stage
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training import plan_training
 from solver.verify import check
 

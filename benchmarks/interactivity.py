@@ -17,7 +17,8 @@ from costmodels.hardware import node_type
 from costmodels.queueing.analytic import rates_at, steady_batches
 from costmodels.queueing.simulation import simulate_closed_loop
 from costmodels.units import DType
-from solver.request import Objective, PlanRequest, Search, ServingWorkload, Slo
+from solver.choices import Objective
+from solver.request import PlanRequest, Search, ServingWorkload, Slo
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.layouts import layouts

@@ -13,9 +13,10 @@ from collections import Counter
 from dataclasses import replace
 
 from benchmarks.serving_enumerable import random_request, shorten_simulations
+from solver.choices import ServingMode
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import PlanRequest, ServingMode
+from solver.request import PlanRequest
 from solver.serving import plan_serving
 from solver.verify import check
 from tests.solver.serving.mixture_enumeration import best_of_two_kinds, better

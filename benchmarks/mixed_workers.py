@@ -15,9 +15,10 @@ from costmodels.cluster import Cluster, NodeGroup, part_of_node
 from costmodels.hardware import node_type
 from costmodels.units import DType
 from solver.api import solve
+from solver.choices import Objective
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Objective, PlanRequest, Search, ServingWorkload, Slo
+from solver.request import PlanRequest, Search, ServingWorkload, Slo
 from solver.serving_load import FixedLength, PoissonArrivals
 
 H100, A100 = node_type("dgx-h100"), node_type("dgx-a100")

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
+from solver.choices import Launcher, System
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan, Status
-from solver.request import Launcher, PlanRequest, Search, System, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training import plan_training
 
 

@@ -25,10 +25,11 @@ from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import GIB
 from solver.block_memory import boundary_bytes
 from solver.block_problem import Criterion
+from solver.choices import Launcher, Recompute, Space
 from solver.control import ignore_progress, never_stop
 from solver.graph import ModelGraph
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision

@@ -18,9 +18,10 @@ from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
 from costmodels.units import DType
+from solver.choices import Objective, ServingMode
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Objective, PlanRequest, Search, ServingMode, ServingWorkload, Slo
+from solver.request import PlanRequest, Search, ServingWorkload, Slo
 from solver.serving import evaluation, plan_serving, pools, simulating
 from solver.serving_load import FixedLength, PoissonArrivals
 from solver.verify import check

@@ -13,9 +13,10 @@ from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
 from solver.api import solve
+from solver.choices import Objective, ServingMode
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Objective, PlanRequest, Search, ServingMode, ServingWorkload
+from solver.request import PlanRequest, Search, ServingWorkload
 from solver.serving_load import FixedLength, PoissonArrivals
 
 _LEAST_RATE = 1e-3

@@ -15,9 +15,10 @@ from costmodels.cluster import Cluster, NodeGroup, NodeType
 from costmodels.hardware import device, node_type
 from costmodels.pipeline import Schedule
 from costmodels.units import DType
+from solver.choices import Recompute, Space
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training.planner import plan_training
 from solver.verify import check
 

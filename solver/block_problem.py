@@ -23,10 +23,10 @@ from costmodels.step_by_step_scan import step_by_step_kept_bytes
 from costmodels.tensor_parallel import EXPERTS, VOCAB
 from costmodels.token_dispatch import dispatch_s, expert_choice
 from solver.block_setting import BlockSetting
+from solver.choices import Recompute, Space
 from solver.graph import Block, ModelGraph
 from solver.intra_op import IntraOpProblem, ReshardEdge
 from solver.kept_bytes import KeptBytes, kept_bytes
-from solver.request import Recompute, Space
 from solver.sharding import REPLICATED, Strategy, strategies
 from solver.tensor_communication import Placed, TensorCommunication
 

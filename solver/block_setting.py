@@ -11,7 +11,7 @@ from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.token_dispatch import TokenDispatch
 from costmodels.token_slices import WHOLE_SEQUENCE, TokenSlice, slices_of
 from costmodels.units import DType
-from solver.request import Space
+from solver.choices import Space
 from solver.sequence_costs import SequenceRanks
 from solver.sharding import Spec
 

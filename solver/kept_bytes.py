@@ -12,9 +12,9 @@ from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.operators import OperatorKind
 from costmodels.saved_activations import SavingRules, saved_element_bytes
 from costmodels.units import DType
+from solver.choices import Recompute
 from solver.graph import Block
 from solver.recompute import KeptTensors, kept_tensors, recomputable
-from solver.request import Recompute
 
 
 @dataclass(frozen=True)

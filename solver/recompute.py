@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from costmodels.expert_parallel import expert_region
 from costmodels.implementation import SelectiveRecompute
 from costmodels.operators import Operator, OperatorKind
+from solver.choices import Recompute
 from solver.graph import Block
-from solver.request import Recompute
 
 _RERUN_BY_SELECTIVE = (OperatorKind.ATTENTION, OperatorKind.NORM)
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from costmodels.collectives import Collective
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
-from solver.request import Space
+from solver.choices import Space
 
 REPLICATE = "replicate"
 MEGATRON_DIMS = ("heads", "ffn", "expert_ffn", "shared_ffn", "ssm_heads", "vocab")

@@ -15,7 +15,7 @@ from app.exporters.export import Export
 from app.plans.documents import read_plan_document
 from app.settings import Settings
 from costmodels.errors import InfeasibleError, PlanFileError
-from solver.request import Launcher
+from solver.choices import Launcher
 
 EXPORT_SCHEMA = "meshwright.export/1"
 SCRIPT_NAME = "launch.sh"

@@ -22,8 +22,9 @@ from app.requests.validation import to_document
 from app.settings import Settings
 from app.solving import predict_here, solve_here
 from costmodels.errors import InvalidInputError
+from solver.choices import FrontierScope
 from solver.plan import Plan
-from solver.request import FrontierScope, PlanRequest, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 
 if TYPE_CHECKING:
     from solver.serving.explain import LayoutExplanation

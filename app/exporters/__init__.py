@@ -17,8 +17,9 @@ from app.exporters.sglang_pools import export_sglang_plan
 from app.exporters.torchtitan import export_torchtitan
 from app.exporters.vllm_pools import export_vllm_plan
 from costmodels.errors import ExportError
+from solver.choices import Launcher
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest
+from solver.request import PlanRequest
 from solver.training.orders import arranged, arrangement_of
 
 __all__ = ["LAUNCHERS", "Export", "export"]

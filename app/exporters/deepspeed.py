@@ -16,8 +16,9 @@ from costmodels.memory import Optimizer
 from costmodels.offload import Tier
 from costmodels.operators import OperatorKind
 from costmodels.units import DType
+from solver.choices import Launcher, Recompute
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 
 VERSION = "0.19.8"
 CONFIG = "ds_config.json"

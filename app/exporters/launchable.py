@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ExportError
+from solver.choices import Launcher, Recompute, Space
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space
+from solver.request import PlanRequest, Search
 from solver.training.stagewise_plan import is_stagewise
 from solver.verify import Rule, check
 

@@ -16,8 +16,9 @@ from costmodels.memory import Optimizer
 from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import DType
 from solver.axes import Axes
+from solver.choices import Launcher, Recompute, TpOverlap
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, TpOverlap, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 
 VERSION = "core 0.16 to 0.20"
 MAX_VOCAB_MULTIPLE = 128

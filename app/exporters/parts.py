@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from solver.plan import LayerSpan, Plan, Stage
+from solver.plan import Plan
+from solver.plan_stage import LayerSpan, Stage
 
 Part = tuple[LayerSpan, ...]
 

@@ -16,8 +16,9 @@ from costmodels.speculation import DraftMethod
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
 from solver.axes import Axes
+from solver.choices import Launcher
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 
 VERSION = "0.5.23"
 

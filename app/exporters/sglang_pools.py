@@ -12,8 +12,9 @@ from app.exporters.sglang import PORT, VERSION, export_sglang, lost_in_words, se
 from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ExportError
 from solver.axes import Axes
+from solver.choices import Launcher
 from solver.plan import Plan, PrefillPool
-from solver.request import Launcher, PlanRequest
+from solver.request import PlanRequest
 
 PREFILL_FILE, DECODE_FILE, ROUTER_FILE = "prefill.sh", "decode.sh", "router.sh"
 BOOTSTRAP_PORT = 8998

@@ -18,8 +18,9 @@ from costmodels.memory import Optimizer
 from costmodels.operators import OperatorKind
 from costmodels.pipeline import Schedule
 from costmodels.units import DType
+from solver.choices import Launcher, Recompute, TpOverlap
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, TpOverlap, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 
 VERSION = "0.3.0"
 SCHEDULES = {

@@ -15,8 +15,9 @@ from app.exporters.served import longest_request, require_checkpoint, require_en
 from costmodels.engine_profile import ServingEngine
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
+from solver.choices import Launcher
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 
 VERSION = "0.33.0"
 Environment = tuple[tuple[str, str], ...]

@@ -10,8 +10,10 @@ from app.exporters.served import require_engine
 from app.exporters.vllm import PORT, VERSION, export_vllm, replicas_share_a_server, serve_command
 from costmodels.cluster import Cluster
 from costmodels.engine_profile import ServingEngine
-from solver.plan import DeviceRange, Plan, WorkerKind
-from solver.request import Launcher, PlanRequest
+from solver.choices import Launcher
+from solver.plan import Plan, WorkerKind
+from solver.plan_stage import DeviceRange
+from solver.request import PlanRequest
 
 WEIGHTS_FILE = "router-weights.json"
 

@@ -14,8 +14,9 @@ from app.exporters.vllm import PORT, VERSION, export_vllm, serve_command
 from app.exporters.vllm_kinds import export_kinds
 from costmodels.errors import ExportError
 from solver.axes import Axes
+from solver.choices import Launcher
 from solver.plan import Plan, PrefillPool
-from solver.request import Launcher, PlanRequest, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 
 PREFILL_FILE, DECODE_FILE = "prefill.sh", "decode.sh"
 SIDE_CHANNEL_PORT = 5600

@@ -9,8 +9,9 @@ from typing import Any
 from app.regression.inputs import Value, plan_inputs, short_hash
 from app.render.figures import axes, counted, number_range
 from costmodels.units import STRICT_RECORD
-from solver.plan import Plan, PrefillPool, Stage, WorkerKind
-from solver.request import TpOverlap
+from solver.choices import TpOverlap
+from solver.plan import Plan, PrefillPool, WorkerKind
+from solver.plan_stage import Stage
 
 DIGITS = 6
 """Significant digits of a locked figure: far finer than any tolerance, far coarser than how the last bits of a sum fall

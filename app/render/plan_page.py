@@ -15,9 +15,10 @@ from app.render.frontier_table import frontier_parts
 from app.render.interactivity_chart import interactivity_parts
 from app.render.stages import memory_bars, stage_table
 from costmodels.engine_profile import ServingEngine
+from solver.choices import Gradients, Launcher, Objective, TpOverlap
 from solver.plan import Plan, Predicted, ReplicaPool, Status, SwitchedPrompts, TimeBreakdown, WorkerKind
 from solver.reason import Reason
-from solver.request import Arrivals, Gradients, Launcher, Objective, PlanRequest, ServingWorkload, TpOverlap, TrainingWorkload
+from solver.request import Arrivals, PlanRequest, ServingWorkload, TrainingWorkload
 from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 from solver.training.naming import away
 

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from app.render.bars import bar
 from app.render.figures import axes, gib, number_range, percent, seconds, spread
-from solver.plan import Plan, Stage
+from solver.plan import Plan
+from solver.plan_stage import Stage
 
 NumberedStage = tuple[int, Stage]
 

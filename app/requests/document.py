@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from app.errors import DocumentError, FieldError
 from costmodels.cluster import NodeType, Nvme
 from costmodels.units import STRICT_RECORD, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
+from solver.choices import Objective
 from solver.graph import ModelGraph
-from solver.request import REQUEST_SCHEMA, Arrivals, Length, Objective, Search, ServingWorkload, Slo, TrainingWorkload
+from solver.request import REQUEST_SCHEMA, Arrivals, Length, Search, ServingWorkload, Slo, TrainingWorkload
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
 

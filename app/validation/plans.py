@@ -16,7 +16,8 @@ from costmodels.memory import MAX_ZERO_STAGE
 from costmodels.operators import SEQ
 from costmodels.pipeline import Schedule, fills
 from costmodels.units import DType
-from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.choices import Recompute
+from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.pipelining import PLAIN, Pipelining
 from solver.training.space import Candidate, Mesh, experts_fit

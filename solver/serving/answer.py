@@ -10,22 +10,12 @@ import numpy as np
 from costmodels.queueing.analytic import mean_kv_tokens
 from costmodels.queueing.statistics import Percentile
 from solver.axes import Axes
-from solver.plan import (
-    Band,
-    Certificate,
-    DeviceRange,
-    Plan,
-    Predicted,
-    RunnerUp,
-    SearchStats,
-    ServingLayout,
-    Stage,
-    StageMemory,
-    Status,
-)
+from solver.choices import Objective, Recompute
+from solver.plan import Band, Certificate, Plan, Predicted, RunnerUp, SearchStats, ServingLayout, Status
 from solver.plan_frontier import FrontierPoint
+from solver.plan_stage import DeviceRange, Stage, StageMemory
 from solver.reason import Reason
-from solver.request import Objective, PlanRequest, Recompute
+from solver.request import PlanRequest
 from solver.serving.calibrations import Phase, StepPoint, calibrations_used, step_error
 from solver.serving.certificates import UNITS, objective_of, proof
 from solver.serving.energy import energy_per_token_j

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from solver.choices import Objective, ServingMode
 from solver.plan import Certificate, Status
-from solver.request import Objective, PlanRequest, ServingMode, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving.energy import energy_per_token_j
 from solver.serving.evaluation import REQUESTS, Evaluator
 from solver.serving.layouts import SPACE

@@ -24,7 +24,7 @@ from costmodels.speculative_steps import speculative_times
 from costmodels.stage_ranks import stage_ranks
 from costmodels.tensor_parallel import RankGrid
 from solver.graph import ModelGraph
-from solver.plan import LayerSpan, StageMemory
+from solver.plan_stage import LayerSpan, StageMemory
 from solver.request import PlanRequest, ServingWorkload
 from solver.serving.layouts import SEQUENCES, STEP_TOKENS, Layout, pipeline_stages, serving_precision
 

@@ -13,10 +13,11 @@ from enum import StrEnum
 from costmodels.errors import PlanFileError
 from costmodels.queueing.simulation import pooled
 from costmodels.units import STRICT_RECORD
+from solver.choices import Objective, ServingMode
 from solver.control import ignore_progress
 from solver.plan import Plan
 from solver.reason import Reason
-from solver.request import Objective, PlanRequest, ServingMode, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving.certificates import UNITS
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import P95, SCREENING_REQUESTS, Candidate, Evaluator, Measured

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from costmodels.errors import PlanFileError
+from solver.choices import Objective
 from solver.plan import Certificate, Plan, SearchStats, Status, WorkerKind
 from solver.reason import Reason
-from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving.answer import infeasible_plan
 from solver.serving.certificates import UNITS
 from solver.serving.evaluation import Candidate, Evaluator

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from costmodels.errors import PlanFileError
 from costmodels.queueing.disaggregated import DisaggregatedResult
+from solver.choices import Objective
 from solver.plan import Plan, PrefillPool, SearchStats
 from solver.reason import Reason
-from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving.answer import infeasible_plan
 from solver.serving.energy import energy_per_token_j
 from solver.serving.evaluation import Candidate, Evaluator

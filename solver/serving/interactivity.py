@@ -12,9 +12,9 @@ import numpy as np
 
 from costmodels.queueing.analytic import most_running, rates_at, steady_batches
 from costmodels.queueing.load import Load
+from solver.choices import ServingMode
 from solver.control import Stop
 from solver.plan_frontier import InteractivityPoint
-from solver.request import ServingMode
 from solver.serving.answer import axes_of
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Evaluator, Measured

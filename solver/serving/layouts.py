@@ -14,9 +14,10 @@ from costmodels.inference import ServingPrecision
 from costmodels.operators import AttentionMask, OperatorKind
 from costmodels.tensor_parallel import RankGrid, divides
 from costmodels.units import DType
+from solver.choices import FrontierScope, Launcher, Objective, ServingMode, Space
 from solver.graph import ModelGraph
-from solver.plan import LayerSpan
-from solver.request import FrontierScope, Launcher, Objective, PlanRequest, Search, ServingMode, ServingWorkload, Space
+from solver.plan_stage import LayerSpan
+from solver.request import PlanRequest, Search, ServingWorkload
 from solver.serving.engine_rules import holds_copies, require_routable, runs, served_shape
 from solver.serving.switched_rules import require_switchable
 from solver.serving_load import ClosedArrivals, PoissonArrivals

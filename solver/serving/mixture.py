@@ -13,7 +13,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from solver.request import Objective, PlanRequest
+from solver.choices import Objective
+from solver.request import PlanRequest
 from solver.serving.engine import Engine
 from solver.serving.evaluation import Candidate, Measured, SearchStoppedError
 from solver.serving.goodput import (

@@ -10,8 +10,10 @@ from itertools import groupby
 from costmodels.queueing.mixture import Part, mixture_percentile
 from costmodels.queueing.simulation import SimulationResult, pooled
 from costmodels.queueing.statistics import Percentile
-from solver.plan import Certificate, DeviceRange, Plan, Predicted, SearchStats, Stage, WorkerKind
-from solver.request import Objective, PlanRequest
+from solver.choices import Objective
+from solver.plan import Certificate, Plan, Predicted, SearchStats, WorkerKind
+from solver.plan_stage import DeviceRange, Stage
+from solver.request import PlanRequest
 from solver.serving.answer import decode_point, feasible_plan, percentile_errors, prompt_point, widened_bands
 from solver.serving.calibrations import calibrations_used
 from solver.serving.evaluation import P95, REQUESTS, Evaluator, Measured

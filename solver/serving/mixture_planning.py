@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from solver.choices import Objective
 from solver.plan import Plan, SearchStats
 from solver.reason import Reason
-from solver.request import Objective, PlanRequest
+from solver.request import PlanRequest
 from solver.serving.answer import leftover_notes
 from solver.serving.certificates import bounded_certificate, proof
 from solver.serving.kinds import kind_requests

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from solver.choices import Objective
 from solver.plan import Certificate, Plan, Predicted, PrefillPool, RunnerUp, SearchStats, ServingLayout, Status
-from solver.request import Objective, PlanRequest
+from solver.request import PlanRequest
 from solver.serving.answer import (
     axes_of,
     decode_point,

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodels.errors import WorkloadError
+from solver.choices import FrontierScope, Objective, ServingMode
 from solver.control import OnProgress, Stop, never_stop
 from solver.plan import Plan, RunnerUp, SearchStats
 from solver.plan_frontier import Interactivity
 from solver.reason import Reason, unfinished_search
-from solver.request import FrontierScope, Objective, PlanRequest, ServingMode, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving.answer import (
     feasible_plan,
     frontier,

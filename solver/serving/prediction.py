@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from costmodels.errors import PlanFileError
+from solver.choices import Objective
 from solver.control import ignore_progress
 from solver.plan import Plan, SearchStats
 from solver.reason import Reason
-from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving.answer import feasible_plan, infeasible_plan
 from solver.serving.certificates import predicted_certificate
 from solver.serving.engine import Engine, EngineBuilder

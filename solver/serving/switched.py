@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from solver.choices import Objective
 from solver.control import never_stop
 from solver.plan import Plan, SearchStats
 from solver.reason import Reason
-from solver.request import Objective, PlanRequest
+from solver.request import PlanRequest
 from solver.serving.certificates import objective_of
 from solver.serving.cheapest import cheapest, of_equal_cost
 from solver.serving.engine import Engine, EngineBuilder

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from costmodels.memory import framework_overhead_bytes
 from costmodels.queueing.simulation import BatchLimits
 from costmodels.queueing.switched import LayoutChange, PhaseEngine
-from solver.plan import StageMemory
+from solver.plan_stage import StageMemory
 from solver.request import PlanRequest, ServingWorkload
 from solver.serving.engine import Engine, EngineBuilder, StageNeeds
 from solver.serving.layouts import SEQUENCES, STEP_TOKENS, Layout, serving_precision

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from costmodels.errors import ModelError, WorkloadError
 from costmodels.operators import OperatorKind
-from solver.request import FrontierScope, Objective, PlanRequest, ServingMode, ServingWorkload
+from solver.choices import FrontierScope, Objective, ServingMode
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving_load import ClosedArrivals
 
 _WITHOUT = f"or search.modes without {ServingMode.SWITCHED.value}"

@@ -16,7 +16,8 @@ import numpy as np
 
 from costmodels.energy import COMMUNICATING_ACTIVITY, COMPUTING_ACTIVITY
 from costmodels.pipeline import n_copies
-from solver.request import Objective, PlanRequest, Recompute
+from solver.choices import Objective, Recompute
+from solver.request import PlanRequest
 from solver.training.bounds import Member, family_bound_s, launch_bound_s, member_bound_s
 from solver.training.costs import TrainingCosts
 from solver.training.energy import devices_of, step_energy_j

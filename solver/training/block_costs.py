@@ -26,11 +26,12 @@ from solver.block_problem import (
     sum_of_slices,
 )
 from solver.block_setting import BlockSetting
+from solver.choices import Recompute, TpOverlap
 from solver.graph import ModelGraph
 from solver.intra_op import evaluate, frontier
 from solver.kept_bytes import PARTIAL_MODES
 from solver.recompute import recomputable
-from solver.request import PlanRequest, Recompute, TpOverlap, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, Spec
 from solver.training.host import HostTime, host_time, step_host_s
 from solver.training.implementation import chunked_implementation, launcher_implementation

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from solver.choices import Recompute
 from solver.plan import TimeBreakdown
-from solver.request import Recompute
 from solver.training.evaluate import Decision, DecisionCost
 from solver.training.stage_table import StageTable
 

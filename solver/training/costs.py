@@ -22,9 +22,10 @@ from solver.block_problem import (
     Criterion,
 )
 from solver.block_setting import BlockSetting
+from solver.choices import Recompute, TpOverlap
 from solver.layer_dag import LayerDag, layer_dag
 from solver.mesh import stage_borders, stage_topology
-from solver.request import PlanRequest, Recompute, TpOverlap
+from solver.request import PlanRequest
 from solver.sharding import REPLICATED, Spec
 from solver.training.block_costs import COMMUNICATION, BlockCosts
 from solver.training.host import step_host_s

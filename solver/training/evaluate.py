@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from costmodels.memory import RESERVED_OVER_ALLOCATED
 from costmodels.pipeline import held_passes, held_tokens, n_copies, peak_in_flight, positions_of_ranks
-from solver.request import Recompute
+from solver.choices import Recompute
 from solver.stages.longest import objective_s
 from solver.training.space import Candidate
 from solver.training.stage_table import Sharding, StageTable

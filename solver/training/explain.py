@@ -10,10 +10,11 @@ from costmodels.errors import PlanFileError
 from costmodels.operators import BATCH, SEQ, Operator
 from costmodels.units import GIB, STRICT_RECORD
 from solver.block_setting import BlockSetting
+from solver.choices import Space
 from solver.graph import ModelGraph
 from solver.intra_op import frontier
 from solver.plan import Plan
-from solver.request import PlanRequest, Space, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import Strategy, shardable_dims
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision

@@ -8,10 +8,12 @@ from costmodels.cluster import Cluster
 from costmodels.errors import PlanFileError
 from costmodels.pipeline import TOKEN_SLICED, Schedule, fills
 from solver.axes import Axes
+from solver.choices import Gradients, Recompute, TpOverlap
 from solver.graph import ModelGraph
 from solver.layer_dag import layer_dag
-from solver.plan import Plan, Stage
-from solver.request import Gradients, PlanRequest, Recompute, TpOverlap, TrainingWorkload
+from solver.plan import Plan
+from solver.plan_stage import Stage
+from solver.request import PlanRequest, TrainingWorkload
 from solver.training.evaluate import StageSpan, positions
 from solver.training.pipelining import PLAIN, Pipelining
 from solver.training.places import StatePlace, has_drives, may_move

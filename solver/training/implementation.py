@@ -15,7 +15,8 @@ from costmodels.implementation import (
     TensorOverlap,
     VectorKernels,
 )
-from solver.request import Launcher, Search, Space
+from solver.choices import Launcher, Space
+from solver.request import Search
 
 LAUNCHER_IMPLEMENTATION: Mapping[Launcher, Implementation] = {
     # Transformer Engine's layers, Megatron-LM's default (--transformer-impl transformer_engine), which choose among

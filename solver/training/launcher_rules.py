@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
 from costmodels.pipeline import Schedule
-from solver.request import Launcher
+from solver.choices import Launcher
 
 
 class HostState(Enum):

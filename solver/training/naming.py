@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodels.offload import Offload, Tier
 from costmodels.pipeline import Schedule
-from solver.request import Gradients, TpOverlap
+from solver.choices import Gradients, TpOverlap
 from solver.training.pipelining import PLAIN
 from solver.training.space import Candidate
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from costmodels.cluster import Cluster, part_of_node
 from costmodels.errors import PlanFileError, WorkloadError
+from solver.choices import GroupOrder
 from solver.control import OnProgress, Stop
 from solver.plan import Certificate, Plan, RunnerUp, Status
-from solver.request import GroupOrder, PlanRequest
+from solver.request import PlanRequest
 from solver.training.alternatives import MAX_RUNNERS_UP
 from solver.training.costs import TrainingCosts
 from solver.training.report import feasible_plan

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from costmodels.operators import BATCH, SEQ, OperatorKind, forward_flops
 from costmodels.pipeline import TOKEN_SLICED, PassShares, Schedule, fills, n_copies, n_positions, waiting_ratio
+from solver.choices import Recompute
 from solver.graph import ModelGraph
 from solver.recompute import latent_up_projections
-from solver.request import Recompute, Search
+from solver.request import Search
 
 SPLITS_BACKWARD = (
     frozenset(Schedule)

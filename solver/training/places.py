@@ -13,7 +13,8 @@ from costmodels.errors import WorkloadError
 from costmodels.memory import MAX_ZERO_STAGE, Optimizer
 from costmodels.offload import NOTHING_OFFLOADED, Offload, Tier
 from costmodels.pipeline import Schedule, n_copies
-from solver.request import Gradients, PlanRequest, Search, Space, TrainingWorkload
+from solver.choices import Gradients, Space
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training.launcher_rules import LAUNCHERS, HostState
 
 

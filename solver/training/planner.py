@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from costmodels.errors import PlanFileError
 from costmodels.operators import SEQ
+from solver.choices import StageDegrees
 from solver.control import OnProgress, Stop, part_of
 from solver.plan import Certificate, Plan, SearchStats, Status
 from solver.reason import Reason, unfinished_search
-from solver.request import PlanRequest, StageDegrees, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision

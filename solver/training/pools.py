@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from costmodels.cluster import Cluster, GroupTopology, NodeGroup
 from costmodels.collectives import Collective, collective_s
 from costmodels.errors import PlanFileError
+from solver.choices import BatchShares, FrontierScope, GroupOrder, Objective
 from solver.graph import ModelGraph
-from solver.plan import DeviceRange, Microbatch, Plan, Predicted, ReplicaPool, ReplicaShares, Stage
-from solver.request import BatchShares, FrontierScope, GroupOrder, Objective, PlanRequest, Slo, TrainingWorkload
+from solver.plan import Plan, Predicted, ReplicaPool, ReplicaShares
+from solver.plan_stage import DeviceRange, Microbatch, Stage
+from solver.request import PlanRequest, Slo, TrainingWorkload
 from solver.training.bands import calibrations_used, step_time_bands
 from solver.training.frontier import cost_per_million_tokens
 

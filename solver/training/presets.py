@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from costmodels.errors import WorkloadError
 from costmodels.pipeline import Schedule
-from solver.request import Recompute, Search, System, TpOverlap
+from solver.choices import Recompute, System, TpOverlap
+from solver.request import Search
 
 T = TypeVar("T")
 _WHOLE_LAYERS = (Recompute.NONE, Recompute.FULL)

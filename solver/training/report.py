@@ -11,24 +11,13 @@ from costmodels.operators import SEQ
 from costmodels.pipeline import TOKEN_SLICED, Schedule
 from costmodels.units import GIB
 from solver.axes import Axes
-from solver.plan import (
-    Certificate,
-    DeviceRange,
-    LayerSpan,
-    Microbatch,
-    OperatorSharding,
-    Plan,
-    Predicted,
-    RunnerUp,
-    SearchStats,
-    Stage,
-    StageMemory,
-    Status,
-)
+from solver.choices import Space
+from solver.plan import Certificate, Plan, Predicted, RunnerUp, SearchStats, Status
 from solver.plan_frontier import FrontierPoint
 from solver.plan_slices import PlanSlice
+from solver.plan_stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from solver.reason import Reason
-from solver.request import PlanRequest, Space, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.training.alternatives import MAX_RUNNERS_UP, runners_up
 from solver.training.bands import calibrations_used, step_time_bands
 from solver.training.breakdown import time_breakdown

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from costmodels.errors import WorkloadError
+from solver.choices import BatchShares, Gradients, Space
 from solver.control import OnProgress, Stop, part_of
 from solver.plan import Plan, RunnerUp, Status
-from solver.request import BatchShares, Gradients, PlanRequest, Space, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.training.alternatives import MAX_RUNNERS_UP
 from solver.training.compute_bound import compute_bound_s
 from solver.training.costs import TrainingCosts

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster, NodeGroup, part_of_node
 from costmodels.errors import WorkloadError
+from solver.choices import Objective
 from solver.control import OnProgress, Stop
 from solver.plan import Certificate, RunnerUp, Status
-from solver.request import Objective, PlanRequest
+from solver.request import PlanRequest
 from solver.training.aims import aim_of
 from solver.training.costs import TrainingCosts
 from solver.training.energy import price_per_hour

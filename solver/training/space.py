@@ -15,8 +15,9 @@ from costmodels.memory import Optimizer
 from costmodels.offload import NOTHING_OFFLOADED, Offload
 from costmodels.pipeline import Schedule
 from costmodels.tensor_parallel import KV_HEADS
+from solver.choices import Gradients, Launcher, Recompute, Space, TpOverlap
 from solver.graph import ModelGraph
-from solver.request import Gradients, Launcher, PlanRequest, Recompute, Search, Space, TpOverlap, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.sharding import Spec, boundary_specs
 from solver.training.implementation import launcher_implementation
 from solver.training.launcher_rules import LAUNCHERS, LauncherRules

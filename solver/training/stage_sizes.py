@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster, GroupTopology, NodeGroup, group_topology, part_of_node
-from solver.plan import DeviceRange
-from solver.request import BatchShares, GroupOrder, PlanRequest, Search, StageDegrees
+from solver.choices import BatchShares, GroupOrder, StageDegrees
+from solver.plan_stage import DeviceRange
+from solver.request import PlanRequest, Search
 
 MOST_IN_ANY_PARTS = 24
 """Devices of a node that parts of any size which divides them always fill: no stages of such sizes, however many, together

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solver.choices import Recompute
 from solver.control import Stop
 from solver.graph import ModelGraph
-from solver.request import PlanRequest, Recompute
+from solver.request import PlanRequest
 from solver.training.costs import TrainingCosts
 from solver.training.pipelining import PLAIN
 from solver.training.space import Candidate, families

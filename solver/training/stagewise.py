@@ -17,9 +17,10 @@ import numpy as np
 
 from costmodels.cluster import NodeType
 from costmodels.errors import WorkloadError
+from solver.choices import GroupOrder, Space, StageDegrees, TpOverlap
 from solver.control import Stop
 from solver.plan import Plan
-from solver.request import GroupOrder, PlanRequest, Space, StageDegrees, TpOverlap
+from solver.request import PlanRequest
 from solver.stages import Partition, partition
 from solver.training.compute_bound import compute_bound_s
 from solver.training.evaluate import StageSpan

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from costmodels.cluster import NodeGroup
 from costmodels.energy import BusyTime, device_energy_j
 from costmodels.errors import PlanFileError
-from solver.plan import Certificate, DeviceRange, Microbatch, Plan, SearchStats, Stage
+from solver.plan import Certificate, Plan, SearchStats
+from solver.plan_stage import DeviceRange, Microbatch, Stage
 from solver.request import PlanRequest, TrainingWorkload
 from solver.training.breakdown import rank_breakdown
 from solver.training.costs import TrainingCosts

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from costmodels.cluster import Cluster
 from costmodels.memory import RESERVED_OVER_ALLOCATED
+from solver.choices import FrontierScope
 from solver.control import OnProgress, Stop
-from solver.request import FrontierScope, PlanRequest
+from solver.request import PlanRequest
 from solver.training.aims import Aim, LeastEnergy, LeastStepTime
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import DecisionCost, evaluate_decision

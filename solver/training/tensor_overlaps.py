@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from costmodels.cluster import Cluster
 from costmodels.memory import MAX_ZERO_STAGE
-from solver.request import PlanRequest, Space, TpOverlap, TrainingWorkload
+from solver.choices import Space, TpOverlap
+from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import Spec
 from solver.training.launcher_rules import LAUNCHERS
 

@@ -26,19 +26,10 @@ from costmodels.operator_time import operator_time
 from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, key_tokens, query_tokens
 from costmodels.pipeline import TOKEN_SLICED, Schedule
 from costmodels.token_slices import TokenSlice
+from solver.choices import BatchShares, Gradients, Recompute, Space, StageDegrees, TpOverlap
 from solver.graph import ModelGraph
 from solver.recompute import recomputable
-from solver.request import (
-    BatchShares,
-    Gradients,
-    PlanRequest,
-    Recompute,
-    Search,
-    Space,
-    StageDegrees,
-    TpOverlap,
-    TrainingWorkload,
-)
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.sharding import strategies
 from solver.training.implementation import launcher_implementation
 from solver.training.pipelining import Pipelining

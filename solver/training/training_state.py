@@ -14,9 +14,10 @@ from costmodels.memory import Optimizer, optimizer_traffic_bytes, state_bytes_pe
 from costmodels.muon import matrices_of, orthogonalization_s
 from costmodels.offload import Tier
 from costmodels.operators import parameters
+from solver.choices import Gradients
 from solver.graph import ModelGraph
 from solver.recompute import recomputable
-from solver.request import Gradients, PlanRequest, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.training.host_memory import Host, host_of, host_step_s
 from solver.training.space import Candidate
 from solver.training.state_sync import SharedParameters

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from costmodels.units import DType
 from solver.graph import ModelGraph
-from solver.plan import Plan, Stage
+from solver.plan import Plan
+from solver.plan_stage import Stage
 from solver.request import PlanRequest
 from solver.verify.bytes import Share
 from solver.verify.violation import Rule, Violation

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
 from costmodels.units import DType
+from solver.choices import Recompute
 from solver.graph import Block
-from solver.plan import Plan, Stage
-from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.plan import Plan
+from solver.plan_stage import Stage
+from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.experts import crowded_rows, fullest_share, picked_dims
 from solver.verify.forms import Layers, form_bytes, layers_of
 from solver.verify.mixers import copies_after_exchange, first_states_bytes

@@ -6,8 +6,9 @@ from enum import Enum, auto
 
 from costmodels.operators import Operator, OperatorKind
 from costmodels.units import DType
+from solver.choices import Launcher, Space, TpOverlap
 from solver.graph import Block
-from solver.request import Launcher, PlanRequest, Space, TpOverlap, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.experts import picked_dims
 
 

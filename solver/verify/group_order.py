@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from costmodels.cluster import NodeGroup
+from solver.choices import GroupOrder
 from solver.plan import Plan
-from solver.request import GroupOrder, PlanRequest
+from solver.request import PlanRequest
 from solver.verify.violation import Rule, Violation
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from solver.plan import Plan, Stage
+from solver.plan import Plan
+from solver.plan_stage import Stage
 from solver.request import PlanRequest
 from solver.verify.bytes import Share, training_share
 from solver.verify.layout import devices_by_group

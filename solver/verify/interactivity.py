@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from solver.choices import FrontierScope, ServingMode
 from solver.plan import Plan
 from solver.plan_frontier import InteractivityPoint
-from solver.request import FrontierScope, PlanRequest, ServingMode, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving_load import LognormalLength
 from solver.verify.numbers import agrees, at_most
 from solver.verify.serving import mean_lengths, stage_ranks

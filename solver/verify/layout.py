@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.operators import OperatorKind
-from solver.plan import DeviceRange, Plan, Stage
+from solver.plan import Plan
+from solver.plan_stage import DeviceRange, Stage
 from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.branches import branch_violations
 from solver.verify.experts import expert_axis_violations

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from costmodels.operators import OperatorKind
-from solver.plan import LayerSpan, Plan, Stage
-from solver.request import Gradients, PlanRequest, Recompute, Space, TrainingWorkload
+from solver.choices import Gradients, Recompute, Space
+from solver.plan import Plan
+from solver.plan_stage import LayerSpan, Stage
+from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.branches import side_bytes
 from solver.verify.bytes import (
     Share,

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from costmodels.operators import SEQ, Operator, OperatorKind
+from solver.choices import Launcher, Space
 from solver.graph import Block, ModelGraph
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Space
+from solver.request import PlanRequest
 from solver.verify.violation import Rule, Violation
 
 _FP32_BYTES = 4

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+from solver.choices import Objective
 from solver.plan import Plan, Predicted, WorkerKind
-from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving_load import ClosedArrivals, EmpiricalLength, FixedLength
 from solver.verify.layout import devices_by_group
 from solver.verify.numbers import agrees, at_most

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from solver.choices import ServingMode
 from solver.plan import Plan, PrefillPool
-from solver.request import PlanRequest, ServingMode, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving_load import FixedLength, TraceArrivals
 from solver.verify.layout import devices_by_group
 from solver.verify.memory import peak_violations

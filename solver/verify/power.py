@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from solver.plan import DeviceRange, Plan
+from solver.plan import Plan
+from solver.plan_stage import DeviceRange
 from solver.request import PlanRequest
 from solver.verify.layout import devices_by_group
 from solver.verify.numbers import agrees, at_most

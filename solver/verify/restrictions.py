@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from solver.choices import Gradients, Launcher, Recompute, Space, System
 from solver.plan import Plan
-from solver.request import Gradients, Launcher, PlanRequest, Recompute, Space, System, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.experts import picked_dims
 from solver.verify.sharding import KV_HEADS
 from solver.verify.violation import Rule, Violation

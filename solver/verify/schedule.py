@@ -15,8 +15,10 @@ from costmodels.pipeline.build import build
 from costmodels.pipeline.program import Kind, Program, Schedule
 from costmodels.pipeline.timeline import Durations, simulate
 from costmodels.token_slices import SliceShares
-from solver.plan import Plan, Stage
-from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.choices import Recompute
+from solver.plan import Plan
+from solver.plan_stage import Stage
+from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.bytes import run_again_fine_grained
 from solver.verify.violation import Rule, Violation
 

@@ -12,9 +12,11 @@ from costmodels.operators import BATCH, SEQ, Operator, OperatorKind
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
 from solver.axes import Axes
+from solver.choices import Launcher, ServingMode, Space
 from solver.graph import Block
-from solver.plan import Plan, Stage
-from solver.request import Launcher, Length, PlanRequest, ServingMode, ServingWorkload, Space
+from solver.plan import Plan
+from solver.plan_stage import Stage
+from solver.request import Length, PlanRequest, ServingWorkload
 from solver.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 from solver.verify.bytes import Share, owned_parameters, tied_copies
 from solver.verify.experts import picked_dims

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind
+from solver.choices import Launcher, Space
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Space, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.experts import picked_dims
 from solver.verify.violation import Rule, Violation
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from solver.plan import DeviceRange, Plan, Stage
-from solver.request import BatchShares, Gradients, PlanRequest, Space, TrainingWorkload
+from solver.choices import BatchShares, Gradients, Space
+from solver.plan import Plan
+from solver.plan_stage import DeviceRange, Stage
+from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.host import host_violations
 from solver.verify.layout import layout_violations
 from solver.verify.memory import memory_violations, peak_violations

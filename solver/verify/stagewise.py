@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from solver.plan import DeviceRange, Microbatch, Plan, Stage
-from solver.request import PlanRequest, Space, StageDegrees, TpOverlap
+from solver.choices import Space, StageDegrees, TpOverlap
+from solver.plan import Plan
+from solver.plan_stage import DeviceRange, Microbatch, Stage
+from solver.request import PlanRequest
 from solver.verify.host import host_violations
 from solver.verify.layout import devices_by_group, layout_violations, stage_ranks
 from solver.verify.memory import memory_violations, peak_violations

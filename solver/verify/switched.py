@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from costmodels.operators import OperatorKind
 from solver.axes import Axes
-from solver.plan import Plan, Stage, SwitchedPrompts
-from solver.request import PlanRequest, ServingMode, ServingWorkload
+from solver.choices import ServingMode
+from solver.plan import Plan, SwitchedPrompts
+from solver.plan_stage import Stage
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving_load import ClosedArrivals, FixedLength, TraceArrivals
 from solver.verify.bytes import Owned, Share, owned_parameters
 from solver.verify.layout import devices_by_group

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from solver.choices import Launcher, Space, TpOverlap
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Space, TpOverlap, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.layout import devices_by_group
 from solver.verify.numbers import at_most
 from solver.verify.violation import Rule, Violation

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from costmodels.operators import BATCH, SEQ, forward_flops
 from costmodels.pipeline.program import Schedule
-from solver.plan import DeviceRange, LayerSpan, Plan
+from solver.plan import Plan
+from solver.plan_stage import DeviceRange, LayerSpan
 from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.layout import devices_by_group
 from solver.verify.numbers import agrees, at_most

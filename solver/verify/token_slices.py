@@ -6,8 +6,10 @@ import itertools
 from collections.abc import Iterator
 
 from costmodels.operators import SEQ, Operator, OperatorKind, forward_flops
-from solver.plan import Plan, Stage
-from solver.request import Gradients, PlanRequest, Recompute, Space, TpOverlap, TrainingWorkload
+from solver.choices import Gradients, Recompute, Space, TpOverlap
+from solver.plan import Plan
+from solver.plan_stage import Stage
+from solver.request import PlanRequest, TrainingWorkload
 from solver.verify.bytes import Share
 from solver.verify.numbers import agrees
 from solver.verify.violation import Rule, Violation

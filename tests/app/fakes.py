@@ -9,25 +9,12 @@ from dataclasses import replace
 from app.solving import OnBeat, ignore_beat
 from costmodels.errors import InvalidInputError
 from solver.axes import Axes
+from solver.choices import Recompute
 from solver.control import Progress
-from solver.plan import (
-    Band,
-    CalibrationUse,
-    Certificate,
-    DeviceRange,
-    LayerSpan,
-    Microbatch,
-    Plan,
-    Predicted,
-    RunnerUp,
-    SearchStats,
-    Stage,
-    StageMemory,
-    Status,
-    TimeBreakdown,
-)
+from solver.plan import Band, CalibrationUse, Certificate, Plan, Predicted, RunnerUp, SearchStats, Status, TimeBreakdown
+from solver.plan_stage import DeviceRange, LayerSpan, Microbatch, Stage, StageMemory
 from solver.reason import UNFINISHED_SEARCH, Reason
-from solver.request import PlanRequest, Recompute
+from solver.request import PlanRequest
 
 GIB = 2.0**30
 

@@ -21,9 +21,10 @@ from app.cli import LauncherName
 from app.db.migrate import HEAD_REVISION
 from app.plans.documents import plan_document
 from app.requests.resolve import request_document
+from solver.choices import Launcher
 from solver.control import OnProgress, Progress
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest
+from solver.request import PlanRequest
 from tests.app.command_line import SHARDING_PROBLEM, Cli
 from tests.app.exporters.plans import training as exportable
 from tests.app.fakes import fake_predict, feasible_plan, infeasible_plan, undecided_plan

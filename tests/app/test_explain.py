@@ -9,7 +9,8 @@ import pytest
 from app.requests.limits import MAX_TIME_LIMIT_S
 from solver.api import predict, solve
 from solver.control import ignore_progress, never_stop
-from solver.plan import OperatorSharding, Plan
+from solver.plan import Plan
+from solver.plan_stage import OperatorSharding
 from solver.request import PlanRequest
 from solver.training.explain import Excluded, explain
 from tests.app.command_line import Cli

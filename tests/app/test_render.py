@@ -16,20 +16,11 @@ from app.render.plan_page import NextStep, certificate_in_words, default_launche
 from app.render.stages import folded
 from costmodels.engine_profile import ServingEngine
 from solver.axes import Axes
-from solver.plan import (
-    Band,
-    Certificate,
-    LayerSpan,
-    Plan,
-    Predicted,
-    ReplicaPool,
-    ReplicaShares,
-    ServingLayout,
-    Status,
-    WorkerKind,
-)
+from solver.choices import Launcher, Objective
+from solver.plan import Band, Certificate, Plan, Predicted, ReplicaPool, ReplicaShares, ServingLayout, Status, WorkerKind
 from solver.plan_frontier import Interactivity, InteractivityPoint
-from solver.request import Launcher, Objective, PlanRequest
+from solver.plan_stage import LayerSpan
+from solver.request import PlanRequest
 from tests.app.fakes import feasible_plan, infeasible_plan, stage_memory
 from tests.app.requests_given import resolved, serving, training
 

@@ -17,7 +17,8 @@ from app.requests.limits import MAX_DEVICES, MAX_GLOBAL_BATCH, MAX_TRACE
 from app.requests.resolve import NoFiles, request_document, resolve_request
 from app.requests.workloads import read_counts, read_trace
 from costmodels.errors import InvalidInputError
-from solver.request import Objective, ServingWorkload
+from solver.choices import Objective
+from solver.request import ServingWorkload
 from solver.serving_load import EmpiricalLength, FixedLength, LognormalLength
 from tests.app.requests_given import resolved, serving, tiny_graph, training
 

@@ -7,8 +7,8 @@ import pytest
 from app.catalog import model
 from costmodels.implementation import SelectiveRecompute
 from costmodels.operators import BATCH, SEQ
+from solver.choices import Recompute
 from solver.recompute import kept_tensors, recomputable
-from solver.request import Recompute
 
 
 def test_selective_drops_attention_and_norms_of_a_llama_layer() -> None:

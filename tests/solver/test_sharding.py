@@ -7,8 +7,8 @@ import pytest
 from app.catalog import model
 from costmodels.collectives import Collective, bytes_per_rank
 from costmodels.operators import BATCH, SEQ
+from solver.choices import Space
 from solver.graph import Block, ModelGraph
-from solver.request import Space
 from solver.sharding import PARTIAL, REPLICATED, Spec, Strategy, conversion, sharded, strategies
 
 TP = 4

@@ -13,23 +13,11 @@ from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
 from costmodels.engine_profile import ServingEngine
 from costmodels.units import DType
 from solver.axes import Axes
+from solver.choices import Launcher, Recompute, TpOverlap
 from solver.graph import ModelGraph
-from solver.plan import (
-    Certificate,
-    DeviceRange,
-    LayerSpan,
-    Microbatch,
-    OperatorSharding,
-    Plan,
-    Predicted,
-    SearchStats,
-    ServingLayout,
-    Stage,
-    StageMemory,
-    Status,
-    TimeBreakdown,
-)
-from solver.request import Launcher, PlanRequest, Recompute, Search, ServingWorkload, TpOverlap, TrainingWorkload
+from solver.plan import Certificate, Plan, Predicted, SearchStats, ServingLayout, Status, TimeBreakdown
+from solver.plan_stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
+from solver.request import PlanRequest, Search, ServingWorkload, TrainingWorkload
 from solver.serving_load import FixedLength, PoissonArrivals
 
 GLOBAL_BATCH = 64

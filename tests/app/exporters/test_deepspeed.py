@@ -15,9 +15,10 @@ from costmodels.errors import ExportError
 from costmodels.memory import Optimizer
 from costmodels.offload import Offload, Tier
 from costmodels.units import DType
+from solver.choices import Recompute, TpOverlap
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute, TpOverlap
+from solver.request import PlanRequest
 from solver.training.planner import plan_training
 from tests.app.exporters.plans import GLOBAL_BATCH, arguments, training
 from tests.app.exporters.real_tools import ask

@@ -12,9 +12,10 @@ from app.exporters import LAUNCHERS, Export, export
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ExportError
-from solver.plan import OperatorSharding, Plan
+from solver.choices import GroupOrder, Launcher, Recompute
+from solver.plan import Plan
+from solver.plan_stage import OperatorSharding
 from solver.reason import Reason
-from solver.request import GroupOrder, Launcher, Recompute
 from tests.app.exporters.plans import arguments, flags, serving, training
 
 GOLDEN = Path(__file__).parent / "golden"

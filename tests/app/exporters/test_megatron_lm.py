@@ -16,9 +16,10 @@ from costmodels.memory import Optimizer
 from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import DType
 from solver.axes import Axes
+from solver.choices import Recompute, TpOverlap
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute, Search, TpOverlap, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training import plan_training
 from tests.app.exporters.plans import arguments, cluster, flags, interleaved, training
 from tests.app.exporters.real_tools import ask

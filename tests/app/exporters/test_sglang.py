@@ -14,8 +14,9 @@ from costmodels.engine_profile import ServingEngine
 from costmodels.errors import ExportError
 from costmodels.speculation import Draft, DraftMethod, Speculation
 from costmodels.units import DType
+from solver.choices import ServingMode
 from solver.plan import Plan, PrefillPool
-from solver.request import PlanRequest, ServingMode
+from solver.request import PlanRequest
 from solver.serving_load import LognormalLength
 from tests.app.exporters import plans
 from tests.app.exporters.plans import arguments, flags

@@ -14,8 +14,9 @@ from costmodels.errors import ExportError
 from costmodels.memory import Optimizer
 from costmodels.offload import Offload
 from costmodels.units import DType
+from solver.choices import Recompute, TpOverlap
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute, TpOverlap
+from solver.request import PlanRequest
 from tests.app.exporters.plans import arguments, flags, interleaved, training
 from tests.app.exporters.real_tools import ask
 

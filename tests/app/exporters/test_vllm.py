@@ -15,8 +15,10 @@ from costmodels.cluster import Cluster, NodeGroup
 from costmodels.errors import ExportError
 from costmodels.speculation import Draft, DraftMethod, Speculation
 from costmodels.units import DType
-from solver.plan import DeviceRange, Plan, PrefillPool, WorkerKind
-from solver.request import PlanRequest, ServingMode
+from solver.choices import ServingMode
+from solver.plan import Plan, PrefillPool, WorkerKind
+from solver.plan_stage import DeviceRange
+from solver.request import PlanRequest
 from solver.serving_load import LognormalLength
 from tests.app.exporters.plans import arguments, flags, serving
 from tests.app.exporters.real_tools import ask

@@ -20,8 +20,9 @@ from costmodels.low_precision import MatmulRecipe
 from costmodels.operators import BATCH, SEQ
 from costmodels.units import DType
 from solver.api import solve
+from solver.choices import Recompute
 from solver.control import ignore_progress, never_stop
-from solver.request import Recompute, Search, TrainingWorkload
+from solver.request import Search, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training import predict_training
 from solver.training.costs import TrainingCosts

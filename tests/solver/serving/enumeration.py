@@ -7,9 +7,10 @@ import math
 from collections.abc import Iterator
 
 from solver.axes import Axes
+from solver.choices import Objective, ServingMode
 from solver.control import never_stop
 from solver.plan import Plan
-from solver.request import Objective, PlanRequest, ServingMode, ServingWorkload
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving.answer import axes_of
 from solver.serving.energy import energy_per_token_j
 from solver.serving.engine import Engine, EngineBuilder

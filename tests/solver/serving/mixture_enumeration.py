@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 
-from solver.request import Objective, PlanRequest, ServingWorkload
+from solver.choices import Objective
+from solver.request import PlanRequest, ServingWorkload
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.goodput import RATE_GRID

@@ -8,7 +8,8 @@ from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
 from costmodels.units import DType
-from solver.request import Length, Objective, PlanRequest, Search, ServingWorkload, Slo
+from solver.choices import Objective
+from solver.request import Length, PlanRequest, Search, ServingWorkload, Slo
 from solver.serving_load import FixedLength, PoissonArrivals
 
 

@@ -11,7 +11,8 @@ from costmodels.engine_profile import ServingEngine
 from costmodels.queueing.group_times import GroupTimes
 from costmodels.queueing.load import RequestStream
 from costmodels.queueing.simulation import BatchLimits, simulate
-from solver.request import PlanRequest, Search, ServingMode, ServingWorkload
+from solver.choices import ServingMode
+from solver.request import PlanRequest, Search, ServingWorkload
 from solver.serving import simulate_serving
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from costmodels.cluster import Cluster
+from solver.choices import Objective, ServingMode
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan, Status
-from solver.request import Objective, PlanRequest, Search, ServingMode, ServingWorkload
+from solver.request import PlanRequest, Search, ServingWorkload
 from solver.serving import plan_serving, predict_serving
 from solver.serving.energy import energy_per_token_j, least_energy_per_token_j
 from solver.serving.engine import EngineBuilder

@@ -13,9 +13,10 @@ from costmodels.errors import ExportError
 from costmodels.expert_routing import BalancedRouting
 from costmodels.units import DType
 from costmodels.weight_format import WeightFormat
+from solver.choices import Objective
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Objective, PlanRequest, Search, ServingWorkload
+from solver.request import PlanRequest, Search, ServingWorkload
 from solver.serving import evaluation, plan_serving, predict_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.layouts import layouts

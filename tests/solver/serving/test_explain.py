@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from costmodels.errors import PlanFileError
+from solver.choices import Objective
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Objective, PlanRequest, Search, ServingWorkload
+from solver.request import PlanRequest, Search, ServingWorkload
 from solver.serving import plan_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator

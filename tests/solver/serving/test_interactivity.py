@@ -9,10 +9,11 @@ import pytest
 
 from costmodels.queueing.analytic import batch_rates, predict_closed
 from costmodels.queueing.simulation import simulate_closed_loop
+from solver.choices import FrontierScope, Objective, ServingMode
 from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Plan
 from solver.plan_frontier import Interactivity, InteractivityPoint
-from solver.request import FrontierScope, Objective, PlanRequest, Search, ServingMode, ServingWorkload
+from solver.request import PlanRequest, Search, ServingWorkload
 from solver.serving import plan_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator

@@ -9,9 +9,11 @@ import pytest
 from costmodels.cluster import Cluster
 from costmodels.errors import PlanFileError, WorkloadError
 from solver.api import explain_serving, predict, simulate
+from solver.choices import FrontierScope, Objective, ServingMode
 from solver.control import ignore_progress, never_stop
-from solver.plan import DeviceRange, Plan, Status
-from solver.request import FrontierScope, Objective, PlanRequest, Search, ServingMode, ServingWorkload
+from solver.plan import Plan, Status
+from solver.plan_stage import DeviceRange
+from solver.request import PlanRequest, Search, ServingWorkload
 from solver.serving import plan_serving
 from solver.serving.explain import Excluded
 from solver.serving.kinds import kind_requests, weighted_turns

@@ -9,9 +9,10 @@ import pytest
 from costmodels.cluster import Cluster
 from costmodels.errors import ClusterError, WorkloadError
 from costmodels.units import DType
+from solver.choices import Objective, Recompute
 from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Plan, Status
-from solver.request import Objective, PlanRequest, Recompute, Search
+from solver.request import PlanRequest, Search
 from solver.serving import evaluation, plan_serving, predict_serving
 from solver.serving.traffic import Share
 from solver.serving_load import LognormalLength

@@ -12,10 +12,11 @@ import pytest
 
 from costmodels.engine_profile import ServingEngine
 from costmodels.queueing.analytic import most_running, rates_at
+from solver.choices import FrontierScope, ServingMode
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
 from solver.plan_frontier import InteractivityPoint
-from solver.request import FrontierScope, PlanRequest, Search, ServingMode, ServingWorkload
+from solver.request import PlanRequest, Search, ServingWorkload
 from solver.serving import interactivity, plan_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Evaluator

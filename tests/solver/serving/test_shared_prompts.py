@@ -14,9 +14,10 @@ from costmodels.errors import WorkloadError
 from costmodels.queueing.simulation import Scheduling
 from costmodels.speculation import Draft, DraftMethod, Speculation
 from costmodels.tensor_parallel import RankGrid
+from solver.choices import Objective, ServingMode
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Objective, PlanRequest, Search, ServingMode, Slo
+from solver.request import PlanRequest, Search, Slo
 from solver.serving import evaluation, plan_serving, predict_serving
 from solver.serving.engine import Engine, EngineBuilder
 from solver.serving.engine_rules import ServedShape, runs

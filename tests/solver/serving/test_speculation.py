@@ -9,9 +9,10 @@ import pytest
 from app.importers.huggingface import read_huggingface_config
 from costmodels.errors import ModelError, WorkloadError
 from costmodels.speculation import Draft, DraftMethod, Speculation
+from solver.choices import FrontierScope, ServingMode
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import FrontierScope, PlanRequest, Search, ServingMode, ServingWorkload
+from solver.request import PlanRequest, Search, ServingWorkload
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator
 from solver.serving.layouts import layouts

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from costmodels.errors import WorkloadError
+from solver.choices import Objective, ServingMode
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan, Status
-from solver.request import Arrivals, Objective, PlanRequest, Search, ServingMode, ServingWorkload, Slo
+from solver.request import Arrivals, PlanRequest, Search, ServingWorkload, Slo
 from solver.serving import plan_serving, predict_serving
 from solver.serving.engine import EngineBuilder
 from solver.serving.evaluation import Candidate, Evaluator

@@ -6,8 +6,8 @@ import pytest
 
 from app.importers.huggingface import read_huggingface_config
 from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, forward_flops, parameters
+from solver.choices import Space
 from solver.graph import Block
-from solver.request import Space
 from solver.sharding import Strategy, strategies
 from solver.strategies.traffic import Phase
 from tests.solver.strategies.meshes import LLAMA, activation, graph_of, matmul, mesh_of, sent

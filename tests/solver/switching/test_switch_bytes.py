@@ -15,20 +15,11 @@ from costmodels.memory import Optimizer
 from costmodels.operators import Operator, OperatorKind, Weight
 from costmodels.units import DType
 from solver.axes import Axes
+from solver.choices import Recompute
 from solver.graph import Block, BlockRun, ModelGraph
-from solver.plan import (
-    AnsweredRequest,
-    Certificate,
-    DeviceRange,
-    LayerSpan,
-    OperatorSharding,
-    Plan,
-    SearchStats,
-    Stage,
-    StageMemory,
-    Status,
-)
-from solver.request import PlanRequest, Recompute, TrainingWorkload
+from solver.plan import AnsweredRequest, Certificate, Plan, SearchStats, Status
+from solver.plan_stage import DeviceRange, LayerSpan, OperatorSharding, Stage, StageMemory
+from solver.request import PlanRequest, TrainingWorkload
 from solver.switching import Switch, switch_bytes
 from tests.solver.training.instances import attention_block, embedding_block, expert_block, head_block, mlp_block
 

@@ -7,18 +7,8 @@ from dataclasses import replace
 
 from costmodels.offload import Tier
 from costmodels.pipeline import Schedule
-from solver.request import (
-    BatchShares,
-    Gradients,
-    GroupOrder,
-    Launcher,
-    PlanRequest,
-    Recompute,
-    Search,
-    Space,
-    StageDegrees,
-    TpOverlap,
-)
+from solver.choices import BatchShares, Gradients, GroupOrder, Launcher, Recompute, Space, StageDegrees, TpOverlap
+from solver.request import PlanRequest, Search
 from tests.solver.training.instances import modes_of
 
 ONE_PART_A_RANK = (

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from costmodels.cluster import Cluster, part_of_node
+from solver.choices import BatchShares, GroupOrder, StageDegrees
 from solver.plan import Plan
-from solver.request import BatchShares, GroupOrder, PlanRequest, StageDegrees, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.training.stage_sizes import sized_request
 from tests.solver.training.least_pools import group_alone, least_of_pools
 from tests.solver.training.least_stages import every_size, least_of_stages

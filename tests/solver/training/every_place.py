@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from costmodels.memory import Optimizer
 from costmodels.offload import Offload, Tier
-from solver.request import Gradients, PlanRequest, Space, TrainingWorkload
+from solver.choices import Gradients, Space
+from solver.request import PlanRequest, TrainingWorkload
 
 LAUNCHERS_OPTIMIZERS = {
     "megatron-lm": tuple(Optimizer),

@@ -11,9 +11,10 @@ from functools import lru_cache
 import numpy as np
 
 from costmodels.pipeline import TOKEN_SLICED, Schedule
+from solver.choices import Gradients, Launcher, Recompute, Space, TpOverlap
 from solver.graph import ModelGraph
 from solver.layer_dag import LayerDag, layer_dag
-from solver.request import Gradients, Launcher, PlanRequest, Recompute, Space, TpOverlap, TrainingWorkload
+from solver.request import PlanRequest, TrainingWorkload
 from solver.sharding import REPLICATED, sharded
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision

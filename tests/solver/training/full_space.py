@@ -11,18 +11,10 @@ from app.importers.huggingface import read_huggingface_config
 from costmodels.cluster import Cluster, NodeGroup, part_of_node
 from costmodels.operators import Operator, OperatorKind, Tensor, Weight
 from costmodels.pipeline import Schedule
+from solver.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees
 from solver.graph import Block, BlockRun, ModelGraph
 from solver.layer_dag import layer_dag
-from solver.request import (
-    BatchShares,
-    Gradients,
-    GroupOrder,
-    PlanRequest,
-    Recompute,
-    Space,
-    StageDegrees,
-    TrainingWorkload,
-)
+from solver.request import PlanRequest, TrainingWorkload
 from solver.training.costs import TrainingCosts
 from tests.solver.training.enumerated import every_part
 from tests.solver.training.every_plan import n_splits

@@ -15,8 +15,9 @@ from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, 
 from costmodels.pipeline import TOKEN_SLICED, Schedule
 from costmodels.token_dispatch import TokenDispatch
 from costmodels.units import DType
+from solver.choices import Gradients, GroupOrder, Launcher, Recompute, Space, TpOverlap
 from solver.graph import Block, BlockRun, ModelGraph
-from solver.request import Gradients, GroupOrder, Launcher, PlanRequest, Recompute, Search, Space, TpOverlap, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 
 T = TypeVar("T")
 TOKENS = ("batch", "seq")

@@ -6,7 +6,8 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
-from solver.request import BatchShares, GroupOrder, PlanRequest, TrainingWorkload
+from solver.choices import BatchShares, GroupOrder
+from solver.request import PlanRequest, TrainingWorkload
 from solver.training.pools import group_exchange_s
 from tests.solver.training.least_step import Least, least_step
 

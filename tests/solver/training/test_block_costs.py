@@ -8,7 +8,8 @@ from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
 from solver.block_problem import build_block_problem
-from solver.request import PlanRequest, Search, Space, TrainingWorkload
+from solver.choices import Space
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training.costs import TrainingCosts
 from solver.training.space import families
 

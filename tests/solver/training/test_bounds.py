@@ -8,7 +8,7 @@ import pytest
 
 from costmodels.offload import Offload
 from costmodels.pipeline import Schedule
-from solver.request import Recompute
+from solver.choices import Recompute
 from solver.sharding import REPLICATED
 from solver.training.aims import LeastEnergy, LeastStepTime
 from solver.training.bounds import Member

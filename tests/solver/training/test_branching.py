@@ -17,11 +17,13 @@ from costmodels.errors import PlanFileError
 from costmodels.operators import Operator, OperatorKind, Tensor
 from costmodels.pipeline import Schedule
 from costmodels.units import DType
+from solver.choices import Launcher, Recompute, Space
 from solver.control import ignore_progress, never_stop
 from solver.graph import Block, BlockRun, ModelGraph
 from solver.layer_dag import layer_dag
-from solver.plan import LayerSpan, Plan, Status
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.plan import Plan, Status
+from solver.plan_stage import LayerSpan
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, StageSpan, evaluate_decision
 from solver.training.planner import plan_training, predict_training

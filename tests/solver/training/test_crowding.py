@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from solver.choices import Space
 from solver.control import ignore_progress, never_stop
-from solver.request import PlanRequest, Space
+from solver.request import PlanRequest
 from solver.training import plan_training
 from solver.training.costs import TrainingCosts
 from solver.training.crowding import crowded_candidates

@@ -10,8 +10,9 @@ from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
 from costmodels.pipeline import Durations, Schedule, Sends, build, simulate
+from solver.choices import Recompute, Space
 from solver.control import ignore_progress, never_stop
-from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.stages.longest import objective_s
 from solver.training.costs import TrainingCosts
 from solver.training.pipelining import pass_shares

@@ -13,9 +13,10 @@ from costmodels.errors import PlanFileError, WorkloadError
 from costmodels.expert_routing import HistogramRouting, PowerLawRouting
 from costmodels.hardware import node_type
 from solver.axes import Axes
+from solver.choices import Recompute
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import PlanRequest, Recompute, Search, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.sharding import REPLICATED
 from solver.training import plan_training, predict_training
 from solver.training.costs import TrainingCosts

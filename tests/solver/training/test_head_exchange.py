@@ -10,8 +10,9 @@ from app.catalog import model
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.errors import PlanFileError
 from costmodels.hardware import node_type
+from solver.choices import Launcher, Recompute, Space
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training.planner import predict_training
 from solver.verify import Rule, check
 from tests.solver.training.planned import planned

@@ -14,8 +14,9 @@ from costmodels.compute import launch_s
 from costmodels.hardware import node_type
 from costmodels.implementation import HostPath, Implementation, VectorKernels
 from costmodels.sustained import sustained_launch_s
+from solver.choices import Recompute
 from solver.control import ignore_progress, never_stop
-from solver.request import PlanRequest, Recompute, Search, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.sharding import REPLICATED
 from solver.training import plan_training
 from solver.training.costs import TrainingCosts

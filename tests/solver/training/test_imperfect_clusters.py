@@ -8,10 +8,11 @@ import pytest
 
 from costmodels.cluster import Cluster, NodeGroup, part_of_node
 from costmodels.errors import PlanFileError, WorkloadError
+from solver.choices import Objective, Space
 from solver.control import ignore_progress, never_stop
 from solver.mesh import stage_borders
 from solver.plan import AnsweredRequest, Plan, Status
-from solver.request import Objective, PlanRequest, Search, Space
+from solver.request import PlanRequest, Search
 from solver.switching import switch_bytes
 from solver.training.costs import TrainingCosts
 from solver.training.planner import plan_training, predict_training

@@ -13,9 +13,11 @@ from costmodels.errors import PlanFileError
 from costmodels.hardware import node_type
 from costmodels.offload import HOST_ADAM_PARAMETERS_PER_S, Offload, Tier, host_update_s
 from costmodels.units import DType
+from solver.choices import Recompute, Space
 from solver.control import ignore_progress, never_stop
-from solver.plan import Plan, Stage
-from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.plan import Plan
+from solver.plan_stage import Stage
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training import plan_training
 from solver.training.planner import predict_training
 from solver.verify import Rule, check

@@ -13,9 +13,10 @@ from costmodels.errors import ExportError, PlanFileError, WorkloadError
 from costmodels.hardware import node_type
 from costmodels.memory import Optimizer
 from costmodels.offload import Offload
+from solver.choices import Gradients, Launcher, Recompute, Space
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Gradients, Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training.planner import plan_training, predict_training
 from solver.verify import Rule, check
 from tests.solver.training.ablations import memory_ablations

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from costmodels.cluster import Cluster
+from solver.choices import FrontierScope, Objective, Space
 from solver.plan import Status
 from solver.plan_frontier import FrontierPoint
-from solver.request import FrontierScope, Objective, PlanRequest, Slo, Space
+from solver.request import PlanRequest, Slo
 from solver.training.costs import TrainingCosts
 from solver.training.energy import step_energy_j
 from solver.verify import Rule, check

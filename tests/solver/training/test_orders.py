@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from costmodels.errors import PlanFileError, WorkloadError
+from solver.choices import GroupOrder, Space
 from solver.control import ignore_progress, never_stop
 from solver.plan import AnsweredRequest, Plan, Status
-from solver.request import GroupOrder, PlanRequest, Space
+from solver.request import PlanRequest
 from solver.switching import switch_bytes
 from solver.training.planner import plan_training, predict_training
 from solver.verify import Rule, check

@@ -15,9 +15,10 @@ from costmodels.hardware import node_type
 from costmodels.memory import Optimizer
 from costmodels.pipeline import Schedule
 from solver.axes import Axes
+from solver.choices import Launcher, Objective, Recompute, Space, TpOverlap
 from solver.control import Progress, ignore_progress, never_stop
 from solver.plan import Plan, Status
-from solver.request import Launcher, Objective, PlanRequest, Recompute, Search, Slo, Space, TpOverlap, TrainingWorkload
+from solver.request import PlanRequest, Search, Slo, TrainingWorkload
 from solver.training import plan_training, predict_training
 from solver.training.costs import TrainingCosts
 from solver.training.space import families

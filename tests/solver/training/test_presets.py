@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from costmodels.errors import WorkloadError
+from solver.choices import Recompute, System
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan, Status
-from solver.request import PlanRequest, Recompute, Search, System
+from solver.request import PlanRequest, Search
 from solver.training import plan_training
 from solver.training.chunks import even_cuts
 from solver.training.presets import PRESETS

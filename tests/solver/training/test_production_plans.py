@@ -13,8 +13,9 @@ from costmodels.hardware import node_type
 from costmodels.low_precision import MatmulRecipe, SavedFormat
 from costmodels.memory import Optimizer
 from costmodels.pipeline import Schedule
+from solver.choices import Recompute, Space
 from solver.plan import Certificate, SearchStats, Status
-from solver.request import PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.sharding import REPLICATED
 from solver.training.costs import TrainingCosts
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision

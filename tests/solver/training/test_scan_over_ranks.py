@@ -8,9 +8,10 @@ import pytest
 
 from costmodels.cluster import Cluster, NodeGroup
 from costmodels.hardware import node_type
+from solver.choices import Launcher, Recompute, Space
 from solver.control import ignore_progress, never_stop
 from solver.graph import BlockRun, ModelGraph
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.training import plan_training
 from solver.training.planner import predict_training
 from solver.verify import Rule, check

@@ -10,9 +10,10 @@ from functools import cache
 import pytest
 
 from costmodels.errors import PlanFileError, WorkloadError
+from solver.choices import BatchShares, Gradients, Objective, Space
 from solver.control import ignore_progress
 from solver.plan import AnsweredRequest, Plan, Status
-from solver.request import BatchShares, Gradients, Objective, PlanRequest, Space
+from solver.request import PlanRequest
 from solver.switching import switch_bytes
 from solver.training import plan_training
 from solver.training.explain import explain

@@ -12,8 +12,10 @@ import pytest
 from costmodels.cluster import Cluster, Link, NodeGroup, part_of_node
 from costmodels.errors import PlanFileError, WorkloadError
 from costmodels.memory import Optimizer
-from solver.plan import AnsweredRequest, DeviceRange, Plan, Status
-from solver.request import GroupOrder, Objective, PlanRequest, Recompute, Space, StageDegrees
+from solver.choices import GroupOrder, Objective, Recompute, Space, StageDegrees
+from solver.plan import AnsweredRequest, Plan, Status
+from solver.plan_stage import DeviceRange
+from solver.request import PlanRequest
 from solver.switching import switch_bytes
 from solver.training.explain import explain
 from solver.training.planner import predict_training

@@ -18,9 +18,10 @@ from costmodels.units import DType
 from solver.block_memory import chunk_buffer_bytes
 from solver.block_problem import Criterion, build_block_problem
 from solver.block_setting import BlockSetting
+from solver.choices import Launcher, Space, StageDegrees, System, TpOverlap
 from solver.intra_op import evaluate, frontier
 from solver.plan import Plan
-from solver.request import Launcher, Search, Space, StageDegrees, System, TpOverlap
+from solver.request import Search
 from solver.sharding import REPLICATED, Spec, sharded
 from solver.training.implementation import launcher_implementation
 from solver.training.planner import predict_training

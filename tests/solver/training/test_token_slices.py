@@ -16,9 +16,10 @@ from costmodels.errors import ExportError, PlanFileError, WorkloadError
 from costmodels.hardware import node_type
 from costmodels.pipeline import TOKEN_SLICED, Durations, Kind, Schedule, build, simulate
 from costmodels.pipeline.program import Slot
+from solver.choices import Launcher, Recompute, Space, StageDegrees
 from solver.control import ignore_progress, never_stop
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space, StageDegrees, TrainingWorkload
+from solver.request import PlanRequest, Search, TrainingWorkload
 from solver.stages.longest import objective_s
 from solver.training.costs import TrainingCosts
 from solver.training.planner import decision_of, plan_training, predict_training

@@ -21,24 +21,12 @@ from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
 from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from costmodels.units import DType
 from solver.axes import Axes
+from solver.choices import Launcher, Recompute
 from solver.graph import Block, BlockRun, ModelGraph
-from solver.plan import (
-    Certificate,
-    DeviceRange,
-    LayerSpan,
-    Microbatch,
-    OperatorSharding,
-    Plan,
-    Predicted,
-    SearchStats,
-    ServingLayout,
-    Stage,
-    StageMemory,
-    Status,
-    TimeBreakdown,
-)
+from solver.plan import Certificate, Plan, Predicted, SearchStats, ServingLayout, Status, TimeBreakdown
+from solver.plan_stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from solver.reason import Reason
-from solver.request import Launcher, PlanRequest, Recompute, Search, ServingWorkload, TrainingWorkload
+from solver.request import PlanRequest, Search, ServingWorkload, TrainingWorkload
 from solver.serving_load import FixedLength, PoissonArrivals
 
 STRATEGIES = {

@@ -19,9 +19,11 @@ ALLOWED = {
     "costmodels.units",
     "costmodels.weight_format",
     "solver.axes",
+    "solver.choices",
     "solver.graph",
     "solver.plan",
     "solver.plan_frontier",
+    "solver.plan_stage",
     "solver.request",
     "solver.serving_load",
 }

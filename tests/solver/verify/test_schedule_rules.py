@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from solver.plan import LayerSpan, Plan, TimeBreakdown
-from solver.request import Launcher, PlanRequest, Recompute, Search, Space
+from solver.choices import Launcher, Recompute, Space
+from solver.plan import Plan, TimeBreakdown
+from solver.plan_stage import LayerSpan
+from solver.request import PlanRequest, Search
 from solver.verify import Rule, check
 from tests.solver.verify.changes import changed
 from tests.solver.verify.plans import training_plan, training_request

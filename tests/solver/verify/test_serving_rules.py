@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from costmodels.units import DType
-from solver.plan import DeviceRange
-from solver.request import Launcher, PlanRequest, Search, ServingWorkload, Slo
+from solver.choices import Launcher
+from solver.plan_stage import DeviceRange
+from solver.request import PlanRequest, Search, ServingWorkload, Slo
 from solver.serving_load import FixedLength, LognormalLength, PoissonArrivals, PrefixCache
 from solver.verify import Rule, check
 from tests.solver.verify.changes import changed

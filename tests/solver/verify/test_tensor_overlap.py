@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from solver.axes import Axes
+from solver.choices import Launcher, Space, System, TpOverlap
 from solver.plan import Plan
-from solver.request import Launcher, PlanRequest, Search, Space, System, TpOverlap
+from solver.request import PlanRequest, Search
 from solver.verify import Rule, check
 from solver.verify.forms import Layers, form_bytes, layers_of
 from solver.verify.tensor_overlap import overlap_violations

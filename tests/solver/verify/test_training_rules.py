@@ -9,9 +9,11 @@ import pytest
 
 from costmodels.units import DType
 from solver.axes import Axes
+from solver.choices import Launcher, Recompute, Space
 from solver.graph import MAX_LAYERS, Block, BlockRun, ModelGraph
-from solver.plan import Band, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Plan, Status
-from solver.request import Launcher, PlanRequest, Recompute, Search, Slo, Space, TrainingWorkload
+from solver.plan import Band, Plan, Status
+from solver.plan_stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding
+from solver.request import PlanRequest, Search, Slo, TrainingWorkload
 from solver.verify import Rule, check
 from tests.solver.verify.changes import at, changed
 from tests.solver.verify.plans import cluster, infeasible_plan, model, training_plan, training_request
