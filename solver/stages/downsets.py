@@ -7,6 +7,7 @@ those that its layers read beside their entries.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -34,7 +35,8 @@ class DagFigures:
 
     time_s [stage, config, layer], static_bytes [layer], activation_bytes and transient_bytes [config, layer], extra_s
     [stage, layer], boundary_s and beside_s (of one tensor), step_s, capacity_bytes and in_flight [stage]; side_bytes is held
-    for each micro-batch in flight of each tensor that a stage's layers read beside their entries.
+    for each micro-batch in flight of each tensor that a stage's layers read beside their entries. No stage holds more than
+    ``most_parameters`` of the parameters [layer], where they are given.
     """
 
     time_s: Floats
@@ -48,6 +50,8 @@ class DagFigures:
     capacity_bytes: Floats
     in_flight: Ints
     side_bytes: float
+    parameters: Floats | None = None
+    most_parameters: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,9 @@ def partition_dag(dag: LayerDag, figures: DagFigures, *, n_microbatches: int, wa
         return None
     sums = _Sums(cuts, figures)
     fits = [sums.shortage_bytes(stage) <= 0.0 for stage in range(n_stages)]
+    if figures.parameters is not None:
+        held = cuts.inside @ figures.parameters
+        fits = [fit & (held[None, :] - held[:, None] <= figures.most_parameters) for fit in fits]
 
     def solve_within(limit_s: float, below_s: float) -> Found[list[_Cut]] | None:
         tail = np.full(len(cuts.sets), np.inf)

@@ -6,6 +6,7 @@ are fixed, so that costs are sums over blocks, and the optimum takes about a mil
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +65,8 @@ def partition_layers(
     step_s: ArrayLike = 0.0,
     beside_s: ArrayLike = 0.0,
     waiting: float = 1.0,
+    parameters: ArrayLike = 0.0,
+    most_parameters: float = math.inf,
 ) -> LayerPartition | None:
     """The split of a chain of blocks over a pipeline that takes least time a step; None when none fits in memory.
 
@@ -78,6 +81,7 @@ def partition_layers(
     capacity_bytes    [stage] memory that may be used
     in_flight         [stage] micro-batches held at once, as the schedule counts them
     waiting           how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`), up to n_microbatches
+    parameters        [block], of which no stage holds more than ``most_parameters``
 
     Stage i takes ``t_i = max(sum time + boundary_s, beside_s)``, hiding the smaller of the two, with an extra of ``d_i = sum
     extra + step_s``, and needs ``sum static + in_flight[i] * sum activation + max transient``. Every stage holds at least one
@@ -98,6 +102,9 @@ def partition_layers(
         return None
 
     fits = memory_reach(*chain.memory, slots.capacity_bytes, slots.in_flight)
+    if math.isfinite(most_parameters):
+        before = _running_sum(_checked("parameters", parameters, (chain.n_blocks,)))
+        fits = np.minimum(fits, np.searchsorted(before, before[:-1] + most_parameters, side="right") - 1)
     passing_s = clock.boundary_s + clock.beside_s
     rest_s = waiting * least_rest(clock.time_s, passing_s)
     shortest_s = float(clock.beside_s.max())

@@ -19,16 +19,22 @@ from solver.training.stage_table import StageTable
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class EvenCuts:
-    """All even cuts of a candidate with what they cost: ``[cut]`` step time, ``[cut, rank]`` memory."""
+    """All even cuts of a candidate with what they cost: ``[cut]`` step time, ``[cut, rank]`` memory; which parts a rank has."""
 
     cuts: IntArray
     step_s: FloatArray
     need_bytes: FloatArray
     capacity_bytes: FloatArray
+    parts: IntArray
+
+    def sums_of_ranks(self, by_layer: FloatArray) -> FloatArray:
+        """``[cut, rank]`` sums over the layers of a rank's parts."""
+        return np.asarray(_sums(by_layer, self.cuts)[:, self.parts].sum(axis=2), np.float64)
 
 
 @lru_cache(maxsize=1024)
@@ -72,7 +78,7 @@ def cost_even_cuts(candidate: Candidate, tables: tuple[StageTable, ...]) -> Even
     behind_s = waiting * np.cumsum(passing_s[:, ::-1], axis=1)[:, ::-1]
     step_s = (candidate.n_microbatches - waiting) * times_s.max(axis=1) + (extras_s + behind_s).max(axis=1)
     activation = np.stack([(kept[:, rank] @ held.T).max(axis=1) for rank, held in enumerate(held_by_part(candidate))], axis=1)
-    return EvenCuts(cuts, step_s, static + activation + transient, capacity)
+    return EvenCuts(cuts, step_s, static + activation + transient, capacity, parts)
 
 
 def _sums(by_layer: FloatArray, cuts: IntArray) -> FloatArray:
@@ -95,9 +101,11 @@ def _maxima(by_layer: FloatArray, cuts: IntArray) -> FloatArray:
     return np.asarray(np.maximum(table[level, first], table[level, end - 2**level]), np.float64)
 
 
-def fastest_that_fits(costed: EvenCuts) -> int | None:
-    """Index of the fastest cut that fits, the first of equals; None when none does."""
+def fastest_that_fits(costed: EvenCuts, *, allowed: BoolArray | None = None) -> int | None:
+    """Index of the fastest cut that fits, of those ``allowed`` [cut] if given, the first of equals; None when none does."""
     fits = (costed.need_bytes <= costed.capacity_bytes).all(axis=1)
+    if allowed is not None:
+        fits &= allowed
     return int(np.argmin(np.where(fits, costed.step_s, np.inf))) if fits.any() else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
@@ -32,6 +32,13 @@ class Shortfall:
         return self.need_bytes - self.have_bytes
 
 
+class _Limited(TypedDict, total=False):
+    """Arguments that every partitioner takes for a limit."""
+
+    parameters: FloatArray
+    most_parameters: float
+
+
 class _Costs(TypedDict):
     """Arguments that every partitioner takes alike."""
 
@@ -45,13 +52,28 @@ class _Costs(TypedDict):
     beside_s: FloatArray
 
 
-def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[StageSpan, ...] | Shortfall:
-    """The fastest stages that fit, or by how much the roomiest ones do not."""
+@dataclass(frozen=True, eq=False)
+class ParameterLimit:
+    """Parameters of each layer [layer], of which no device of a stage has a part of more than ``most``."""
+
+    parameters: FloatArray
+    most: float
+
+    def of_stage(self, candidate: Candidate) -> float:
+        """The most that a stage of a candidate may hold."""
+        return self.most * candidate.mesh.stage_devices
+
+
+def partition_stages(
+    candidate: Candidate, tables: tuple[StageTable, ...], limit: ParameterLimit | None = None
+) -> tuple[StageSpan, ...] | Shortfall:
+    """The fastest stages that fit and keep the limit, or by how much the roomiest of all lack memory."""
     if not candidate.pipelining.any_borders:
-        return _even_parts(candidate, tables)
+        return _even_parts(candidate, tables, limit)
     if tables[0].dag is not None:
-        return _parts_of_branches(candidate, tables, tables[0].dag)
+        return _parts_of_branches(candidate, tables, tables[0].dag, limit)
     found = partition_layers(
+        **_limited(candidate, limit),
         **_costs(candidate, tables),
         capacity_bytes=_capacities(tables),
         in_flight=_in_flight(candidate),
@@ -63,9 +85,18 @@ def partition_stages(candidate: Candidate, tables: tuple[StageTable, ...]) -> tu
     return tuple(StageSpan(stage.first, stage.last, candidate.recompute[stage.config]) for stage in found.stages)
 
 
-def _even_parts(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[StageSpan, ...] | Shortfall:
+def _limited(candidate: Candidate, limit: ParameterLimit | None) -> _Limited:
+    return _Limited() if limit is None else _Limited(parameters=limit.parameters, most_parameters=limit.of_stage(candidate))
+
+
+def _even_parts(
+    candidate: Candidate, tables: tuple[StageTable, ...], limit: ParameterLimit | None
+) -> tuple[StageSpan, ...] | Shortfall:
     costed = cost_even_cuts(candidate, tables)
-    best = fastest_that_fits(costed)
+    allowed = None
+    if limit is not None:
+        allowed = np.all(costed.sums_of_ranks(limit.parameters) <= limit.of_stage(candidate), axis=1)
+    best = fastest_that_fits(costed, allowed=allowed)
     if best is None:
         return _shortfall(costed)
     borders = costed.cuts[best].tolist()
@@ -74,9 +105,9 @@ def _even_parts(candidate: Candidate, tables: tuple[StageTable, ...]) -> tuple[S
 
 
 def _parts_of_branches(
-    candidate: Candidate, tables: tuple[StageTable, ...], dag: LayerDag
+    candidate: Candidate, tables: tuple[StageTable, ...], dag: LayerDag, limit: ParameterLimit | None
 ) -> tuple[StageSpan, ...] | Shortfall:
-    figures = _dag_figures(candidate, tables)
+    figures = replace(_dag_figures(candidate, tables), **_limited(candidate, limit))
     found = partition_dag(dag, figures, n_microbatches=candidate.n_microbatches, waiting=tables[0].waiting)
     if found is None:
         return Shortfall(*dag_shortage(dag, figures))

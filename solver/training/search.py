@@ -25,7 +25,7 @@ from solver.training.bounds import Member, first_rank_lacks_bytes, host_suffices
 from solver.training.costs import TrainingCosts
 from solver.training.crowding import crowded_candidates
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
-from solver.training.partition import Shortfall, partition_stages, smallest_shortfall
+from solver.training.partition import ParameterLimit, Shortfall, partition_stages, smallest_shortfall
 from solver.training.pipelining import PLAIN
 from solver.training.space import Candidate, Family, Mesh, families
 from solver.training.stage_table import Sharding, StageKind, StageTable
@@ -86,14 +86,15 @@ def search(
     progress: OnProgress,
     aim: Aim | None = None,
     limit: float = math.inf,
+    holds: ParameterLimit | None = None,
     describe: Describe | None = None,
 ) -> SearchResult:
     """The plan of the request's space that is best by ``aim`` (the fastest), with a proven lower bound on every plan in it.
 
     Plans worth more than ``limit`` are of no interest to the caller: a search that finds none ends early, with ``bound`` at
-    least the limit.
+    least the limit. ``holds`` leaves out plans whose devices hold more parameters.
     """
-    state = _Search(request, costs, aim or LeastStepTime(costs))
+    state = _Search(request, costs, aim or LeastStepTime(costs), holds)
     told: Solved | None = None
     while state.heap and not state.is_over(limit) and not stop():
         bound, node = state.pop()
@@ -123,9 +124,10 @@ class _Unpriced:
 class _Search:
     """The heap of open nodes, and what was found so far."""
 
-    def __init__(self, request: PlanRequest, costs: TrainingCosts, aim: Aim):
+    def __init__(self, request: PlanRequest, costs: TrainingCosts, aim: Aim, holds: ParameterLimit | None):
         self.costs = costs
         self.aim = aim
+        self.holds = holds
         self.result = SearchResult()
         self.max_solved = request.search.max_candidates
         self.n_popped = 0
@@ -226,7 +228,7 @@ class _Search:
         return result
 
     def _solve(self, member: Member) -> Solved | Shortfall:
-        found = partition_stages(member.candidate, member.tables)
+        found = partition_stages(member.candidate, member.tables, self.holds)
         if isinstance(found, Shortfall):
             return found
         decision = Decision(member.candidate, member.sharding, found)

@@ -2,7 +2,8 @@
 
 A step takes the longest of the pools' own steps, and the all-reduce of gradients between them behind it. What a pool takes for
 a number of sequences is the optimum of an ordinary search on its own nodes. Shares are tried in the order of a forecast;
-the search of a pool ends as soon as its bound passes the best plan so far, and what it proved serves all shares with it. Where
+the search of a pool ends as soon as its bound passes the best plan so far, and what it proved serves all shares with it. Whose
+fastest layouts exchange more than the least are searched again for those that exchange less, until none can be better. Where
 time is limited no search takes more than half of what is left, so that a share with plans of all pools comes early.
 """
 
@@ -13,6 +14,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from costmodels.errors import WorkloadError
 from solver.choices import BatchShares, Gradients, Space
 from solver.control import OnProgress, Stop, part_of
@@ -21,7 +24,8 @@ from solver.request import PlanRequest, TrainingWorkload
 from solver.training.alternatives import MAX_RUNNERS_UP
 from solver.training.compute_bound import compute_bound_s
 from solver.training.costs import TrainingCosts
-from solver.training.pools import joined_plan, least_exchange_s, pool_request
+from solver.training.partition import ParameterLimit
+from solver.training.pools import group_exchange_s, joined_plan, least_exchange_s, pool_request
 from solver.training.report import feasible_plan
 from solver.training.search import RELATIVE_TIE, SearchResult, search
 from solver.training.sizes import require_whole_cluster
@@ -32,6 +36,9 @@ MAX_PARTS = 64
 
 MAX_POOLS = 3
 """Node groups with replicas of their own, at most."""
+
+_ROUNDING = 1e-12
+"""Share of a number of parameters to which the largest that keeps a limit is found."""
 
 
 def check_shares(request: PlanRequest) -> None:
@@ -78,24 +85,43 @@ def best_shares(request: PlanRequest, given: Plan, *, slo_limit_s: float, stop: 
         return given
     workload = request.workload
     assert isinstance(workload, TrainingWorkload)
-    least_s = least_exchange_s(request)
     limit_s = min(slo_limit_s, given.certificate.objective or math.inf)
     pools = [_Pool(request, index, stop, progress) for index in range(len(request.cluster.groups))]
     part = part_sequences(workload.global_batch)
     best, bound = given, math.inf
     for shares in _in_order(pools, workload.global_batch // part):
         sequences = [part * share for share in shares]
-        lowest_s = least_s + _solve(pools, sequences, limit_s - least_s)
-        found = [pool.plan(n) for pool, n in zip(pools, sequences, strict=True)] if lowest_s < limit_s else []
-        plans = [plan for plan in found if plan is not None]
-        if plans and len(plans) == len(pools):
-            plan = joined_plan(request, plans)
-            assert plan.certificate.objective is not None and plan.predicted is not None
-            step_s = plan.predicted.step_time_s or math.inf
-            if step_s < limit_s * (1 - RELATIVE_TIE):
-                best, limit_s = plan, step_s
-        bound = min(bound, lowest_s)
+        found, bound_s = _best_of(request, pools, sequences, limit_s)
+        if found is not None:
+            best, limit_s = found
+        bound = min(bound, bound_s)
     return _certified(request, best, given, min(bound, given.certificate.bound or math.inf), part)
+
+
+def _best_of(
+    request: PlanRequest, pools: list[_Pool], sequences: list[int], limit_s: float
+) -> tuple[tuple[Plan, float] | None, float]:
+    """The best plan of these shares with its step time, if that is less than ``limit_s``, and a bound on all of them.
+
+    The fastest layouts are joined first, then the fastest of those whose gradients take less to exchange, and so on.
+    """
+    best, bound = None, math.inf
+    least_s, exchange_s = least_exchange_s(request), math.inf
+    while least_s < exchange_s:
+        lowest_s = _solve(pools, sequences, limit_s - least_s, below_s=exchange_s)
+        plan = _joined(request, pools, sequences, below_s=exchange_s) if least_s + lowest_s < limit_s else None
+        if plan is None:
+            return best, min(bound, least_s + lowest_s)
+        assert plan.predicted is not None and plan.predicted.step_time_s is not None and plan.shares is not None
+        bound = min(bound, lowest_s + plan.shares.exchange_s)
+        if plan.predicted.step_time_s < limit_s * (1 - RELATIVE_TIE):
+            limit_s = plan.predicted.step_time_s
+            best = plan, limit_s
+        if plan.shares.exchange_s >= exchange_s:
+            # A collective whose calibrated time falls where its bytes grow: what is not known is a gap.
+            return best, min(bound, least_s + lowest_s)
+        exchange_s = plan.shares.exchange_s
+    return best, bound
 
 
 def _certified(request: PlanRequest, best: Plan, given: Plan, bound_s: float, part: int) -> Plan:
@@ -139,57 +165,92 @@ class _Proof:
 
 
 class _Pool:
-    """One node group's replicas: the optimum of its own search, for every share of the batch that was asked about."""
+    """One node group's replicas: the optimum of its own search, for every share of the batch that was asked about, of all
+    layouts or of those whose exchange of gradients takes less than ``below_s``."""
 
     def __init__(self, request: PlanRequest, index: int, stop: Stop, progress: OnProgress):
         assert isinstance(request.workload, TrainingWorkload)
         self._request, self._index, self._stop, self._progress = request, index, stop, progress
         self._costs = TrainingCosts(pool_request(request, index, request.workload.global_batch))
-        self._known: dict[int, _Proof] = {}
+        self._known: dict[tuple[int, float], _Proof] = {}
+        parameters = {block.name: request.model.block_parameters(block.name) for block in request.model.blocks}
+        self._parameters = np.array([parameters[name] for name in request.model.layers], np.float64)
         self._sequence_s = compute_bound_s(pool_request(request, index, 1))
         node, workload = request.cluster.groups[index], request.workload
         self.speed = node.n_devices * node.node.device.peak(workload.precision)
 
-    def known_s(self, sequences: int) -> float:
+    def known_s(self, sequences: int, below_s: float) -> float:
         """What is proven of the pool's time so far."""
-        return self._proof(sequences).bound_s
+        return self._proof(sequences, below_s).bound_s
 
-    def solve(self, sequences: int, limit_s: float) -> float:
+    def solve(self, sequences: int, limit_s: float, *, below_s: float) -> float:
         """The least time for so many sequences, or a lower bound that is at least ``limit_s``; less only when stopped."""
-        known = self._proof(sequences)
+        known = self._proof(sequences, below_s)
         done = known.result is not None and known.result.best is not None
         if done or known.bound_s >= limit_s or self._stop():
             return known.bound_s
         costs = self._costs.with_batch(sequences)
-        result = search(costs.request, costs, stop=part_of(self._stop, 0.5), progress=self._progress, limit=limit_s)
+        result = search(
+            costs.request,
+            costs,
+            stop=part_of(self._stop, 0.5),
+            progress=self._progress,
+            limit=limit_s,
+            holds=self._holds(below_s),
+        )
         if result.best is not None:
             known.result = result
         # A search that ends without a plan has proven that there is none below its bound.
         known.bound_s = max(known.bound_s, math.inf if result.bound is None else result.bound)
         return known.bound_s
 
-    def _proof(self, sequences: int) -> _Proof:
-        """What is known of a share: at first that no plan is faster than its FLOPs."""
-        if sequences not in self._known:
-            self._known[sequences] = _Proof(bound_s=sequences * self._sequence_s)
-        return self._known[sequences]
+    def _holds(self, below_s: float) -> ParameterLimit | None:
+        """The most parameters of a device whose exchange takes less than ``below_s``, up to rounding."""
+        if math.isinf(below_s):
+            return None
+        group = self._request.cluster.groups[self._index]
+        enough, too_many = 0.0, float(self._parameters.sum())
+        if group_exchange_s(self._request, group, too_many) < below_s:
+            return None
+        while too_many - enough > _ROUNDING * too_many:
+            middle = (enough + too_many) / 2.0
+            if group_exchange_s(self._request, group, middle) < below_s:
+                enough = middle
+            else:
+                too_many = middle
+        return ParameterLimit(self._parameters, (1.0 - _ROUNDING) * enough)
 
-    def plan(self, sequences: int) -> Plan | None:
+    def _proof(self, sequences: int, below_s: float) -> _Proof:
+        """What is known of a share: at first that no plan is faster than its FLOPs."""
+        key = (sequences, below_s)
+        if key not in self._known:
+            self._known[key] = _Proof(bound_s=sequences * self._sequence_s)
+        return self._known[key]
+
+    def plan(self, sequences: int, below_s: float) -> Plan | None:
         """The best plan of a share, where its search has found one."""
-        known = self._known.get(sequences)
+        known = self._known.get((sequences, below_s))
         if known is None or known.result is None:
             return None
         costs = self._costs.with_batch(sequences)
         return feasible_plan(costs.request, costs, known.result)
 
 
-def _solve(pools: list[_Pool], sequences: list[int], limit_s: float) -> float:
-    """Lower bound on the longest of the pools' times: exact where it is less than ``limit_s``; likely slowest first."""
-    lowest_s = max(pool.known_s(n) for pool, n in zip(pools, sequences, strict=True))
+def _joined(request: PlanRequest, pools: list[_Pool], sequences: list[int], *, below_s: float) -> Plan | None:
+    """The pools' best plans as one, where all have one."""
+    found = [pool.plan(n, below_s) for pool, n in zip(pools, sequences, strict=True)]
+    plans = [plan for plan in found if plan is not None]
+    return joined_plan(request, plans) if len(plans) == len(pools) else None
+
+
+def _solve(pools: list[_Pool], sequences: list[int], limit_s: float, *, below_s: float) -> float:
+    """Lower bound on the longest of the pools' times with layouts whose exchange takes less than ``below_s``: exact where it
+    is less than ``limit_s``; likely slowest first."""
+    lowest_s = max(pool.known_s(n, below_s) for pool, n in zip(pools, sequences, strict=True))
     for pool, n in sorted(zip(pools, sequences, strict=True), key=lambda item: -item[1] / item[0].speed):
         if lowest_s >= limit_s:
             break
-        lowest_s = max(lowest_s, pool.solve(n, limit_s))
+        lowest_s = max(lowest_s, pool.solve(n, limit_s, below_s=below_s))
     return lowest_s
 
 

@@ -48,11 +48,14 @@ def random_figures(rng: random.Random, dag: LayerDag, n_stages: int, n_configs: 
         capacity_bytes=some(n_stages, low=20, high=120),
         in_flight=np.arange(n_stages, 0, -1),
         side_bytes=float(rng.randint(0, 4)),
+        parameters=some(n),
+        most_parameters=rng.choice([math.inf, 12.0, 18.0]),
     )
 
 
 def by_hand(dag: LayerDag, figures: DagFigures, m: int, waiting: float) -> tuple[float | None, float]:
     """The least objective of all splits that fit, and the least shortage of all splits, written as the docstrings say."""
+    assert figures.parameters is not None
     n_stages, n_configs = figures.time_s.shape[:2]
     best: float | None = None
     least = math.inf
@@ -77,7 +80,8 @@ def by_hand(dag: LayerDag, figures: DagFigures, m: int, waiting: float) -> tuple
                 need = figures.static_bytes[layers].sum() + figures.in_flight[s] * kept
                 shorts.append(need + figures.transient_bytes[config, layers].max() - figures.capacity_bytes[s])
             least = min(least, max(shorts))
-            if max(shorts) <= 0:
+            holds_too_much = max(figures.parameters[layers].sum() for layers in members) > figures.most_parameters
+            if max(shorts) <= 0 and not holds_too_much:
                 value = objective_s(times, extras, m, waiting=waiting, hidden_s=hidden)
                 best = value if best is None else min(best, value)
     return best, least
@@ -122,6 +126,8 @@ def test_a_chain_is_split_as_chains_are(seed: int) -> None:
         capacity_bytes=figures.capacity_bytes,
         in_flight=figures.in_flight,
         n_microbatches=m,
+        parameters=figures.parameters,
+        most_parameters=figures.most_parameters,
     )
     short = memory_shortage(
         static_bytes=figures.static_bytes,

@@ -1,4 +1,4 @@
-"""The least step time among all plans of a small request, whatever it opens, and whether a plan is as good."""
+"""The least step time among all plans of a small request, whatever it opens, and whether a plan is the best of them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,9 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Enumerated:
-    """The least step time of all plans that fit, None where none does, and how many plans there are.
-
-    No plan takes less than ``bound_s``, which is as much but for replicas by node group: their own steps at best, with the
-    least that gradients take between any.
-    """
+    """The least step time of all plans that fit, None where none does, and how many plans there are."""
 
     least_s: float | None
-    bound_s: float | None
     n_plans: float
 
 
@@ -42,13 +37,10 @@ def enumerated(request: PlanRequest) -> Enumerated:
     if request.search.stage_degrees is StageDegrees.ANY:
         stages = least_of_stages(request, every_arrangement(request))
         least_s, n_plans = min(least_s, stages.least_s), n_plans + stages.n_plans
-    bound_s = least_s
     if request.search.batch_shares is BatchShares.BY_GROUP and len(request.cluster.groups) > 1:
         pools = least_of_pools(request)
-        least_s, bound_s, n_plans = min(least_s, pools.least_s), min(bound_s, pools.bound_s), n_plans + pools.n_plans
-    if math.isinf(least_s):
-        return Enumerated(None, None, n_plans)
-    return Enumerated(least_s, bound_s, n_plans)
+        least_s, n_plans = min(least_s, pools.least_s), n_plans + pools.n_plans
+    return Enumerated(None if math.isinf(least_s) else least_s, n_plans)
 
 
 def every_arrangement(request: PlanRequest) -> Iterator[Cluster]:
@@ -81,19 +73,9 @@ def every_part(request: PlanRequest) -> Iterator[PlanRequest]:
             yield group_alone(request, place, share)
 
 
-def is_as_good(plan: Plan, every: Enumerated) -> bool:
-    """Whether a plan proves the bound of every plan, and is as good as the best where it has no gap."""
-    found_s, bound_s = plan.certificate.objective, plan.certificate.bound
-    if every.least_s is None or every.bound_s is None or found_s is None or bound_s is None:
-        return found_s is None and every.least_s is None
-    proven = abs(bound_s - every.bound_s) <= TOLERANCE * bound_s
-    no_better = bound_s * (1 - TOLERANCE) <= every.least_s <= found_s * (1 + TOLERANCE)
-    return proven and no_better
-
-
 def is_the_best(plan: Plan, every: Enumerated) -> bool:
-    """Whether a plan takes as long as the best of every plan."""
-    found_s = plan.certificate.objective
-    if every.least_s is None or found_s is None:
+    """Whether a plan takes as long as the best of every plan, and proves that none takes less."""
+    found_s, bound_s = plan.certificate.objective, plan.certificate.bound
+    if every.least_s is None or found_s is None or bound_s is None:
         return found_s is None and every.least_s is None
-    return abs(found_s - every.least_s) <= TOLERANCE * every.least_s
+    return max(abs(found_s - every.least_s), abs(bound_s - every.least_s)) <= TOLERANCE * every.least_s

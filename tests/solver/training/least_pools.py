@@ -14,13 +14,9 @@ from tests.solver.training.least_step import Least, least_step
 
 @dataclass
 class LeastOfPools:
-    """The least step time, what is less than it for certain, both infinite where nothing fits; and how many plans there are.
-
-    ``bound_s`` is the least of the slowest group's time, with the least that any layout adds for gradients.
-    """
+    """The least step time, infinite where nothing fits, and how many plans there are."""
 
     least_s: float = math.inf
-    bound_s: float = math.inf
     n_plans: int = 0
 
 
@@ -29,8 +25,6 @@ def least_of_pools(request: PlanRequest) -> LeastOfPools:
     assert isinstance(request.workload, TrainingWorkload)
     groups, batch, found = request.cluster.groups, request.workload.global_batch, LeastOfPools()
     alone: dict[tuple[int, int], Least] = {}
-    even = request.model.parameters()
-    least_sum_s = max(group_exchange_s(request, group, even / group.n_devices) for group in groups)
     for cuts in itertools.combinations(range(1, batch), len(groups) - 1):
         shares = [b - a for a, b in itertools.pairwise((0, *cuts, batch))]
         for place, share in enumerate(shares):
@@ -38,7 +32,6 @@ def least_of_pools(request: PlanRequest) -> LeastOfPools:
                 alone[place, share] = least_step(group_alone(request, place, share))
         each = [alone[place, share] for place, share in enumerate(shares)]
         found.n_plans += math.prod(of_group.n_plans for of_group in each)
-        found.bound_s = min(found.bound_s, max(of_group.least_s for of_group in each) + least_sum_s)
         for layouts in itertools.product(*(of_group.by_parameters.items() for of_group in each)):
             sum_s = max(group_exchange_s(request, group, held) for group, (held, _) in zip(groups, layouts, strict=True))
             found.least_s = min(found.least_s, max(step_s for _, step_s in layouts) + sum_s)

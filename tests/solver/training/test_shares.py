@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from costmodels.errors import PlanFileError, WorkloadError
@@ -16,11 +18,15 @@ from solver.plan import AnsweredRequest, Plan, Status
 from solver.request import PlanRequest
 from solver.switching import switch_bytes
 from solver.training import plan_training
+from solver.training.chunks import cost_even_cuts
+from solver.training.costs import TrainingCosts
 from solver.training.explain import explain
+from solver.training.partition import ParameterLimit, Shortfall, partition_stages
 from solver.training.planner import predict_training
 from solver.training.shares import part_sequences
+from solver.training.space import families
 from solver.verify import Rule, check
-from tests.solver.training.enumerated import enumerated, is_as_good
+from tests.solver.training.enumerated import enumerated, is_the_best
 from tests.solver.training.instances import random_request
 from tests.solver.training.planned import planned
 
@@ -41,7 +47,7 @@ def test_shares_are_as_good_as_the_best_of_every_split() -> None:
     chosen = 0
     for request in unequal_requests(8):
         plan = planned(request)
-        assert is_as_good(plan, enumerated(request))
+        assert is_the_best(plan, enumerated(request))
         if plan.shares is None:
             continue
         chosen += 1
@@ -49,6 +55,30 @@ def test_shares_are_as_good_as_the_best_of_every_split() -> None:
         assert again.predicted == plan.predicted
         assert again.shares == plan.shares
     assert chosen >= 2
+
+
+def test_even_parts_keep_a_limit_on_parameters() -> None:
+    n_limited = 0
+    for seed in range(40):
+        request = random_request(seed)
+        costs = TrainingCosts(request)
+        parameters = np.array([request.model.block_parameters(name) for name in request.model.layers], np.float64)
+        candidates = (candidate for family in families(request) for candidate in family.candidates())
+        for candidate in itertools.islice((c for c in candidates if not c.pipelining.any_borders), 5):
+            kinds = costs.stage_kinds(candidate)
+            tables = costs.stage_tables(candidate, next(costs.shardings(candidate, kinds)), kinds)
+            roomy = tuple(replace(table, capacity_bytes=math.inf) for table in tables)
+            costed = cost_even_cuts(candidate, roomy)
+            held = costed.sums_of_ranks(parameters).max(axis=1) / candidate.mesh.stage_devices
+            most = float(held.min())
+            spans = partition_stages(candidate, roomy, ParameterLimit(parameters, most))
+            assert not isinstance(spans, Shortfall)
+            cut = [*(span.first for span in spans), len(parameters)]
+            chosen = costed.cuts.tolist().index(cut)
+            assert held[chosen] <= most
+            assert costed.step_s[chosen] == costed.step_s[held <= most].min()
+            n_limited += bool(held[costed.step_s.argmin()] > most)
+    assert n_limited >= 1
 
 
 @cache
