@@ -11,7 +11,6 @@ import pytest
 
 from app import catalog
 from app.commands.inputs import read_request
-from app.importers.huggingface import read_huggingface_config
 from costmodels.cluster import Cluster
 from costmodels.errors import PlanFileError
 from costmodels.operators import Operator, OperatorKind, Tensor
@@ -30,6 +29,7 @@ from solver.training.planner import plan_training, predict_training
 from solver.training.space import Candidate
 from solver.verify import Rule, check
 from tests.solver.training.enumerated import enumerated
+from tests.solver.training.full_space import encoder_decoder
 from tests.solver.training.instances import random_cluster
 from tests.solver.training.planned import planned
 
@@ -39,17 +39,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "encoder-decoder" / "t5-11b-6
 def small_request(seed: int) -> PlanRequest:
     """An encoder-decoder of one or two layers each on a few devices with more or less room."""
     rng = np.random.default_rng(seed)
-    config = {
-        "model_type": "t5",
-        "d_model": 256,
-        "d_kv": 32,
-        "d_ff": int(rng.choice([512, 1024])),
-        "num_layers": int(rng.integers(1, 3)),
-        "num_decoder_layers": int(rng.integers(1, 3)),
-        "num_heads": 8,
-        "vocab_size": int(rng.choice([512, 4096])),
-    }
-    model = read_huggingface_config(config, name="t5")
+    model = encoder_decoder(rng)
     workload = TrainingWorkload("training", global_batch=int(rng.choice([4, 8])), seq_len=128, precision=DType.BF16)
     pp = ((1, 2), (2,), (2, 4))[seed % 3]
     search = Search(launcher=Launcher.DEEPSPEED, pp=pp, tp=(1,), microbatch=(1, 2), zero_stages=(0, 1))
