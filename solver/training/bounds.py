@@ -194,7 +194,9 @@ def _pipeline_bound_s(
 
 def _equivalent_ranks(fastest_s: FloatArray, rank_s: Sequence[FloatArray]) -> float:
     """How many of the fastest ranks could do what all of these can: each counts as its speed on the layer it is best at."""
-    slow = {id(layer_s): float(np.min(layer_s[fastest_s > 0] / fastest_s[fastest_s > 0], initial=1e9)) for layer_s in rank_s}
+    alike = {id(layer_s): layer_s for layer_s in rank_s}
+    some = fastest_s > 0
+    slow = {key: float(np.min(layer_s[some] / fastest_s[some], initial=1e9)) for key, layer_s in alike.items()}
     return sum(1.0 / max(1.0, slow[id(layer_s)]) for layer_s in rank_s)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
@@ -39,6 +40,9 @@ from solver.training.state_sync import SharedParameters, StateSync, state_sync
 from solver.training.tied import node_index
 from solver.training.training_state import training_state
 
+_WITHOUT_SCHEDULE = attrgetter(*(each.name for each in fields(Candidate) if each.name != "pipelining"), "pipelining.slices")
+"""What tables of 1F1B depend on: all of a candidate but its schedule, and the lengths of its slices."""
+
 
 class TrainingCosts(BlockCosts):
     """Costs of a request's candidates, stage by stage.
@@ -53,7 +57,8 @@ class TrainingCosts(BlockCosts):
         self._settings: dict[tuple[int, int, Spec, TpOverlap, tuple[int, ...]], tuple[BlockSetting, ...]] = {}
         self._interned: dict[BlockSetting, BlockSetting] = {}
         self._kinds_of: dict[tuple[Mesh, tuple[int, ...]], tuple[StageKind, ...]] = {}
-        self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
+        self._insides: dict[int, StageKind] = {}
+        self._unscheduled: tuple[object, dict[int, StageTable]] = (None, {})
 
     def with_memory_reserve(self, reserve: float) -> TrainingCosts:
         """The same costs with another share of every device's memory kept free."""
@@ -170,7 +175,9 @@ class TrainingCosts(BlockCosts):
 
         Stages of different kinds run the same shardings, so a block's frontier is over its costs on all of them.
         """
-        settings = tuple(dict.fromkeys(s for kind in dict.fromkeys(kinds) for s in self.settings(candidate, kind)))
+        # Equal positions share one kind, whose hash is long in the making.
+        distinct = {id(kind): kind for kind in kinds}.values()
+        settings = tuple(dict.fromkeys(s for kind in distinct for s in self.settings(candidate, kind)))
         if settings not in self._shardings:
             self._shardings[settings] = list(dict.fromkeys(self.combinations(settings)))
         yield from self._shardings[settings]
@@ -180,22 +187,26 @@ class TrainingCosts(BlockCosts):
 
         Tables of candidates that differ in schedule only share all arrays.
         """
-        slices = candidate.pipelining.slices
-        plain = PLAIN if slices == PLAIN.slices else replace(PLAIN, slices=slices)
-        key = (replace(candidate, pipelining=plain), sharding)
+        key = (_WITHOUT_SCHEDULE(candidate), sharding)
         if self._unscheduled[0] != key:
             self._unscheduled = (key, {})
         known = self._unscheduled[1]
-        if kind not in known:
+        if id(kind) not in known:
             settings = self.settings(candidate, kind)
-            # Stages often differ in the links at their borders alone.
-            inside = replace(kind, borders=())
+            inside = id(self._inside(kind))
             if inside not in known:
                 made = [self._device_table(candidate, kind, setting, sharding) for setting in settings]
                 known[inside] = made[0] if len(made) == 1 else max_table(made)
             boundary_s = max(sum(self.boundary_s(candidate, kind, part) for part in setting.parts) for setting in settings)
-            known[kind] = replace(known[inside], boundary_s=boundary_s)
-        return self._scheduled(known[kind], candidate, kind)
+            known[id(kind)] = replace(known[inside], boundary_s=boundary_s)
+        return self._scheduled(known[id(kind)], candidate, kind)
+
+    def _inside(self, kind: StageKind) -> StageKind:
+        """The kind without its borders, one object for equal ones: stages often differ in the links there alone."""
+        if id(kind) not in self._insides:
+            inside = replace(kind, borders=())
+            self._insides[id(kind)] = self._kinds.setdefault(inside, inside)
+        return self._insides[id(kind)]
 
     def stage_tables(self, candidate: Candidate, sharding: Sharding, kinds: tuple[StageKind, ...]) -> tuple[StageTable, ...]:
         """Cost table of each stage position; equal positions share one object, as `stage_kinds` gives them one."""

@@ -13,8 +13,9 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from operator import attrgetter
 
 from costmodels.pipeline import Schedule
 from solver.control import OnProgress, Progress, Stop
@@ -27,6 +28,7 @@ from solver.training.crowding import crowded_candidates
 from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
 from solver.training.partition import ParameterLimit, Shortfall, partition_stages, smallest_shortfall
 from solver.training.pipelining import PLAIN
+from solver.training.places import StatePlace
 from solver.training.space import Candidate, Family, Mesh, families
 from solver.training.stage_table import Sharding, StageKind, StageTable
 
@@ -171,17 +173,20 @@ class _Search:
                 self._push(max(bound, self.aim.family_bound(choice) or 0.0), choice)
             return
         for node in expand(family, self.costs):
-            self._push(self.aim.member_bound(node if isinstance(node, Member) else node.relaxed(self.costs)), node)
+            if isinstance(node, Member):
+                self._push(self.aim.member_bound(node), node)
+            else:
+                relaxed = node.relaxed(self.costs)
+                self._push(self.aim.member_bound(relaxed), replace(node, fitting=node.that_may_fit(relaxed)))
 
     def expand_choices(self, choices: ChunkChoices) -> None:
         """Put members with each number of chunks in the place of all, those left out whose memory can't fit."""
-        may_fit = choices.that_may_fit(self.costs)
-        self.result.n_members += len(choices.candidates) - len(may_fit.candidates)
-        for member in may_fit.members(self.costs):
+        self.result.n_members += len(choices.candidates) - len(choices.fitting)
+        for member in choices.members(choices.fitting, self.costs):
             self._push(self.aim.member_bound(member), member)
         mesh = choices.candidates[0].mesh
-        if not may_fit.candidates and not self.result.complete and mesh not in self.result.refused:
-            member = next(choices.members(self.costs))
+        if not choices.fitting and not self.result.complete and mesh not in self.result.refused:
+            member = next(choices.members(choices.candidates, self.costs))
             _refuse(self.result, member.candidate, smallest_shortfall(member.candidate, member.tables))
 
     def try_member(self, member: Member) -> None:
@@ -246,11 +251,12 @@ class _Search:
 
 @dataclass(frozen=True)
 class ChunkChoices:
-    """Members under interleaved 1F1B that differ in the number of chunks alone, fewest first."""
+    """Members under interleaved 1F1B that differ in the number of chunks alone, fewest first; ``fitting`` of them may fit."""
 
     candidates: tuple[Candidate, ...]
     sharding: Sharding
     kinds: tuple[StageKind, ...]
+    fitting: tuple[Candidate, ...] = ()
 
     def relaxed(self, costs: TrainingCosts) -> Member:
         """A member that is bounded no higher than any of these: it waits as with the most chunks, sends as with the fewest, and
@@ -258,25 +264,28 @@ class ChunkChoices:
         fewest, most = (
             costs.stage_tables(candidate, self.sharding, self.kinds) for candidate in (self.candidates[0], self.candidates[-1])
         )
-        made = {id(waits): replace(waits, boundary_s=sends.boundary_s) for sends, waits in zip(fewest, most, strict=True)}
+        alike = {id(waits): (sends, waits) for sends, waits in zip(fewest, most, strict=True)}
+        made = {key: replace(waits, boundary_s=sends.boundary_s) for key, (sends, waits) in alike.items()}
         plain = replace(self.candidates[0], pipelining=PLAIN)
         return Member(plain, self.sharding, tuple(made[id(waits)] for waits in most))
 
-    def that_may_fit(self, costs: TrainingCosts) -> ChunkChoices:
+    def that_may_fit(self, relaxed: Member) -> tuple[Candidate, ...]:
         """Those whose memory is not proven to be too much (`least_shortfall_bytes`)."""
-        relaxed = self.relaxed(costs)
         if least_shortfall_bytes(relaxed) > 0:
-            return replace(self, candidates=())
+            return ()
         lacks = first_rank_lacks_bytes(self.candidates, relaxed.tables[0])
-        left = (candidate for candidate, lack in zip(self.candidates, lacks, strict=True) if lack <= 0)
-        return replace(self, candidates=tuple(left))
+        return tuple(candidate for candidate, lack in zip(self.candidates, lacks, strict=True) if lack <= 0)
 
-    def members(self, costs: TrainingCosts) -> Iterator[Member]:
-        """Each of them."""
-        return _members_of(self.candidates, self.sharding, self.kinds, costs)
+    def members(self, candidates: Iterable[Candidate], costs: TrainingCosts) -> Iterator[Member]:
+        """Some of them, each a member."""
+        return _members_of(candidates, self.sharding, self.kinds, costs)
 
 
 _Node = _Unpriced | Family | ChunkChoices | Member
+
+
+_PLACE_AND_MODES = attrgetter(*(each.name for each in fields(StatePlace)), "recompute")
+"""What members of a family differ in, but for their schedules."""
 
 
 def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoices]:
@@ -285,7 +294,7 @@ def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoic
     A candidate that fits under none of them comes with the roomiest alone, which is enough to tell by how much.
     """
     kinds = costs.stage_kinds(next(family.candidates()))
-    for _, alike in itertools.groupby(family.candidates(), key=lambda c: (c.place, c.recompute)):
+    for _, alike in itertools.groupby(family.candidates(), key=_PLACE_AND_MODES):
         candidates = tuple(alike)
         shardings = tuple(costs.shardings(candidates[0], kinds))
         roomiest, crowded = crowded_candidates(candidates, shardings, kinds, costs)
@@ -349,7 +358,7 @@ def closest_to_fitting(request: PlanRequest, costs: TrainingCosts, *, stop: Stop
         if stop():
             return None
         for node in expand(family, costs):
-            for member in (node,) if isinstance(node, Member) else node.members(costs):
+            for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
                 waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
     heapq.heapify(waiting)
     best: tuple[Candidate, Shortfall] | None = None

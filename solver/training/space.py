@@ -165,12 +165,12 @@ class Family:
 
     def _modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
         """Modes that each stage may choose from with the schedules that leave it the choice; single modes with all others."""
-        by_stage = tuple(choice for choice in self.pipelinings if choice.modes_by_stage)
-        others = tuple(choice for choice in self.pipelinings if not choice.modes_by_stage)
         for modes in self.recompute:
             if len(modes) == 1:
                 yield modes, self.pipelinings
                 continue
+            by_stage = tuple(choice for choice in self.pipelinings if choice.modes_by_stage)
+            others = tuple(choice for choice in self.pipelinings if not choice.modes_by_stage)
             yield modes, by_stage
             for mode in modes:
                 yield (mode,), others
