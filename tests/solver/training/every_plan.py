@@ -286,7 +286,9 @@ def n_splits(dag: LayerDag, candidate: Candidate) -> int:
 
 @lru_cache(maxsize=256)
 def _n_splits(dag: LayerDag, candidate: Candidate) -> int:
-    return sum(1 for _ in every_split(dag, candidate))
+    of_one_mode = replace(candidate, recompute=candidate.recompute[:1])
+    by_stage = candidate.pipelining.modes_by_stage
+    return sum(1 for _ in every_split(dag, of_one_mode)) * (len(candidate.recompute) ** candidate.mesh.pp if by_stage else 1)
 
 
 def every_staging(dag: LayerDag, pp: int) -> Iterator[tuple[int, ...]]:
