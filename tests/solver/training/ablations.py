@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from costmodels.offload import Tier
-from costmodels.pipeline import Schedule
+from costmodels.pipeline import TOKEN_SLICED, Schedule
 from solver.choices import BatchShares, Gradients, GroupOrder, Launcher, Recompute, Space, StageDegrees, TpOverlap
 from solver.request import PlanRequest, Search
 from tests.solver.training.instances import modes_of
@@ -64,8 +64,9 @@ def ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:
         yield "replicas by node group", replace(search, batch_shares=BatchShares.EVEN)
     if search.idle_groups:
         yield "idle devices", replace(search, idle_groups=())
-    if 1 in search.token_slices:
-        yield "token slices", replace(search, token_slices=())
+    of_whole = tuple(schedule for schedule in search.schedules if schedule not in TOKEN_SLICED)
+    if 1 in search.token_slices and (of_whole or not search.schedules):
+        yield "token slices", replace(search, token_slices=(), schedules=of_whole)
     if TpOverlap.EXPOSED in search.tp_overlap:
         yield "chunked products", replace(search, tp_overlap=())
     yield "orders of node groups", replace(search, group_order=GroupOrder.GIVEN)
