@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.commands.exits import exits
-from app.options import AsJson, group_of
+from app.options import AsJson, group_of, output_file
 from app.settings import Settings, read_settings
 
 calibrate = group_of("calibrate", purpose="Measure devices, fit calibrations, keep and compare them.")
@@ -38,7 +38,9 @@ Calibration = Annotated[str, typer.Argument(metavar="CALIBRATION", help="KEY, KE
 @exits
 def profile(
     key: Annotated[str, typer.Argument(metavar="KEY", help="Calibration key that the measurements are for.")],
-    file: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="CSV or Parquet file to write.")],
+    file: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", parser=output_file, help="CSV or Parquet file to write.")
+    ],
     backend: Annotated[BackendName, typer.Option("--on", help="Where to measure.")] = BackendName.CPU,
     ranks: Annotated[int, typer.Option("--ranks", metavar="N", min=1, max=64, help="Processes that measure at once.")] = 1,
     threads: Annotated[int, typer.Option("--threads", metavar="N", min=1, help="CPU threads of each process.")] = 1,
@@ -63,7 +65,10 @@ def import_measurements(
     ] = None,
     device: Devices = None,
     file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the measurements instead of fitting them.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", parser=output_file, help="Write the measurements instead of fitting them."
+        ),
     ] = None,
     node: Node = None,
     cores: Cores = 1,

@@ -11,7 +11,7 @@ import typer
 
 from app.calibrate_cli import calibrate
 from app.commands.exits import USAGE_ERROR, debug, exits, explain_usage
-from app.options import AsJson, group_of
+from app.options import AsJson, group_of, output_file, output_folder
 from app.settings import Settings, read_settings
 from app.version import VERSION
 
@@ -85,7 +85,8 @@ def plan(
     request: RequestPath,
     as_json: AsJson = False,
     file: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan document to a file.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", parser=output_file, help="Write the plan document to a file."),
     ] = None,
     no_store: Annotated[bool, typer.Option("--no-store", help="Neither look in the plan store nor keep the plan.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,
@@ -140,7 +141,9 @@ def simulate(
 def export(
     plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
     launcher: Annotated[LauncherName, typer.Option("--to", help="Launcher to write for.")],
-    folder: Annotated[Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write the files into a folder.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", parser=output_folder, help="Write the files into a folder.")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Print the arguments or files that launch a plan."""
@@ -229,10 +232,16 @@ def check(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of *.plan.yaml requests and their lock.")],
     update: Annotated[bool, typer.Option("--update", help="Write the plans of now to the lock.")] = False,
     as_json: AsJson = False,
-    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write a JUnit XML report.")] = None,
-    sarif: Annotated[Path | None, typer.Option("--sarif", metavar="FILE", help="Write a SARIF 2.1.0 report.")] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", parser=output_file, help="Write a JUnit XML report.")
+    ] = None,
+    sarif: Annotated[
+        Path | None, typer.Option("--sarif", metavar="FILE", parser=output_file, help="Write a SARIF 2.1.0 report.")
+    ] = None,
     github: Annotated[bool, typer.Option("--github", help="Print annotations for GitHub Actions as well.")] = False,
-    summary: Annotated[Path | None, typer.Option("--summary", metavar="FILE", help="Add a Markdown summary to a file.")] = None,
+    summary: Annotated[
+        Path | None, typer.Option("--summary", metavar="FILE", parser=output_file, help="Add a Markdown summary to a file.")
+    ] = None,
     server: Annotated[str | None, typer.Option(metavar="URL", help="Plan by a service, which keeps the report.")] = None,
     project: Annotated[
         str | None, typer.Option(metavar="NAME", help="Whose history the service adds the report to; else the folder's name.")

@@ -8,11 +8,12 @@ import hashlib
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 
 from app.errors import MissingExtraError
+from app.output_files import write_output
 from costmodels.samples import COLUMNS, TEXT_COLUMNS, SampleError, Samples, check_samples, samples_of
 
 REQUIRED_COLUMNS = ("device", "kind", "dtype", "time_s")
@@ -25,7 +26,7 @@ def read_samples(path: Path) -> Samples:
     try:
         if path.suffix == PARQUET:
             return _read_parquet(path)
-        with _open_text(path, "r") as file:
+        with _open_text(path) as file:
             return samples_of(_rows(csv.DictReader(file)))
     except SampleError as error:
         raise SampleError(f"{path}: {error.problem}", given=error.given, allowed=error.allowed, remedy=error.remedy) from None
@@ -34,34 +35,36 @@ def read_samples(path: Path) -> Samples:
 
 
 def write_samples(path: Path, samples: Samples) -> None:
-    """Write measurements: Parquet by the ending .parquet, else CSV, packed by the ending .gz; raises SampleError."""
-    try:
-        if path.suffix == PARQUET:
-            _write_parquet(path, samples)
-        else:
-            with _open_text(path, "w") as file:
-                _write_csv(file, samples)
-    except OSError as error:
-        raise SampleError(f"the measurements can't be written: {error.strerror}", given=str(path)) from None
+    """Write measurements, whole or not at all: Parquet by the ending .parquet, else CSV, packed by the ending .gz.
+
+    Raises PlanFileError.
+    """
+    if path.suffix == PARQUET:
+        data = _parquet_bytes(samples)
+    else:
+        data = _csv_text(samples).encode()
+        # No time stamp: the same measurements give the same file.
+        data = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
+    write_output(path, data, what="measurements")
 
 
 def samples_digest(samples: Samples) -> str:
     """``sha256:<hex>`` over the measurements as CSV: the same for the same rows, from whatever file."""
-    text = io.StringIO(newline="")
-    _write_csv(text, samples)
-    return f"sha256:{hashlib.sha256(text.getvalue().encode()).hexdigest()}"
+    return f"sha256:{hashlib.sha256(_csv_text(samples).encode()).hexdigest()}"
 
 
-def _open_text(path: Path, mode: Literal["r", "w"]) -> IO[str]:
+def _open_text(path: Path) -> IO[str]:
     if path.suffix == ".gz":
-        return gzip.open(path, "rt" if mode == "r" else "wt", encoding="utf-8", newline="")
-    return path.open(mode, encoding="utf-8", newline="")
+        return gzip.open(path, "rt", encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
 
 
-def _write_csv(file: IO[str], samples: Samples) -> None:
-    writer = csv.writer(file, lineterminator="\n")
+def _csv_text(samples: Samples) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(samples.rows())
+    return text.getvalue()
 
 
 def _rows(reader: csv.DictReader[str]) -> list[dict[str, Any]]:
@@ -117,11 +120,13 @@ def _read_parquet(path: Path) -> Samples:
     return samples
 
 
-def _write_parquet(path: Path, samples: Samples) -> None:
+def _parquet_bytes(samples: Samples) -> bytes:
     parquet = _pyarrow()
     from pyarrow import table
 
-    parquet.write_table(table({name: getattr(samples, name).tolist() for name in COLUMNS}), path)
+    file = io.BytesIO()
+    parquet.write_table(table({name: getattr(samples, name).tolist() for name in COLUMNS}), file)
+    return file.getvalue()
 
 
 def _pyarrow() -> Any:

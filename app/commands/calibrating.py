@@ -17,6 +17,7 @@ from app.calibrations.targets import target_of
 from app.commands.exits import print_json
 from app.commands.planning import PAGE_WIDTH, Output
 from app.errors import EXIT_GOOD
+from app.output_files import check_one_stdout, is_stdout
 from app.render.calibration_pages import print_calibration, print_diff, print_list, print_scores, scores_of
 from app.settings import Settings
 from costmodels.board import board_of
@@ -65,17 +66,22 @@ def run_profile(command: ProfileCommand) -> int:
     with _progress(f"measuring {command.key}") as show:
         samples = profile(task, show)
     write_samples(command.file, samples)
-    print(f"{len(samples):,} measurements of {command.key} written to {command.file}")
-    print(f"Next: meshwright calibrate fit {command.file}")
+    if not is_stdout(command.file):
+        print(f"{len(samples):,} measurements of {command.key} written to {command.file}")
+        print(f"Next: meshwright calibrate fit {command.file}")
     return EXIT_GOOD
 
 
 def run_import(files: Sequence[Path], keys: Sequence[str], file: Path | None, options: FitOptions, settings: Settings) -> int:
     """Read measurements from files, or the tables of the installed package; write them to a file, or fit and keep them."""
+    check_one_stdout(taken=options.output is Output.JSON, outputs=[file])
     samples = _read_all(files, keys) if files else _read_package(keys)
     if file is not None:
         write_samples(file, samples)
-        print(f"{len(samples):,} measurements written to {file}")
+        if options.output is Output.JSON:
+            print_json({"measurements": len(samples), "written": str(file)})
+        elif not is_stdout(file):
+            print(f"{len(samples):,} measurements written to {file}")
         return EXIT_GOOD
     return _fit_and_keep(samples, options, settings)
 

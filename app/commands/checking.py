@@ -9,10 +9,10 @@ from enum import Enum
 from pathlib import Path
 
 from app.commands.exits import print_json, say
-from app.commands.outputs import write_whole
 from app.commands.stored_plans import open_store
 from app.errors import ServiceError
 from app.jobs.sandbox import ChildSolver
+from app.output_files import append_output, check_one_stdout, is_stdout, write_output
 from app.regression.check import check_folder, update_folder
 from app.regression.formats.github import workflow_commands
 from app.regression.formats.junit import junit_xml
@@ -68,6 +68,8 @@ PAGE_WIDTH = 80
 
 def run_check(command: CheckCommand, settings: Settings) -> int:
     """Check a folder or update its lock, and report in every format asked for; the report's exit code."""
+    outputs = (command.junit, command.sarif, command.summary)
+    check_one_stdout(taken=command.printed is not Printed.PAGE, outputs=outputs)
     act = check_folder if command.mode is Mode.COMPARE else update_folder
     if command.server is None:
         report = act(command.folder, LocalPlanner(open_store(settings), ChildSolver(), available_cores(), say))
@@ -79,7 +81,8 @@ def run_check(command: CheckCommand, settings: Settings) -> int:
         return report.exit_code
     if command.printed is Printed.ANNOTATIONS:
         print("".join(f"{line}\n" for line in workflow_commands(report)), end="")
-    print_check(report, width=None if sys.stdout.isatty() else PAGE_WIDTH)
+    to = sys.stderr if any(map(is_stdout, outputs)) else sys.stdout
+    print_check(report, width=None if to.isatty() else PAGE_WIDTH, to=to)
     return report.exit_code
 
 
@@ -115,17 +118,9 @@ def _checked_by(server: Server, folder: Path, act: Callable[[Path, Planner], Che
 
 def _write_files(command: CheckCommand, report: CheckReport) -> None:
     if command.junit is not None:
-        write_whole(command.junit, junit_xml(report), what="JUnit report")
+        write_output(command.junit, junit_xml(report), what="JUnit report")
     if command.sarif is not None:
-        write_whole(command.sarif, sarif_text(report), what="SARIF report")
+        write_output(command.sarif, sarif_text(report), what="SARIF report")
     if command.summary is not None:
-        _append(command.summary, markdown(report))
-
-
-def _append(path: Path, text: str) -> None:
-    """Add to a file: a job summary may hold what steps before wrote."""
-    try:
-        with path.open("a", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except OSError as error:
-        raise InvalidInputError(f"the summary can't be written: {error.strerror}", given=str(path)) from None
+        # A job summary may hold what steps before wrote.
+        append_output(command.summary, markdown(report), what="summary")

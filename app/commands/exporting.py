@@ -12,6 +12,7 @@ from app.commands.stored_plans import given_plan_document
 from app.errors import EXIT_GOOD
 from app.exporters import export
 from app.exporters.export import Export
+from app.output_files import Mode, OutputFile, is_stdout, write_outputs
 from app.plans.documents import read_plan_document
 from app.settings import Settings
 from costmodels.errors import InfeasibleError, PlanFileError
@@ -31,7 +32,7 @@ def run_export(plan: str, launcher: str, folder: Path | None, output: Output, se
     if not answered.plan.feasible:
         raise InfeasibleError("this plan is infeasible: there is nothing to launch")
     result = export(answered.plan, answered.request, Launcher(launcher))
-    written = [] if folder is None else _write(result, folder)
+    written = [] if folder is None or is_stdout(folder) else _write(result, folder)
     if output is Output.JSON:
         print_json(export_document(result, written))
     else:
@@ -74,12 +75,12 @@ def _comments(result: Export) -> list[str]:
 
 def _write(result: Export, folder: Path) -> list[Path]:
     """Write the files and the script into a folder; raises PlanFileError when that can't be done."""
-    texts = {**result.files, SCRIPT_NAME: "\n".join([*_comments(result), result.command, ""])}
+    files = [OutputFile(folder / name, text) for name, text in result.files.items()]
+    script = "\n".join([*_comments(result), result.command, ""])
+    files.append(OutputFile(folder / SCRIPT_NAME, script, Mode.SCRIPT))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            (folder / name).write_text(text, encoding="utf-8")
-        (folder / SCRIPT_NAME).chmod(0o755)
     except OSError as error:
-        raise PlanFileError(f"the files can't be written: {error.strerror}", given=str(folder)) from None
-    return [folder / name for name in texts]
+        raise PlanFileError(f"the folder can't be made: {error.strerror}", given=str(folder)) from None
+    write_outputs(files, what="export")
+    return [file.path for file in files]

@@ -7,13 +7,13 @@ import sys
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from app.commands.exits import print_json, say
 from app.commands.inputs import STDIN, CalibrationsOf, read_document, read_request
-from app.commands.outputs import write_whole
 from app.commands.stored_plans import is_readable, open_store
 from app.errors import EXIT_GOOD, EXIT_NO, StoreError
+from app.output_files import is_stdout, write_output
 from app.plans.documents import REQUEST_FIELD, plan_document, read_plan
 from app.plans.store import KeyedRequest, PlanStore, keyed_request, plan_text
 from app.render.plan_page import NextStep, default_launcher, print_plan
@@ -82,14 +82,17 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
     store = None if command.store is Store.NONE else open_store(settings)
     text, stored = _answer(key, store, command)
     document = json.loads(text)
-    if command.file is not None:
+    prints_json = command.output is Output.JSON
+    if command.file is not None and not (prints_json and is_stdout(command.file)):
+        # With --json stdout has the document already, once.
         _write_file(command.file, document)
     plan = read_plan(document)
     explained = _explained(request, plan, command.explain)
-    if command.output is Output.JSON:
+    if prints_json:
         print_json(document | _explanation_field(explained))
     else:
-        _print_page(plan, request, _next_step(plan, request, command, is_stored=stored), explained)
+        to = sys.stderr if is_stdout(command.file) else sys.stdout
+        _print_page(plan, request, _next_step(plan, request, command, is_stored=stored), explained, to=to)
     return EXIT_GOOD if plan.feasible else EXIT_NO
 
 
@@ -184,10 +187,13 @@ def _explanation_field(explained: Explanations) -> dict[str, object]:
     return {"explanations": [to_document(type(each), each) for each in explained]} if explained else {}
 
 
-def _print_page(plan: Plan, request: PlanRequest, next_step: NextStep, explained: Explanations) -> None:
+def _print_page(
+    plan: Plan, request: PlanRequest, next_step: NextStep, explained: Explanations, *, to: TextIO | None = None
+) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)
+    to = to or sys.stdout
+    console = Console(file=to, highlight=False, width=None if to.isatty() else PAGE_WIDTH)
     print_plan(console, plan, request, next_step)
     if explained:
         from app.render.explanation_page import print_explanations
@@ -199,17 +205,18 @@ def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_sto
     where = []
     if is_stored:
         where.append(f"stored as {plan.digest}")
+    file = None if is_stdout(command.file) else command.file
     if command.file is not None:
-        where.append(f"written to {command.file}")
+        where.append("written to stdout" if file is None else f"written to {file}")
     place = f"Plan {' and '.join(where) or 'neither stored nor written to a file'}"
     if not plan.feasible:
         return NextStep(place, None)
-    if command.file is None and not is_stored:
+    if file is None and not is_stored:
         frontier = "" if command.frontier is None else " --frontier"
         return NextStep(place, f"meshwright plan {command.request}{frontier} -o plan.json")
-    source = plan.digest[:SHORT_DIGEST] if command.file is None else str(command.file)
+    source = plan.digest[:SHORT_DIGEST] if file is None else str(file)
     return NextStep(place, f"meshwright export {source} --to {default_launcher(request)}")
 
 
 def _write_file(path: Path, document: object) -> None:
-    write_whole(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n", what="plan")
+    write_output(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n", what="plan")

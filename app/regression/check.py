@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.commands.outputs import write_whole
+from app.output_files import check_output, write_output
 from app.plans.store import KeyedRequest
 from app.regression.comparison import Planned, compare
 from app.regression.discovery import FoundRequest, find_requests
@@ -49,10 +49,12 @@ def update_folder(folder: Path, planner: Planner) -> CheckReport:
     The policy in the lock stays. Raises LockError for a lock that can't be read: what stands in it would be lost.
     """
     path = folder / LOCK_NAME
+    if folder.is_dir():
+        check_output(path, what="lock")
     checked = _check(folder, planner, read_lock(path) if path.exists() else Lock())
     if checked.lock is None:
         return checked.report
-    write_whole(path, lock_text(checked.lock), what="lock")
+    write_output(path, lock_text(checked.lock), what="lock")
     return replace(checked.report, updated=True, exit_code=0)
 
 

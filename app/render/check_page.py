@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TextIO
+
 from rich import box
 from rich.console import Console
 from rich.padding import Padding
@@ -26,9 +28,9 @@ ACCEPTED_SILENTLY = frozenset({Rule.NEW, Rule.MISSING})
 """Findings of which an updated lock leaves nothing to say: the table has their verdict."""
 
 
-def print_check(report: CheckReport, *, width: int | None) -> None:
-    """Print the page on stdout."""
-    console = Console(highlight=False, width=width)
+def print_check(report: CheckReport, *, width: int | None, to: TextIO) -> None:
+    """Print the page on a stream."""
+    console = Console(file=to, highlight=False, width=width)
     console.print(_table(report))
     for plan in report.plans:
         for findings in plan.grouped_findings:
