@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.quoting import readable
 from costmodels.errors import InvalidInputError, MeshwrightError
 
 EXIT_GOOD = 0
@@ -52,7 +53,7 @@ class FieldError:
     remedy: str | None = None
 
     def __str__(self) -> str:
-        parts = [f"{self.field}: {self.problem}" if self.field else self.problem]
+        parts = [f"{readable(self.field)}: {readable(self.problem)}" if self.field else readable(self.problem)]
         parts += [f"given: {self.given}"] if self.given is not None else []
         parts += [f"allowed: {self.allowed}"] if self.allowed is not None else []
         parts += [f"what to do: {self.remedy}"] if self.remedy is not None else []

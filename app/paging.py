@@ -9,8 +9,8 @@ from fastapi import Query
 
 from app.cursors import MAX_CURSOR_LENGTH, row_of
 
-# Names hold no control characters (``app.requests.limits``), and PostgreSQL refuses to compare with them.
-PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+# Names hold no hidden characters (``app.requests.limits``), and PostgreSQL refuses to compare with some of them.
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]*$"
 
 Cursor = Annotated[str | None, Query(max_length=MAX_CURSOR_LENGTH, description="'next_cursor' of the page before.")]
 Limit = Annotated[int, Query(ge=1, le=200, description="Items a page.")]

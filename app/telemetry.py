@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from app.quoting import json_line, terminal_line, terminal_lines
 from app.settings import LogFormat, LogLevel
 
 request_id: ContextVar[str] = ContextVar("request_id", default="-")
@@ -34,7 +34,7 @@ class TextFormatter(logging.Formatter):
         parts = [_time(record), record.levelname.lower(), record.name, _one_line(record.getMessage())]
         parts += [f"{name}={_one_line(str(value))}" for name, value in _fields(record).items()]
         line = " ".join(parts)
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return f"{line}\n{terminal_lines(self.formatException(record.exc_info))}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
@@ -51,7 +51,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json_line(line)
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -67,4 +67,4 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 def _one_line(text: str) -> str:
     """Text that can't pass for a log line of its own."""
-    return text.replace("\r", "\\r").replace("\n", "\\n")
+    return terminal_line(text)

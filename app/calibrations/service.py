@@ -11,6 +11,7 @@ from app.calibrations.store import CalibrationStore, Kept, change_of
 from app.db.engine import writing
 from app.db.question_repository import QuestionFilter
 from app.replans.service import ReplanOptions, ReplanPolicy, ReplanService, ReplanWish
+from app.requests.limits import check_values
 from app.security.principal import Principal
 
 
@@ -34,6 +35,7 @@ class CalibrationService:
         Raises ClusterError for a document that can't be used, DocumentError for a webhook that may not be called, StoreError.
         """
         self._replans.check_webhook(options.webhook)
+        check_values(document)
         calibration = read_calibration_document(document)
         with writing(self._engine) as connection:
             kept = CalibrationStore(self._engine, caller.tenant).keep_with(connection, calibration)

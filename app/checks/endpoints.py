@@ -18,6 +18,7 @@ from app.paging import PRINTABLE, Cursor, Limit, before_of, page_of
 from app.plans.documents import compact_json
 from app.problem_responses import problem_answers
 from app.regression.report import CheckReport
+from app.requests.limits import check_values
 from app.requests.validation import read_record, to_document
 from app.security.gate import Reader, Writer
 from app.settings import Settings
@@ -36,7 +37,7 @@ async def add_check(request: Request, response: Response, caller: Writer) -> Che
     """Add a report of ``meshwright check`` to the history of a project."""
     settings: Settings = request.app.state.settings
     document = await read_json_body(request, max_bytes=settings.max_body_bytes)
-    given = await asyncio.to_thread(read_record, NewCheck, document, what="check")
+    given = await asyncio.to_thread(_new_check, document)
     stored = StoredCheck(
         id=str(uuid.uuid4()),
         project=given.project,
@@ -107,3 +108,9 @@ def _page(
 
 def _checks(request: Request, tenant: str) -> CheckRepository:
     return CheckRepository(request.app.state.engine, tenant)
+
+
+def _new_check(document: object) -> NewCheck:
+    """The check in a body; raises DocumentError."""
+    check_values(document)
+    return read_record(NewCheck, document, what="check")

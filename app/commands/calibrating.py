@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,19 +13,18 @@ from app.calibrations.profile_shapes import Backend
 from app.calibrations.sample_files import read_samples, write_samples
 from app.calibrations.store import CalibrationStore, Kept
 from app.calibrations.targets import target_of
-from app.commands.exits import print_json
-from app.commands.planning import PAGE_WIDTH, Output
+from app.commands.exits import print_json, tell
+from app.commands.planning import Output
 from app.errors import EXIT_GOOD
 from app.output_files import check_one_stdout, is_stdout
 from app.render.calibration_pages import print_calibration, print_diff, print_list, print_scores, scores_of
+from app.render.console import page_console
 from app.settings import Settings
 from costmodels.board import board_of
 from costmodels.hardware import node_type
 from costmodels.samples import SampleError, SampleKind, Samples, joined
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from app.db.calibration_repository import CalibrationSummary
 
 
@@ -67,8 +65,8 @@ def run_profile(command: ProfileCommand) -> int:
         samples = profile(task, show)
     write_samples(command.file, samples)
     if not is_stdout(command.file):
-        print(f"{len(samples):,} measurements of {command.key} written to {command.file}")
-        print(f"Next: meshwright calibrate fit {command.file}")
+        tell(f"{len(samples):,} measurements of {command.key} written to {command.file}")
+        tell(f"Next: meshwright calibrate fit {command.file}")
     return EXIT_GOOD
 
 
@@ -81,7 +79,7 @@ def run_import(files: Sequence[Path], keys: Sequence[str], file: Path | None, op
         if options.output is Output.JSON:
             print_json({"measurements": len(samples), "written": str(file)})
         elif not is_stdout(file):
-            print(f"{len(samples):,} measurements written to {file}")
+            tell(f"{len(samples):,} measurements written to {file}")
         return EXIT_GOOD
     return _fit_and_keep(samples, options, settings)
 
@@ -97,7 +95,7 @@ def run_list(key: str | None, output: Output, settings: Settings) -> int:
     if output is Output.JSON:
         print_json({"calibrations": [_row_document(row) for row in rows]})
     else:
-        print_list(_console(), rows)
+        print_list(page_console(), rows)
     return EXIT_GOOD
 
 
@@ -108,7 +106,7 @@ def run_show(reference: str, output: Output, settings: Settings) -> int:
     if output is Output.JSON:
         print_json(calibration.document)
     else:
-        print_calibration(_console(), calibration, store.resolve(calibration.name))
+        print_calibration(page_console(), calibration, store.resolve(calibration.name))
     return EXIT_GOOD
 
 
@@ -121,7 +119,7 @@ def run_diff(old: str, new: str, output: Output, settings: Settings) -> int:
     if output is Output.JSON:
         print_json(asdict(diff))
     else:
-        print_diff(_console(), diff)
+        print_diff(page_console(), diff)
     return EXIT_GOOD
 
 
@@ -165,7 +163,7 @@ def _fit_and_keep(samples: Samples, options: FitOptions, settings: Settings) -> 
 
 
 def _print_fit(fitted: FittedCalibration, kept: Kept | None) -> None:
-    console = _console()
+    console = page_console()
     key = fitted.calibration.document["key"]
     console.print(f"{key}: {fitted.calibration.document['samples']['rows']:,} measurements")
     print_scores(console, fitted.scores)
@@ -208,12 +206,6 @@ def _store(settings: Settings) -> CalibrationStore:
     engine = open_engine(settings.database_url)
     ensure_ready(engine)
     return CalibrationStore(engine)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)
 
 
 @contextmanager

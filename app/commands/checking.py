@@ -14,10 +14,7 @@ from app.errors import ServiceError
 from app.jobs.sandbox import ChildSolver
 from app.output_files import append_output, check_one_stdout, is_stdout, write_output
 from app.regression.check import check_folder, update_folder
-from app.regression.formats.github import workflow_commands
-from app.regression.formats.junit import junit_xml
-from app.regression.formats.markdown import markdown
-from app.regression.formats.sarif import sarif_text
+from app.regression.formats import FORMATS
 from app.regression.planning import LocalPlanner, Planner, available_cores
 from app.regression.report import CheckReport
 from app.render.check_page import print_check
@@ -80,7 +77,7 @@ def run_check(command: CheckCommand, settings: Settings) -> int:
         print_json(to_document(CheckReport, report))
         return report.exit_code
     if command.printed is Printed.ANNOTATIONS:
-        print("".join(f"{line}\n" for line in workflow_commands(report)), end="")
+        print(FORMATS["github"](report), end="")
     to = sys.stderr if any(map(is_stdout, outputs)) else sys.stdout
     print_check(report, width=None if to.isatty() else PAGE_WIDTH, to=to)
     return report.exit_code
@@ -118,9 +115,9 @@ def _checked_by(server: Server, folder: Path, act: Callable[[Path, Planner], Che
 
 def _write_files(command: CheckCommand, report: CheckReport) -> None:
     if command.junit is not None:
-        write_output(command.junit, junit_xml(report), what="JUnit report")
+        write_output(command.junit, FORMATS["junit"](report), what="JUnit report")
     if command.sarif is not None:
-        write_output(command.sarif, sarif_text(report), what="SARIF report")
+        write_output(command.sarif, FORMATS["sarif"](report), what="SARIF report")
     if command.summary is not None:
         # A job summary may hold what steps before wrote.
-        append_output(command.summary, markdown(report), what="summary")
+        append_output(command.summary, FORMATS["markdown"](report), what="summary")

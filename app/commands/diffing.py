@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from app.commands.exits import print_json
 from app.commands.inputs import STDIN
-from app.commands.planning import PAGE_WIDTH, Output
+from app.commands.planning import Output
 from app.commands.stored_plans import given_plan_document
 from app.errors import EXIT_GOOD
 from app.plans.documents import read_plan_document
@@ -33,11 +32,10 @@ def run_diff(old_plan: str, new_plan: str, lost: tuple[str, ...], output: Output
     if output is Output.JSON:
         print_json(diff_document(switch, old, new))
     else:
-        from rich.console import Console
-
+        from app.render.console import page_console
         from app.render.diff_page import print_diff
 
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)
+        console = page_console()
         print_diff(console, switch, old, new)
     return EXIT_GOOD
 

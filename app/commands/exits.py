@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import platform
 import sys
@@ -25,6 +24,7 @@ from app.errors import (
     SolveTimeoutError,
     StoreError,
 )
+from app.quoting import json_text, terminal_line, terminal_lines
 from app.version import VERSION
 from costmodels.errors import InfeasibleError, InvalidInputError, MeshwrightError
 
@@ -77,13 +77,18 @@ def explain_usage(error: typer.BadParameter) -> int:
 
 
 def say(message: str) -> None:
-    """A message on stderr."""
-    print(f"meshwright: {message}", file=sys.stderr)
+    """A message on stderr; its lines after the first are indented."""
+    print(terminal_lines(f"meshwright: {message}"), file=sys.stderr)
+
+
+def tell(text: str) -> None:
+    """A line on stdout."""
+    print(terminal_line(text))
 
 
 def print_json(document: Any) -> None:
     """One JSON document on stdout."""
-    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json_text(document))
 
 
 def _explain(error: Exception, *, as_json: bool) -> int:

@@ -14,13 +14,13 @@ from app.exporters import export
 from app.exporters.export import Export
 from app.output_files import Mode, OutputFile, is_stdout, write_outputs
 from app.plans.documents import read_plan_document
+from app.quoting import here_document, shell_comment, terminal_line
 from app.settings import Settings
 from costmodels.errors import InfeasibleError, PlanFileError
 from solver.choices import Launcher
 
 EXPORT_SCHEMA = "meshwright.export/1"
 SCRIPT_NAME = "launch.sh"
-END_OF_FILE = "END_OF_FILE"
 
 
 def run_export(plan: str, launcher: str, folder: Path | None, output: Output, settings: Settings) -> int:
@@ -36,7 +36,7 @@ def run_export(plan: str, launcher: str, folder: Path | None, output: Output, se
     if output is Output.JSON:
         print_json(export_document(result, written))
     else:
-        print("\n".join(map(str, written)) if written else script(result))
+        print("\n".join(terminal_line(str(path)) for path in written) if written else script(result))
     for lost in result.inexpressible:
         say(f"{launcher} can't express: {lost}")
     return EXIT_GOOD
@@ -58,18 +58,16 @@ def export_document(result: Export, written: Sequence[Path]) -> dict[str, Any]:
 
 def script(result: Export) -> str:
     """A shell script that writes the launcher's files where it runs and launches the plan."""
-    documents = [
-        f"cat > {name} <<'{END_OF_FILE}'\n{text.rstrip()}\n{END_OF_FILE}" for name, text in sorted(result.files.items())
-    ]
+    documents = [here_document(name, text) for name, text in sorted(result.files.items())]
     return "\n".join([*_comments(result), *documents, result.command])
 
 
 def _comments(result: Export) -> list[str]:
     return [
         "#!/bin/sh",
-        f"# Launches a plan of Meshwright with {result.launcher} {result.version}.",
-        *(f"# Takes for granted: {assumption}" for assumption in result.assumptions),
-        *(f"# Not expressible: {lost}" for lost in result.inexpressible),
+        shell_comment(f"Launches a plan of Meshwright with {result.launcher} {result.version}."),
+        *(shell_comment(f"Takes for granted: {assumption}") for assumption in result.assumptions),
+        *(shell_comment(f"Not expressible: {lost}") for lost in result.inexpressible),
     ]
 
 

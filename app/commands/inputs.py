@@ -10,6 +10,7 @@ from typing import BinaryIO
 from app.importers.compressed import read_bounded
 from app.importers.documents import MAX_DOCUMENT_BYTES, NonFinite, parse_document
 from app.requests.calibrations import StoredCalibrations
+from app.requests.limits import Entry
 from app.requests.resolve import NO_STORE, resolve_request
 from app.settings import Settings
 from costmodels.calibration import Calibration
@@ -68,7 +69,9 @@ class CalibrationsOf:
             engine.dispose()
 
 
-def read_request(path: str, *, stored: StoredCalibrations = NO_STORE, calibrations: Sequence[str] = ()) -> PlanRequest:
+def read_request(
+    path: str, *, stored: StoredCalibrations = NO_STORE, calibrations: Sequence[str] = (), entry: Entry = Entry.NEW
+) -> PlanRequest:
     """The request in a file, or on stdin for "-", references resolved; raises InvalidInputError.
 
     ``calibrations`` are used instead of those that it names.
@@ -76,7 +79,7 @@ def read_request(path: str, *, stored: StoredCalibrations = NO_STORE, calibratio
     document = read_document(path, what="request")
     if calibrations and isinstance(document, dict):
         document = {**document, "calibrations": list(calibrations)}
-    return resolve_request(document, files=FilesBeside(folder_of(path)), stored=stored)
+    return resolve_request(document, files=FilesBeside(folder_of(path)), stored=stored, entry=entry)
 
 
 def folder_of(path: str) -> Path:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime, timedelta
 
-from rich.console import Console
 from rich.table import Table
 
-from app.commands.exits import print_json
+from app.commands.exits import print_json, say, tell
 from app.db.engine import open_engine
 from app.db.key_repository import KeyRepository
 from app.db.migrate import ensure_ready
 from app.errors import EXIT_GOOD
+from app.render.console import page_console
 from app.security.api_keys import ApiKey
 from app.security.keeping import KeyWish, MadeKey, create_key, revoke_key, rotate_key
 from app.security.principal import Scope
 from app.security.schemas import key_item, made_key_item
 from app.settings import Settings
 from costmodels.errors import InvalidInputError
-
-PAGE_WIDTH = 80
 
 
 def run_create_key(wish: KeyWish, settings: Settings, *, as_json: bool) -> int:
@@ -37,7 +34,7 @@ def run_rotate_key(prefix: str, *, grace_hours: int, settings: Settings, as_json
 def run_revoke_key(prefix: str, settings: Settings) -> int:
     """End a key now."""
     key = revoke_key(_keys(settings), prefix, tenant=None)
-    print(f"{key.prefix} ({key.tenant}, {key.name}) is refused from now on")
+    tell(f"{key.prefix} ({key.tenant}, {key.name}) is refused from now on")
     return EXIT_GOOD
 
 
@@ -51,7 +48,7 @@ def run_list_keys(tenant: str | None, settings: Settings, *, as_json: bool) -> i
     table = Table("PREFIX", "TENANT", "NAME", "SCOPES", "STATE", box=None, header_style="bold")
     for key in keys:
         table.add_row(key.prefix, key.tenant, key.name, " ".join(sorted(key.scopes)), _state(key, now))
-    Console(width=None if sys.stdout.isatty() else PAGE_WIDTH).print(table if keys else "there are no keys")
+    page_console().print(table if keys else "there are no keys")
     return EXIT_GOOD
 
 
@@ -74,10 +71,9 @@ def _print_made(made: MadeKey, *, as_json: bool) -> int:
         print_json({"tenant": made.key.tenant, **made_key_item(made).model_dump(mode="json")})
         return EXIT_GOOD
     print(made.text)
-    print(
-        f"meshwright: key {made.key.prefix} of tenant {made.key.tenant}, {_state(made.key, datetime.now(UTC))}. "
-        "Keep it now: it is not shown again.",
-        file=sys.stderr,
+    say(
+        f"key {made.key.prefix} of tenant {made.key.tenant}, {_state(made.key, datetime.now(UTC))}. "
+        "Keep it now: it is not shown again."
     )
     return EXIT_GOOD
 

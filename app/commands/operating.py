@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import signal
 
-from app.commands.exits import print_json
+from app.commands.exits import print_json, tell
 from app.errors import EXIT_GOOD
 from app.settings import Auth, LogLevel, SettingError, Settings
 
@@ -38,7 +38,7 @@ def run_migrate(down_to: str | None, settings: Settings) -> int:
         migrate_queue(settings.database_url)
     else:
         downgrade(engine, down_to)
-    print(f"{shown_url(engine)} is at revision {current_revision(engine) or 'base'} (newest: {HEAD_REVISION})")
+    tell(f"{shown_url(engine)} is at revision {current_revision(engine) or 'base'} (newest: {HEAD_REVISION})")
     return EXIT_GOOD
 
 

@@ -16,6 +16,7 @@ from app.errors import EXIT_GOOD, EXIT_NO, StoreError
 from app.output_files import is_stdout, write_output
 from app.plans.documents import REQUEST_FIELD, plan_document, read_plan
 from app.plans.store import KeyedRequest, PlanStore, keyed_request, plan_text
+from app.quoting import json_text, shell_word
 from app.render.plan_page import NextStep, default_launcher, print_plan
 from app.requests.resolve import request_document
 from app.requests.validation import to_document
@@ -190,10 +191,9 @@ def _explanation_field(explained: Explanations) -> dict[str, object]:
 def _print_page(
     plan: Plan, request: PlanRequest, next_step: NextStep, explained: Explanations, *, to: TextIO | None = None
 ) -> None:
-    from rich.console import Console
+    from app.render.console import page_console
 
-    to = to or sys.stdout
-    console = Console(file=to, highlight=False, width=None if to.isatty() else PAGE_WIDTH)
+    console = page_console(to)
     print_plan(console, plan, request, next_step)
     if explained:
         from app.render.explanation_page import print_explanations
@@ -213,10 +213,10 @@ def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_sto
         return NextStep(place, None)
     if file is None and not is_stored:
         frontier = "" if command.frontier is None else " --frontier"
-        return NextStep(place, f"meshwright plan {command.request}{frontier} -o plan.json")
+        return NextStep(place, f"meshwright plan {shell_word(command.request)}{frontier} -o plan.json")
     source = plan.digest[:SHORT_DIGEST] if file is None else str(file)
-    return NextStep(place, f"meshwright export {source} --to {default_launcher(request)}")
+    return NextStep(place, f"meshwright export {shell_word(source)} --to {default_launcher(request)}")
 
 
 def _write_file(path: Path, document: object) -> None:
-    write_output(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n", what="plan")
+    write_output(path, json_text(document) + "\n", what="plan")

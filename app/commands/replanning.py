@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from app.commands.exits import print_json, say
+from app.commands.exits import print_json, say, tell
 from app.commands.planning import Output
 from app.errors import EXIT_GOOD, EXIT_NO
 from app.settings import Settings
@@ -66,7 +66,7 @@ def run_replan(command: ReplanCommand, settings: Settings) -> int:
         if command.output is Output.JSON:
             print_json(preview)
         else:
-            print("{questions} stale: {plans} distinct plans, {stored} of them stored, {unusable} unusable".format(**preview))
+            tell("{questions} stale: {plans} distinct plans, {stored} of them stored, {unusable} unusable".format(**preview))
         return EXIT_GOOD
     batch = service.start_now(LOCAL, ReplanWish(about, cause="asked for on the command line", version=version))
     batches = ReplanRepository(engine, LOCAL.tenant)
@@ -85,9 +85,9 @@ def run_replan(command: ReplanCommand, settings: Settings) -> int:
         whole = replan_document(batch, totals).model_dump(mode="json")
         print_json({"batch": whole, "items": [item.model_dump(mode="json") for item in items]})
     else:
-        print(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "nothing was stale")
+        tell(", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "nothing was stale")
         for item in items:
-            print(f"{item.outcome:10} {item.model or '-'}: {item.reason}{_switch(item.switch_bytes)}")
+            tell(f"{item.outcome:10} {item.model or '-'}: {item.reason}{_switch(item.switch_bytes)}")
     bad = {Outcome.WORSE, Outcome.INFEASIBLE, Outcome.FAILED, Outcome.CANCELLED}
     return EXIT_NO if bad & counts.keys() else EXIT_GOOD
 

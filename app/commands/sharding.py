@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
-from app.commands.exits import print_json
+from app.commands.exits import print_json, tell
 from app.commands.inputs import CalibrationsOf, read_request
-from app.commands.planning import PAGE_WIDTH, Output
+from app.commands.planning import Output
 from app.errors import EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
 from app.model_sharding import ModelShardingQuestion, parse_mesh, run_model_sharding
 from app.render.figures import percent, seconds
@@ -59,13 +58,13 @@ def run_shard_command(command: ShardCommand, settings: Settings) -> int:
     if command.output is Output.JSON:
         print_json(answer)
     else:
-        print(f"{answer['name']}: {answer['status']} after {seconds(answer['seconds'])}")
+        tell(f"{answer['name']}: {answer['status']} after {seconds(answer['seconds'])}")
         if answer["feasible"]:
             gap = "unknown" if answer["gap"] is None else percent(answer["gap"])
-            print(f"cost {answer['cost']:,}, proven bound {answer['bound']:,}, gap {gap}")
-            print(f"{len(answer['solution']):,} operators have their strategy; --json lists them")
+            tell(f"cost {answer['cost']:,}, proven bound {answer['bound']:,}, gap {gap}")
+            tell(f"{len(answer['solution']):,} operators have their strategy; --json lists them")
         if opinion is not None:
-            print(_SAID[opinion["verdict"]].format(solver=opinion["solver"], cost=opinion["cost"]))
+            tell(_SAID[opinion["verdict"]].format(solver=opinion["solver"], cost=opinion["cost"]))
     if opinion is not None and opinion["verdict"] == "disagrees":
         return EXIT_INTERNAL
     return EXIT_GOOD if answer["feasible"] else EXIT_NO
@@ -86,9 +85,8 @@ def _shard_model(command: ShardCommand, request: str, settings: Settings) -> int
     if command.output is Output.JSON:
         print_json(answer)
     else:
-        from rich.console import Console
-
+        from app.render.console import page_console
         from app.render.sharding_page import print_model_sharding
 
-        print_model_sharding(Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH), answer)
+        print_model_sharding(page_console(), answer)
     return EXIT_GOOD if answer["feasible"] else EXIT_NO

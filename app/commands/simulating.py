@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from typing import Any
 
 from app.commands.exits import print_json
 from app.commands.inputs import STDIN, read_document, read_request
-from app.commands.planning import PAGE_WIDTH, Output
+from app.commands.planning import Output
 from app.errors import EXIT_GOOD, EXIT_NO
 from app.plans.documents import read_plan
 from costmodels.errors import InvalidInputError
@@ -29,11 +28,10 @@ def run_simulate(request_path: str, plan_path: str, output: Output) -> int:
     if output is Output.JSON:
         print_json(simulation_document(simulated))
     else:
-        from rich.console import Console
-
+        from app.render.console import page_console
         from app.render.simulation_page import print_simulation
 
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)
+        console = page_console()
         print_simulation(console, simulated, plan, request)
     return EXIT_NO if simulated.missed else EXIT_GOOD
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.commands.exits import print_json
-from app.commands.planning import PAGE_WIDTH, Output
+from app.commands.planning import Output
 from app.errors import EXIT_GOOD, EXIT_NO
+from app.render.console import page_console
 from app.validation.cells import read_header
 from app.validation.serving.rows import is_serving_table
 from costmodels.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def run_validate(path: Path, output: Output, folds: int | None = None) -> int:
@@ -39,7 +35,7 @@ def _validate_training(path: Path, output: Output) -> int:
     else:
         from app.render.validation_page import print_report
 
-        print_report(_console(), report)
+        print_report(page_console(), report)
     return EXIT_GOOD if report.total.predicted else EXIT_NO
 
 
@@ -53,7 +49,7 @@ def _validate_in_folds(path: Path, output: Output, folds: int) -> int:
     else:
         from app.render.folds_page import print_folded_report
 
-        print_folded_report(_console(), report)
+        print_folded_report(page_console(), report)
     return EXIT_GOOD if report.held_out.total.predicted else EXIT_NO
 
 
@@ -66,11 +62,5 @@ def _validate_serving(path: Path, output: Output) -> int:
     else:
         from app.render.serving_validation_page import print_serving_report
 
-        print_serving_report(_console(), report)
+        print_serving_report(page_console(), report)
     return EXIT_GOOD if report.total.predicted else EXIT_NO
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False, width=None if sys.stdout.isatty() else PAGE_WIDTH)

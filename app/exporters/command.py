@@ -1,17 +1,15 @@
-"""Writing command lines: one flag with its values a line, quoted for a shell."""
+"""Writing command lines: one flag with its values a line. Words stay as they are until the command is written."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from app.quoting import shell_word
 from solver.request import PlanRequest
 
 PORT = 29500
 """torchrun's own default of --master-port."""
-
-Words = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +19,22 @@ class ShellVariable:
     name: str
 
 
+Words = tuple[str | ShellVariable, ...]
+"""Words of a command, not quoted yet."""
+
+
 def flag(name: str, *values: object) -> Words:
-    """``--name value ...`` as words; values are quoted, shell variables are not."""
-    return (f"--{name}", *(_word(value) for value in values))
+    """``--name value ...`` as words; one value that begins like a flag is joined to its own, ``--name=-value``."""
+    words = tuple(value if isinstance(value, ShellVariable) else str(value) for value in values)
+    if len(words) == 1 and isinstance(words[0], str) and words[0].startswith("-"):
+        return (f"--{name}={words[0]}",)
+    return (f"--{name}", *words)
 
 
 def command_text(*, environment: Iterable[tuple[str, str]] = (), parts: Sequence[Words]) -> str:
-    """The command, one part a line, continued by backslashes."""
-    lines = [f"{name}={shlex.quote(value)}" for name, value in environment]
-    lines += [" ".join(part) for part in parts]
+    """The command, one part a line, continued by backslashes; every word and value is quoted here and nowhere else."""
+    lines = [f"{name}={shell_word(value)}" for name, value in environment]
+    lines += [" ".join(map(_quoted, part)) for part in parts]
     return " \\\n    ".join(lines)
 
 
@@ -82,7 +87,5 @@ def devices_per_node(request: PlanRequest, n_devices: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def _word(value: object) -> str:
-    if isinstance(value, ShellVariable):
-        return f'"${value.name}"'
-    return shlex.quote(str(value))
+def _quoted(word: str | ShellVariable) -> str:
+    return f'"${word.name}"' if isinstance(word, ShellVariable) else shell_word(word)

@@ -14,6 +14,7 @@ from app.calibrations.store import CalibrationStore
 from app.db.question_repository import Asked
 from app.db.registered_repository import Registered, RegisteredKind, RegisteredRepository
 from app.plans.documents import compact_json
+from app.requests.limits import Entry
 from app.requests.resolve import NoFiles, read_cluster, read_model
 from app.requests.validation import to_document
 from costmodels.calibration import Calibration, is_measured
@@ -133,13 +134,13 @@ NOTHING_READ = NothingRead()
 @lru_cache(maxsize=REMEMBERED)
 def _model_of(text: str, name: str) -> ModelGraph:
     """The model of a registered document; the same text is read once."""
-    return read_model(json.loads(text), files=NoFiles(), name=name)
+    return read_model(json.loads(text), files=NoFiles(), name=name, entry=Entry.STORED)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _cluster_of(text: str) -> Cluster:
     """The cluster of a registered document; the same text is read once."""
-    return read_cluster(json.loads(text))
+    return read_cluster(json.loads(text), Entry.STORED)
 
 
 def registered_model(document: object, name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from app.db.question_repository import Asked
 from app.fleet.registry import FleetNow, StoredRegistry
 from app.plans.store import KeyedRequest, keyed_request
+from app.requests.limits import Entry
 from app.requests.resolve import NoFiles, resolve_request
 
 
@@ -23,7 +24,7 @@ def resolve_question(fleet: FleetNow, document: str) -> ResolvedQuestion:
     """The request of a question's document (JSON text); raises InvalidInputError when the fleet no longer has what it names."""
     registry = StoredRegistry(fleet)
     parsed = json.loads(document)
-    request = resolve_request(parsed, files=NoFiles(), registry=registry, stored=registry)
+    request = resolve_request(parsed, files=NoFiles(), registry=registry, stored=registry, entry=Entry.STORED)
     asked = registry.asked(parsed)
     assert asked is not None, "a stored question names something that changes"
     return ResolvedQuestion(keyed_request(request), asked)

@@ -16,6 +16,7 @@ from app.metrics import observe_failure, observe_solve
 from app.plans.documents import compact_json
 from app.plans.store import KeyedRequest, plan_row, plan_text
 from app.problems import problem_of, worker_lost
+from app.requests.limits import Entry
 from app.requests.resolve import NoFiles, resolve_request
 from app.solving import Solver
 from app.telemetry import request_id
@@ -86,7 +87,7 @@ class JobRunner:
             return JobEnd(JobStatus.SUCCEEDED)
         log.info("solving", extra={"digest": job.digest, "attempt": job.attempt})
         try:
-            request = resolve_request(json.loads(job.request), files=NoFiles())
+            request = resolve_request(json.loads(job.request), files=NoFiles(), entry=Entry.STORED)
             key = KeyedRequest(request, job.digest, job.request)
             news = News(key)
             with span("solve", {"meshwright.digest": job.digest}) as current:

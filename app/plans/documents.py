@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.errors import at_field
+from app.requests.limits import Entry
 from app.requests.resolve import NoFiles, resolve_request
 from app.requests.validation import read_record, to_document
 from costmodels.errors import InvalidInputError, PlanFileError
@@ -44,7 +45,7 @@ def read_plan_document(document: object) -> AnsweredRequest:
         raise PlanFileError("the plan document has no 'request'", remedy="write plan files with 'meshwright plan -o FILE'")
     plan = read_plan(document)
     try:
-        request = resolve_request(document[REQUEST_FIELD], files=NoFiles())
+        request = resolve_request(document[REQUEST_FIELD], files=NoFiles(), entry=Entry.STORED)
     except InvalidInputError as error:
         raise at_field(error, REQUEST_FIELD) from None
     return AnsweredRequest(plan, request)

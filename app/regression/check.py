@@ -60,7 +60,7 @@ def update_folder(folder: Path, planner: Planner) -> CheckReport:
 
 def _check(folder: Path, planner: Planner, lock: Lock) -> Checked:
     policy = read_policy(lock.policy, folder)
-    requests = find_requests(folder)
+    requests = find_requests(folder, lock.plans)
     if not requests and not lock.plans:
         raise InvalidInputError("there is no request in this folder", given=str(folder), allowed="*.plan.yaml files")
     outcomes = _outcomes(requests, planner)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.commands.inputs import read_request
 from app.plans.store import KeyedRequest, keyed_request
+from app.quoting.readable import ALLOWED_CHARACTERS, readable
+from app.requests.limits import Entry
 from costmodels.errors import InvalidInputError
 
 REQUEST_PATTERN = "*.plan.yaml"
@@ -20,17 +23,28 @@ class FoundRequest:
     request: KeyedRequest | InvalidInputError
 
 
-def find_requests(folder: Path) -> tuple[FoundRequest, ...]:
-    """The requests under a folder, hidden folders left out, by name; raises InvalidInputError for what is no folder."""
+def find_requests(folder: Path, locked: Collection[str] = ()) -> tuple[FoundRequest, ...]:
+    """The requests under a folder, hidden folders left out, by name; raises InvalidInputError for what is no folder.
+
+    Names with hidden characters are refused, of files and in them, but not in those that are locked already.
+    """
     if not folder.is_dir():
         raise InvalidInputError("there is no such folder", given=str(folder), allowed="a folder with *.plan.yaml files")
     names = [path.relative_to(folder) for path in folder.rglob(REQUEST_PATTERN) if path.is_file()]
     visible = sorted(name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts))
-    return tuple(FoundRequest(name, _read(folder / name)) for name in visible)
+    return tuple(_found(folder, name, Entry.STORED if name in locked else Entry.NEW) for name in visible)
 
 
-def _read(path: Path) -> KeyedRequest | InvalidInputError:
+def _found(folder: Path, name: str, entry: Entry) -> FoundRequest:
+    if entry is Entry.NEW and readable(name) != name:
+        refused = InvalidInputError(
+            "the file's name has characters that can't be used",
+            given=name,
+            allowed=ALLOWED_CHARACTERS,
+            remedy="give it another name",
+        )
+        return FoundRequest(readable(name), refused)
     try:
-        return keyed_request(read_request(str(path)))
+        return FoundRequest(name, keyed_request(read_request(str(folder / name), entry=entry)))
     except InvalidInputError as error:
-        return error
+        return FoundRequest(name, error)

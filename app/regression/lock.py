@@ -6,13 +6,13 @@ Keys are sorted, figures have six significant digits, lines end in a line feed, 
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from app.commands.inputs import read_document
+from app.quoting import shell_word
 from app.regression.locked_plan import LockedPlan, rounded
 from app.requests.validation import read_record, to_document
 from costmodels.errors import InvalidInputError
@@ -50,7 +50,7 @@ def read_lock(path: Path) -> Lock:
 
 def accept_command(folder: Path) -> str:
     """The command that makes the plans of now the locked ones."""
-    return f"meshwright check {shlex.quote(folder.as_posix())} --update"
+    return f"meshwright check {shell_word(folder.as_posix())} --update"
 
 
 def lock_text(lock: Lock) -> str:

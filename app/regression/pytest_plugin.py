@@ -72,8 +72,10 @@ class PlanItem(pytest.Item):
     def runtest(self) -> None:
         """Raise PlanRegressionError with message, cause and fix of every error."""
         plan = _plan_of(_report(self.config, self._folder), self._plan_name)
+        from app.quoting import terminal_line
+
         if not plan.passed:
-            raise PlanRegressionError("\n".join(str(f) for f in plan.findings if f.severity.value == "error"))
+            raise PlanRegressionError("\n".join(terminal_line(str(f)) for f in plan.findings if f.severity.value == "error"))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The message alone: no traceback helps here."""
@@ -83,7 +85,7 @@ class PlanItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         """Where the request is."""
-        return self.path, None, f"plan of {self._plan_name}"
+        return self.path, None, f"plan of {self._plan_name!r}"
 
 
 _reports = pytest.StashKey[dict[Path, "CheckReport"]]()

@@ -19,6 +19,7 @@ import httpx
 from app.errors import ServiceError
 from app.plans.documents import compact_json, read_plan
 from app.plans.store import KeyedRequest
+from app.quoting import readable
 from app.regression.planning import is_reproducible
 from app.regression.report import CheckReport
 from app.requests.validation import to_document
@@ -67,11 +68,11 @@ class ServerPlanner:
             return dict(zip(by_digest, answers, strict=True))
 
     def keep_report(self, report: CheckReport, *, project: str) -> None:
-        """Add a report to the history of a project.
+        """Add a report to the history of a project, its hidden characters spelled out: names from before may have some.
 
         Raises ServiceError when the service does not answer as it should, InvalidInputError when it refuses.
         """
-        body = {"project": project, "report": to_document(CheckReport, report)}
+        body = {"project": project, "report": _readable(to_document(CheckReport, report))}
         with self._client() as client:
             answer = _send(client, "POST", "/v1/checks", compact_json(body))
         _raise_refusal(answer)
@@ -110,6 +111,15 @@ class ServerPlanner:
         plan = _send(client, "GET", urljoin(str(answer.url), job["plan"]))
         _raise_refusal(plan)
         return plan
+
+
+def _readable(value: Any) -> Any:
+    """A JSON value with every text of it readable."""
+    if isinstance(value, dict):
+        return {readable(name): _readable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable(item) for item in value]
+    return readable(value) if isinstance(value, str) else value
 
 
 def _send(client: httpx.Client, method: str, address: str, body: str | None = None) -> httpx.Response:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from app.render.console import plain
 from app.render.figures import percent
 
 WIDTH = 30
@@ -24,7 +25,7 @@ class Part:
 def bar(share: float, width: int = WIDTH) -> Text:
     """A bar filled to a share (over 1 counts as 1)."""
     filled = round(min(max(share, 0.0), 1.0) * width)
-    return Text("█" * filled, style="red" if share > 1 else "cyan") + Text("·" * (width - filled), style="dim")
+    return plain("█" * filled, style="red" if share > 1 else "cyan") + plain("·" * (width - filled), style="dim")
 
 
 def parts_table(parts: tuple[Part, ...], whole: float) -> Table:

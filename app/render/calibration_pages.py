@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from app.calibrations.comparison import CalibrationDiff, Change
 from app.calibrations.targets import target_of
 from app.db.calibration_repository import CalibrationSummary
+from app.render.console import plain
 from app.render.figures import percent
 from costmodels.calibration import Calibration
 from costmodels.cross_validation import Score
@@ -30,9 +30,9 @@ def print_scores(console: Console, scores: Sequence[Score]) -> None:
         target = target_of(score)
         unseen = "" if score.unseen is None else " / ".join(percent(value) for value in score.unseen)
         asked = "" if target is None else f"{percent(target.median)} / {percent(target.p95)}"
-        verdict = Text("")
+        verdict = plain("")
         if target is not None:
-            verdict = Text("holds", style="green") if target.holds(score) else Text("missed", style="yellow")
+            verdict = plain("holds", style="green") if target.holds(score) else plain("missed", style="yellow")
         table.add_row(score.name, f"{score.rows:,}", percent(score.median), percent(score.p95), unseen, asked, verdict)
     console.print(table)
 
@@ -40,13 +40,13 @@ def print_scores(console: Console, scores: Sequence[Score]) -> None:
 def print_calibration(console: Console, calibration: Calibration, row: CalibrationSummary) -> None:
     """One stored calibration."""
     document = calibration.document
-    console.print(Text(f"{row.key}@{row.version}", style="bold"), Text(row.name.partition("@")[2]), sep="  ")
+    console.print(plain(f"{row.key}@{row.version}", style="bold"), plain(row.name.partition("@")[2]), sep="  ")
     console.print(
         f"stored {row.created_at:%Y-%m-%d %H:%M} UTC, {row.samples:,} measurements ({row.samples_digest[:SHOWN_DIGEST]})"
     )
     console.print(f"relative to {document['board']['source']}")
     for source, rows in document["kernels"]["provenance"].items():
-        console.print(Text(f"  {source}: {rows}", style="dim"))
+        console.print(plain(f"  {source}: {rows}", style="dim"))
     console.print()
     print_scores(console, scores_of(calibration))
 
@@ -73,9 +73,9 @@ def print_diff(console: Console, diff: CalibrationDiff) -> None:
         return
     for title, changes in (("Measurements", diff.provenance), ("Held-out errors", diff.errors), ("Constants", diff.constants)):
         if changes:
-            console.print(Text(title, style="bold"))
+            console.print(plain(title, style="bold"))
             for change in changes:
-                console.print(Text(f"  {_line(change)}"))
+                console.print(plain(f"  {_line(change)}"))
 
 
 def scores_of(calibration: Calibration) -> tuple[Score, ...]:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from app.errors import EXIT_NO
 from app.regression.report import CheckReport, Finding, PlanCheck, Rule, Severity, Verdict
+from app.render.console import PageConsole, plain
 from app.render.figures import counted, gib, seconds, significant
 
 VERDICT_STYLES = {
@@ -30,7 +31,7 @@ ACCEPTED_SILENTLY = frozenset({Rule.NEW, Rule.MISSING})
 
 def print_check(report: CheckReport, *, width: int | None, to: TextIO) -> None:
     """Print the page on a stream."""
-    console = Console(file=to, highlight=False, width=width)
+    console = PageConsole(file=to, width=width)
     console.print(_table(report))
     for plan in report.plans:
         for findings in plan.grouped_findings:
@@ -39,10 +40,10 @@ def print_check(report: CheckReport, *, width: int | None, to: TextIO) -> None:
                 _print_findings(console, plan, findings, with_fix=not report.updated)
         if plan.verdict is Verdict.CHANGED and plan.changed_inputs:
             console.print()
-            console.print(Text(f"{plan.name}: changed, not worse", style="cyan"))
-            console.print(Padding(Text(_inputs_line(plan), style="dim"), (0, 0, 0, 2), expand=False))
+            console.print(plain(f"{plan.name}: changed, not worse", style="cyan"))
+            console.print(Padding(plain(_inputs_line(plan), style="dim"), (0, 0, 0, 2), expand=False))
     for line in meshwright_lines(report):
-        console.print(Text(f"Changed in Meshwright: {line}", style="yellow"))
+        console.print(plain(f"Changed in Meshwright: {line}", style="yellow"))
     console.print()
     console.print(_ending(report))
 
@@ -70,9 +71,9 @@ def _table(report: CheckReport) -> Table:
     for plan in report.plans:
         style = VERDICT_STYLES.get(plan.verdict, "bold red")
         table.add_row(
-            Text(plan.name.removesuffix(".plan.yaml")),
-            Text(plan.verdict.value, style=style),
-            *(Text(cell) for cell in figure_columns(plan)),
+            plain(plan.name.removesuffix(".plan.yaml")),
+            plain(plan.verdict.value, style=style),
+            *(plain(cell) for cell in figure_columns(plan)),
         )
     return table
 
@@ -80,10 +81,10 @@ def _table(report: CheckReport) -> Table:
 def _print_findings(console: Console, plan: PlanCheck, findings: tuple[Finding, ...], *, with_fix: bool) -> None:
     """Findings of one cause, then the cause and the fix."""
     for finding in findings:
-        console.print(Text(f"{plan.name}: ", style="bold") + Text(finding.message, style=SEVERITY_STYLES[finding.severity]))
+        console.print(plain(f"{plan.name}: ", style="bold") + plain(finding.message, style=SEVERITY_STYLES[finding.severity]))
     for label, text in (("cause", findings[0].cause), ("fix", findings[0].fix if with_fix else "")):
         if text:
-            console.print(Padding(Text(f"{label}: ", style="bold") + Text(text), (0, 0, 0, 2), expand=False))
+            console.print(Padding(plain(f"{label}: ", style="bold") + plain(text), (0, 0, 0, 2), expand=False))
 
 
 def _inputs_line(plan: PlanCheck) -> str:
@@ -94,11 +95,11 @@ def _inputs_line(plan: PlanCheck) -> str:
 
 def _ending(report: CheckReport) -> Text:
     if report.updated:
-        return Text(f"Lock written: {report.summary}", style="bold green")
+        return plain(f"Lock written: {report.summary}", style="bold green")
     if report.passed:
-        return Text(f"Passed: {report.summary}", style="bold green")
+        return plain(f"Passed: {report.summary}", style="bold green")
     accept = f". If every change is meant: {report.accept}" if report.exit_code == EXIT_NO else ""
-    return Text(f"Failed: {report.summary}{accept}", style="bold red")
+    return plain(f"Failed: {report.summary}{accept}", style="bold red")
 
 
 def _speed(plan: PlanCheck) -> tuple[str, str]:

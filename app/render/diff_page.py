@@ -6,8 +6,8 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from app.render.console import plain
 from app.render.figures import axes, gib, number_range, percent, seconds
 from solver.plan import AnsweredRequest, Plan
 from solver.switching import Switch, Traffic
@@ -15,19 +15,22 @@ from solver.switching import Switch, Traffic
 
 def print_diff(console: Console, switch: Switch, old: AnsweredRequest, new: AnsweredRequest) -> None:
     """Print the page of a change of plans."""
-    console.print(Text(f"From {_layout(old.plan)}\n  to {_layout(new.plan)}", style="bold"))
+    console.print(plain(f"From {_layout(old.plan)}", style="bold"))
+    console.print(plain(f"  to {_layout(new.plan)}", style="bold"))
     if switch.moved_bytes == 0:
-        console.print(Text("\nEvery device holds what it needs already: nothing moves."))
+        console.print()
+        console.print(plain("Every device holds what it needs already: nothing moves."))
         return
+    console.print()
     console.print(
-        Text(
-            f"\n{gib(switch.moved_bytes)} of weights and optimizer state move, {percent(switch.kept_share)} stay in place; "
+        plain(
+            f"{gib(switch.moved_bytes)} of weights and optimizer state move, {percent(switch.kept_share)} stay in place; "
             f"at least {seconds(switch.time_s)} (network {seconds(switch.network_s)}, fabric {seconds(switch.fabric_s)})"
         )
     )
     if switch.storage_bytes > 0:
         console.print(
-            Text(f"{gib(switch.storage_bytes)} are on no device that is left: they come from a checkpoint", style="yellow")
+            plain(f"{gib(switch.storage_bytes)} are on no device that is left: they come from a checkpoint", style="yellow")
         )
     console.print(_kinds(switch))
     console.print(_stages(switch.total, new.plan))

@@ -8,8 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
+from app.render.console import plain
 from app.render.figures import amount, gib, percent, seconds
 from solver.serving.explain import Excluded as LayoutExcluded
 from solver.serving.explain import LayoutExplanation
@@ -45,7 +45,7 @@ def print_layouts(console: Console, explained: Sequence[LayoutExplanation]) -> N
     if not explained:
         return
     console.print()
-    console.print(Text("Why these layouts are, or are not, the plan", style="bold"))
+    console.print(plain("Why these layouts are, or are not, the plan", style="bold"))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     table.add_column("layout", overflow="fold")
     for name in ("replicas", "devices"):
@@ -60,10 +60,10 @@ def print_layouts(console: Console, explained: Sequence[LayoutExplanation]) -> N
         table.add_row(layout, *counts, _CONSTRAINTS[each.excluded_by], *_needs(each))
     console.print(table)
     if len(explained) > MOST_LAYOUTS:
-        console.print(Text(f"{len(explained) - MOST_LAYOUTS} more with --json", style="dim"))
+        console.print(plain(f"{len(explained) - MOST_LAYOUTS} more with --json", style="dim"))
     for each in explained[:REASONS_SHOWN]:
-        console.print(Padding(Text(f"{each.layout}: {each.why}"), (0, 0, 0, 2), expand=False))
-    console.print(Padding(Text(explained[0].basis, style="dim"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(plain(f"{each.layout}: {each.why}"), (0, 0, 0, 2), expand=False))
+    console.print(Padding(plain(explained[0].basis, style="dim"), (0, 0, 0, 2), expand=False))
 
 
 def _needs(each: LayoutExplanation) -> list[str]:
@@ -83,7 +83,7 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
     if own.strategy == "replicate":
         title = f"Why {explanation.block}/{explanation.operator} is whole on every rank of tp {explanation.tp}"
     console.print()
-    console.print(Text(title, style="bold"))
+    console.print(plain(title, style="bold"))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     table.add_column("sharding", overflow="fold")
     for name in ("rest kept: step", "memory", "block anew: step", "memory"):
@@ -94,8 +94,8 @@ def print_explanation(console: Console, explanation: Explanation) -> None:
         table.add_row(alternative.strategy, *_shown(alternative), excluded)
     console.print(table)
     for alternative in explanation.alternatives[1:]:
-        console.print(Padding(Text(f"{alternative.strategy}: {alternative.why}"), (0, 0, 0, 2), expand=False))
-    console.print(Padding(Text(explanation.basis, style="dim"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(plain(f"{alternative.strategy}: {alternative.why}"), (0, 0, 0, 2), expand=False))
+    console.print(Padding(plain(explanation.basis, style="dim"), (0, 0, 0, 2), expand=False))
 
 
 def _shown(alternative: Alternative) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from app.render.console import plain
 from app.render.figures import percent
 from app.validation.fold_document import FoldRow, fold_rows
 from app.validation.folds import FoldedReport
@@ -21,8 +21,8 @@ def print_folded_report(console: Console, report: FoldedReport) -> None:
         f"{name} {NOTHING if r.mean_time_mape is None else percent(r.mean_time_mape)}"
         for name, r in (("nothing fitted", report.unfitted), ("fitted", report.fitted), ("held out", report.held_out))
     )
-    console.print(Text(f"{report.held_out.file}: mean over sources of time MAPE: {means}", style="bold"))
-    console.print(Text(f"Held out by model and cluster in {report.folds} folds; device rates and link speeds are fitted."))
+    console.print(plain(f"{report.held_out.file}: mean over sources of time MAPE: {means}", style="bold"))
+    console.print(plain(f"Held out by model and cluster in {report.folds} folds; device rates and link speeds are fitted."))
     console.print(_errors(report))
     console.print(_constants(report))
 

@@ -7,9 +7,9 @@ from typing import TypeVar
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from app.render.bars import bar
+from app.render.console import plain
 from app.render.figures import gib, significant
 from solver.plan import Plan
 from solver.plan_frontier import FrontierPoint
@@ -40,8 +40,8 @@ def frontier_parts(plan: Plan) -> list[RenderableType]:
             f"{point.devices:,}", significant(point.tokens_per_s), bar(point.tokens_per_s / fastest, SPEED_WIDTH), *_rest(point)
         )
     left = len(plan.frontier) - len(shown)
-    title = Text("No plan beats these in all respects", style="bold")
-    return [Group(title, table, *([Text(f"{left} more in the plan document", style="dim")] if left else []))]
+    title = plain("No plan beats these in all respects", style="bold")
+    return [Group(title, table, *([plain(f"{left} more in the plan document", style="dim")] if left else []))]
 
 
 def spread_points(points: tuple[_Point, ...]) -> list[_Point]:

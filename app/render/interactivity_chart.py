@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from app.render.console import plain
 from app.render.figures import significant
 from app.render.frontier_table import spread_points
 from solver.plan import Plan
@@ -32,10 +33,10 @@ def interactivity_parts(plan: Plan) -> list[RenderableType]:
     own = f"{CHOSEN} this plan at its load: {device} tokens/s a device, {user} tokens/s to a user at its mean batch"
     return [
         Group(
-            Text("Output tokens/s of a device (up) against tokens/s of a user (right)", style="bold"),
+            plain("Output tokens/s of a device (up) against tokens/s of a user (right)", style="bold"),
             *_chart(drawn),
-            Text(own),
-            Text(f"{POINT} {CAVEAT}", style="dim"),
+            plain(own),
+            plain(f"{POINT} {CAVEAT}", style="dim"),
         ),
         _table(drawn),
     ]
@@ -52,9 +53,9 @@ def _chart(drawn: Interactivity) -> list[Text]:
         cells[row][column] = CHOSEN if index == len(drawn.points) else POINT
     labels = {0: significant(highest), HEIGHT - 1: "0"}
     margin = max(len(label) for label in labels.values())
-    lines = [Text(f"{labels.get(row, ''):>{margin}} │{''.join(line)}") for row, line in enumerate(cells)]
+    lines = [plain(f"{labels.get(row, ''):>{margin}} │{''.join(line)}") for row, line in enumerate(cells)]
     right = significant(widest)
-    return [*lines, Text(f"{'':>{margin}} └{'─' * WIDTH}"), Text(f"{'':>{margin}}  0{right:>{WIDTH - 1}}")]
+    return [*lines, plain(f"{'':>{margin}} └{'─' * WIDTH}"), plain(f"{'':>{margin}}  0{right:>{WIDTH - 1}}")]
 
 
 def _table(drawn: Interactivity) -> RenderableType:
@@ -73,4 +74,4 @@ def _table(drawn: Interactivity) -> RenderableType:
             f"{point.group}: {point.summary}" if several else point.summary,
         )
     left = len(drawn.points) - len(shown)
-    return Group(table, *([Text(f"{left} more in the plan document", style="dim")] if left else []))
+    return Group(table, *([plain(f"{left} more in the plan document", style="dim")] if left else []))

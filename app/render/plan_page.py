@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from app.render.bars import Part, bar, parts_table
+from app.render.console import plain
 from app.render.figures import amount, axes, band, counted, percent, seconds, significant
 from app.render.frontier_table import frontier_parts
 from app.render.interactivity_chart import interactivity_parts
@@ -33,7 +34,7 @@ class NextStep:
 
 def print_plan(console: Console, plan: Plan, request: PlanRequest, next_step: NextStep) -> None:
     """Print the page of a plan, feasible or not."""
-    console.print(Text(_question(plan, request), style="bold"))
+    console.print(plain(_question(plan, request), style="bold"))
     parts = _feasible(plan, request) if plan.feasible else _infeasible(plan, request)
     for part in (*parts, *_notes(plan), _ending(next_step)):
         console.print()
@@ -65,9 +66,9 @@ def _arrivals(arrivals: Arrivals) -> str:
 def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     assert plan.predicted is not None
     predicted = plan.predicted
-    headline = Text("Feasible: ", style="bold green") + Text(_speed(plan, predicted), style="bold")
+    headline = plain("Feasible: ", style="bold green") + plain(_speed(plan, predicted), style="bold")
     parts: list[RenderableType] = [
-        Group(headline, Text(certificate_in_words(plan, request)), Text(f"Space: {plan.certificate.space}", style="dim")),
+        Group(headline, plain(certificate_in_words(plan, request)), plain(f"Space: {plan.certificate.space}", style="dim")),
         *_pools(plan),
     ]
     if plan.breakdown is not None:
@@ -124,10 +125,10 @@ def _pools(plan: Plan) -> list[RenderableType]:
     if plan.kinds:
         return [part for kind in plan.kinds for part in _of_kind(plan, kind)]
     name = "Layout of answers" if plan.switched else "Decode workers" if plan.prefill else "Layout"
-    own: list[RenderableType] = [Group(Text(f"{name}: {_layout(plan)}"), stage_table(plan)), memory_bars(plan)]
+    own: list[RenderableType] = [Group(plain(f"{name}: {_layout(plan)}"), stage_table(plan)), memory_bars(plan)]
     if plan.shares is not None:
         taken = f"First node group: {plan.shares.sequences} sequences in {seconds(plan.shares.step_time_s)}"
-        return [Text(taken), *own, *(part for beside in plan.shares.pools for part in _beside(plan, beside))]
+        return [plain(taken), *own, *(part for beside in plan.shares.pools for part in _beside(plan, beside))]
     if plan.switched is not None:
         return [*_prompts(plan, plan.switched), *own]
     pool = plan.prefill
@@ -138,14 +139,14 @@ def _pools(plan: Plan) -> list[RenderableType]:
         f"{pool.max_num_batched_tokens:,} tokens a step; keys and values reach a decode worker in {seconds(pool.transfer_s)}"
     )
     view = replace(plan, stages=pool.stages)
-    return [Group(Text(said), stage_table(view, serving_step="prefill step")), memory_bars(view), *own]
+    return [Group(plain(said), stage_table(view, serving_step="prefill step")), memory_bars(view), *own]
 
 
 def _of_kind(plan: Plan, kind: WorkerKind) -> list[RenderableType]:
     """Share, figures, layout and memory of one kind of workers."""
     view, predicted = plan.of_kind(kind), kind.predicted
     taken = f"{percent(kind.share)} of arrivals, {significant(kind.requests_per_s)} requests/s: {_speed(view, predicted)}"
-    return [Group(Text(taken, style="bold"), Text(f"Layout: {_layout(view)}"), stage_table(view)), memory_bars(view)]
+    return [Group(plain(taken, style="bold"), plain(f"Layout: {_layout(view)}"), stage_table(view)), memory_bars(view)]
 
 
 def _prompts(plan: Plan, prompts: SwitchedPrompts) -> list[RenderableType]:
@@ -160,14 +161,14 @@ def _prompts(plan: Plan, prompts: SwitchedPrompts) -> list[RenderableType]:
         f"for {prompts.buffer_tokens:,} tokens of a worker ({amount(prompts.host_bytes, 'bytes')} of a node with the weights)"
     )
     view = replace(plan, stages=prompts.stages)
-    return [Group(Text(said), Text(change), stage_table(view, serving_step="prefill step")), memory_bars(view)]
+    return [Group(plain(said), plain(change), stage_table(view, serving_step="prefill step")), memory_bars(view)]
 
 
 def _beside(plan: Plan, pool: ReplicaPool) -> list[RenderableType]:
     """Layout and memory of another node group's replicas."""
     view = plan.laid_out_as(pool)
     taken = f"{pool.group}: {pool.sequences} sequences in {seconds(pool.step_time_s)}; layout: {_layout(view)}"
-    return [Group(Text(taken), stage_table(view)), memory_bars(view)]
+    return [Group(plain(taken), stage_table(view)), memory_bars(view)]
 
 
 def _layout(plan: Plan) -> str:
@@ -215,9 +216,9 @@ def _time(breakdown: TimeBreakdown) -> Group:
         ("ep", breakdown.ep_comm_s),
     )
     named = ", ".join(f"{name} {seconds(amount)}" for name, amount in kinds if amount > 0)
-    lines: list[RenderableType] = [Text(f"Time of a step, {seconds(whole)}", style="bold"), parts_table(parts, whole)]
+    lines: list[RenderableType] = [plain(f"Time of a step, {seconds(whole)}", style="bold"), parts_table(parts, whole)]
     if named:
-        lines.append(_indented(Text(f"communication by axis: {named}", style="dim"), 2))
+        lines.append(_indented(plain(f"communication by axis: {named}", style="dim"), 2))
     return Group(*lines)
 
 
@@ -226,20 +227,20 @@ SHOWN_RUNNERS_UP = 3
 
 def _comparison(plan: Plan) -> RenderableType:
     if not plan.runners_up:
-        return Text("Nothing came close: the search kept no runner-up.")
-    lines: list[RenderableType] = [Text("Why not another plan", style="bold")]
+        return plain("Nothing came close: the search kept no runner-up.")
+    lines: list[RenderableType] = [plain("Why not another plan", style="bold")]
     for other in plan.runners_up[:SHOWN_RUNNERS_UP]:
-        lines += [_indented(Text(other.summary), 2), _indented(Text(other.why_not, style="dim"), 4)]
+        lines += [_indented(plain(other.summary), 2), _indented(plain(other.why_not, style="dim"), 4)]
     return Group(*lines)
 
 
 def _calibration(plan: Plan) -> Group:
-    lines: list[RenderableType] = [Text("Calibration: error on measurements that it was not fitted to", style="bold")]
+    lines: list[RenderableType] = [plain("Calibration: error on measurements that it was not fitted to", style="bold")]
     for used in plan.calibration:
-        lines.append(Text(f"  {used.id}: {percent(used.median_error)} median, {percent(used.p95_error)} P95"))
-        lines.append(_indented(Text(used.basis, style="dim"), 4))
+        lines.append(plain(f"  {used.id}: {percent(used.median_error)} median, {percent(used.p95_error)} P95"))
+        lines.append(_indented(plain(used.basis, style="dim"), 4))
     stats = plan.search
-    lines.append(Text(f"Search: {stats.candidates:,} candidates in {seconds(stats.seconds)} of CPU time", style="dim"))
+    lines.append(plain(f"Search: {stats.candidates:,} candidates in {seconds(stats.seconds)} of CPU time", style="dim"))
     return Group(*lines)
 
 
@@ -247,29 +248,33 @@ def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     reason = plan.reason
     assert reason is not None
     if not plan.is_decided:
-        return [Text("Not decided: the search was stopped", style="bold yellow"), Text(reason.message), *_remedies(reason)]
+        return [
+            plain("Not decided: the search was stopped", style="bold yellow"),
+            plain(reason.message),
+            *_remedies(reason),
+        ]
     where = "" if reason.stage is None else f" in stage {reason.stage}"
     name = reason.constraint.replace("_", " ")
     lines: list[RenderableType] = [
-        Text("Infeasible: ", style="bold red") + Text(f"{name} is the tightest constraint{where}", style="bold"),
-        Text(f"  need {amount(reason.need, reason.unit)}, have {amount(reason.have, reason.unit)}"),
+        plain("Infeasible: ", style="bold red") + plain(f"{name} is the tightest constraint{where}", style="bold"),
+        plain(f"  need {amount(reason.need, reason.unit)}, have {amount(reason.have, reason.unit)}"),
     ]
     if reason.have > 0:
         share = reason.need / reason.have
-        lines.append(Text("  ") + bar(share) + Text(f" {percent(share)} of what there is"))
-    lines.append(Text(certificate_in_words(plan, request)))
-    return [Group(*lines), Text(reason.message), *_remedies(reason)]
+        lines.append(plain("  ") + bar(share) + plain(f" {percent(share)} of what there is"))
+    lines.append(plain(certificate_in_words(plan, request)))
+    return [Group(*lines), plain(reason.message), *_remedies(reason)]
 
 
 def _remedies(reason: Reason) -> list[RenderableType]:
     if not reason.remedies:
         return []
-    remedies = [_indented(Text(f"- {remedy}"), 2) for remedy in reason.remedies]
-    return [Group(Text("What would help", style="bold"), *remedies)]
+    remedies = [_indented(plain(f"- {remedy}"), 2) for remedy in reason.remedies]
+    return [Group(plain("What would help", style="bold"), *remedies)]
 
 
 def _notes(plan: Plan) -> list[RenderableType]:
-    return [Group(*(Text(f"Note: {note}", style="dim") for note in plan.notes))] if plan.notes else []
+    return [Group(*(plain(f"Note: {note}", style="dim") for note in plan.notes))] if plan.notes else []
 
 
 def _indented(text: Text, columns: int) -> Padding:
@@ -278,9 +283,9 @@ def _indented(text: Text, columns: int) -> Padding:
 
 
 def _ending(next_step: NextStep) -> Group:
-    lines = [Text(next_step.place, style="dim")]
+    lines = [plain(next_step.place, style="dim")]
     if next_step.command is not None:
-        lines.append(Text("Next: ", style="bold") + Text(next_step.command, style="bold cyan"))
+        lines.append(plain("Next: ", style="bold") + plain(next_step.command, style="bold cyan"))
     return Group(*lines)
 
 

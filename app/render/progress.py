@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from app.quoting import terminal_line
 from app.render.figures import percent
 from solver.control import OnProgress, Progress, ignore_progress
 
@@ -20,12 +21,17 @@ def progress_bar(what: str) -> Iterator[OnProgress]:
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[state]}"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[state]}", markup=False),
+        TimeElapsedColumn(),
+    )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None, state="")
+        task = bar.add_task(terminal_line(what), total=None, state="")
 
         def show(progress: Progress) -> None:
-            bar.update(task, total=progress.total or None, completed=progress.done, state=_state(progress))
+            bar.update(task, total=progress.total or None, completed=progress.done, state=terminal_line(_state(progress)))
 
         yield show
 

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from app.render.console import plain
 from app.render.figures import counted, percent
 from app.render.unpredicted import unpredicted
 from app.validation.scores import Errors
@@ -19,8 +20,8 @@ NOTHING = "-"
 
 def print_serving_report(console: Console, report: ServingReport) -> None:
     """Print the page of a report."""
-    console.print(Text(f"{report.file}: {headline(report)}", style="bold"))
-    console.print(Text("MAPE with engine constants calibrated on other models and GPUs; roofline beside", style="dim"))
+    console.print(plain(f"{report.file}: {headline(report)}", style="bold"))
+    console.print(plain("MAPE with engine constants calibrated on other models and GPUs; roofline beside", style="dim"))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("group", overflow="fold", max_width=32)
     for column in ("rows", "TTFT", "TPOT", "tok/s", "roofline", "TPOT"):
@@ -64,12 +65,12 @@ def _cells(score: GroupScore) -> tuple[str, ...]:
 
 
 def _constants(folds: tuple[Fold, ...]) -> list[Text]:
-    lines = [Text("Engine constants, each fitted without the rows of the model and GPU it is used for:")]
+    lines = [plain("Engine constants, each fitted without the rows of the model and GPU it is used for:")]
     for fold in folds:
         fitted = fold.constants
         basis = f"from {counted(fold.rows, 'row')}" if fold.rows else "from the profile: no other rows"
         lines.append(
-            Text(
+            plain(
                 f"  {fold.engine} for {fold.hardware[0]} on {fold.hardware[1]}: {fitted.step_s * 1e3:g} ms a "
                 f"step, {fitted.request_s * 1e3:.0f} ms a request, {fitted.scheduling.value}, {basis}",
                 style="dim",

@@ -7,8 +7,8 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from app.render.console import plain
 from app.render.figures import counted, gib, percent, seconds, significant
 
 Json = dict[str, Any]
@@ -21,18 +21,18 @@ MOST_TRANSFERS = 8
 def print_model_sharding(console: Console, answer: Json) -> None:
     """Print the answer of ``run_model_sharding``."""
     mesh = " x ".join(f"{name} {size}" for name, size in answer["mesh"].items())
-    console.print(Text(f"{answer['name']} over a mesh of {mesh}", style="bold"))
+    console.print(plain(f"{answer['name']} over a mesh of {mesh}", style="bold"))
     console.print()
-    console.print(Text(_headline(answer)))
+    console.print(plain(_headline(answer)))
     if not answer["feasible"]:
         return
-    console.print(Text(_figures(answer)))
+    console.print(plain(_figures(answer)))
     console.print()
     console.print(_operators(answer))
     if answer["communication"]:
         console.print(_transfers(answer["communication"]))
     console.print(
-        Text(
+        plain(
             f"Solved in {seconds(answer['seconds'])}, {counted(answer['classes'], 'class', 'classes')} of operators",
             style="dim",
         )

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from app.render.console import plain
 from app.render.figures import counted, percent, seconds, significant
 from costmodels.queueing.timeline import Timeline
 from solver.plan import Plan
@@ -22,7 +23,7 @@ def print_simulation(console: Console, simulated: ServingSimulation, plan: Plan,
     """Print the page of a simulated plan."""
     console.print(_headline(simulated, request))
     console.print(
-        Text(
+        plain(
             f"{significant(simulated.requests_per_s)} requests/s, {significant(simulated.output_tokens_per_s)} output tokens/s "
             f"on {counted(plan.devices, 'device')}; {simulated.counted:,} of {counted(simulated.requests, 'request')} counted"
         )
@@ -30,7 +31,8 @@ def print_simulation(console: Console, simulated: ServingSimulation, plan: Plan,
     _print_figures(console, simulated)
     for kind in simulated.kinds:
         taken = f"{kind.name}, {percent(kind.share)} of arrivals, {significant(kind.simulated.requests_per_s)} requests/s"
-        console.print(Text(f"\n{taken}", style="bold"))
+        console.print()
+        console.print(plain(taken, style="bold"))
         _print_figures(console, kind.simulated)
 
 
@@ -40,7 +42,7 @@ def _print_figures(console: Console, simulated: ServingSimulation) -> None:
         for line in _over_time(simulated.timeline):
             console.print(line)
     console.print(
-        Text(
+        plain(
             f"Busy {percent(simulated.busy)} of the time, {significant(simulated.mean_batch)} requests decoding on average, "
             f"at most {simulated.peak_running:,} running, {counted(simulated.evictions, 'eviction')}",
             style="dim",
@@ -51,12 +53,12 @@ def _print_figures(console: Console, simulated: ServingSimulation) -> None:
 def _headline(simulated: ServingSimulation, request: PlanRequest) -> Text:
     slo = request.slo
     if slo.p95_ttft_ms is None and slo.p95_tpot_ms is None:
-        return Text("Simulated: the request sets no targets", style="bold")
+        return plain("Simulated: the request sets no targets", style="bold")
     if not simulated.missed:
-        return Text("Keeps its targets", style="bold green")
+        return plain("Keeps its targets", style="bold green")
     targets = {"p95_ttft": slo.p95_ttft_ms, "p95_tpot": slo.p95_tpot_ms}
     missed = ", ".join(f"{name.replace('_', ' ').upper()} of {targets[name]:g} ms" for name in simulated.missed)
-    return Text(f"Misses {missed}", style="bold red")
+    return plain(f"Misses {missed}", style="bold red")
 
 
 def _percentiles(simulated: ServingSimulation) -> Table:
@@ -85,11 +87,13 @@ def _over_time(line: Timeline) -> list[Text]:
     rows = [("waiting", line.waiting, max(line.waiting)), ("decoding", line.decoding, max(line.decoding))]
     pictures = [_picture(name, values, top, f"to {significant(float(top))}") for name, values, top in rows]
     end = seconds(line.end_s)
-    scale = Text(f"{'':>9} 0 s" + end.rjust(len(line.busy) - 3), style="dim")
-    return [Text("Over time, one replica", style="bold"), *pictures, _picture("busy", line.busy, 1.0, "to 100%"), scale]
+    scale = plain(f"{'':>9} 0 s" + end.rjust(len(line.busy) - 3), style="dim")
+    return [plain("Over time, one replica", style="bold"), *pictures, _picture("busy", line.busy, 1.0, "to 100%"), scale]
 
 
 def _picture(name: str, values: Iterable[float], top: float, scale: str) -> Text:
     """One character an interval; its height is the value's share of ``top``."""
     steps = [round(float(value) / top * (len(_LEVELS) - 1)) if top > 0 else 0 for value in values]
-    return Text(f"{name:>9} ") + Text("".join(_LEVELS[step] for step in steps), style="cyan") + Text(f" {scale}", style="dim")
+    return (
+        plain(f"{name:>9} ") + plain("".join(_LEVELS[step] for step in steps), style="cyan") + plain(f" {scale}", style="dim")
+    )

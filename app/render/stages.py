@@ -8,9 +8,9 @@ from rich import box
 from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from app.render.bars import bar
+from app.render.console import plain
 from app.render.figures import axes, gib, number_range, percent, seconds, spread
 from solver.plan import Plan
 from solver.plan_stage import Stage
@@ -51,8 +51,8 @@ def memory_bars(plan: Plan) -> Group:
         table.add_row(f"  stage {numbers}", bar(_fullness(fullest)), amount, percent(_fullness(fullest)))
     fullest = max(plan.stages, key=_fullness)
     title = f"Memory of the fullest device, of {gib(fullest.memory.capacity_bytes)} that may be used"
-    kinds = Text(f"at most: {_memory_kinds(fullest)}", style="dim")
-    return Group(Text(title, style="bold"), table, Padding(kinds, (0, 0, 0, 2), expand=False))
+    kinds = plain(f"at most: {_memory_kinds(fullest)}", style="dim")
+    return Group(plain(title, style="bold"), table, Padding(kinds, (0, 0, 0, 2), expand=False))
 
 
 def folded(stages: tuple[Stage, ...]) -> list[list[NumberedStage]]:

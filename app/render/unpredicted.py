@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from app.render.console import plain
 from app.render.figures import counted
 
 SHOWN_REASONS = 12
@@ -13,8 +14,8 @@ def unpredicted(rows: int, predicted: int, reasons: tuple[tuple[str, int], ...])
     """A line a reason, the most common first, of the rows that were not predicted; none if all were."""
     if rows == predicted:
         return []
-    shown = [Text(f"  {n:>5,}  {reason}") for reason, n in reasons[:SHOWN_REASONS]]
+    shown = [plain(f"  {n:>5,}  {reason}") for reason, n in reasons[:SHOWN_REASONS]]
     left_out = sum(n for _, n in reasons[SHOWN_REASONS:])
     if left_out:
-        shown.append(Text(f"  {left_out:>5,}  for other reasons; --json names every row"))
-    return [Text(f"Not predicted, {counted(rows - predicted, 'row')}:"), *shown]
+        shown.append(plain(f"  {left_out:>5,}  for other reasons; --json names every row"))
+    return [plain(f"Not predicted, {counted(rows - predicted, 'row')}:"), *shown]

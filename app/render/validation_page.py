@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from app.render.console import plain
 from app.render.figures import counted, percent
 from app.render.unpredicted import unpredicted
 from app.validation.report import Report
@@ -19,8 +19,8 @@ NOTHING = "-"
 
 def print_report(console: Console, report: Report) -> None:
     """Print the page of a report."""
-    console.print(Text(f"{report.file}: {_headline(report)}", style="bold"))
-    console.print(Text(_coverage(report)))
+    console.print(plain(f"{report.file}: {_headline(report)}", style="bold"))
+    console.print(plain(_coverage(report)))
     console.print(_errors_table(report))
     console.print(_order_table(report))
     for line in unpredicted(report.total.rows, report.total.predicted, report.total.reasons):

@@ -24,6 +24,7 @@ from app.replans.schemas import (
     replan_item,
 )
 from app.replans.service import ReplanOptions, ReplanPolicy, ReplanService, ReplanWish
+from app.requests.limits import check_values
 from app.requests.validation import read_record
 from app.security.gate import ClusterWriter, Reader
 from app.security.principal import Principal
@@ -58,6 +59,7 @@ async def start_replan(request: Request, caller: ClusterWriter) -> Response:
     """Start a batch of everything that is stale, or of what is about one cluster or model or follows one calibration."""
     service: ReplanService = request.app.state.replans
     document = await read_json_body(request, max_bytes=MAX_REPLAN_BODY_BYTES)
+    check_values(document)
     wanted = read_record(NewReplan, document, what="re-plan")
     about = QuestionFilter(wanted.cluster, wanted.model, calibration=wanted.calibration)
     wish = ReplanWish(about, cause=ASKED_FOR, webhook=wanted.webhook)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from app.calibrations.documents import read_calibration_document
 from app.errors import CalibrationNotFoundError, DocumentError, FieldError, at_field, short_text
+from app.requests.limits import Entry, check_values
 from costmodels.calibration import Calibration, calibration_key, is_measured
 from costmodels.cluster import Cluster
 from costmodels.errors import InvalidInputError
@@ -45,13 +46,13 @@ class NoStoredCalibrations:
 
 
 def read_calibrations(
-    sources: Sequence[str | Mapping[str, Any]], files: DocumentFiles, stored: StoredCalibrations
+    sources: Sequence[str | Mapping[str, Any]], files: DocumentFiles, stored: StoredCalibrations, entry: Entry
 ) -> tuple[Calibration, ...]:
     """The calibrations in order of name; raises DocumentError at the one that can't be used, or is of a key given before."""
     found: dict[str, Calibration] = {}
     for index, source in enumerate(sources):
         try:
-            calibration = _read(source, files, stored)
+            calibration = _read(source, files, stored, entry)
         except InvalidInputError as error:
             raise at_field(error, f"calibrations.{index}") from None
         key = calibration_key(calibration.name)
@@ -92,11 +93,13 @@ def with_calibrations(cluster: Cluster, calibrations: Sequence[Calibration]) -> 
     return replace(cluster, groups=tuple(groups))
 
 
-def _read(source: str | Mapping[str, Any], files: DocumentFiles, stored: StoredCalibrations) -> Calibration:
+def _read(source: str | Mapping[str, Any], files: DocumentFiles, stored: StoredCalibrations, entry: Entry) -> Calibration:
     if not isinstance(source, str):
         return read_calibration_document(source)
     if source.endswith(FILE_ENDING):
-        return read_calibration_document(files.read(source))
+        document = files.read(source)
+        check_values(document, entry)
+        return read_calibration_document(document)
     return stored.find(source)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+from enum import Enum
 
 from app.errors import DocumentError, FieldError, short_text
+from app.quoting.readable import ALLOWED_CHARACTERS, HIDDEN
 from costmodels.cluster import Cluster
 from costmodels.errors import ClusterError
 from solver.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK
@@ -31,7 +33,21 @@ MAX_ITEMS = 100_000
 MAX_NUMBER = 1e18
 MIN_NUMBER = 1e-18
 
+NO_NAMES = ("model.config.", "config.")
+"""Where the file of another tool stands in a request or a model: no text of it becomes a name, and some have lines."""
+
+
 UNUSABLE_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+"""Characters that no version took: a database has no place for them."""
+
+
+class Entry(Enum):
+    """How a document comes in."""
+
+    NEW = "from outside: texts hold no hidden characters"
+    FOREIGN = "a file of another tool: no text of it becomes a name"
+    STORED = "written by us or an earlier version: texts are read as they are, and quoted wherever they are shown"
+
 
 REQUEST_LIMITS = {
     "devices of a cluster": MAX_DEVICES,
@@ -55,7 +71,7 @@ REQUEST_LIMITS = {
 """Every bound, as the documentation lists them."""
 
 
-def check_values(document: object) -> None:
+def check_values(document: object, entry: Entry = Entry.NEW) -> None:
     """Refuse unusable numbers and texts, and documents of too many values; raises DocumentError."""
     waiting: list[tuple[str, object]] = [("", document)]
     count = 0
@@ -68,18 +84,22 @@ def check_values(document: object) -> None:
             raise _fault(path, "too many items", len(value), f"at most {MAX_ITEMS}")
         if isinstance(value, dict):
             for key in value:
-                _check_text(path, str(key))
+                _check_text(path, str(key), entry)
             waiting += [(f"{path}.{key}" if path else str(key), item) for key, item in value.items()]
         elif isinstance(value, list):
             waiting += [(f"{path}.{i}", item) for i, item in enumerate(value)]
         elif isinstance(value, str):
-            _check_text(path, value)
+            _check_text(path, value, entry)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             _check_number(path, value)
 
 
-def _check_text(path: str, text: str) -> None:
-    """Refuse what a database or a terminal can't take: control characters and halves of surrogate pairs."""
+def _check_text(path: str, text: str, entry: Entry) -> None:
+    """Refuse what ends lines, drives terminals or reorders what is shown; of stored texts, what no database takes."""
+    if HIDDEN.search(text) is None:
+        return
+    if entry is Entry.NEW and not path.startswith(NO_NAMES):
+        raise _fault(path, "text has characters that can't be used", text, ALLOWED_CHARACTERS, remedy="take them out")
     if UNUSABLE_TEXT.search(text):
         raise _fault(path, "text has characters that can't be used", text, "no control characters, no lone surrogates")
 
@@ -177,5 +197,5 @@ def _at_most(field: str, value: float, limit: float) -> None:
         raise _fault(field, "value is too large", value, f"at most {limit:g}")
 
 
-def _fault(field: str, problem: str, given: object, allowed: str) -> DocumentError:
-    return DocumentError("this request can't be used", (FieldError(field, problem, short_text(given), allowed),))
+def _fault(field: str, problem: str, given: object, allowed: str, remedy: str | None = None) -> DocumentError:
+    return DocumentError("this request can't be used", (FieldError(field, problem, short_text(given), allowed, remedy),))

@@ -18,7 +18,7 @@ from app.requests.document import (
     RequestDocument,
     ServingSource,
 )
-from app.requests.limits import check_cluster, check_request, check_values
+from app.requests.limits import Entry, check_cluster, check_request, check_values
 from app.requests.validation import read_record, to_document
 from app.requests.workloads import serving_workload
 from costmodels.calibration import Calibration, calibration_key
@@ -100,20 +100,26 @@ NO_REGISTRY = NoRegistry()
 
 
 def resolve_request(
-    document: object, *, files: Files, registry: Registry = NO_REGISTRY, stored: StoredCalibrations = NO_STORE
+    document: object,
+    *,
+    files: Files,
+    registry: Registry = NO_REGISTRY,
+    stored: StoredCalibrations = NO_STORE,
+    entry: Entry = Entry.NEW,
 ) -> PlanRequest:
     """The request that a parsed document describes; raises DocumentError, its faults at their dotted paths.
 
+    Names with hidden characters are refused in a new document, and read in a stored one.
     ``stored`` finds the calibrations that it names; a registered cluster's other devices have those that ``registry`` knows.
     """
-    check_values(document)
+    check_values(document, entry)
     source = read_record(RequestDocument, document, what="request")
     with _faults_at("model"):
-        model, traced_seq_len = _model(source.model, files, registry)
+        model, traced_seq_len = _model(source.model, files, registry, entry)
     with _faults_at("cluster"):
         cluster = _cluster(source.cluster, registry)
         check_cluster(cluster)
-    calibrations = read_calibrations(source.calibrations, files, stored)
+    calibrations = read_calibrations(source.calibrations, files, stored, entry)
     if source.cluster.source() == REGISTERED:
         calibrations = _with_newest(cluster, calibrations, registry)
     cluster = with_calibrations(cluster, calibrations)
@@ -150,29 +156,29 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     }
 
 
-def read_model(document: object, *, files: Files, name: str) -> ModelGraph:
+def read_model(document: object, *, files: Files, name: str, entry: Entry = Entry.NEW) -> ModelGraph:
     """The model of a document like a request's ``model``, under another name; raises DocumentError."""
-    check_values(document)
+    check_values(document, entry)
     source = read_record(ModelSource, document, what="model")
-    return replace(_model(source, files, NO_REGISTRY)[0], name=name)
+    return replace(_model(source, files, NO_REGISTRY, entry)[0], name=name)
 
 
-def read_cluster(document: object) -> Cluster:
+def read_cluster(document: object, entry: Entry = Entry.NEW) -> Cluster:
     """The cluster of a document like a request's ``cluster``; raises DocumentError."""
-    check_values(document)
+    check_values(document, entry)
     cluster = _cluster(read_record(ClusterSource, document, what="cluster"), NO_REGISTRY)
     check_cluster(cluster)
     return cluster
 
 
-def _model(source: ModelSource, files: Files, registry: Registry) -> tuple[ModelGraph, int | None]:
+def _model(source: ModelSource, files: Files, registry: Registry, entry: Entry) -> tuple[ModelGraph, int | None]:
     """The model, and the only sequence length that it has if it is a trace."""
     kind, seq_len = source.source(), None
     with _faults_at(kind):
         if kind == REGISTERED:
             return registry.model(str(source.name)), None
         if kind == "graph":
-            graph, seq_len = _graph(source, files)
+            graph, seq_len = _graph(source, files, entry)
         else:
             graph = _READERS[kind](source, files)
     return (graph if source.name is None else replace(graph, name=source.name)), seq_len
@@ -198,16 +204,16 @@ def _read_config(document: object, *, name: str) -> ModelGraph:
 
     if not isinstance(document, dict):
         raise ModelError("a Hugging Face config is a JSON object", given=type(document).__name__)
-    check_values(document)
+    check_values(document, Entry.FOREIGN)
     return read_huggingface_config(document, name=name)
 
 
-def _graph(source: ModelSource, files: Files) -> tuple[ModelGraph, int | None]:
+def _graph(source: ModelSource, files: Files, entry: Entry) -> tuple[ModelGraph, int | None]:
     """A model graph inline or in a file, or the file of a traced graph."""
     if isinstance(source.graph, ModelGraph):
         return source.graph, None
     document = files.read(str(source.graph))
-    check_values(document)
+    check_values(document, entry)
     from app.importers.traced.model import is_traced_graph, read_traced_graph
 
     if is_traced_graph(document):

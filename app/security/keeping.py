@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from app.db.key_repository import KeyRepository
+from app.paging import PRINTABLE
 from app.security.api_keys import PREFIX_PATTERN, ApiKey, make_key
 from app.security.principal import Scope
 from costmodels.errors import InvalidInputError
 
 TENANT_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
-NAME_PATTERN = r"^[^\x00-\x1f\x7f]{1,200}$"
+NAME_PATTERN = PRINTABLE.replace("*$", "{1,200}$")
 MAX_DAYS = 3650
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from app.quoting import markdown_text
 from app.render.figures import percent
 from app.validation.folds import FoldedReport
 from app.validation.report import Report, report_document
@@ -69,10 +70,10 @@ def fold_tables(report: FoldedReport) -> str:
         errors = (_percent(e.mape if e else None) for e in (row.unfitted, row.fitted, row.held_out))
         bias = f"{row.held_out.bias:+.0%}" if row.held_out else NOTHING
         order = (f"{row.ranking.spearman:.2f}", percent(row.ranking.mean_regret)) if row.ranking else (NOTHING, NOTHING)
-        lines.append(f"| {' | '.join((row.source, f'{row.runs:,}', *errors, bias, *order))} |")
+        lines.append(f"| {' | '.join((markdown_text(row.source), f'{row.runs:,}', *errors, bias, *order))} |")
     lines += ["", "| constant | of | rate |", "|---|---|---:|"]
     for constant, owner, rate in report.constants.listed():
-        lines.append(f"| {constant.value} | {owner} | {rate:.2f} |")
+        lines.append(f"| {constant.value} | {markdown_text(owner)} | {rate:.2f} |")
     return "\n".join(lines)
 
 

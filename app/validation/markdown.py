@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from app.quoting import markdown_code, markdown_text
 from app.render.figures import counted, percent
 from app.validation.report import Report
 from app.validation.rows import Quality
@@ -36,7 +37,10 @@ def report_tables(report: Report) -> str:
 def worst_first(report: Report, why: Mapping[str, str]) -> str:
     """The sources by their error of time, the largest first, each with what is known of its cause."""
     timed = sorted((s for s in report.sources if s.time), key=lambda s: -s.time.mape if s.time else 0.0)
-    lines = [f"{n}. `{s.source}`, {_size(s.time)}. {why.get(s.source, '')}".rstrip() for n, s in enumerate(timed, start=1)]
+    lines = [
+        f"{n}. {markdown_code(s.source)}, {_size(s.time)}. {why.get(s.source, '')}".rstrip()
+        for n, s in enumerate(timed, start=1)
+    ]
     return "\n".join(lines)
 
 
@@ -66,7 +70,7 @@ def _time(report: Report) -> str:
         if score.time is not None:
             time = score.time
             cells = (f"{time.n:,}", percent(time.mape), percent(time.median), f"{time.bias:+.0%}")
-        lines.append(_row(score.source, f"{score.rows:,}", f"{score.predicted:,}", *cells))
+        lines.append(_row(markdown_text(score.source), f"{score.rows:,}", f"{score.predicted:,}", *cells))
     return "\n".join(lines)
 
 
@@ -79,7 +83,7 @@ def _order(report: Report) -> str:
         if score.ranking is not None:
             found = score.ranking
             regrets = percent(found.mean_regret), percent(found.worst_regret)
-            lines.append(_row(score.source, f"{found.groups:,}", f"{found.spearman:.2f}", *regrets))
+            lines.append(_row(markdown_text(score.source), f"{found.groups:,}", f"{found.spearman:.2f}", *regrets))
     return "\n".join(lines)
 
 
@@ -89,7 +93,7 @@ def _memory(report: Report) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     shown = [score for score in report.sources if score.memory is not None or score.fit is not None]
-    lines += [_row(score.source, *_memory_cells(score), *_fit_cells(score)) for score in shown]
+    lines += [_row(markdown_text(score.source), *_memory_cells(score), *_fit_cells(score)) for score in shown]
     return "\n".join(lines)
 
 
@@ -108,7 +112,7 @@ def _fit_cells(score: SourceScore) -> tuple[str, ...]:
 def _unpredicted(report: Report) -> str:
     lines = ["| source | rows not predicted | why |", "|---|---:|---|"]
     for score in report.sources:
-        lines += [_row(score.source, f"{n:,}", reason) for reason, n in score.reasons]
+        lines += [_row(markdown_text(score.source), f"{n:,}", markdown_text(reason)) for reason, n in score.reasons]
     return "\n".join(lines)
 
 

@@ -1,0 +1,1 @@
+"""Attacks: what a stranger may try with names, documents and files, and what must not come of it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
+from app.quoting import xml_line
 from app.regression.report import CheckReport, PlanCheck, Severity, Verdict
-from app.requests.limits import UNUSABLE_TEXT
 
 SUITE = "meshwright check"
 ERRORS = frozenset({Verdict.INVALID, Verdict.FAILED})
@@ -18,7 +18,7 @@ def junit_xml(report: CheckReport) -> str:
     totals = {"tests": len(report.plans), "failures": len(failures), "errors": len(errors)}
     counts = {name: str(total) for name, total in totals.items()} | {"time": "0"}
     suites = ET.Element("testsuites", {"name": SUITE, **counts})
-    suite = ET.SubElement(suites, "testsuite", {"name": report.folder, **counts, "skipped": "0"})
+    suite = ET.SubElement(suites, "testsuite", {"name": xml_line(report.folder), **counts, "skipped": "0"})
     for plan in report.plans:
         _add_case(suite, plan, report.folder)
     ET.indent(suites)
@@ -26,17 +26,17 @@ def junit_xml(report: CheckReport) -> str:
 
 
 def _add_case(suite: ET.Element, plan: PlanCheck, folder: str) -> None:
-    case = ET.SubElement(suite, "testcase", {"name": plan.name, "classname": folder, "time": "0"})
+    case = ET.SubElement(suite, "testcase", {"name": xml_line(plan.name), "classname": xml_line(folder), "time": "0"})
     if not plan.passed:
         failing = [finding for finding in plan.findings if finding.severity is Severity.ERROR]
         kind = "error" if plan.verdict in ERRORS else "failure"
-        attributes = {"message": _clean(failing[0].message), "type": failing[0].rule.value}
-        ET.SubElement(case, kind, attributes).text = _clean("\n".join(str(finding) for finding in failing))
+        attributes = {"message": xml_line(failing[0].message), "type": failing[0].rule.value}
+        ET.SubElement(case, kind, attributes).text = _findings([str(finding) for finding in failing])
     rest = [finding for finding in plan.findings if finding.severity is not Severity.ERROR]
     if rest:
-        ET.SubElement(case, "system-out").text = _clean("\n".join(f"{finding.severity}: {finding}" for finding in rest))
+        ET.SubElement(case, "system-out").text = _findings([f"{finding.severity}: {finding}" for finding in rest])
 
 
-def _clean(text: str) -> str:
-    """Text without the characters that XML 1.0 has no way to write."""
-    return UNUSABLE_TEXT.sub("?", text).replace("\ufffe", "?").replace("\uffff", "?")
+def _findings(texts: list[str]) -> str:
+    """Findings, one a line."""
+    return "\n".join(map(xml_line, texts))

@@ -5,10 +5,10 @@ Source: OASIS "Static Analysis Results Interchange Format (SARIF) Version 2.1.0"
 
 from __future__ import annotations
 
-import json
 from typing import Any
 from urllib.parse import quote
 
+from app.quoting import json_text, readable
 from app.regression.report import RULE_TEXTS, CheckReport, Finding, PlanCheck, Rule, Severity
 from app.version import VERSION
 
@@ -18,7 +18,7 @@ LEVELS = {Severity.NOTE: "note", Severity.WARNING: "warning", Severity.ERROR: "e
 
 def sarif_text(report: CheckReport) -> str:
     """The SARIF log as JSON text."""
-    return json.dumps(sarif_log(report), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(sarif_log(report)) + "\n"
 
 
 def sarif_log(report: CheckReport) -> dict[str, Any]:
@@ -32,12 +32,12 @@ def sarif_log(report: CheckReport) -> dict[str, Any]:
 
 
 def _result(report: CheckReport, plan: PlanCheck, finding: Finding) -> dict[str, Any]:
-    place = {"artifactLocation": {"uri": quote(report.path_of(plan))}, "region": {"startLine": 1}}
+    place = {"artifactLocation": {"uri": quote(readable(report.path_of(plan)))}, "region": {"startLine": 1}}
     return {
         "ruleId": finding.rule.value,
         "ruleIndex": list(Rule).index(finding.rule),
         "level": LEVELS[finding.severity],
-        "message": {"text": str(finding)},
+        "message": {"text": readable(str(finding))},
         "locations": [{"physicalLocation": place}],
-        "partialFingerprints": {"plan/v1": f"{plan.name}:{finding.rule}"},
+        "partialFingerprints": {"plan/v1": readable(f"{plan.name}:{finding.rule}")},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.quoting import markdown_text
 from app.render.figures import counted, percent
 from app.validation.scores import Errors
 from app.validation.serving.report import GroupScore, ServingReport
@@ -45,7 +46,7 @@ def _errors(report: ServingReport) -> str:
 def _line(score: GroupScore) -> str:
     fitted, plain, roofline = score.calibrated, score.uncalibrated, score.roofline
     cells = [
-        score.group,
+        markdown_text(score.group),
         f"{score.predicted:,}" if score.predicted == score.rows else f"{score.predicted:,} of {score.rows:,}",
         _both(fitted.ttft_as_mean),
         _mape(fitted.ttft_as_median),
@@ -80,7 +81,7 @@ def _constants(report: ServingReport) -> str:
         basis = f"{fold.rows} rows of others" if fold.rows else "its profile: no other rows"
         cells = (
             fold.engine.value,
-            " on ".join(fold.hardware),
+            markdown_text(" on ".join(fold.hardware)),
             f"{fitted.step_s * 1e3:g} ms",
             f"{fitted.operator_s * 1e6:.0f} us",
             f"{fitted.turnaround_s * 1e3:.0f} ms",
@@ -96,4 +97,4 @@ def _unpredicted(report: ServingReport) -> str:
     if not report.total.reasons:
         return "Every row is predicted."
     lines = ["| rows not predicted | why |", "| --- | --- |"]
-    return "\n".join([*lines, *(f"| {n:,} | {reason} |" for reason, n in report.total.reasons)])
+    return "\n".join([*lines, *(f"| {n:,} | {markdown_text(reason)} |" for reason, n in report.total.reasons)])

@@ -1,0 +1,99 @@
+"""Names in exports: every script of every launcher is run, and runs nothing but its launcher."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+
+from app.commands.exporting import script
+from app.exporters import LAUNCHERS, export
+from app.exporters.export import Export
+from app.quoting import readable
+from tests.attacks.names import COMMAND, names
+from tests.attacks.planned import REQUESTS, planned, renamed
+from tests.attacks.runner import check_lines
+
+STANDS_IN = '#!/bin/sh\nfor word in "$0" "$@"; do printf "%s\\n" "$word"; done >> "$ARGUMENTS"\n'
+"""A launcher that only notes what it was called with, a word a line."""
+DRAFT_FLAG = "--speculative-draft-model-path"
+PROGRAMS = ("bash", "cat", "touch")
+NODE = {"NODE_RANK": "0", "MASTER_ADDR": "a", "DEVICES": "8", "FIRST_RANK": "0", "PREFILL_URL": "a", "DECODE_URL": "a"}
+
+
+def test_every_launcher_is_attacked() -> None:
+    assert {launcher.value for launcher, _ in REQUESTS.values()} == set(LAUNCHERS)
+
+
+@pytest.mark.parametrize("form", REQUESTS)
+@settings(max_examples=20, deadline=None)
+@example(f"x; {COMMAND} #")
+@example(f"x\n{COMMAND}\n#")
+@example(f"x\nEND_OF_FILE\n{COMMAND}\n")
+@example(f"x\r{COMMAND}")
+@example("--trust-remote-code")
+@given(name=names)
+def test_a_script_runs_nothing_but_its_launcher(form: str, name: str) -> None:
+    result = export(*renamed(planned(form), name), REQUESTS[form][0].value)
+    text = script(result)
+    check_lines(text)
+    called = run(text)
+    assert all(word == f"./{readable(name)}" for word in called if word.startswith("./"))
+    assert f"./{readable(name)}" in called or form in ("megatron", "deepspeed", "torchtitan")
+
+
+@pytest.mark.parametrize("form", REQUESTS)
+@settings(max_examples=20, deadline=None)
+@given(name=names)
+def test_a_shell_splits_commands_as_they_were_meant(form: str, name: str) -> None:
+    """A hostile name changes no other word of any command."""
+    launcher = REQUESTS[form][0].value
+    good, bad = (words(export(*renamed(planned(form), each), launcher)) for each in ("good", name))
+    assert bad == [_with_name(word, name) for word in good]
+
+
+def words(result: Export) -> list[str]:
+    """Words of the command and of each script among the files."""
+    texts = [result.command, *(text for name, text in sorted(result.files.items()) if name.endswith(".sh"))]
+    split = [word for text in texts for word in shlex.split(text.replace("\\\n", " "))]
+    # A value that begins like a flag is joined to its own.
+    return [part for word in split for part in (word.split("=", 1) if word.startswith(f"{DRAFT_FLAG}=") else [word])]
+
+
+def run(text: str) -> list[str]:
+    """Run a script where every launcher only notes its words; those words. Fails when the script made another file."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, programs, arguments = Path(place) / "run", Path(place) / "bin", Path(place) / "arguments"
+        folder.mkdir()
+        programs.mkdir()
+        for name in ("vllm", "python", "torchrun", "deepspeed"):
+            (programs / name).write_text(STANDS_IN)
+            (programs / name).chmod(0o755)
+        for name in PROGRAMS:
+            (programs / name).symlink_to(shutil.which(name) or name)
+        (folder / "launch.sh").write_text(text, encoding="utf-8")
+        for check in (["/bin/sh", "-n"], ["bash", "-n"], ["/bin/sh"]):
+            environment = {"PATH": str(programs), "ARGUMENTS": str(arguments), **NODE}
+            done = subprocess.run([*check, "launch.sh"], cwd=folder, env=environment, capture_output=True, timeout=60)
+            assert (done.returncode, done.stderr) == (0, b""), (done.stderr, text)
+        assert not list(Path(place).rglob("PWNED*"))
+        return arguments.read_text(encoding="utf-8").split("\n")
+
+
+def _with_name(word: str, name: str) -> str:
+    shown = readable(name)
+    match word:
+        case "./good":
+            return f"./{shown}"
+        case "good":
+            return shown
+        case _ if word.startswith("{") and "good" in word:
+            document = json.loads(word)
+            return json.dumps({key: name if value == "good" else value for key, value in document.items()})
+    return word

@@ -1,0 +1,122 @@
+"""Names on pages, in messages and in logs: shown, never obeyed."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from rich.table import Table
+
+import app
+from app.commands.exits import print_json, say, tell
+from app.render.console import PageConsole, plain
+from app.render.plan_page import NextStep, print_plan
+from app.telemetry import JsonFormatter, TextFormatter
+from tests.attacks.names import names
+from tests.attacks.planned import REQUESTS, planned, renamed
+from tests.attacks.runner import check_lines, commands
+
+SOURCE = Path(app.__file__).parent
+OWN_WAY = {
+    "print": {"commands/exits.py", "commands/checking.py", "commands/exporting.py", "commands/keys.py", "commands/operating.py",
+              "cli.py"},
+    "Console": {"render/progress.py"},
+    "Text": {"render/console.py"},
+    "quote": set(),
+}  # fmt: skip
+"""Modules that may call what shows a text as it is: they quote, or show texts of ours alone."""
+
+
+@pytest.mark.parametrize("form", REQUESTS)
+@settings(max_examples=20, deadline=None)
+@example("[/x]")
+@example("x\nFeasible: 1e9 tokens/s")
+@given(name=names)
+def test_the_page_of_a_plan_is_only_shown(form: str, name: str) -> None:
+    good, bad = (page(form, each) for each in ("good", name))
+    check_lines(bad)
+    assert len(bad.split("\n")) - len(good.split("\n")) <= 4 * (1 + 6 * len(name) // 40), "a name made lines of its own"
+
+
+def page(form: str, name: str) -> str:
+    out = io.StringIO()
+    print_plan(PageConsole(file=out, width=80), *renamed(planned(form), name), NextStep(f"written to {name}", f"see {name}"))
+    return out.getvalue()
+
+
+@settings(max_examples=100, deadline=None)
+@example("::set-output name=x::y")
+@given(name=names)
+def test_cells_and_texts_are_only_shown(name: str) -> None:
+    """Whatever page gives a name to a table or prints it, and wherever the line wraps."""
+    for width in (12, 80):
+        out = io.StringIO()
+        console = PageConsole(file=out, width=width)
+        table = Table(name, title=name)
+        table.add_row(name)
+        for shown in (table, name, plain(name), plain(f"aaa bbb cc {name}")):
+            console.print(shown)
+        check_lines(out.getvalue())
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=names)
+def test_messages_are_only_shown(name: str) -> None:
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:
+        say(name)
+        say(f"error: {name}")
+        tell(name)
+    check_lines(out.getvalue())
+    check_lines(errors.getvalue())
+    own = [line for line in errors.getvalue().split("\n") if line and not line.startswith("  ")]
+    assert [line.split(":")[0] for line in own] == ["meshwright", "meshwright"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=names)
+def test_json_is_only_shown_and_reads_back(name: str) -> None:
+    document = {name: [name, 1.5, None]}
+    with redirect_stdout(io.StringIO()) as out:
+        print_json(document)
+    check_lines(out.getvalue())
+    assert json.loads(out.getvalue()) == document
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=names)
+def test_log_lines_are_lines(name: str) -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, "%s", (name,), None)
+    record.model = name
+    for formatter in (TextFormatter(), JsonFormatter()):
+        text = formatter.format(record)
+        assert "\n" not in text and commands(text.partition(" ")[2]) == []
+        check_lines(text)
+
+
+def test_nothing_else_shows_a_text_as_it_is() -> None:
+    """A page or command added tomorrow goes through the same console, and quotes for shells in the same place."""
+    found: dict[str, set[str]] = {name: set() for name in OWN_WAY}
+    for path in sorted(SOURCE.rglob("*.py")):
+        place = path.relative_to(SOURCE).as_posix()
+        for call in _calls(path):
+            if call in found and not place.startswith("quoting/"):
+                found[call].add(place)
+    found["quote"].discard("regression/formats/sarif.py")
+    assert found == OWN_WAY
+
+
+def _calls(path: Path) -> Iterator[str]:
+    """Names of the functions that a module calls, the last part of each."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name):
+                yield node.func.id
+            elif isinstance(node.func, ast.Attribute) and node.func.attr == "quote":
+                yield node.func.attr
