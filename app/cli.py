@@ -18,7 +18,7 @@ from app.version import VERSION
 cli = group_of(
     "meshwright",
     purpose="Plans how large models train and serve on a cluster, with a proof of how good the plan is.",
-    exit_codes="Exit codes: 0 good, 1 the answer is no, 2 bad input, 3 internal error.",
+    exit_codes="Exit codes: 0 good, 1 no plan or a worse one, 2 bad input, 3 internal error.",
 )
 
 

@@ -20,8 +20,8 @@ MeshwrightError
 │   └── MissingExtraError      something that needs an optional package which is not installed (422)
 ├── RateLimitedError           a caller that asks too often (429)
 ├── IssuerUnavailableError     the token issuer gives no keys to verify tokens with (503)
-├── SolveTimeoutError          a solve did not end in its time (504)
-├── SolveMemoryError           a solve needed more memory than it may use (507)
+├── SolveTimeoutError          a solve did not end in its time; callers get what it had found
+├── SolveMemoryError           a solve needed more memory than it may use; callers get what it had found
 ├── SolverCrashError           a solve ended without an answer: a defect of Meshwright (500)
 ├── ServiceError               a Meshwright service that was asked does not answer as it should (on the command line)
 └── StoreError                 the database can't be used now (503)

@@ -11,7 +11,8 @@ from functools import partial
 from costmodels.calibration import calibrations_in_force
 from costmodels.errors import PlanRejectedError
 from solver.control import Incumbent, OnProgress, Progress, Stop
-from solver.plan import Plan
+from solver.plan import Plan, SearchStats
+from solver.reason import unfinished_search
 from solver.request import PlanRequest, TrainingWorkload
 from solver.serving import (
     ServingSimulation,
@@ -22,10 +23,12 @@ from solver.serving import (
     predict_switched,
     simulate_serving,
 )
+from solver.serving.answer import infeasible_plan as infeasible_serving
 from solver.serving.explain import LayoutExplanation, explain_layouts
 from solver.training import plan_training, predict_training
 from solver.training.explain import Explanation
 from solver.training.explain import explain as explain_sharding
+from solver.training.report import infeasible_plan as infeasible_training
 from solver.verify import check
 
 
@@ -45,6 +48,15 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
         listed = "; ".join(f"{v.rule} at {v.where}: {v.message}" for v in violations[:5])
         raise PlanRejectedError(f"the checker refused the plan ({len(violations)} violations): {listed}")
     return plan
+
+
+def undecided(request: PlanRequest, *, considered: int, remedies: tuple[str, ...]) -> Plan:
+    """The answer of a search that was ended from outside after so many candidates, without a plan, its question open."""
+    reason = unfinished_search(considered, looked_for="a plan that meets every constraint", remedies=remedies)
+    with calibrations_in_force(request.calibrations):
+        if isinstance(request.workload, TrainingWorkload):
+            return infeasible_training(request, reason, n_candidates=considered, n_solved=0)
+        return infeasible_serving(request, reason, SearchStats(considered, 0, 0.0))
 
 
 def _checked(request: PlanRequest, listener: OnProgress) -> OnProgress:

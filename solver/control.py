@@ -31,6 +31,16 @@ def part_of(stop: Stop, share: float) -> Stop:
     return stop.part(share) if isinstance(stop, DivisibleStop) else stop
 
 
+class SearchStopped(Exception):
+    """Raised within a unit of work when the search is to end; the search catches it and answers with the best so far."""
+
+
+def heed(stop: Stop) -> None:
+    """Raise SearchStopped if the rule says so."""
+    if stop():
+        raise SearchStopped
+
+
 class Incumbent(Protocol):
     """The best plan so far, made when it is asked for: a listener that does not want it pays nothing for it."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from solver.control import Stop, never_stop
 from solver.sharding_problem.frontier import CriteriaGraph, frontier_choices
 
 FloatArray = npt.NDArray[np.float64]
@@ -57,13 +58,16 @@ def evaluate(problem: IntraOpProblem, choice: Sequence[int]) -> tuple[float, ...
     return tuple(float(value) for value in total)
 
 
-def frontier(problem: IntraOpProblem) -> tuple[IntraOpPoint, ...]:
-    """Every Pareto-optimal cost vector with one choice each, sorted by cost; ties go to the smallest choice."""
+def frontier(problem: IntraOpProblem, stop: Stop = never_stop) -> tuple[IntraOpPoint, ...]:
+    """Every Pareto-optimal cost vector with one choice each, sorted by cost; ties go to the smallest choice.
+
+    Raises SearchStopped.
+    """
     if all(len(costs) == 1 for costs in problem.node_costs):
         only = (0,) * len(problem.node_costs)
         return (IntraOpPoint(only, evaluate(problem, only)),)
     edges = tuple((edge.source, edge.target, edge.cost) for edge in problem.edges)
-    choices = frontier_choices(CriteriaGraph(problem.node_costs, edges, problem.n_objectives))
+    choices = frontier_choices(CriteriaGraph(problem.node_costs, edges, problem.n_objectives), stop)
     points = [IntraOpPoint(choice, evaluate(problem, choice)) for choice in choices]
     return tuple(_undominated(points, problem.n_objectives))
 

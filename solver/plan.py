@@ -29,6 +29,13 @@ class Status(StrEnum):
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
     INFEASIBLE = "infeasible"
+    UNDECIDED = "undecided"
+    """Nothing: the search was stopped before it found a plan or proved that there is none."""
+
+
+def status_without_plan(reason: Reason) -> Status:
+    """What an answer without a plan claims: that nothing fits, or, of a search that was stopped, nothing at all."""
+    return Status.UNDECIDED if reason.constraint == UNFINISHED_SEARCH else Status.INFEASIBLE
 
 
 @dataclass(frozen=True, slots=True)

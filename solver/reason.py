@@ -33,8 +33,8 @@ def unfinished_search(considered: int, *, looked_for: str, remedies: tuple[str, 
         have=float(considered),
         unit="candidates",
         message=(
-            f"the search was stopped after {considered} candidates, before it found {looked_for}: whether there is one is "
-            "not known"
+            f"undecided: the limit was reached after {considered:,} candidates, and the search has not found {looked_for} yet; "
+            "whether there is one is not known"
         ),
         remedies=remedies,
     )

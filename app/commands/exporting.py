@@ -30,7 +30,8 @@ def run_export(plan: str, launcher: str, folder: Path | None, output: Output, se
     """
     answered = read_plan_document(given_plan_document(plan, settings))
     if not answered.plan.feasible:
-        raise InfeasibleError("this plan is infeasible: there is nothing to launch")
+        why = "infeasible" if answered.plan.is_decided else "undecided, not found yet"
+        raise InfeasibleError(f"this plan is {why}: there is nothing to launch")
     result = export(answered.plan, answered.request, Launcher(launcher))
     written = [] if folder is None or is_stdout(folder) else _write(result, folder)
     if output is Output.JSON:

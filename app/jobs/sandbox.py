@@ -1,7 +1,8 @@
 """A solve in a child process of its own, with limits on wall time, CPU time and memory.
 
-A child keeps the parent free and can be ended when a solve does not come to its end. Children are forked from a server
-process that has the solver loaded, so a start costs milliseconds.
+A child keeps the parent free and can be ended when a solve does not come to its end: the answer is then the best plan that it
+had found, or that the question is open. Children are forked from a server process that has the solver loaded, so a start costs
+milliseconds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from app.errors import SolveMemoryError, SolverCrashError, SolveTimeoutError
+from app.jobs.so_far import SoFar
 from app.solving import OnBeat, SolveFunction, ignore_beat, solve_here
 from costmodels.errors import MeshwrightError
 from solver.control import Progress
@@ -51,10 +53,14 @@ class ChildSolver:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([preload])
         self._running: set[ForkServerProcess] = set()
+        self._is_closed = False
         self._lock = threading.Lock()
 
     def __call__(self, request: PlanRequest, on_beat: OnBeat = ignore_beat) -> Plan:
-        """The plan. Raises SolveTimeoutError or SolveMemoryError for a child that was ended, and what ``on_beat`` raises."""
+        """The plan; of a child that was ended at a limit the best so far, or an undecided answer.
+
+        Raises what the solve raises, SolverCrashError for a child that died, and what ``on_beat`` raises.
+        """
         ours, theirs = self._context.Pipe(duplex=False)
         wall_s = request.search.time_limit_s + self._limits.grace_s
         task = _Task(self._solve, request, cpu_s=wall_s, memory_bytes=self._limits.memory_bytes)
@@ -63,14 +69,19 @@ class ChildSolver:
         theirs.close()
         with self._lock:
             self._running.add(child)
+        so_far = SoFar()
         try:
-            answer = _answer(ours, child, limit_s=wall_s, on_beat=on_beat)
+            answer = _answer(ours, child, limit_s=wall_s, on_beat=on_beat, so_far=so_far)
         finally:
             child.kill()
             child.join()
             ours.close()
             with self._lock:
                 self._running.discard(child)
+        if isinstance(answer, SolveTimeoutError | SolveMemoryError):
+            if self._is_closed:
+                raise SolverCrashError("the solve was ended, as its worker ends")
+            return so_far.answer(request, answer)
         if isinstance(answer, MeshwrightError):
             raise answer
         return answer
@@ -78,6 +89,7 @@ class ChildSolver:
     def close(self) -> None:
         """End every child that is running; their callers get a SolverCrashError."""
         with self._lock:
+            self._is_closed = True
             for child in self._running:
                 child.kill()
 
@@ -90,8 +102,10 @@ class _Task:
     memory_bytes: int | None
 
 
-def _answer(messages: Connection, child: ForkServerProcess, *, limit_s: float, on_beat: OnBeat) -> Plan | MeshwrightError:
-    """What the child sends at last; its progress goes to ``on_beat``, at least once every BEAT_S."""
+def _answer(
+    messages: Connection, child: ForkServerProcess, *, limit_s: float, on_beat: OnBeat, so_far: SoFar
+) -> Plan | MeshwrightError:
+    """What the child sends at last; its progress goes to ``so_far`` and to ``on_beat``, at least once every BEAT_S."""
     began_s = beat_s = time.monotonic()
     news: Progress | None = None
     while True:
@@ -109,6 +123,7 @@ def _answer(messages: Connection, child: ForkServerProcess, *, limit_s: float, o
             return _death(child)
         if not isinstance(message, Progress):
             return message
+        so_far.hear(message)
         # A best plan may come between two beats, and news without one after it.
         kept = None if news is None else news.incumbent
         news = message if message.incumbent is not None else replace(message, incumbent=kept)
@@ -118,6 +133,9 @@ def _death(child: ForkServerProcess) -> MeshwrightError:
     child.join()
     if child.exitcode == -signal.SIGXCPU:
         return SolveTimeoutError("the solve was ended: it used all the CPU time it may")
+    if child.exitcode == -signal.SIGKILL:
+        # Nobody else kills it: what the kernel ends for want of memory.
+        return SolveMemoryError("the solve was ended by the system, which had no memory left for it")
     return SolverCrashError(f"the solve ended without an answer (exit code {child.exitcode})")
 
 
@@ -161,7 +179,10 @@ class _Made:
 
 
 class _Throttle:
-    """Passes on the first of many progresses in each PROGRESS_EVERY_S, with the best plan when there is a new one."""
+    """Passes on the first of many progresses in each PROGRESS_EVERY_S, with the best plan when there is a new one.
+
+    The first that has a plan passes at once: the next may never come.
+    """
 
     def __init__(self, send: Callable[[Progress], None]):
         self._send, self._next_s = send, 0.0
@@ -169,7 +190,8 @@ class _Throttle:
 
     def __call__(self, progress: Progress) -> None:
         now_s = time.monotonic()
-        if now_s >= self._next_s:
+        is_first_plan = self._shown is None and progress.incumbent is not None
+        if now_s >= self._next_s or is_first_plan:
             self._send(replace(progress, incumbent=self._made(progress)))
             # Counted from when it is sent: making a plan takes a while.
             self._next_s = time.monotonic() + PROGRESS_EVERY_S

@@ -31,7 +31,7 @@ class PlanItem(BaseModel):
     model: str
     kind: str
     feasible: bool
-    status: str = Field(description="Of the certificate: optimal, feasible or infeasible.")
+    status: str = Field(description="Of the certificate: optimal, feasible, infeasible or undecided.")
     devices: int
     tokens_per_s: float | None
     stale_since: datetime | None = Field(description="When a newer calibration of one of its devices was stored; else null.")

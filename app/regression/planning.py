@@ -81,7 +81,7 @@ class LocalPlanner:
         except MeshwrightError as error:
             return error
         try:
-            if self.store is not None:
+            if self.store is not None and plan.is_decided:
                 self.store.keep(plan, key)
         except StoreError as error:
             self.warn(f"warning: the plan was not stored: {error}")
@@ -95,9 +95,7 @@ def without_time_limit(request: PlanRequest) -> PlanRequest:
 
 def is_proven(plan: Plan) -> bool:
     """Whether the search ran to its end, so that every machine gives this plan."""
-    if plan.certificate.status is Status.INFEASIBLE:
-        return plan.is_decided
-    return plan.certificate.status is Status.OPTIMAL
+    return plan.certificate.status in (Status.OPTIMAL, Status.INFEASIBLE)
 
 
 def is_reproducible(plan: Plan, request: PlanRequest) -> bool:

@@ -107,6 +107,8 @@ def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
             return f"Best found: no plan in the {space} space {better}{gap} under this cost model."
         case Status.INFEASIBLE:
             return f"Proven: no plan in the {space} space meets every constraint under this cost model."
+        case Status.UNDECIDED:
+            return f"Undecided: whether a plan in the {space} space meets every constraint is not known."
         case _:
             assert_never(certificate.status)
 

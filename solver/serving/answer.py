@@ -11,7 +11,7 @@ from costmodels.queueing.analytic import mean_kv_tokens
 from costmodels.queueing.statistics import Percentile
 from solver.axes import Axes
 from solver.choices import Objective, Recompute
-from solver.plan import Band, Certificate, Plan, Predicted, RunnerUp, SearchStats, ServingLayout, Status
+from solver.plan import Band, Certificate, Plan, Predicted, RunnerUp, SearchStats, ServingLayout, status_without_plan
 from solver.plan_frontier import FrontierPoint
 from solver.plan_stage import DeviceRange, Stage, StageMemory
 from solver.reason import Reason
@@ -93,7 +93,7 @@ def infeasible_plan(request: PlanRequest, reason: Reason, stats: SearchStats, no
     return Plan(
         kind="serving",
         feasible=False,
-        certificate=Certificate(Status.INFEASIBLE, None, None, None, UNITS[request.objective], proof(request)),
+        certificate=Certificate(status_without_plan(reason), None, None, None, UNITS[request.objective], proof(request)),
         devices=0,
         search=stats,
         calibration=(),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.control import Stop, heed, never_stop
 from solver.sharding_problem.core import Core
 from solver.sharding_problem.problem import IntArray
 from solver.sharding_problem.working_graph import BoolArray, FloatArray
@@ -82,11 +83,13 @@ def eliminate(core: Core) -> IntArray | None:
     return None if choices is None else np.asarray(choices[0], dtype=np.int64)
 
 
-def pareto_choices(sizes: Sequence[int], factors: Iterable[Factor], *, n_objectives: int) -> list[tuple[int, ...]] | None:
+def pareto_choices(
+    sizes: Sequence[int], factors: Iterable[Factor], *, n_objectives: int, stop: Stop = never_stop
+) -> list[tuple[int, ...]] | None:
     """One choice for each sum of factors that no other one beats in the first ``n_objectives`` criteria, cheapest first.
 
     ``sizes`` are the strategies of each node. Of equal sums in these criteria the least in the others stays. None if some
-    table would hold more than ``MOST_ENTRIES``.
+    table would hold more than ``MOST_ENTRIES``. Raises SearchStopped.
     """
     of_node: dict[int, list[Factor]] = {node: [] for node in range(len(sizes))}
     final: Factor | None = None
@@ -100,7 +103,9 @@ def pareto_choices(sizes: Sequence[int], factors: Iterable[Factor], *, n_objecti
         mine = of_node.pop(node)
         total: Factor | None = mine[0]
         for other in mine[1:]:
+            heed(stop)
             total = None if total is None else _sum(total, other, n_objectives)
+        heed(stop)
         rest = None if total is None else _without(total, node, n_objectives)
         if rest is None:
             return None

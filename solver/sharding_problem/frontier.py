@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.control import Stop, heed, never_stop
 from solver.sharding_problem.core import Core, assemble_core
 from solver.sharding_problem.elimination import Factor, pareto_choices
-from solver.sharding_problem.exact import solve_exactly
-from solver.sharding_problem.work import NoLimit
+from solver.sharding_problem.exact import ExactStatus, solve_exactly
+from solver.sharding_problem.work import WhenStopped
 from solver.sharding_problem.working_graph import FloatArray, Span
 
 Edge = tuple[int, int, FloatArray]
@@ -45,15 +46,18 @@ class CriteriaGraph:
         return total
 
 
-def frontier_choices(graph: CriteriaGraph) -> list[tuple[int, ...]]:
-    """One choice for each cost vector that no other one beats; of equal ones the smallest in lexicographic order."""
+def frontier_choices(graph: CriteriaGraph, stop: Stop = never_stop) -> list[tuple[int, ...]]:
+    """One choice for each cost vector that no other one beats; of equal ones the smallest in lexicographic order.
+
+    Raises SearchStopped: a part of a frontier is none.
+    """
     free = [node for node, costs in enumerate(graph.node_costs) if len(costs) > 1]
     if not free:
         return [(0,) * len(graph.node_costs)]
     small = _without_decided(graph, {node: i for i, node in enumerate(free)})
-    choices = frontier_by_elimination(small)
+    choices = frontier_by_elimination(small, stop)
     if choices is None:
-        choices = frontier_by_programs(small)
+        choices = frontier_by_programs(small, stop)
     whole = np.zeros((len(choices), len(graph.node_costs)), dtype=np.int64)
     whole[:, free] = choices
     return [tuple(choice) for choice in whole.tolist()]
@@ -73,7 +77,7 @@ def _without_decided(graph: CriteriaGraph, index: dict[int, int]) -> CriteriaGra
     return CriteriaGraph(tuple(costs), tuple(edges), graph.n_objectives)
 
 
-def frontier_by_elimination(graph: CriteriaGraph) -> list[tuple[int, ...]] | None:
+def frontier_by_elimination(graph: CriteriaGraph, stop: Stop = never_stop) -> list[tuple[int, ...]] | None:
     """The frontier by dynamic programming; None where a table would be too large."""
     ranks = _lexicographic_ranks([len(costs) for costs in graph.node_costs])
     factors = [
@@ -84,7 +88,7 @@ def frontier_by_elimination(graph: CriteriaGraph) -> list[tuple[int, ...]] | Non
         (first, second), axes = ((u, v), (2, 0, 1)) if u < v else ((v, u), (2, 1, 0))
         labels = table.transpose(axes)[..., None]
         factors.append(Factor((first, second), np.pad(labels, ((0, len(ranks[0])), (0, 0), (0, 0), (0, 0)))))
-    return pareto_choices([len(costs) for costs in graph.node_costs], factors, n_objectives=graph.n_objectives)
+    return pareto_choices([len(costs) for costs in graph.node_costs], factors, n_objectives=graph.n_objectives, stop=stop)
 
 
 def _lexicographic_ranks(sizes: Sequence[int]) -> list[FloatArray]:
@@ -105,7 +109,7 @@ def _lexicographic_ranks(sizes: Sequence[int]) -> list[FloatArray]:
     return ranks
 
 
-def frontier_by_programs(graph: CriteriaGraph) -> list[tuple[int, ...]]:
+def frontier_by_programs(graph: CriteriaGraph, stop: Stop = never_stop) -> list[tuple[int, ...]]:
     """The frontier by exact programs under limits.
 
     Each box of the criteria beyond the first is searched for its least weighted cost; the point found splits the box into
@@ -120,8 +124,9 @@ def frontier_by_programs(graph: CriteriaGraph) -> list[tuple[int, ...]]:
     boxes: list[tuple[float, ...]] = [(np.inf,) * n]
     seen = set(boxes)
     while boxes:
+        heed(stop)
         limits = boxes.pop()
-        choice = cheapest_within(graph, weights=weights, limits=limits)
+        choice = cheapest_within(graph, weights=weights, limits=limits, stop=stop)
         if choice is None:
             continue
         found.setdefault(choice)
@@ -135,7 +140,9 @@ def frontier_by_programs(graph: CriteriaGraph) -> list[tuple[int, ...]]:
     return list(found)
 
 
-def cheapest_within(graph: CriteriaGraph, *, weights: FloatArray, limits: Sequence[float]) -> tuple[int, ...] | None:
+def cheapest_within(
+    graph: CriteriaGraph, *, weights: FloatArray, limits: Sequence[float], stop: Stop = never_stop
+) -> tuple[int, ...] | None:
     """The choice of least weighted cost whose first criteria stay within ``limits`` (inf for none); None if there is none.
 
     Each criterion is taken as a share of its largest entry, so that bytes (1e9) and seconds (1e-4) may mix.
@@ -143,7 +150,9 @@ def cheapest_within(graph: CriteriaGraph, *, weights: FloatArray, limits: Sequen
     core = _core(graph, weights, limits)
     if (core.capacity < 0).any():
         return None
-    answer = solve_exactly(core, NoLimit())
+    answer = solve_exactly(core, WhenStopped(stop))
+    if answer.status is ExactStatus.STOPPED:
+        heed(stop)
     return None if answer.choice is None else tuple(answer.choice[: len(graph.node_costs)].tolist())
 
 

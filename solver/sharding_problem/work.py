@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from costmodels.errors import InvalidInputError
+from solver.control import Stop
 
 
 class WorkStop(Protocol):
@@ -81,6 +82,28 @@ class NoLimit:
 
     def seconds_left(self) -> float:
         """No clock."""
+        return float("inf")
+
+
+@dataclass
+class WhenStopped:
+    """Stops when the rule of a whole search says so, which counts no work and need have no clock."""
+
+    stop: Stop
+
+    def __call__(self) -> bool:
+        """Whether to stop now."""
+        return self.stop()
+
+    def spend(self, work: float) -> None:
+        """Nothing: the search counts no work."""
+
+    def used(self) -> float:
+        """Nothing until the end."""
+        return 0.0
+
+    def seconds_left(self) -> float:
+        """No clock that is known here."""
         return float("inf")
 
 

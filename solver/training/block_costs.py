@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -27,6 +28,7 @@ from solver.block_problem import (
 )
 from solver.block_setting import BlockSetting
 from solver.choices import Recompute, TpOverlap
+from solver.control import Stop, heed, never_stop
 from solver.graph import ModelGraph
 from solver.intra_op import evaluate, frontier
 from solver.kept_bytes import PARTIAL_MODES
@@ -57,12 +59,25 @@ class BlockCosts:
         self.workload: TrainingWorkload = request.workload
         self.implementation = implementation or launcher_implementation(request.search)
         self.chunked = chunked_implementation(self.implementation, request.search)
+        self._stop: Stop = never_stop
         self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}
         self._alike: dict[tuple[str, tuple[int, BlockSetting]], BlockProblem | None] = {}
         self._costs: dict[tuple[str, BlockSetting, tuple[int, ...]], FloatArray] = {}
         self._host_times: dict[tuple[str, str, int, int, int], HostTime] = {}
         self._fastest: dict[BlockSetting, FloatArray | None] = {}
         self._memory: dict[BlockSetting, tuple[dict[Recompute, FloatArray], FloatArray]] = {}
+
+    @contextmanager
+    def stopped_by(self, stop: Stop) -> Iterator[None]:
+        """Within this, what is not known yet is worked out until the rule says stop; then SearchStopped is raised.
+
+        One sharding frontier of a wide block in the free space can take longer than a whole search may.
+        """
+        before, self._stop = self._stop, stop
+        try:
+            yield
+        finally:
+            self._stop = before
 
     @cached_property
     def block_names(self) -> tuple[str, ...]:
@@ -89,6 +104,8 @@ class BlockCosts:
     def problem(self, block: str, setting: BlockSetting) -> BlockProblem | None:
         """Sharding problem of a block; None where it can't be sharded this way."""
         key = (block, setting)
+        if key not in self._problems:
+            heed(self._stop)
         if key not in self._problems and setting.slices:
             of_slices = [self.problem(block, part) for part in setting.parts]
             known = [problem for problem in of_slices if problem is not None]
@@ -114,13 +131,17 @@ class BlockCosts:
             choices = []
             for block, whole in wholes.items():
                 mine = {node: kept for (where, node), kept in left.items() if where == block}
-                points = frontier(restricted(whole, mine) if mine else whole)
+                points = frontier(restricted(whole, mine) if mine else whole, self._stop)
                 choices.append([unrestricted(point.choice, mine) for point in points])
-            yield from itertools.product(*choices)
+            for sharding in itertools.product(*choices):
+                heed(self._stop)
+                yield sharding
 
     def block_cost(self, block: str, setting: BlockSetting, choice: tuple[int, ...]) -> FloatArray:
         """Cost vector of a block under a choice of strategies."""
         key = (block, setting, choice)
+        if key not in self._costs:
+            heed(self._stop)
         if key not in self._costs and setting.slices:
             self._costs[key] = sum_of_slices(np.array([self.block_cost(block, part, choice) for part in setting.parts]))
         elif key not in self._costs:
@@ -191,7 +212,7 @@ class BlockCosts:
                 built = self.problem(block, setting)
                 if built is None:
                     break
-                costs = np.array([point.cost for point in frontier(built.problem)])
+                costs = np.array([point.cost for point in frontier(built.problem, self._stop)])
                 host = self._host_of(block, setting)
                 launch_s, forward_s = (len(setting.parts) * each_s for each_s in (host.total_s, host.forward_s))
                 compute_s = costs[:, Criterion.TIME_S] - costs[:, COMMUNICATION].sum(axis=1)

@@ -24,6 +24,7 @@ from solver.block_problem import (
 )
 from solver.block_setting import BlockSetting
 from solver.choices import Recompute, TpOverlap
+from solver.control import heed
 from solver.layer_dag import LayerDag, layer_dag
 from solver.mesh import stage_borders, stage_topology
 from solver.request import PlanRequest
@@ -192,6 +193,7 @@ class TrainingCosts(BlockCosts):
             self._unscheduled = (key, {})
         known = self._unscheduled[1]
         if id(kind) not in known:
+            heed(self._stop)
             settings = self.settings(candidate, kind)
             inside = id(self._inside(kind))
             if inside not in known:

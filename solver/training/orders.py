@@ -88,7 +88,9 @@ def best_arrangement(
     if not others:
         return given
     best, losers = given, list[RunnerUp]()
-    proven, bound = given.certificate.status is not Status.FEASIBLE, given.certificate.bound or math.inf
+    proven = given.certificate.status in (Status.OPTIMAL, Status.INFEASIBLE)
+    # Of a search that was stopped without a plan no bound is known.
+    bound = given.certificate.bound or (math.inf if given.is_decided else 0.0)
     for arrangement in others:
         placed = arranged(request, arrangement)
         costs = TrainingCosts(placed)

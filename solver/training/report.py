@@ -12,7 +12,7 @@ from costmodels.pipeline import TOKEN_SLICED, Schedule
 from costmodels.units import GIB
 from solver.axes import Axes
 from solver.choices import Space
-from solver.plan import Certificate, Plan, Predicted, RunnerUp, SearchStats, Status
+from solver.plan import Certificate, Plan, Predicted, RunnerUp, SearchStats, Status, status_without_plan
 from solver.plan_frontier import FrontierPoint
 from solver.plan_slices import PlanSlice
 from solver.plan_stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
@@ -168,11 +168,11 @@ def _token_slices(candidate: Candidate, table: StageTable) -> tuple[PlanSlice, .
 
 
 def infeasible_plan(request: PlanRequest, reason: Reason, *, n_candidates: int, n_solved: int) -> Plan:
-    """The answer when nothing in the space satisfies the constraints."""
+    """The answer without a plan: nothing in the space satisfies the constraints, or the search was stopped too early."""
     return Plan(
         kind="training",
         feasible=False,
-        certificate=Certificate(Status.INFEASIBLE, None, None, None, "s", space_text(request)),
+        certificate=Certificate(status_without_plan(reason), None, None, None, "s", space_text(request)),
         devices=request.cluster.n_devices,
         search=SearchStats(n_candidates, n_solved, 0.0),
         calibration=calibrations_used(request),

@@ -18,7 +18,7 @@ from functools import partial
 from operator import attrgetter
 
 from costmodels.pipeline import Schedule
-from solver.control import OnProgress, Progress, Stop
+from solver.control import OnProgress, Progress, SearchStopped, Stop, heed
 from solver.plan import Plan
 from solver.request import PlanRequest
 from solver.training.aims import Aim, LeastStepTime
@@ -90,28 +90,32 @@ def search(
     limit: float = math.inf,
     holds: ParameterLimit | None = None,
     describe: Describe | None = None,
+    patience: Stop | None = None,
 ) -> SearchResult:
     """The plan of the request's space that is best by ``aim`` (the fastest), with a proven lower bound on every plan in it.
 
     Plans worth more than ``limit`` are of no interest to the caller: a search that finds none ends early, with ``bound`` at
-    least the limit. ``holds`` leaves out plans whose devices hold more parameters.
+    least the limit. ``holds`` leaves out plans whose devices hold more parameters. ``patience`` ends a search too that has not
+    found any plan by then.
     """
     state = _Search(request, costs, aim or LeastStepTime(costs), holds)
     told: Solved | None = None
-    while state.heap and not state.is_over(limit) and not stop():
-        bound, node = state.pop()
-        if state.n_popped % PROGRESS_EVERY == 0 or state.result.best is not told:
-            told = state.result.best
-            progress(state.progress(bound, describe))
-        match node:
-            case _Unpriced():
-                state.price_family(node)
-            case Family():
-                state.expand_family(bound, node)
-            case ChunkChoices():
-                state.expand_choices(node)
-            case Member():
-                state.try_member(node)
+
+    def is_time() -> bool:
+        return stop() or (patience is not None and state.result.best is None and patience())
+
+    with costs.stopped_by(is_time):
+        while state.heap and not state.is_over(limit) and not is_time():
+            bound, node = state.pop()
+            if state.n_popped % PROGRESS_EVERY == 0 or state.result.best is not told:
+                told = state.result.best
+                progress(state.progress(bound, describe))
+            try:
+                state.take(bound, node)
+            except SearchStopped:
+                # What became of its part counts; the rest is still open under its bound.
+                state.put_back(bound, node)
+                break
     return state.finish()
 
 
@@ -157,6 +161,22 @@ class _Search:
         bound, _, node = heapq.heappop(self.heap)
         self.n_popped += 1
         return bound, node
+
+    def take(self, bound: float, node: _Node) -> None:
+        """Put what follows from an open node in its place. Raises SearchStopped."""
+        match node:
+            case _Unpriced():
+                self.price_family(node)
+            case Family():
+                self.expand_family(bound, node)
+            case ChunkChoices():
+                self.expand_choices(node)
+            case Member():
+                self.try_member(node)
+
+    def put_back(self, bound: float, node: _Node) -> None:
+        """Open a node again that was taken in part."""
+        self._push(bound, node)
 
     def price_family(self, unpriced: _Unpriced) -> None:
         """Put a family back under its bound, or drop it if its blocks can't be sharded its way."""
@@ -354,12 +374,15 @@ def _take(result: SearchResult, solved: Solved) -> None:
 def closest_to_fitting(request: PlanRequest, costs: TrainingCosts, *, stop: Stop) -> tuple[Candidate, Shortfall] | None:
     """Of an infeasible request, the candidate that lacks the least memory on its fullest stage; None if none divides."""
     waiting: list[tuple[float, int, Candidate, Sharding]] = []
-    for family in families(request):
-        if stop():
-            return None
-        for node in expand(family, costs):
-            for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
-                waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
+    try:
+        with costs.stopped_by(stop):
+            for family in families(request):
+                heed(stop)
+                for node in expand(family, costs):
+                    for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
+                        waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
+    except SearchStopped:
+        return None
     heapq.heapify(waiting)
     best: tuple[Candidate, Shortfall] | None = None
     while waiting and not stop():

@@ -51,7 +51,7 @@ def _missing_parts(plan: Plan) -> Iterator[Violation]:
 def _feasible_certificate(plan: Plan) -> Iterator[Violation]:
     certificate = plan.certificate
     where = "plan.certificate"
-    if certificate.status is Status.INFEASIBLE or certificate.objective is None:
+    if certificate.status in (Status.INFEASIBLE, Status.UNDECIDED) or certificate.objective is None:
         yield Violation(Rule.CERTIFICATE, where, "a feasible plan needs an objective and status optimal or feasible")
         return
     step_s = None if plan.predicted is None else plan.predicted.step_time_s
@@ -102,8 +102,9 @@ def _bound_and_gap(certificate: Certificate, objective: float) -> Iterator[Viola
 
 
 def _infeasible_answer(plan: Plan) -> Iterator[Violation]:
-    if plan.certificate.status is not Status.INFEASIBLE:
-        given = f"{plan.certificate.status.value}, and the plan is infeasible"
+    expected = Status.INFEASIBLE if plan.is_decided else Status.UNDECIDED
+    if plan.certificate.status is not expected:
+        given = f"{plan.certificate.status.value}, and the answer without a plan is {expected.value}"
         yield Violation(Rule.CERTIFICATE, "plan.certificate.status", given)
     if plan.certificate.objective is not None or plan.certificate.bound is not None:
         yield Violation(Rule.CERTIFICATE, "plan.certificate", "an infeasible answer has neither objective nor bound")

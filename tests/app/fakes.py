@@ -93,7 +93,8 @@ def infeasible_plan(request: PlanRequest) -> Plan:
 def undecided_plan(request: PlanRequest) -> Plan:
     """The answer of a search that was stopped too early."""
     reason = Reason(UNFINISHED_SEARCH, 2.0, 1.0, "candidates", "whether there is a plan is not known")
-    return replace(infeasible_plan(request), reason=reason)
+    none = infeasible_plan(request)
+    return replace(none, certificate=replace(none.certificate, status=Status.UNDECIDED), reason=reason)
 
 
 class FakeSolver:

@@ -13,7 +13,7 @@ import pytest
 
 from costmodels.errors import PlanFileError, WorkloadError
 from solver.choices import BatchShares, Gradients, Objective, Space
-from solver.control import ignore_progress
+from solver.control import Stop, ignore_progress, never_stop
 from solver.plan import AnsweredRequest, Plan, Status
 from solver.request import PlanRequest
 from solver.switching import switch_bytes
@@ -155,22 +155,27 @@ def test_replicas_by_group_that_can_not_be_are_refused() -> None:
 
 @dataclass
 class Questions:
-    """Ends a search when it has been asked so often, parts of it by their share."""
+    """Ends a search when it has been asked so often, parts of it by their share; the first part comes to its end."""
 
     left: int
     whole: Questions | None = None
+    is_first: bool = True
 
     def __call__(self) -> bool:
         self.left -= 1
         return self.left < 0 or (self.whole is not None and self.whole())
 
-    def part(self, share: float) -> Questions:
+    def part(self, share: float) -> Stop:
+        if self.is_first and self.whole is None:
+            self.is_first = False
+            return never_stop
         return Questions(math.ceil(max(0, self.left) * share), self)
 
 
-def test_shares_are_found_while_the_first_search_has_not_ended() -> None:
-    whole, request = shared()
-    stopped = plan_training(request, stop=Questions(20), progress=ignore_progress)
+def test_shares_are_found_while_their_search_has_not_ended() -> None:
+    request = list(unequal_requests(8))[1]
+    whole = planned(request)
+    stopped = plan_training(request, stop=Questions(36), progress=ignore_progress)
     assert check(stopped, request) == ()
     assert stopped.shares is not None
     assert stopped.certificate.status is Status.FEASIBLE

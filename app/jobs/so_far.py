@@ -1,0 +1,43 @@
+"""The answer of a solve that was ended at a limit: the best plan that it had told of, or that its question is open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.errors import SolveMemoryError
+from costmodels.errors import MeshwrightError
+from solver.control import Progress
+from solver.plan import Plan, Status
+from solver.request import PlanRequest
+
+_TIME_REMEDIES = ("raise search.time_limit_s", "restrict the space in 'search'", "leave search.space launchable")
+_MEMORY_REMEDIES = ("restrict the space in 'search'", "raise MESHWRIGHT_MAX_SOLVE_MEMORY_BYTES of the service")
+
+
+class SoFar:
+    """What a running solve has told: its best plan, which the child's checker has passed, and how many candidates it took."""
+
+    def __init__(self) -> None:
+        self._plan: Plan | None = None
+        self._considered = 0
+
+    def hear(self, progress: Progress) -> None:
+        """Take note of a moment of the search."""
+        self._considered = max(self._considered, progress.done)
+        plan = None if progress.incumbent is None else progress.incumbent()
+        if plan is not None:
+            self._plan = plan
+
+    def answer(self, request: PlanRequest, why: MeshwrightError) -> Plan:
+        """The best plan so far, feasible with the gap it had then; else the answer that nothing is found yet."""
+        if self._plan is not None:
+            # Its search may have been at its end for all we know, but nobody proved that here.
+            certificate = self._plan.certificate
+            if certificate.status is Status.OPTIMAL:
+                certificate = replace(certificate, status=Status.FEASIBLE)
+            return replace(self._plan, certificate=certificate, notes=(*self._plan.notes, f"the best plan so far: {why}"))
+        from solver.api import undecided
+
+        remedies = _MEMORY_REMEDIES if isinstance(why, SolveMemoryError) else _TIME_REMEDIES
+        plan = undecided(request, considered=self._considered, remedies=remedies)
+        return replace(plan, notes=(*plan.notes, str(why)))

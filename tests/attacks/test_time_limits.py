@@ -1,0 +1,186 @@
+"""Solves that overstay, hoard or die: the answer is the best plan so far or that the question is open, never a 5xx.
+
+The service, its worker's child process, the search and the checker are the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.errors import EXIT_NO
+from app.jobs.sandbox import ChildSolver, Limits
+from app.plans.documents import read_plan_document
+from app.settings import Settings
+from app.solving import SolveFunction, TimeLimit, solve_here
+from costmodels.calibration import calibrations_in_force
+from solver import api
+from solver.control import OnProgress, Progress, ignore_progress, never_stop
+from solver.plan import Plan, Status
+from solver.request import PlanRequest
+from solver.verify import check
+from tests.app.command_line import Cli
+from tests.app.requests_given import resolved, training
+from tests.app.service import running_service
+
+MEMORY_BYTES = 2 * 2**30
+WIDE = training(
+    model={"catalog": "deepseek-v3"},
+    cluster={"catalog": "dgx-h100", "nodes": 256},
+    workload={"kind": "training", "global_batch": 8192, "seq_len": 4096},
+    search={"space": "free", "time_limit_s": 1},
+)
+"""One frontier of a block of this takes longer than a minute, and its launchable space seconds."""
+
+
+def with_a_plan(then: Callable[[], None], request: PlanRequest, on_progress: OnProgress) -> Plan:
+    """The real search, until it has told of a plan; then something happens to it."""
+
+    def tell(progress: Progress) -> None:
+        on_progress(progress)
+        if progress.incumbent is not None:
+            then()
+
+    return api.solve(request, stop=never_stop, progress=tell)
+
+
+def sleep_on() -> None:
+    while True:
+        time.sleep(1)
+
+
+def hoard() -> None:
+    held = [bytearray(MEMORY_BYTES // 4) for _ in range(8)]
+    raise AssertionError(f"{len(held)} could be held")
+
+
+def be_killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def overstays(request: PlanRequest, on_progress: OnProgress) -> Plan:
+    return with_a_plan(sleep_on, request, on_progress)
+
+
+def hoards(request: PlanRequest, on_progress: OnProgress) -> Plan:
+    return with_a_plan(hoard, request, on_progress)
+
+
+def is_killed(request: PlanRequest, on_progress: OnProgress) -> Plan:
+    return with_a_plan(be_killed, request, on_progress)
+
+
+def overstays_without(request: PlanRequest, on_progress: OnProgress) -> Plan:
+    sleep_on()
+    raise AssertionError
+
+
+def hoards_without(request: PlanRequest, on_progress: OnProgress) -> Plan:
+    hoard()
+    raise AssertionError
+
+
+def is_killed_without(request: PlanRequest, on_progress: OnProgress) -> Plan:
+    be_killed()
+    raise AssertionError
+
+
+LIMITS = Limits(grace_s=4.0, memory_bytes=MEMORY_BYTES)
+"""Enough for a first plan on a busy machine."""
+SOON = training(search={"time_limit_s": 6})
+
+
+@pytest.mark.parametrize("solve", [overstays, hoards, is_killed], ids=lambda solve: solve.__name__)
+def test_a_solve_that_is_ended_answers_with_its_best_plan(settings: Settings, solve: SolveFunction) -> None:
+    with running_service(settings, ChildSolver(solve, LIMITS)) as client:
+        answer = client.post("/v1/plans", json=SOON)
+    assert answer.status_code == 201, answer.text
+    answered = read_plan_document(answer.json())
+    plan, certificate = answered.plan, answered.plan.certificate
+    assert plan.feasible and certificate.status is Status.FEASIBLE
+    assert certificate.gap is not None and certificate.bound is not None
+    assert "the best plan so far: the solve" in plan.notes[-1]
+    request = resolved(SOON)
+    with calibrations_in_force(request.calibrations):
+        assert not check(plan, request)
+
+
+@pytest.mark.parametrize("solve", [overstays_without, hoards_without, is_killed_without], ids=lambda solve: solve.__name__)
+def test_a_solve_that_is_ended_without_a_plan_is_undecided(settings: Settings, solve: SolveFunction) -> None:
+    document = training(search={"time_limit_s": 1})
+    with running_service(settings, ChildSolver(solve, Limits(grace_s=0.5, memory_bytes=MEMORY_BYTES))) as client:
+        answer = client.post("/v1/plans", json=document)
+        assert client.get("/v1/plans").json()["plans"] == []
+    assert answer.status_code == 200, answer.text
+    assert_undecided(answer.json())
+
+
+def assert_undecided(plan: dict[str, Any]) -> None:
+    assert plan["feasible"] is False
+    assert plan["certificate"]["status"] == "undecided"
+    assert plan["reason"]["constraint"] == "search"
+    assert plan["reason"]["message"].startswith("undecided: the limit was reached")
+    assert plan["reason"]["remedies"]
+    answer = {name: part for name, part in plan.items() if name != "request"}
+    assert "infeasible" not in json.dumps(answer)
+
+
+def test_a_search_looks_at_its_limit_within_a_block() -> None:
+    """What used to run for minutes returns; that it returns at all is the test."""
+    request = resolved(WIDE)
+    plan = solve_here(request, ignore_progress)
+    assert not plan.is_decided and plan.certificate.status is Status.UNDECIDED
+    with calibrations_in_force(request.calibrations):
+        assert not check(plan, request)
+
+
+def test_the_service_answers_a_search_that_finds_nothing(settings: Settings) -> None:
+    with running_service(settings, ChildSolver()) as client:
+        answer = client.post("/v1/plans", json=WIDE)
+    assert answer.status_code == 200, answer.text
+    assert_undecided(answer.json())
+
+
+def test_the_command_line_says_undecided(cli: Cli) -> None:
+    request = cli.write("request.json", WIDE)
+    assert cli("plan", request, "--no-store") == EXIT_NO
+    assert "Not decided" in cli.out and "What would help" in cli.out
+    assert "nfeasible" not in cli.out + cli.err
+    assert cli("plan", request, "--no-store", "--json") == EXIT_NO
+    assert_undecided(cli.json())
+
+
+class EndsAFirstPart:
+    """A limit of which a first part is over at once, and the whole never: what comes after the free space runs to its end."""
+
+    def __call__(self) -> bool:
+        return False
+
+    def part(self, share: float) -> TimeLimit:
+        return TimeLimit(time.monotonic())
+
+
+def test_where_the_free_space_finds_nothing_the_launchable_plan_stands() -> None:
+    free = resolved(training(search={"space": "free"}))
+    launchable = api.solve(resolved(training()), stop=never_stop, progress=ignore_progress)
+    seen: list[Plan] = []
+
+    def listen(progress: Progress) -> None:
+        plan = None if progress.incumbent is None else progress.incumbent()
+        if plan is not None:
+            seen.append(plan)
+
+    plan = api.solve(free, stop=EndsAFirstPart(), progress=listen)
+    assert plan.certificate.status is Status.FEASIBLE and plan.certificate.space.startswith("free")
+    assert plan.certificate.objective == launchable.certificate.objective
+    assert "launchable" in plan.notes[-1]
+    assert plan.certificate.bound is not None
+    proven = api.solve(free, stop=never_stop, progress=ignore_progress).certificate.objective
+    assert proven is not None and plan.certificate.bound <= proven
+    assert seen and all(each.certificate.bound == plan.certificate.bound for each in seen)
