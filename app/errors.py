@@ -31,8 +31,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.quoting import readable
-from costmodels.errors import InvalidInputError, MeshwrightError
+from meshwright.app.quoting import readable
+from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 
 EXIT_GOOD = 0
 EXIT_NO = 1

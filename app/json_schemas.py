@@ -7,16 +7,16 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from app.plans.schemas import PlanDocument
-from app.regression.lock import LOCK_SCHEMA, Lock
-from app.regression.policy import Policy
-from app.regression.report import REPORT_SCHEMA, CheckReport
-from app.requests.document import RequestDocument
-from costmodels.cluster import Cluster, NodeType
-from costmodels.errors import InvalidInputError
-from solver.graph import MODEL_GRAPH_SCHEMA, ModelGraph
-from solver.plan import PLAN_SCHEMA
-from solver.request import REQUEST_SCHEMA, Search, ServingWorkload, Slo, TrainingWorkload
+from meshwright.app.plans.schemas import PlanDocument
+from meshwright.app.regression.lock import LOCK_SCHEMA, Lock
+from meshwright.app.regression.policy import Policy
+from meshwright.app.regression.report import REPORT_SCHEMA, CheckReport
+from meshwright.app.requests.document import RequestDocument
+from meshwright.costmodels.cluster.cluster import Cluster, NodeType
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.plan import PLAN_SCHEMA
+from meshwright.solver.problem.graph import MODEL_GRAPH_SCHEMA, ModelGraph
+from meshwright.solver.problem.request import REQUEST_SCHEMA, Search, ServingWorkload, Slo, TrainingWorkload
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 

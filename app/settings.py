@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from costmodels.errors import InvalidInputError
+from meshwright.costmodels.errors import InvalidInputError
 
 MIB = 2**20
 GIB = 2**30

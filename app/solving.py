@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from solver.control import OnProgress, Progress, ignore_progress
-from solver.plan import Plan
-from solver.request import PlanRequest
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import OnProgress, Progress, ignore_progress
+from meshwright.solver.problem.request import PlanRequest
 
 
 class OnBeat(Protocol):
@@ -61,7 +61,7 @@ class TimeLimit:
 
 def solve_here(request: PlanRequest, on_progress: OnProgress = ignore_progress) -> Plan:
     """Solve in this process until the request's time limit, and note the CPU time it took."""
-    from solver.api import solve
+    from meshwright.solver.api import solve
 
     began_s, limit = time.process_time(), TimeLimit(time.monotonic() + request.search.time_limit_s)
     plan = solve(request, stop=limit, progress=on_progress)
@@ -70,6 +70,6 @@ def solve_here(request: PlanRequest, on_progress: OnProgress = ignore_progress) 
 
 def predict_here(request: PlanRequest, plan: Plan) -> Plan:
     """The plan with its figures predicted anew; raises InvalidInputError when it does not fit the request."""
-    from solver.api import predict
+    from meshwright.solver.api import predict
 
     return predict(request, plan)

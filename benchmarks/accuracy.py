@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from app.validation.fold_document import fold_tables
-from app.validation.folds import validate_in_folds
-from app.validation.markdown import report_scatter, report_tables, worst_first
-from app.validation.report import validate
+from meshwright.app.validation.fold_document import fold_tables
+from meshwright.app.validation.folds import validate_in_folds
+from meshwright.app.validation.markdown import report_scatter, report_tables, worst_first
+from meshwright.app.validation.report import validate
 
 MEASURED = Path("../shared/data/training/measured.csv")
 FOLDS = 5

@@ -34,7 +34,7 @@ def main() -> None:
 def measure(folder: Path, state: str, environment: dict[str, str], store: Path) -> None:
     """Run the check once and print its times."""
     before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    command = [sys.executable, "-c", "from app.cli import main; main()", "check", str(folder)]
+    command = [sys.executable, "-c", "from meshwright.app.cli.main import main; main()", "check", str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     wall_s, after = time.perf_counter() - began_s, resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

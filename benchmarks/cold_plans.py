@@ -45,7 +45,15 @@ def cold_plan(example: Path, *, empty_cache: bool) -> tuple[float, dict[str, dic
         environment = dict(os.environ) | ({"NUMBA_CACHE_DIR": folder} if empty_cache else {})
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
-            [sys.executable, "-c", "from app.cli import main; main()", "plan", str(example), "--json", "--no-store"],
+            [
+                sys.executable,
+                "-c",
+                "from meshwright.app.cli.main import main; main()",
+                "plan",
+                str(example),
+                "--json",
+                "--no-store",
+            ],
             capture_output=True,
             check=False,
             env=environment,

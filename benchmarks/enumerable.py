@@ -13,12 +13,12 @@ from collections import Counter
 from dataclasses import replace
 
 from benchmarks.enumerable_traits import chosen, opened
-from solver.choices import Objective
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest
-from solver.training.planner import plan_training, predict_training
-from solver.verify import check
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.planner import plan_training, predict_training
+from meshwright.solver.verify import check
 from tests.solver.training.ablations import ablations
 from tests.solver.training.enumerated import TOLERANCE, enumerated, is_the_best
 from tests.solver.training.full_space import full_request
@@ -52,7 +52,7 @@ def main(first: int = 0, count: int = 1000) -> int:
     return 1 if wrong else 0
 
 
-def _is_predicted(plan: Plan, request: PlanRequest) -> bool:
+def _is_predicted(plan: Plan, request: TrainingRequest) -> bool:
     """Whether a plan, given to the same cost models, has the figures that it was found with."""
     return not plan.feasible or predict_training(request, plan).predicted == plan.predicted
 

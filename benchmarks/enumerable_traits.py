@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from solver.choices import BatchShares, Gradients, GroupOrder, StageDegrees, TpOverlap
-from solver.plan import Plan
-from solver.request import PlanRequest
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, StageDegrees, TpOverlap
+from meshwright.solver.problem.request import TrainingRequest
 
 
-def opened(request: PlanRequest) -> Iterator[str]:
+def opened(request: TrainingRequest) -> Iterator[str]:
     """What a request opens that most leave closed."""
     search, cluster = request.search, request.cluster
     shares = (search.offload_weights, search.offload_gradients)

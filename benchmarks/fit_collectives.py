@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 from fit_tables import ROOT, fit_arguments, registered_tables
 
-from costmodels.collective_calibration import Collective, GroupCurve
-from costmodels.collective_fitting import Series, fit_group, held_out_errors, written
-from costmodels.hardware import node_type
+from meshwright.costmodels.calibration.collectives import Collective, GroupCurve
+from meshwright.costmodels.fitting.collectives import Series, fit_group, held_out_errors, written
+from meshwright.costmodels.hardware import node_type
 
 OUTPUT = ROOT / "costmodels" / "hardware" / "calibrations" / "collectives"
 

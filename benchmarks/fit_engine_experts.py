@@ -22,10 +22,10 @@ import pandas as pd
 from fit_kernels import DEVICES
 from fit_serving_kernels import OUTPUT, fitted_experts
 
-from costmodels.engine_profile import ServingEngine
-from costmodels.gemm_curve import Silicon
-from costmodels.hardware import device
-from costmodels.weight_format import WeightFormat
+from meshwright.costmodels.curves.gemm import Silicon
+from meshwright.costmodels.hardware import device
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.serving.engine_profile import ServingEngine
 
 
 @dataclass(frozen=True, slots=True)

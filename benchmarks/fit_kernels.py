@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 from fit_tables import ROOT, fit_arguments, is_table_of, random_split, registered_tables, scored
 
-from costmodels.attention_curve import decodes_s, prefills_s
-from costmodels.gemm_curve import Silicon, gemms_s
-from costmodels.hardware import device
-from costmodels.kernel_calibration import Fitted, KernelError, VectorKernel
-from costmodels.kernel_calibration_file import read_fitted, write_fitted
-from costmodels.kernel_fitting import fit_decode, fit_gemm, fit_memory, fit_prefill
-from costmodels.units import DType
+from meshwright.costmodels.calibration.kernel_file import read_fitted, write_fitted
+from meshwright.costmodels.calibration.kernels import Fitted, KernelError, VectorKernel
+from meshwright.costmodels.curves.attention import decodes_s, prefills_s
+from meshwright.costmodels.curves.gemm import Silicon, gemms_s
+from meshwright.costmodels.fitting.kernels import fit_decode, fit_gemm, fit_memory, fit_prefill
+from meshwright.costmodels.hardware import device
+from meshwright.costmodels.units import DType
 
 OUTPUT = ROOT / "costmodels" / "hardware" / "calibrations" / "kernels"
 
@@ -41,10 +41,10 @@ DTYPES = {"bfloat16": DType.BF16, "fp8": DType.FP8, "nvfp4": DType.FP4}
 MEMORY_SOURCE = {"a100_sxm": "a100", "h100_sxm": "h100"}
 MEMORY_CLOCK_S = 2.5e-6
 
-# The unit of host work (solver/training/host.py), and where it is from.
+# The unit of host work (solver/training/costs/host.py), and where it is from.
 AMPERE_HOST = (
     2.5e-5,
-    "the unit of host work (solver/training/host.py), set on A100 nodes by vTrain (MICRO'24) and Megatron-LM's tests",
+    "the unit of host work (solver/training/costs/host.py), set on A100 nodes by vTrain (MICRO'24) and Megatron-LM's tests",
 )
 HOPPER_HOST = (
     2.0e-5,

@@ -17,17 +17,17 @@ import pandas as pd
 from fit_kernels import DEVICES
 from fit_tables import ROOT, fit_arguments, is_table_of, random_split, registered_tables, scored
 
-from costmodels.attention_curve import decodes_s
-from costmodels.expert_curve import ExpertCurve, ExpertWork, experts_s
-from costmodels.gemm_curve import Silicon
-from costmodels.hardware import device
-from costmodels.kernel_calibration import Fitted, KernelError
-from costmodels.kernel_calibration_file import read_fitted, write_fitted
-from costmodels.kernel_fitting import fit_decode
-from costmodels.latent_attention import LATENT_CACHE_HEAD_DIM
-from costmodels.serving_fitting import fit_experts
-from costmodels.units import DType
-from costmodels.weight_format import WeightFormat
+from meshwright.costmodels.calibration.kernel_file import read_fitted, write_fitted
+from meshwright.costmodels.calibration.kernels import Fitted, KernelError
+from meshwright.costmodels.curves.attention import decodes_s
+from meshwright.costmodels.curves.experts import ExpertCurve, ExpertWork, experts_s
+from meshwright.costmodels.curves.gemm import Silicon
+from meshwright.costmodels.fitting.kernels import fit_decode
+from meshwright.costmodels.fitting.serving import fit_experts
+from meshwright.costmodels.hardware import device
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.serving.latent_attention import LATENT_CACHE_HEAD_DIM
+from meshwright.costmodels.units import DType
 
 OUTPUT = ROOT / "costmodels" / "hardware" / "calibrations" / "serving"
 

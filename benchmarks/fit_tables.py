@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodels.cross_validation import error_quantiles
+from meshwright.costmodels.fitting.cross_validation import error_quantiles
 
 ROOT = Path(__file__).resolve().parents[1]
 

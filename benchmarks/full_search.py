@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from costmodels.low_precision import MatmulRecipe, SavedFormat
-from costmodels.memory import Optimizer
-from solver.control import ignore_progress, never_stop
-from solver.graph import BlockRun, ModelGraph
-from solver.plan import Plan
-from solver.request import PlanRequest, TrainingWorkload
-from solver.training import plan_training
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.graph import BlockRun, ModelGraph
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training
 
 GROWTH_LAYERS = (40, 80, 160)
 GROWTH_NODES = (32, 64, 128, 256)
@@ -33,7 +33,7 @@ class Case:
     """A search to time: the CPU seconds it should stay under."""
 
     name: str
-    request: PlanRequest
+    request: TrainingRequest
     target_s: float
 
 
@@ -46,14 +46,14 @@ def cases() -> Iterator[Case]:
     yield Case("Llama-3.1-70B, 64 A100 + 64 H100", request(model("llama-3.1-70b"), mixed, 256, 8192), 30.0)
 
 
-def request(graph: ModelGraph, nodes: list[tuple[str, int]], batch: int, seq_len: int, **workload: object) -> PlanRequest:
+def request(graph: ModelGraph, nodes: list[tuple[str, int]], batch: int, seq_len: int, **workload: object) -> TrainingRequest:
     """A request with the whole space of the default launcher open."""
     groups = tuple(NodeGroup(name, node_type(name), count) for name, count in nodes)
     fields: dict[str, object] = {"global_batch": batch, "seq_len": seq_len, **workload}
-    return PlanRequest(graph, Cluster(groups), TrainingWorkload("training", **fields))  # type: ignore[arg-type]
+    return TrainingRequest(graph, Cluster(groups), TrainingWorkload("training", **fields))  # type: ignore[arg-type]
 
 
-def deepseek_request() -> PlanRequest:
+def deepseek_request() -> TrainingRequest:
     """DeepSeek-V3 report, section 4.2: sequences of 4,096 tokens, 15,360 of them a step; section 3.3: fp8 products, saved
     activations in fp8, moments in bf16."""
     return request(
@@ -67,7 +67,7 @@ def deepseek_request() -> PlanRequest:
     )
 
 
-def timed(asked: PlanRequest) -> tuple[Plan, float]:
+def timed(asked: TrainingRequest) -> tuple[Plan, float]:
     """The plan and its CPU seconds."""
     started_s = time.process_time()
     plan = plan_training(asked, stop=never_stop, progress=ignore_progress)

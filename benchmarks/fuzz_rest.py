@@ -26,9 +26,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.main import create_app
-from app.plans.examples import REQUEST_EXAMPLES
-from app.settings import Auth, Settings
+from meshwright.app.plans.examples import REQUEST_EXAMPLES
+from meshwright.app.rest.main import create_app
+from meshwright.app.settings import Auth, Settings
 
 LIMIT_S = 30.0
 WARM_UP = 4000

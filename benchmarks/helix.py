@@ -16,9 +16,9 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from app.catalog import model
-from costmodels.hardware import device, node_type
-from costmodels.helix import (
+from meshwright.app.catalog import model
+from meshwright.costmodels.hardware import device, node_type
+from meshwright.costmodels.serving.helix import (
     DecodeHardware,
     DecodeShape,
     Layouts,

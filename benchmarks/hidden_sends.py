@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from app.catalog import model
 from benchmarks.full_search import request, timed
-from costmodels.cluster import Cluster
-from costmodels.pipeline import Schedule
-from costmodels.units import GIB
-from solver.choices import Space
-from solver.plan import Plan
-from solver.request import PlanRequest, Search
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.units import GIB
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.request import Search, TrainingRequest
 
 NETWORKS_GBIT = (200, 100, 25, 10)
 """A node's network: one of the eight ports of a DGX A100, and slower ones."""
@@ -28,7 +28,7 @@ CHOICES = {
 }
 
 
-def requests(gbit: float) -> Iterator[tuple[str, PlanRequest]]:
+def requests(gbit: float) -> Iterator[tuple[str, TrainingRequest]]:
     """Llama-3.1-70B on 64 A100, tp 8 inside nodes, one sequence a micro-batch, under each choice of schedules."""
     asked = request(model("llama-3.1-70b"), [("dgx-a100", 8)], 256, 4096)
     group = asked.cluster.groups[0]

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup, NodeType, part_of_node
-from costmodels.hardware import node_type
-from costmodels.pipeline import Schedule
-from solver.choices import BatchShares, Recompute, Space, StageDegrees
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.plan_stage import Stage
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training import plan_training
-from solver.verify import check
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType, part_of_node
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Stage
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import BatchShares, Recompute, Space, StageDegrees
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training
+from meshwright.solver.verify import check
 
 H100, A100 = node_type("dgx-h100"), node_type("dgx-a100")
 EVERYTHING = Search()
@@ -89,7 +89,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     for case in cases():
         workload = TrainingWorkload("training", global_batch=case.global_batch, seq_len=case.seq_len)
-        request = PlanRequest(model(case.model), case.cluster, workload, search=case.search)
+        request = TrainingRequest(model(case.model), case.cluster, workload, search=case.search)
         started = time.process_time()
         plan = plan_training(request, stop=never_stop, progress=ignore_progress)
         seconds = time.process_time() - started

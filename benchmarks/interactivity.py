@@ -11,19 +11,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from costmodels.queueing.analytic import rates_at, steady_batches
-from costmodels.queueing.simulation import simulate_closed_loop
-from costmodels.units import DType
-from solver.choices import Objective
-from solver.request import PlanRequest, Search, ServingWorkload, Slo
-from solver.serving.engine import EngineBuilder
-from solver.serving.evaluation import Candidate, Evaluator
-from solver.serving.layouts import layouts
-from solver.serving.traffic import Share
-from solver.serving_load import FixedLength, PoissonArrivals
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.queueing.analytic.percentiles import rates_at, steady_batches
+from meshwright.costmodels.queueing.simulation.replica import simulate_closed_loop
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 
 LENGTHS = ((2000, 100), (4000, 500))
 LAYOUTS = ("tp 1", "tp 4", "tp 1 x pp 4")
@@ -37,7 +37,6 @@ def main() -> None:
     errors: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for prompt, output in LENGTHS:
         request = _request(prompt, output)
-        assert isinstance(request.workload, ServingWorkload)
         evaluator = Evaluator(request.workload, request.slo, request.search.seed)
         builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
         for layout in layouts(request):
@@ -72,9 +71,9 @@ def _errors(candidate: Candidate, evaluator: Evaluator) -> tuple[float, float] |
     return float(steady.tpot_s[0] / np.mean(result.tpot_s) - 1.0), float(steady.requests_per_s[0] / per_s - 1.0)
 
 
-def _request(prompt: int, output: int) -> PlanRequest:
+def _request(prompt: int, output: int) -> ServingRequest:
     node = replace(node_type("dgx-h100"), devices_per_node=8)
-    return PlanRequest(
+    return ServingRequest(
         model=model("llama-3.1-8b"),
         cluster=Cluster((NodeGroup("node", node, 1),)),
         workload=ServingWorkload(

@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from solver.stages import partition_layers
+from meshwright.solver.stages import partition_layers
 
 LAYERS, DEVICES, SETTINGS = 32, 16, 10
 MICROBATCHES = (1, 2, 4, 8, 16, 32, 64)

@@ -13,12 +13,12 @@ from collections import Counter
 from dataclasses import replace
 
 from benchmarks.serving_enumerable import random_request, shorten_simulations
-from solver.choices import ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest
-from solver.serving import plan_serving
-from solver.verify import check
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import ServingMode
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving import plan_serving
+from meshwright.solver.verify import check
 from tests.solver.serving.mixture_enumeration import best_of_two_kinds, better
 
 TOLERANCE = 1e-9
@@ -46,7 +46,7 @@ def main(first: int = 0, count: int = 10) -> int:
     return 1 if wrong else 0
 
 
-def _planned(request: PlanRequest) -> Plan:
+def _planned(request: ServingRequest) -> Plan:
     return plan_serving(request, stop=never_stop, progress=ignore_progress)
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import time
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup, part_of_node
-from costmodels.hardware import node_type
-from costmodels.units import DType
-from solver.api import solve
-from solver.choices import Objective
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, ServingWorkload, Slo
-from solver.serving_load import FixedLength, PoissonArrivals
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.api import solve
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 
 H100, A100 = node_type("dgx-h100"), node_type("dgx-a100")
 CLUSTERS = {
@@ -30,7 +30,7 @@ CLUSTERS = {
 }
 
 
-def request(cluster: Cluster, objective: Objective, rate: float, kinds: int) -> PlanRequest:
+def request(cluster: Cluster, objective: Objective, rate: float, kinds: int) -> ServingRequest:
     """The question on a cluster."""
     workload = ServingWorkload(
         kind="serving",
@@ -41,7 +41,7 @@ def request(cluster: Cluster, objective: Objective, rate: float, kinds: int) -> 
     )
     slo = Slo(p95_ttft_ms=2000.0, p95_tpot_ms=60.0)
     search = Search(worker_kinds=kinds, time_limit_s=600.0)
-    return PlanRequest(model("llama-3.1-70b"), cluster, workload, slo=slo, objective=objective, search=search)
+    return ServingRequest(model("llama-3.1-70b"), cluster, workload, slo=slo, objective=objective, search=search)
 
 
 def described(plan: Plan) -> str:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from solver.choices import Launcher, System
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan, Status
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training import plan_training
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Launcher, System
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,12 @@ class Shared:
         nodes = " + ".join(f"{8 * count} {name}" for name, count in self.nodes)
         return f"{self.model}, {nodes}, {self.seq_len} tokens"
 
-    def request(self, system: System | None) -> PlanRequest:
+    def request(self, system: System | None) -> TrainingRequest:
         """The request in a planner's space, or the full one."""
         groups = tuple(NodeGroup(name, node_type(name), count) for name, count in self.nodes)
         workload = TrainingWorkload("training", global_batch=self.global_batch, seq_len=self.seq_len)
         search = Search(launcher=Launcher.TORCHTITAN, system=system)
-        return PlanRequest(model(self.model), Cluster(groups), workload, search=search)
+        return TrainingRequest(model(self.model), Cluster(groups), workload, search=search)
 
 
 REQUESTS = (
@@ -73,7 +74,7 @@ def main(first: int = 0, count: int = len(REQUESTS)) -> None:
     print(f"\nThe full space is worse than a preset on {worse} of {len(requests) * len(System)}.")
 
 
-def _plan(request: PlanRequest) -> Plan:
+def _plan(request: TrainingRequest) -> Plan:
     """The plan, proven optimal or proven infeasible."""
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert plan.certificate.status in (Status.OPTIMAL, Status.INFEASIBLE)

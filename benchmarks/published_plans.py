@@ -13,30 +13,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
-from app.catalog import model
-from app.importers.huggingface import read_huggingface_config
-from app.validation.prediction import launchers_spans
 from benchmarks.full_search import deepseek_request, request, summary, timed
-from costmodels.implementation import HAND_FUSED, Implementation, Projections
-from costmodels.memory import RESERVED_OVER_ALLOCATED
-from costmodels.operators import SEQ
-from costmodels.pipeline import Schedule
-from costmodels.token_dispatch import TokenDispatch
-from costmodels.units import GIB
-from solver.block_memory import boundary_bytes
-from solver.block_problem import Criterion
-from solver.choices import Launcher, Recompute, Space
-from solver.control import ignore_progress, never_stop
-from solver.graph import ModelGraph
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.sharding import REPLICATED, sharded
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
-from solver.training.pipelining import PLAIN, Pipelining
-from solver.training.report import feasible_plan
-from solver.training.search import search
-from solver.training.space import Candidate, Mesh
+from meshwright.app.catalog import model
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.validation.prediction import launchers_spans
+from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
+from meshwright.costmodels.model.implementation import HAND_FUSED, Implementation, Projections
+from meshwright.costmodels.model.operators import SEQ
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.units import GIB
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.blocks.memory import boundary_bytes
+from meshwright.solver.blocks.sharding_problem import Criterion
+from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
+from meshwright.solver.training.report.plan_report import feasible_plan
+from meshwright.solver.training.search.best_first import search
+from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.schedules import PLAIN, Pipelining
 
 GPT_VOCAB = 51_200
 """Vocabulary of Megatron-LM's GPT models, padded (Narayanan et al., SC'21, section 5.1)."""
@@ -55,7 +55,7 @@ class Published:
     """
 
     name: str
-    request: PlanRequest
+    request: TrainingRequest
     candidate: Candidate
     measured_s: float | None = None
     implementation: Implementation | None = None
@@ -91,7 +91,6 @@ def _deepseek() -> Published:
     of experts are recomputed (3.2.3, 3.3.3); tokens go once to each node (3.2.2). 180,000 hours of a device for 10^12 tokens
     (section 1) are 19.91 s for a step's. All schedules take part here."""
     asked = deepseek_request()
-    assert isinstance(asked.workload, TrainingWorkload)
     workload = replace(asked.workload, dispatch=TokenDispatch.ONCE_A_NODE)
     asked = replace(asked, workload=workload, search=Search(space=Space.FREE, tp=(1,), cp=(1,), zero_stages=(1,)))
     mesh = Mesh(dp=128, tp=1, pp=16, cp=1, ep=64)
@@ -129,14 +128,15 @@ def _narayanan() -> Iterator[Published]:
 
 def gpt(name: str, layers: int, hidden: int, heads: int) -> ModelGraph:
     """A GPT of these sizes, with the fields of the catalogue's GPT-3."""
-    text = files("app.catalog").joinpath("models", "gpt3-175b.json").read_text(encoding="utf-8")
+    text = files("meshwright.app.catalog").joinpath("models", "gpt3-175b.json").read_text(encoding="utf-8")
     sizes = {"n_layer": layers, "n_embd": hidden, "n_head": heads, "vocab_size": GPT_VOCAB}
     return read_huggingface_config({**json.loads(text), **sizes}, name=name)
 
 
-def _candidate(asked: PlanRequest, mesh: Mesh, recompute: Recompute, choice: Pipelining, *, zero_stage: int = 0) -> Candidate:
+def _candidate(
+    asked: TrainingRequest, mesh: Mesh, recompute: Recompute, choice: Pipelining, *, zero_stage: int = 0
+) -> Candidate:
     """Micro-batches of one sequence, and sequence parallelism beside tp."""
-    assert isinstance(asked.workload, TrainingWorkload)
     boundary = sharded(SEQ) if mesh.tp > 1 else REPLICATED
     return Candidate(mesh, 1, asked.workload.global_batch // mesh.dp, zero_stage, boundary, (recompute,), choice)
 
@@ -176,7 +176,7 @@ def predicted(run: Published, implementation: Implementation | None) -> tuple[De
     return cost, boundary_bytes(run.request.model, setting)
 
 
-def timed_with(asked: PlanRequest, implementation: Implementation) -> tuple[Plan, float]:
+def timed_with(asked: TrainingRequest, implementation: Implementation) -> tuple[Plan, float]:
     """The best plan with an implementation that is not the launcher's, and CPU seconds."""
     started_s = time.process_time()
     costs = TrainingCosts(asked, implementation=implementation)

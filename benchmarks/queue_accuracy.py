@@ -14,18 +14,18 @@ from statistics import median
 
 import numpy as np
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from costmodels.queueing.analytic import predict
-from costmodels.queueing.load import Load, TokenCount, poisson_stream
-from costmodels.queueing.simulation import Admission, BatchLimits, Window, simulate, simulate_closed_loop
-from costmodels.queueing.step_times import StepTimes
-from costmodels.units import DType
-from solver.request import PlanRequest, Search, ServingWorkload, Slo
-from solver.serving.engine import EngineBuilder
-from solver.serving.layouts import layouts
-from solver.serving_load import FixedLength, PoissonArrivals
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.queueing.analytic.percentiles import predict
+from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
+from meshwright.costmodels.queueing.simulation.replica import Admission, BatchLimits, Window, simulate, simulate_closed_loop
+from meshwright.costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
 
 LOADS = (0.3, 0.5, 0.7, 0.85, 0.95)
 REQUESTS = 20_000
@@ -89,7 +89,7 @@ def main() -> None:
 
 def engine_of(case: Case) -> tuple[StepTimes, BatchLimits]:
     """Step times of the case's layout, and the limits of an engine as vendors set them."""
-    request = PlanRequest(
+    request = ServingRequest(
         model=model(case.model),
         cluster=Cluster((NodeGroup("node", node_type(case.node), 1),)),
         workload=ServingWorkload(

@@ -37,7 +37,7 @@ REQUEST: dict[str, Any] = {
 }
 ADDITIONS = 3_000_000
 FLAT_PER_S, FLAT_TURN_S = 50.0, 20.0
-START = "from app.cli import main; main()"
+START = "from meshwright.app.cli.main import main; main()"
 
 
 @dataclass(frozen=True, slots=True)

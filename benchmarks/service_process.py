@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 START_S = 60.0
-MESHWRIGHT = (sys.executable, "-c", "from app.cli import main; main()")
+MESHWRIGHT = (sys.executable, "-c", "from meshwright.app.cli.main import main; main()")
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from app.validation.serving.markdown import serving_tables
-from app.validation.serving.report import validate_serving
+from meshwright.app.validation.serving.markdown import serving_tables
+from meshwright.app.validation.serving.report import validate_serving
 
 MEASURED = Path("../shared/data/serving/measured.csv")
 PAGE = Path("docs/accuracy-serving.md")

@@ -14,17 +14,19 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from costmodels.units import DType
-from solver.choices import Objective, ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, ServingWorkload, Slo
-from solver.serving import evaluation, plan_serving, pools, simulating
-from solver.serving_load import FixedLength, PoissonArrivals
-from solver.verify import check
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
+from meshwright.solver.serving import plan_serving, simulating
+from meshwright.solver.serving.forms.pools import pools
+from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.verify import check
 from tests.solver.serving.enumeration import best_objective, described, roomiest
 
 MODELS = ("llama-3.1-8b", "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-20b", "llama-3.1-70b")
@@ -57,7 +59,7 @@ def main(first: int = 0, count: int = 40, *, objectives: tuple[Objective, ...] =
     return 1 if wrong else 0
 
 
-def _is_roomiest(plan: Plan, request: PlanRequest) -> bool:
+def _is_roomiest(plan: Plan, request: ServingRequest) -> bool:
     """Whether a plan leaves most room of all that are as good; of pools that sustain the same rate any will do."""
     if not plan.feasible or (plan.prefill is not None and request.objective is Objective.THROUGHPUT):
         return True
@@ -74,7 +76,7 @@ def shorten_simulations() -> None:
     evaluation.SEQUENCES = (8, 32, 128)
 
 
-def random_request(seed: int, *, objectives: tuple[Objective, ...] = OBJECTIVES) -> PlanRequest:
+def random_request(seed: int, *, objectives: tuple[Objective, ...] = OBJECTIVES) -> ServingRequest:
     """A request of 4 to 32 devices; with pools, as enumeration takes the square of their layouts, up to 8 of a kind, and from
     seed FEWER_LAYOUTS on up to 32 with fewer layouts."""
     draw = random.Random(seed)
@@ -83,7 +85,7 @@ def random_request(seed: int, *, objectives: tuple[Objective, ...] = OBJECTIVES)
     objective = objectives[seed // 3 % len(objectives)]
     pooled, fewer = ServingMode.DISAGGREGATED in modes, seed >= FEWER_LAYOUTS
     prompt, output = draw.choice((200, 1000, 4000)), draw.choice((50, 200, 500))
-    return PlanRequest(
+    return ServingRequest(
         model=model(draw.choice(MODELS)),
         cluster=Cluster(tuple(_groups(draw, most=8 if pooled and not fewer else 32))),
         workload=ServingWorkload(
@@ -120,7 +122,7 @@ def _groups(draw: random.Random, *, most: int) -> list[NodeGroup]:
     return found
 
 
-def _divides(plan: Plan, request: PlanRequest) -> bool:
+def _divides(plan: Plan, request: ServingRequest) -> bool:
     """Whether heads, key/value heads (split or copied), experts and feed-forward columns divide by the plan's degrees."""
     dims = request.model.dims
     axes = [plan.axes, None if plan.prefill is None else plan.prefill.axes]
@@ -135,7 +137,7 @@ def _divides(plan: Plan, request: PlanRequest) -> bool:
     return True
 
 
-def _kind(plan: Plan, request: PlanRequest) -> str:
+def _kind(plan: Plan, request: ServingRequest) -> str:
     answer = "no plan" if not plan.feasible else "pools" if plan.prefill is not None else "replicas"
     groups = " on two kinds of devices" if len(request.cluster.groups) > 1 else ""
     return f"{request.objective.value}: {answer}{groups}"

@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from app.commands.inputs import read_request
-from solver.api import solve
-from solver.control import ignore_progress
-from solver.plan import Plan
+from meshwright.app.requests.files import read_request
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.api import solve
+from meshwright.solver.control import ignore_progress
 
 REQUESTS = (
     "examples/qwen3-32b-fp8-pools-h200.yaml",

@@ -28,7 +28,7 @@ CORES = 2
 
 _CHILD = """
 import json, sys
-from app.shard_command import run_shard
+from meshwright.app.cli.shard_command import run_shard
 path, option, limit, seed = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
 limits = {"time_limit_s": None, "work_limit": None} | {option: limit}
 print(json.dumps(run_shard(path, **limits, seed=seed)))

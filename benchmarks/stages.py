@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from solver.stages import partition, partition_layers
+from meshwright.solver.stages import partition, partition_layers
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -32,7 +32,7 @@ REQUEST: dict[str, Any] = {
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"MESHWRIGHT_DATABASE_URL": f"sqlite:///{folder}/plans.db"}
-        command = [sys.executable, "-c", "from app.cli import main; main()", "serve", "--port", "8765"]
+        command = [sys.executable, "-c", "from meshwright.app.cli.main import main; main()", "serve", "--port", "8765"]
         service = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         try:
             return measure("http://127.0.0.1:8765")

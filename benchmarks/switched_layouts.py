@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from solver.api import solve
-from solver.choices import Objective, ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving_load import FixedLength, PoissonArrivals
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.api import solve
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload
+from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 
 _LEAST_RATE = 1e-3
 """Requests a second that are asked for: less than any of these answers."""
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _planned(case: Case, mode: ServingMode) -> Plan:
-    request = PlanRequest(
+    request = ServingRequest(
         model=model(case.model),
         cluster=Cluster((NodeGroup("node", node_type(case.node), 1),)),
         workload=ServingWorkload(

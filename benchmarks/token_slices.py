@@ -10,17 +10,17 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup, NodeType
-from costmodels.hardware import device, node_type
-from costmodels.pipeline import Schedule
-from costmodels.units import DType
-from solver.choices import Recompute, Space
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training.planner import plan_training
-from solver.verify import check
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType
+from meshwright.costmodels.hardware import device, node_type
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training.planner import plan_training
+from meshwright.solver.verify import check
 
 SETTINGS = [(8, 48), (4, 96)]
 """tp and stages."""
@@ -43,7 +43,7 @@ def p3_16xlarge() -> NodeType:
 def planned(search: Search) -> tuple[Plan, float]:
     """The plan of a step of two sequences of 2,048 tokens, checked, and the CPU seconds that it took."""
     workload = TrainingWorkload("training", global_batch=2, seq_len=2048, precision=DType.FP16)
-    request = PlanRequest(model("gpt3-175b"), Cluster((NodeGroup("p3", p3_16xlarge(), 48),)), workload, search=search)
+    request = TrainingRequest(model("gpt3-175b"), Cluster((NodeGroup("p3", p3_16xlarge(), 48),)), workload, search=search)
     started_s = time.process_time()
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     seconds = time.process_time() - started_s

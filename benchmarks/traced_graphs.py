@@ -10,14 +10,14 @@ import json
 import time
 from pathlib import Path
 
-from app import catalog
-from app.commands.inputs import FilesBeside
-from app.importers.traced.model import read_traced_graph
-from app.requests.resolve import resolve_request
-from solver.sharding_problem.work import NoLimit
-from solver.strategies.device_mesh import device_mesh
-from solver.strategies.folding import Ties
-from solver.strategies.model import shard_model
+from meshwright.app import catalog
+from meshwright.app.importers.traced.model import read_traced_graph
+from meshwright.app.requests.files import FilesBeside
+from meshwright.app.requests.resolve import resolve_request
+from meshwright.solver.sharding_problem.work import NoLimit
+from meshwright.solver.strategies.device_mesh import device_mesh
+from meshwright.solver.strategies.folding import Ties
+from meshwright.solver.strategies.model import shard_model
 from tests.app.importers.traced_models import DEEP, TRACES
 
 

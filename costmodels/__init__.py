@@ -1,0 +1,1 @@
+"""The first floor: what a choice costs. Which choice is best is in `solver`."""

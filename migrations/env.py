@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from app.db.schema import metadata
+from meshwright.app.db.tables.schema import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True)
 context.run_migrations()

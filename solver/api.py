@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from costmodels.calibration import calibrations_in_force
-from costmodels.errors import PlanRejectedError
-from solver.control import Incumbent, OnProgress, Progress, Stop
-from solver.plan import Plan, SearchStats
-from solver.reason import unfinished_search
-from solver.request import PlanRequest, TrainingWorkload
-from solver.serving import (
+from meshwright.costmodels.calibration.calibration import calibrations_in_force
+from meshwright.costmodels.errors import PlanFileError, PlanRejectedError, WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import SearchStats
+from meshwright.solver.answer.reason import unfinished_search
+from meshwright.solver.control import Incumbent, OnProgress, Progress, Stop
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
+from meshwright.solver.serving import (
     ServingSimulation,
     plan_serving,
     predict_mixture,
@@ -23,13 +24,13 @@ from solver.serving import (
     predict_switched,
     simulate_serving,
 )
-from solver.serving.answer import infeasible_plan as infeasible_serving
-from solver.serving.explain import LayoutExplanation, explain_layouts
-from solver.training import plan_training, predict_training
-from solver.training.explain import Explanation
-from solver.training.explain import explain as explain_sharding
-from solver.training.report import infeasible_plan as infeasible_training
-from solver.verify import check
+from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
+from meshwright.solver.serving.forms.replicas.answer import infeasible_plan as infeasible_serving
+from meshwright.solver.training import plan_training, predict_training
+from meshwright.solver.training.explain import Explanation
+from meshwright.solver.training.explain import explain as explain_sharding
+from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
+from meshwright.solver.verify import check
 
 
 def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -39,7 +40,7 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     request that can't be planned at all, and PlanRejectedError if the checker refuses the solver's own plan.
     """
     with calibrations_in_force(request.calibrations):
-        if isinstance(request.workload, TrainingWorkload):
+        if isinstance(request, TrainingRequest):
             plan = plan_training(request, stop=stop, progress=_checked(request, progress))
         else:
             plan = plan_serving(request, stop=stop, progress=_checked(request, progress))
@@ -54,7 +55,7 @@ def undecided(request: PlanRequest, *, considered: int, remedies: tuple[str, ...
     """The answer of a search that was ended from outside after so many candidates, without a plan, its question open."""
     reason = unfinished_search(considered, looked_for="a plan that meets every constraint", remedies=remedies)
     with calibrations_in_force(request.calibrations):
-        if isinstance(request.workload, TrainingWorkload):
+        if isinstance(request, TrainingRequest):
             return infeasible_training(request, reason, n_candidates=considered, n_solved=0)
         return infeasible_serving(request, reason, SearchStats(considered, 0, 0.0))
 
@@ -80,6 +81,8 @@ def simulate(request: PlanRequest, plan: Plan) -> ServingSimulation:
     Raises WorkloadError for a training request, PlanFileError when the plan does not belong to the request, InfeasibleError
     when it does not fit in memory.
     """
+    if not isinstance(request, ServingRequest):
+        raise WorkloadError("only serving can be simulated", given=request.workload.kind, allowed="a serving workload")
     with calibrations_in_force(request.calibrations):
         return simulate_serving(request, plan)
 
@@ -90,7 +93,7 @@ def predict(request: PlanRequest, plan: Plan) -> Plan:
     Raises PlanFileError when the plan does not belong to the request.
     """
     with calibrations_in_force(request.calibrations):
-        if isinstance(request.workload, TrainingWorkload):
+        if isinstance(request, TrainingRequest):
             return predict_training(request, plan)
         if plan.kinds:
             return predict_mixture(request, plan)
@@ -99,7 +102,7 @@ def predict(request: PlanRequest, plan: Plan) -> Plan:
         return predict_serving(request, plan) if plan.prefill is None else predict_pair(request, plan)
 
 
-def explain_serving(request: PlanRequest, plan: Plan, name: str) -> tuple[LayoutExplanation, ...]:
+def explain_serving(request: ServingRequest, plan: Plan, name: str) -> tuple[LayoutExplanation, ...]:
     """Why layouts of a serving request are not its plan, feasible or not; ``name`` is a layout's, or "layouts" for all.
 
     Raises PlanFileError for a name that no layout has.
@@ -113,5 +116,7 @@ def explain(request: PlanRequest, plan: Plan, operator: str) -> tuple[Explanatio
 
     Raises PlanFileError for an operator that the model lacks and for a plan without training stages.
     """
+    if not isinstance(request, TrainingRequest):
+        raise PlanFileError("only training plans that were found have shardings to explain", given=f"{plan.kind} plan")
     with calibrations_in_force(request.calibrations):
         return explain_sharding(request, plan, operator)

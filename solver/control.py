@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from solver.plan import Plan
+    from meshwright.solver.answer.plan import Plan
 
 
 class Stop(Protocol):

@@ -1,1 +1,1 @@
-"""Calibrations: measured, imported, fitted, stored and compared."""
+"""Calibrations kept in the database and found again by name. Measuring and fitting them is in `app.measuring`."""

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from app.db.calibration_repository import CalibrationSummary
-from app.plans.schemas import ANSWER
+from meshwright.app.calibrations.repository import CalibrationSummary
+from meshwright.app.http.answers import ANSWER
 
 
 class CalibrationItem(BaseModel):

@@ -10,15 +10,15 @@ from functools import lru_cache
 
 from sqlalchemy import Connection, Engine
 
-from app.calibrations.documents import read_calibration_document
-from app.db.calibration_repository import CalibrationRepository, CalibrationSummary, NewCalibration
-from app.db.engine import writing
-from app.db.metadata import DEFAULT_TENANT
-from app.db.question_repository import QuestionFilter, QuestionRepository
-from app.errors import CalibrationNotFoundError
-from app.plans.documents import compact_json
-from costmodels.calibration import SEPARATOR, Calibration
-from costmodels.errors import ClusterError
+from meshwright.app.calibrations.repository import CalibrationRepository, CalibrationSummary, NewCalibration
+from meshwright.app.db.engine import writing
+from meshwright.app.db.tables.metadata import DEFAULT_TENANT
+from meshwright.app.documents.json_text import compact_json
+from meshwright.app.errors import CalibrationNotFoundError
+from meshwright.app.measuring.documents import read_calibration_document
+from meshwright.app.questions.repository import QuestionFilter, QuestionRepository
+from meshwright.costmodels.calibration.calibration import SEPARATOR, Calibration
+from meshwright.costmodels.errors import ClusterError
 
 DIGEST_START = re.compile(r"sha256:[0-9a-f]{8,64}")
 MOST_LISTED = 1000

@@ -7,9 +7,9 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from app.importers.huggingface import read_huggingface_config
-from costmodels.errors import ModelError
-from solver.graph import ModelGraph
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.errors import ModelError
+from meshwright.solver.problem.graph import ModelGraph
 
 # What a catalogue file says to people (source, assumptions) and not to the importer.
 NOTES_FIELD = "notes"

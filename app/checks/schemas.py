@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.db.check_repository import StoredCheck
-from app.errors import EXIT_GOOD
-from app.regression.report import CheckReport
-from costmodels.errors import InvalidInputError
-from costmodels.units import STRICT_RECORD
+from meshwright.app.checks.repository import StoredCheck
+from meshwright.app.errors import EXIT_GOOD
+from meshwright.app.regression.report import CheckReport
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.units import STRICT_RECORD
 
 ANSWER = ConfigDict(extra="forbid", frozen=True)
 MAX_NAME = 200

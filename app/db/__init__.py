@@ -1,1 +1,4 @@
-"""The plan store: engine, tables and repositories. All SQL of Meshwright is here and in ``migrations/``."""
+"""The database itself: engine, migrations, tables and who sees which rows.
+
+Queries of a resource are in that resource's folder.
+"""

@@ -10,7 +10,7 @@ from sqlalchemy import Column, Connection, CursorResult, Insert, Table, TextClau
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import SchemaTranslateMapType
 
-from app.db.dialects import clock_s, insert_if_absent
+from meshwright.app.db.dialects import clock_s, insert_if_absent
 
 Compiled = TextClause | TextualSelect
 

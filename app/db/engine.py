@@ -16,8 +16,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError, NoSuchModuleError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from app.errors import StoreError
-from app.settings import SettingError
+from meshwright.app.errors import StoreError
+from meshwright.app.settings import SettingError
 
 BUSY_TIMEOUT_MS = 10_000
 """How long an SQLite writer waits for another one: longer than any write of ours by orders of magnitude."""

@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Engine, select
 
-from app.db.dialects import insert_if_absent
-from app.db.engine import is_sqlite, reading
-from app.db.job_tables import idempotency_keys
-from app.db.scope import owned
-from app.errors import KeyReusedError
+from meshwright.app.db.dialects import insert_if_absent
+from meshwright.app.db.engine import is_sqlite, reading
+from meshwright.app.db.scope import owned
+from meshwright.app.db.tables.jobs import idempotency_keys
+from meshwright.app.errors import KeyReusedError
 
 
 class IdempotencyRepository:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from app.db.engine import is_sqlite, reading, shown_url, writing
-from app.errors import StoreError
+from meshwright.app.db.engine import is_sqlite, reading, shown_url, writing
+from meshwright.app.errors import StoreError
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -84,7 +84,7 @@ def _config(connection: Connection) -> Config:
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+    config.set_main_option("script_location", str(files("meshwright.migrations")).replace("%", "%%"))
     config.attributes["connection"] = connection
     return config
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from app.db.engine import is_sqlite, writing
-from app.errors import StoreError
+from meshwright.app.db.engine import is_sqlite, writing
+from meshwright.app.errors import StoreError
 
 Answer = TypeVar("Answer")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.quoting import shell_word
-from solver.request import PlanRequest
+from meshwright.app.quoting import shell_word
+from meshwright.solver.problem.request import PlanRequest
 
 PORT = 29500
 """torchrun's own default of --master-port."""

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import json
 
-from app.exporters.command import Words, command_text, devices_per_node, flag
-from app.exporters.export import Export
-from app.exporters.launchable import recompute_differs, recompute_mode
-from costmodels.errors import ExportError
-from costmodels.low_precision import MatmulRecipe, SavedFormat
-from costmodels.memory import Optimizer
-from costmodels.offload import Tier
-from costmodels.operators import OperatorKind
-from costmodels.units import DType
-from solver.choices import Launcher, Recompute
-from solver.plan import Plan
-from solver.request import PlanRequest, TrainingWorkload
+from meshwright.app.exporters.command import Words, command_text, devices_per_node, flag
+from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.memory.offload import Tier
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.costmodels.model.operators import OperatorKind
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher, Recompute
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "0.19.8"
 CONFIG = "ds_config.json"
@@ -34,10 +34,9 @@ _OPTIMIZERS: dict[Optimizer, dict[str, object]] = {
 }
 
 
-def export_deepspeed(plan: Plan, request: PlanRequest) -> Export:
+def export_deepspeed(plan: Plan, request: TrainingRequest) -> Export:
     """The configuration of batch, precision, ZeRO and tensor parallelism, and the line that starts a script with it."""
     workload = request.workload
-    assert isinstance(workload, TrainingWorkload)
     config = ds_config(plan, workload)
     return Export(
         launcher=Launcher.DEEPSPEED,
@@ -117,7 +116,7 @@ def uniform_parts(n_layers: int, n_stages: int) -> tuple[int, ...]:
     return tuple(each + (1 if stage < rest else 0) for stage in range(n_stages))
 
 
-def _launch_words(request: PlanRequest, n_devices: int) -> list[Words]:
+def _launch_words(request: TrainingRequest, n_devices: int) -> list[Words]:
     per_node = devices_per_node(request, n_devices)
     hosts: list[Words] = [] if len(per_node) == 1 else [flag("hostfile", "hostfile")]
     return [
@@ -128,13 +127,13 @@ def _launch_words(request: PlanRequest, n_devices: int) -> list[Words]:
     ]
 
 
-def _inexpressible(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+def _inexpressible(plan: Plan, request: TrainingRequest) -> tuple[str, ...]:
     axes, mode = plan.axes, recompute_mode(plan)
     assert axes is not None
     lost = []
-    if isinstance(request.workload, TrainingWorkload) and request.workload.matmul is not MatmulRecipe.WORKING:
+    if request.workload.matmul is not MatmulRecipe.WORKING:
         lost.append(f"{request.workload.matmul.value} products: build the model of Transformer Engine's layers in the script")
-    if isinstance(request.workload, TrainingWorkload) and request.workload.saved_activations is SavedFormat.FP8:
+    if request.workload.saved_activations is SavedFormat.FP8:
         lost.append("saved activations in fp8: build the model of layers that cast what they save in the script")
     if mode is Recompute.SELECTIVE:
         lost.append("selective recompute: DeepSpeed recomputes what the script wraps; wrap attention and norms in it")
@@ -151,7 +150,7 @@ def _inexpressible(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
     return tuple(lost)
 
 
-def _pipeline_losses(plan: Plan, request: PlanRequest) -> list[str]:
+def _pipeline_losses(plan: Plan, request: TrainingRequest) -> list[str]:
     axes = plan.axes
     assert axes is not None
     lost = [f"pipeline stages: the script must build PipelineModule(layers, num_stages={axes.pp})"]
@@ -179,7 +178,7 @@ def _pipeline_losses(plan: Plan, request: PlanRequest) -> list[str]:
     return lost
 
 
-def _embedding_bytes(request: PlanRequest) -> float:
+def _embedding_bytes(request: TrainingRequest) -> float:
     """Weights of the token table and its kin, in the workload's number format."""
     elements = sum(
         weight.elements(request.model.dims)
@@ -191,12 +190,11 @@ def _embedding_bytes(request: PlanRequest) -> float:
     return elements * request.workload.precision.size_bytes
 
 
-def _global_batch(request: PlanRequest) -> int:
-    assert isinstance(request.workload, TrainingWorkload)
+def _global_batch(request: TrainingRequest) -> int:
     return request.workload.global_batch
 
 
-def _assumptions(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+def _assumptions(plan: Plan, request: TrainingRequest) -> tuple[str, ...]:
     said = [
         f"{SCRIPT} is your training script: it builds the model and calls deepspeed.initialize with the configuration",
         "the learning rate is a stand-in",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from solver.choices import Launcher
+from meshwright.solver.problem.choices import Launcher
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodels.engine_profile import ServingEngine
-from costmodels.errors import ExportError
-from solver.choices import Launcher, Recompute, Space
-from solver.plan import Plan
-from solver.request import PlanRequest, Search
-from solver.training.stagewise_plan import is_stagewise
-from solver.verify import Rule, check
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.request import PlanRequest, Search
+from meshwright.solver.training.forms.stagewise.record import is_stagewise
+from meshwright.solver.verify import Rule, check
 
 _MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE, Recompute.FULL)
 

@@ -5,20 +5,20 @@ Rules are those of megatron/training/arguments.py (validate_args) and core/trans
 
 from __future__ import annotations
 
-from app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
-from app.exporters.export import Export
-from app.exporters.launchable import recompute_differs, recompute_mode
-from app.exporters.mixture import LatentShape, MixtureShape
-from app.exporters.parts import chunks_a_rank, model_parts
-from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
-from costmodels.low_precision import MatmulRecipe, SavedFormat
-from costmodels.memory import Optimizer
-from costmodels.token_dispatch import TokenDispatch
-from costmodels.units import DType
-from solver.axes import Axes
-from solver.choices import Launcher, Recompute, TpOverlap
-from solver.plan import Plan
-from solver.request import PlanRequest, TrainingWorkload
+from meshwright.app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
+from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
+from meshwright.app.exporters.mixture import LatentShape, MixtureShape
+from meshwright.app.exporters.parts import chunks_a_rank, model_parts
+from meshwright.app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "core 0.16 to 0.20"
 MAX_VOCAB_MULTIPLE = 128
@@ -32,10 +32,10 @@ _SMALL_MOMENTS = (Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16)
 """What its precision-aware optimizer keeps, which is a distributed one."""
 
 
-def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
+def export_megatron_lm(plan: Plan, request: TrainingRequest) -> Export:
     """Arguments for the model, the parallelism and the memory choices; data and hyperparameters are stand-ins."""
     workload = request.workload
-    assert isinstance(workload, TrainingWorkload) and plan.axes is not None
+    assert plan.axes is not None
     shape = decoder_shape(request.model)
     zero_stage = plan.stages[0].zero_stage
     parts = [
@@ -62,7 +62,7 @@ def export_megatron_lm(plan: Plan, request: PlanRequest) -> Export:
     )
 
 
-def part_layers(plan: Plan, request: PlanRequest) -> tuple[int, ...]:
+def part_layers(plan: Plan, request: TrainingRequest) -> tuple[int, ...]:
     """Decoder layers of each stage or virtual stage, in order of the model; embedding and head not counted."""
     return tuple(sum(span.count for span in part if is_layer(request.model.block(span.block))) for part in model_parts(plan))
 
@@ -157,7 +157,7 @@ def _vocabulary_words(vocab: int, tp: int) -> list[Words]:
     ]
 
 
-def _parallelism_words(plan: Plan, request: PlanRequest) -> list[Words]:
+def _parallelism_words(plan: Plan, request: TrainingRequest) -> list[Words]:
     axes = plan.axes
     assert axes is not None
     words = [flag("tensor-model-parallel-size", axes.tp), flag("pipeline-model-parallel-size", axes.pp)]
@@ -302,7 +302,7 @@ def _inexpressible(shape: DecoderShape, plan: Plan, workload: TrainingWorkload) 
     return tuple(lost)
 
 
-def _assumptions(shape: DecoderShape, plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+def _assumptions(shape: DecoderShape, plan: Plan, request: TrainingRequest) -> tuple[str, ...]:
     said = [
         *node_assumptions(request, plan.devices),
         "run in a checkout of Megatron-LM, with Transformer Engine",

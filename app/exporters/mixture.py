@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodels.errors import ExportError
-from solver.graph import Block, ModelGraph
+from meshwright.costmodels.errors import ExportError
+from meshwright.solver.problem.graph import Block, ModelGraph
 
 EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN = "experts", "top_k", "expert_ffn", "shared_ffn"
 EXPERT_GROUPS, TOP_GROUPS = "expert_groups", "top_groups"

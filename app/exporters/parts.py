@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from solver.plan import Plan
-from solver.plan_stage import LayerSpan, Stage
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import LayerSpan, Stage
 
 Part = tuple[LayerSpan, ...]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.exporters.shape import is_layer
-from costmodels.engine_profile import ServingEngine
-from costmodels.errors import ExportError
-from costmodels.speculation import HAS_CHECKPOINT, Draft
-from solver.plan import Plan, PrefillPool
-from solver.request import Length, PlanRequest, ServingWorkload
-from solver.serving_load import EmpiricalLength, FixedLength, TraceArrivals
+from meshwright.app.exporters.shape import is_layer
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.speculation import HAS_CHECKPOINT, Draft
+from meshwright.solver.answer.plan import Plan, PrefillPool
+from meshwright.solver.problem.request import Length, ServingRequest, ServingWorkload
+from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, TraceArrivals
 
 
-def require_engine(request: PlanRequest, engine: ServingEngine) -> None:
+def require_engine(request: ServingRequest, engine: ServingEngine) -> None:
     """Refuse plans that were made for another engine; raises ExportError."""
     if request.search.engine is not engine:
         raise ExportError(
@@ -34,7 +34,7 @@ def require_checkpoint(draft: Draft, *, launcher: str) -> None:
         )
 
 
-def uneven_layers(plan: Plan, request: PlanRequest, *, launcher: str) -> tuple[int, ...]:
+def uneven_layers(plan: Plan, request: ServingRequest, *, launcher: str) -> tuple[int, ...]:
     """Layers of each stage where stages differ, else none; raises ExportError for a stage without any."""
     counts = tuple(sum(s.count for s in stage.blocks if is_layer(request.model.block(s.block))) for stage in plan.stages)
     if len(set(counts)) == 1:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from app.exporters.command import ShellVariable, Words, command_text, flag
-from app.exporters.export import Export
-from app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
-from costmodels.engine_profile import ServingEngine
-from costmodels.speculation import DraftMethod
-from costmodels.units import DType
-from costmodels.weight_format import WeightFormat
-from solver.axes import Axes
-from solver.choices import Launcher
-from solver.plan import Plan
-from solver.request import PlanRequest, ServingWorkload
+from meshwright.app.exporters.command import ShellVariable, Words, command_text, flag
+from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.speculation import DraftMethod
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 
 VERSION = "0.5.23"
 
@@ -36,7 +36,7 @@ _MIXES = (DraftMethod.MTP, DraftMethod.EAGLE, DraftMethod.EAGLE3)
 """Drafts whose verification may share a step with prompts (SpeculativeAlgorithm.supports_mixed_chunk)."""
 
 
-def export_sglang(plan: Plan, request: PlanRequest) -> Export:
+def export_sglang(plan: Plan, request: ServingRequest) -> Export:
     """Flags of the layout, the scheduler and memory of workers that do both phases."""
     require_engine(request, ServingEngine.SGLANG)
     together = _replicas_share_a_server(plan, request)
@@ -49,10 +49,10 @@ def export_sglang(plan: Plan, request: PlanRequest) -> Export:
     )
 
 
-def server_command(plan: Plan, request: PlanRequest, *, together: bool, port: int, more: Sequence[Words] = ()) -> str:
+def server_command(plan: Plan, request: ServingRequest, *, together: bool, port: int, more: Sequence[Words] = ()) -> str:
     """One ``sglang.launch_server`` command, of a replica or of all ``together``."""
     workload, layout, axes = request.workload, plan.serving, plan.axes
-    assert isinstance(workload, ServingWorkload) and layout is not None and axes is not None
+    assert layout is not None and axes is not None
     longest = longest_request(workload)
     # The limits of a server are those of all its attention groups, which share them out evenly.
     sequences, tokens = (axes.attention_dp * limit for limit in (layout.max_num_seqs, layout.max_num_batched_tokens))
@@ -79,7 +79,7 @@ def server_command(plan: Plan, request: PlanRequest, *, together: bool, port: in
     return command_text(environment=environment, parts=parts)
 
 
-def static_share(plan: Plan, request: PlanRequest) -> float:
+def static_share(plan: Plan, request: ServingRequest) -> float:
     """Weights and cache of the fullest stage, over what its device has free before they are loaded, rounded down to a
     hundredth (--mem-fraction-static): the rest is left to activations and graphs."""
     cluster = request.cluster
@@ -93,10 +93,10 @@ def static_share(plan: Plan, request: PlanRequest) -> float:
     return math.floor(min(max(shares), 1.0) * 100) / 100
 
 
-def lost_in_words(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+def lost_in_words(plan: Plan, request: ServingRequest) -> tuple[str, ...]:
     """What of the plan's workers SGLang does in another way."""
     axes, workload = plan.axes, request.workload
-    assert axes is not None and isinstance(workload, ServingWorkload)
+    assert axes is not None
     lost = []
     dense = sorted({"ffn", "shared_ffn"} & request.model.dims.keys())
     if axes.attention_dp * axes.cp > 1 and dense and "experts" in request.model.dims:
@@ -112,10 +112,10 @@ def lost_in_words(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
     return tuple(lost)
 
 
-def server_assumptions(plan: Plan, request: PlanRequest) -> tuple[str, ...]:
+def server_assumptions(plan: Plan, request: ServingRequest) -> tuple[str, ...]:
     """What the command of any server takes for granted."""
     axes, workload = plan.axes, request.workload
-    assert axes is not None and isinstance(workload, ServingWorkload)
+    assert axes is not None
     said = [f"./{plan.model} stands for the directory or the Hugging Face name of the checkpoint"]
     if _nodes(axes, request) > 1:
         said.append(
@@ -147,7 +147,7 @@ def _replica_assumptions(plan: Plan, *, together: bool) -> tuple[str, ...]:
     )
 
 
-def _replicas_share_a_server(plan: Plan, request: PlanRequest) -> bool:
+def _replicas_share_a_server(plan: Plan, request: ServingRequest) -> bool:
     """Whether one server runs all replicas: they fit on the first node, and are not attention groups of their own (--dp-size
     goes without --attn-dp-size)."""
     assert plan.axes is not None
@@ -173,11 +173,11 @@ def _expert_words(axes: Axes, workload: ServingWorkload) -> list[Words]:
     return words
 
 
-def _nodes(axes: Axes, request: PlanRequest) -> int:
+def _nodes(axes: Axes, request: ServingRequest) -> int:
     return math.ceil(_ranks(axes) * axes.pp / request.cluster.groups[0].node.devices_per_node)
 
 
-def _node_words(axes: Axes, request: PlanRequest) -> list[Words]:
+def _node_words(axes: Axes, request: ServingRequest) -> list[Words]:
     """A replica that is larger than a node runs the same command on each of its nodes."""
     nodes = _nodes(axes, request)
     if nodes == 1:
@@ -212,11 +212,11 @@ def _speculative_words(workload: ServingWorkload) -> list[Words]:
     return [*words, flag("speculative-num-draft-tokens", speculation.query_tokens)]
 
 
-def _mixed_words(plan: Plan, request: PlanRequest) -> list[Words]:
+def _mixed_words(plan: Plan, request: ServingRequest) -> list[Words]:
     """Prompts and answers share steps, as planned; without the flag SGLang runs prompts first, in steps of their own, as is
     planned of ranks that share prompts."""
     workload, axes = request.workload, plan.axes
-    assert isinstance(workload, ServingWorkload) and axes is not None
+    assert axes is not None
     if axes.cp > 1 or (workload.speculation is not None and not _mixes(workload)):
         return []
     return [flag("enable-mixed-chunk")]

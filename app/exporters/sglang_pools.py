@@ -5,16 +5,16 @@ Rules are those of sglang/srt/disaggregation (rank mapping of CommonKVReceiver) 
 
 from __future__ import annotations
 
-from app.exporters.command import ShellVariable, command_text, flag
-from app.exporters.export import Export
-from app.exporters.served import one_of_each, require_engine
-from app.exporters.sglang import PORT, VERSION, export_sglang, lost_in_words, server_assumptions, server_command
-from costmodels.engine_profile import ServingEngine
-from costmodels.errors import ExportError
-from solver.axes import Axes
-from solver.choices import Launcher
-from solver.plan import Plan, PrefillPool
-from solver.request import PlanRequest
+from meshwright.app.exporters.command import ShellVariable, command_text, flag
+from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.served import one_of_each, require_engine
+from meshwright.app.exporters.sglang import PORT, VERSION, export_sglang, lost_in_words, server_assumptions, server_command
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan, PrefillPool
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import ServingRequest
 
 PREFILL_FILE, DECODE_FILE, ROUTER_FILE = "prefill.sh", "decode.sh", "router.sh"
 BOOTSTRAP_PORT = 8998
@@ -22,12 +22,12 @@ BOOTSTRAP_PORT = 8998
 ROUTER_PORT = 8000
 
 
-def export_sglang_plan(plan: Plan, request: PlanRequest) -> Export:
+def export_sglang_plan(plan: Plan, request: ServingRequest) -> Export:
     """Commands of one kind of worker, or of a prefill and a decode server with their router."""
     return export_sglang(plan, request) if plan.prefill is None else _export_pools(plan, plan.prefill, request)
 
 
-def _export_pools(plan: Plan, pool: PrefillPool, request: PlanRequest) -> Export:
+def _export_pools(plan: Plan, pool: PrefillPool, request: ServingRequest) -> Export:
     """A script for a server of each pool; raises ExportError for layouts between which SGLang moves no cache."""
     require_engine(request, ServingEngine.SGLANG)
     assert plan.axes is not None and plan.serving is not None

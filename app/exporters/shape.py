@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.exporters.mixture import (
+from meshwright.app.exporters.mixture import (
     EXPERT_DIMS,
     EXPERT_FFN,
     KV_RANK,
@@ -16,9 +16,9 @@ from app.exporters.mixture import (
     latent_shape,
     mixture_shape,
 )
-from costmodels.errors import ExportError
-from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind
-from solver.graph import Block, ModelGraph
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.model.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind
+from meshwright.solver.problem.graph import Block, ModelGraph
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB = "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"
 _KNOWN_DIMS = frozenset({BATCH, SEQ, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN}) | EXPERT_DIMS | LATENT_DIMS

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
-from app.exporters.export import Export
-from app.exporters.launchable import recompute_differs, recompute_mode
-from app.exporters.parts import model_parts
-from app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
-from costmodels.errors import ExportError
-from costmodels.low_precision import MatmulRecipe, SavedFormat
-from costmodels.memory import Optimizer
-from costmodels.operators import OperatorKind
-from costmodels.pipeline import Schedule
-from costmodels.units import DType
-from solver.choices import Launcher, Recompute, TpOverlap
-from solver.plan import Plan
-from solver.request import PlanRequest, TrainingWorkload
+from meshwright.app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
+from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
+from meshwright.app.exporters.parts import model_parts
+from meshwright.app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.costmodels.model.operators import OperatorKind
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "0.3.0"
 SCHEDULES = {
@@ -89,10 +89,10 @@ def planned() -> Trainer.Config:
 '''
 
 
-def export_torchtitan(plan: Plan, request: PlanRequest) -> Export:
+def export_torchtitan(plan: Plan, request: TrainingRequest) -> Export:
     """Flags of parallelism, batch, checkpointing and stage borders; raises ExportError for a model torchtitan has not."""
     workload = request.workload
-    assert isinstance(workload, TrainingWorkload) and plan.axes is not None
+    assert plan.axes is not None
     _require_trainable(plan, workload)
     model = registered_model(decoder_shape(request.model))
     own_module = model is LLAMA3_405B
@@ -137,7 +137,7 @@ def registered_model(shape: DecoderShape) -> RegisteredModel:
     )
 
 
-def stage_modules(plan: Plan, request: PlanRequest) -> tuple[tuple[str, ...], ...]:
+def stage_modules(plan: Plan, request: TrainingRequest) -> tuple[tuple[str, ...], ...]:
     """Names of the modules of each model part, as --parallelism.module_fqns_per_model_part takes them."""
     stages, layer = [], 0
     for part in model_parts(plan):
@@ -197,7 +197,7 @@ def _parallelism_words(plan: Plan) -> list[Words]:
     return words
 
 
-def _pipeline_words(plan: Plan, request: PlanRequest) -> list[Words]:
+def _pipeline_words(plan: Plan, request: TrainingRequest) -> list[Words]:
     axes, microbatch = plan.axes, plan.microbatch
     assert axes is not None and microbatch is not None
     if axes.pp == 1:

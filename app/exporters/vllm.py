@@ -9,15 +9,15 @@ import json
 import math
 from collections.abc import Sequence
 
-from app.exporters.command import ShellVariable, Words, command_text, flag
-from app.exporters.export import Export
-from app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
-from costmodels.engine_profile import ServingEngine
-from costmodels.units import DType
-from costmodels.weight_format import WeightFormat
-from solver.choices import Launcher
-from solver.plan import Plan
-from solver.request import PlanRequest, ServingWorkload
+from meshwright.app.exporters.command import ShellVariable, Words, command_text, flag
+from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 
 VERSION = "0.33.0"
 Environment = tuple[tuple[str, str], ...]
@@ -26,7 +26,7 @@ PORT = 8000
 """vLLM's own default of --port."""
 
 
-def export_vllm(plan: Plan, request: PlanRequest) -> Export:
+def export_vllm(plan: Plan, request: ServingRequest) -> Export:
     """Flags of the layout, the scheduler and memory of workers that do both phases."""
     require_engine(request, ServingEngine.VLLM)
     together = replicas_share_a_server(plan, request)
@@ -39,11 +39,11 @@ def export_vllm(plan: Plan, request: PlanRequest) -> Export:
 
 
 def serve_command(
-    plan: Plan, request: PlanRequest, *, together: bool, port: int, more: Sequence[Words] = (), environment: Environment = ()
+    plan: Plan, request: ServingRequest, *, together: bool, port: int, more: Sequence[Words] = (), environment: Environment = ()
 ) -> str:
     """One ``vllm serve`` command, of a replica or of all ``together``."""
     workload, layout, axes = request.workload, plan.serving, plan.axes
-    assert isinstance(workload, ServingWorkload) and layout is not None and axes is not None
+    assert layout is not None and axes is not None
     parts = [
         ("vllm", "serve", f"./{plan.model}"),
         flag("tensor-parallel-size", axes.tp * axes.kvp),
@@ -64,7 +64,7 @@ def serve_command(
     return command_text(environment=(*environment, *_environment(plan, request)), parts=parts)
 
 
-def replicas_share_a_server(plan: Plan, request: PlanRequest) -> bool:
+def replicas_share_a_server(plan: Plan, request: ServingRequest) -> bool:
     """Whether one server runs all replicas: they fit on the first node, and share nothing.
 
     Data-parallel ranks of a model with experts share those, so its replicas are servers of their own.
@@ -72,10 +72,10 @@ def replicas_share_a_server(plan: Plan, request: PlanRequest) -> bool:
     return plan.devices <= request.cluster.groups[0].node.devices_per_node and "experts" not in request.model.dims
 
 
-def _expert_words(plan: Plan, request: PlanRequest) -> list[Words]:
+def _expert_words(plan: Plan, request: ServingRequest) -> list[Words]:
     """Attention groups are data-parallel ranks that share experts, over several nodes if need be."""
     axes, workload = plan.axes, request.workload
-    assert axes is not None and isinstance(workload, ServingWorkload)
+    assert axes is not None
     words: list[Words] = []
     if axes.attention_dp > 1:
         words.append(flag("data-parallel-size", axes.attention_dp))
@@ -103,7 +103,7 @@ def _speculative_words(workload: ServingWorkload) -> list[Words]:
     return [flag("speculative-config", json.dumps(config))]
 
 
-def memory_utilisation(plan: Plan, request: PlanRequest) -> float:
+def memory_utilisation(plan: Plan, request: ServingRequest) -> float:
     """Share of a device's memory that the fullest stage was planned with, rounded down to a hundredth.
 
     vLLM gives to the KV cache what this share leaves beside weights and its own profiled peak.
@@ -118,7 +118,7 @@ def memory_utilisation(plan: Plan, request: PlanRequest) -> float:
     return math.floor(min(used, 1.0) * 100) / 100
 
 
-def _node_words(plan: Plan, request: PlanRequest) -> list[Words]:
+def _node_words(plan: Plan, request: ServingRequest) -> list[Words]:
     """A replica that is larger than a node runs the same command on each of its nodes."""
     axes = plan.axes
     assert axes is not None
@@ -152,13 +152,13 @@ def _precision_words(workload: ServingWorkload) -> list[Words]:
     return words
 
 
-def _environment(plan: Plan, request: PlanRequest) -> tuple[tuple[str, str], ...]:
+def _environment(plan: Plan, request: ServingRequest) -> tuple[tuple[str, str], ...]:
     """vLLM splits layers evenly over stages, unless this variable names the layers of each."""
     counts = uneven_layers(plan, request, launcher="vLLM")
     return (("VLLM_PP_LAYER_PARTITION", ",".join(str(count) for count in counts)),) if counts else ()
 
 
-def _assumptions(plan: Plan, request: PlanRequest, *, together: bool) -> tuple[str, ...]:
+def _assumptions(plan: Plan, request: ServingRequest, *, together: bool) -> tuple[str, ...]:
     layout, axes = plan.serving, plan.axes
     assert layout is not None and axes is not None
     devices = axes.tp * axes.kvp * axes.attention_dp * axes.pp
@@ -181,7 +181,6 @@ def _assumptions(plan: Plan, request: PlanRequest, *, together: bool) -> tuple[s
             "MASTER_ADDR is the address of node 0"
         )
     workload = request.workload
-    assert isinstance(workload, ServingWorkload)
     if workload.weight_format not in (WeightFormat.BF16, WeightFormat.FP16, WeightFormat.FP8):
         said.append(
             f"the checkpoint stores its weights in {workload.weight_format.value}; vLLM reads that from its config.json"

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from app.exporters.export import Export
-from app.exporters.served import require_engine
-from app.exporters.vllm import PORT, VERSION, export_vllm, replicas_share_a_server, serve_command
-from costmodels.cluster import Cluster
-from costmodels.engine_profile import ServingEngine
-from solver.choices import Launcher
-from solver.plan import Plan, WorkerKind
-from solver.plan_stage import DeviceRange
-from solver.request import PlanRequest
+from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.served import require_engine
+from meshwright.app.exporters.vllm import PORT, VERSION, export_vllm, replicas_share_a_server, serve_command
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.answer.plan import Plan, WorkerKind
+from meshwright.solver.answer.stage import DeviceRange
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import ServingRequest
 
 WEIGHTS_FILE = "router-weights.json"
 
 
-def export_kinds(plan: Plan, request: PlanRequest) -> Export:
+def export_kinds(plan: Plan, request: ServingRequest) -> Export:
     """A script for a server of each kind, and each server's share of the requests."""
     require_engine(request, ServingEngine.VLLM)
     files, weights, assumptions = {}, {}, []
@@ -47,7 +47,7 @@ def export_kinds(plan: Plan, request: PlanRequest) -> Export:
     )
 
 
-def _alone(plan: Plan, kind: WorkerKind, request: PlanRequest) -> tuple[Plan, PlanRequest]:
+def _alone(plan: Plan, kind: WorkerKind, request: ServingRequest) -> tuple[Plan, ServingRequest]:
     """A kind as a plan of its own on its node group alone, whose ranks begin at 0."""
     first_rank = 0
     lowest = min(devices.first for stage in kind.stages for devices in stage.devices)

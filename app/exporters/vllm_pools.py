@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 
-from app.exporters.command import flag
-from app.exporters.export import Export
-from app.exporters.served import one_of_each
-from app.exporters.vllm import PORT, VERSION, export_vllm, serve_command
-from app.exporters.vllm_kinds import export_kinds
-from costmodels.errors import ExportError
-from solver.axes import Axes
-from solver.choices import Launcher
-from solver.plan import Plan, PrefillPool
-from solver.request import PlanRequest, ServingWorkload
+from meshwright.app.exporters.command import flag
+from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.served import one_of_each
+from meshwright.app.exporters.vllm import PORT, VERSION, export_vllm, serve_command
+from meshwright.app.exporters.vllm_kinds import export_kinds
+from meshwright.costmodels.errors import ExportError
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan, PrefillPool
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import ServingRequest
 
 PREFILL_FILE, DECODE_FILE = "prefill.sh", "decode.sh"
 SIDE_CHANNEL_PORT = 5600
@@ -25,16 +25,16 @@ SIDE_CHANNEL_PORT = 5600
 _CONNECTOR = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
 
 
-def export_vllm_plan(plan: Plan, request: PlanRequest) -> Export:
+def export_vllm_plan(plan: Plan, request: ServingRequest) -> Export:
     """Commands of one kind of worker, of several kinds, or of a prefill and a decode server."""
     if plan.kinds:
         return export_kinds(plan, request)
     return export_vllm(plan, request) if plan.prefill is None else export_pools(plan, plan.prefill, request)
 
 
-def export_pools(plan: Plan, pool: PrefillPool, request: PlanRequest) -> Export:
+def export_pools(plan: Plan, pool: PrefillPool, request: ServingRequest) -> Export:
     """A script for a server of each pool; raises ExportError for layouts between which vLLM moves no cache."""
-    assert plan.axes is not None and plan.serving is not None and isinstance(request.workload, ServingWorkload)
+    assert plan.axes is not None and plan.serving is not None
     _require_connectable(pool.axes, plan.axes)
     prefill, decode = one_of_each(plan, pool)
     connector = (flag("kv-transfer-config", _CONNECTOR),)

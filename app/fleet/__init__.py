@@ -1,1 +1,1 @@
-"""The fleet: models and clusters registered under names, and the questions that were asked of them."""
+"""The fleet: models and clusters registered under names. Questions asked of them are in `app.questions`."""

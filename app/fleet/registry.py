@@ -10,17 +10,17 @@ from typing import Any
 import rfc8785
 from sqlalchemy import Engine
 
-from app.calibrations.store import CalibrationStore
-from app.db.question_repository import Asked
-from app.db.registered_repository import Registered, RegisteredKind, RegisteredRepository
-from app.plans.documents import compact_json
-from app.requests.limits import Entry
-from app.requests.resolve import NoFiles, read_cluster, read_model
-from app.requests.validation import to_document
-from costmodels.calibration import Calibration, is_measured
-from costmodels.cluster import Cluster
-from costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
-from solver.graph import ModelGraph
+from meshwright.app.calibrations.store import CalibrationStore
+from meshwright.app.documents.json_text import compact_json
+from meshwright.app.documents.records import to_document
+from meshwright.app.fleet.registered_repository import Registered, RegisteredKind, RegisteredRepository
+from meshwright.app.questions.repository import Asked
+from meshwright.app.requests.limits import Entry
+from meshwright.app.requests.resolve import NoFiles, read_cluster, read_model
+from meshwright.costmodels.calibration.calibration import Calibration, is_measured
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
+from meshwright.solver.problem.graph import ModelGraph
 
 REMEMBERED = 256
 """Registered models and clusters that a process remembers as records."""

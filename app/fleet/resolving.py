@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from app.db.question_repository import Asked
-from app.fleet.registry import FleetNow, StoredRegistry
-from app.plans.store import KeyedRequest, keyed_request
-from app.requests.limits import Entry
-from app.requests.resolve import NoFiles, resolve_request
+from meshwright.app.fleet.registry import FleetNow, StoredRegistry
+from meshwright.app.plans.store import KeyedRequest, keyed_request
+from meshwright.app.questions.repository import Asked
+from meshwright.app.requests.limits import Entry
+from meshwright.app.requests.resolve import NoFiles, resolve_request
 
 
 @dataclass(frozen=True, slots=True)

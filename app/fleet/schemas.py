@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from app.db.question_repository import Question
-from app.db.registered_repository import Registered, RegisteredKind
-from app.plans.schemas import ANSWER
+from meshwright.app.fleet.registered_repository import Registered, RegisteredKind
+from meshwright.app.http.answers import ANSWER
+from meshwright.app.questions.repository import Question
 
 
 class RegisteredItem(BaseModel):

@@ -1,1 +1,1 @@
-"""Readers that turn what users have (config.json files, native graphs) into model graphs."""
+"""Readers that turn what users have into model graphs. Reading the file itself is in `app.documents`."""

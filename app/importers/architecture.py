@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from app.importers.parts import HIDDEN, Bias, NormKind
-from costmodels.operators import Operator, Tensor
+from meshwright.app.importers.parts import HIDDEN, Bias, NormKind
+from meshwright.costmodels.model.operators import Operator, Tensor
 
 
 class Body(Protocol):

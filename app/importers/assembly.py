@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from app.importers.architecture import Architecture, Branch, EncoderDecoder, Joining, Layer, NormPlace
-from app.importers.bodies.cross_attention import ENCODED
-from app.importers.ends import TOKEN_TABLE, embedding_block, head_block, shared_embedding_block
-from app.importers.parts import HIDDEN, activation, norm, residual_add
-from costmodels.operators import Operator, Tensor
-from solver.graph import RESIDUAL, Block, BlockRun, ModelGraph
+from meshwright.app.importers.architecture import Architecture, Branch, EncoderDecoder, Joining, Layer, NormPlace
+from meshwright.app.importers.bodies.cross_attention import ENCODED
+from meshwright.app.importers.ends import TOKEN_TABLE, embedding_block, head_block, shared_embedding_block
+from meshwright.app.importers.parts import HIDDEN, activation, norm, residual_add
+from meshwright.costmodels.model.operators import Operator, Tensor
+from meshwright.solver.problem.graph import RESIDUAL, Block, BlockRun, ModelGraph
 
 
 def assemble(name: str, architecture: Architecture | EncoderDecoder) -> ModelGraph:

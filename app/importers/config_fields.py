@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from costmodels.errors import ModelError
-from solver.graph import MAX_LAYERS
+from meshwright.costmodels.errors import ModelError
+from meshwright.solver.problem.graph import MAX_LAYERS
 
 # Larger than any size of a real model; keeps products of a few sizes far from what an int64 or a float can hold.
 MAX_FIELD = 10**9

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from app.importers.architecture import AudioEmbedding, ClassHead, Embedding, Head, PatchEmbedding, Tie, Transform
-from app.importers.bodies.mlp import activation_operator
-from app.importers.parts import HIDDEN, VOCAB, Bias, activation, norm, projection
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
-from solver.graph import RESIDUAL, Block
+from meshwright.app.importers.architecture import AudioEmbedding, ClassHead, Embedding, Head, PatchEmbedding, Tie, Transform
+from meshwright.app.importers.bodies.mlp import activation_operator
+from meshwright.app.importers.parts import HIDDEN, VOCAB, Bias, activation, norm, projection
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
+from meshwright.solver.problem.graph import RESIDUAL, Block
 
 TOKEN_TABLE = "embedding/embed/weight"
 """The weight that tied heads share, unless the decoder has a table of its own."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from app.importers.assembly import assemble
-from app.importers.config_fields import ConfigFields
-from app.importers.families import FAMILIES
-from app.importers.families.family import Family
-from costmodels.errors import ModelError
-from solver.graph import ModelGraph
+from meshwright.app.importers.assembly import assemble
+from meshwright.app.importers.config_fields import ConfigFields
+from meshwright.app.importers.families import FAMILIES
+from meshwright.app.importers.families.family import Family
+from meshwright.costmodels.errors import ModelError
+from meshwright.solver.problem.graph import ModelGraph
 
 # Models of text and images, and the text model that their 'text_config' describes unless it says otherwise.
 TEXT_MODELS = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from app.importers.compressed import read_bounded
-from costmodels.errors import InvalidInputError
-from solver.sharding_problem.problem import ShardingProblem, problem_from_lists
+from meshwright.app.documents.compressed import read_bounded
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.sharding_problem.problem import ShardingProblem, problem_from_lists
 
 MAX_JSON_BYTES = 2**30
 """Largest JSON text read, after decompression: ten times the largest contest instance, so a small file can't fill memory."""

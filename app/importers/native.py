@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.importers.documents import parse_document
-from app.requests.validation import read_record
-from solver.graph import ModelGraph
+from meshwright.app.documents.records import read_record
+from meshwright.app.documents.text import parse_document
+from meshwright.solver.problem.graph import ModelGraph
 
 
 def read_native_graph(text: bytes) -> ModelGraph:

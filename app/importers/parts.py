@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from costmodels.errors import ModelError
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
 
 HIDDEN = "hidden"
 HEADS = "heads"

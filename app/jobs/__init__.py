@@ -1,1 +1,4 @@
-"""Jobs: plans that are made in the background, by any number of worker processes, whatever happens to one of them."""
+"""Jobs: plans made in the background, whatever happens to the processes that make them.
+
+The worker process is in `app.worker`.
+"""

@@ -17,8 +17,8 @@ from dbos import DBOS, DBOSClient, DBOSConfig, EnqueueOptions, Serializer
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import make_url
 
-from app.db.compiled import Compiled, CompilingOnce
-from app.db.engine import is_sqlite
+from meshwright.app.db.compiled import Compiled, CompilingOnce
+from meshwright.app.db.engine import is_sqlite
 
 QUEUE = "jobs"
 WORKFLOW = "run_job"

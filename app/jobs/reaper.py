@@ -13,9 +13,9 @@ import uuid
 
 from sqlalchemy import Engine
 
-from app.db.engine import writing
-from app.db.job_desk import JobDesk, SilentJob
-from app.jobs.engine import QueueClient, WorkflowState
+from meshwright.app.db.engine import writing
+from meshwright.app.jobs.desk import JobDesk, SilentJob
+from meshwright.app.jobs.engine import QueueClient, WorkflowState
 
 log = logging.getLogger(__name__)
 

@@ -8,21 +8,21 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from app.db.job_desk import JobDesk, JobEnd, OnFinished
-from app.errors import StoreError
-from app.jobs.job import BegunJob, JobKind, JobStatus
-from app.jobs.news import News
-from app.metrics import observe_failure, observe_solve
-from app.plans.documents import compact_json
-from app.plans.store import KeyedRequest, plan_row, plan_text
-from app.problems import problem_of, worker_lost
-from app.requests.limits import Entry
-from app.requests.resolve import NoFiles, resolve_request
-from app.solving import Solver
-from app.telemetry import request_id
-from app.tracing import Value, span
-from solver.control import Progress
-from solver.plan import Plan
+from meshwright.app.documents.json_text import compact_json
+from meshwright.app.errors import StoreError
+from meshwright.app.http.problems import problem_of, worker_lost
+from meshwright.app.jobs.desk import JobDesk, JobEnd, OnFinished
+from meshwright.app.jobs.job import BegunJob, JobKind, JobStatus
+from meshwright.app.jobs.progress import News
+from meshwright.app.logs import request_id
+from meshwright.app.observability.metrics import observe_failure, observe_solve
+from meshwright.app.observability.tracing import Value, span
+from meshwright.app.plans.store import KeyedRequest, plan_row, plan_text
+from meshwright.app.requests.limits import Entry
+from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.app.solving import Solver
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import Progress
 
 log = logging.getLogger(__name__)
 

@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from app.errors import SolveMemoryError, SolverCrashError, SolveTimeoutError
-from app.jobs.so_far import SoFar
-from app.solving import OnBeat, SolveFunction, ignore_beat, solve_here
-from costmodels.errors import MeshwrightError
-from solver.control import Progress
-from solver.plan import Plan
-from solver.request import PlanRequest
+from meshwright.app.errors import SolveMemoryError, SolverCrashError, SolveTimeoutError
+from meshwright.app.jobs.so_far import SoFar
+from meshwright.app.solving import OnBeat, SolveFunction, ignore_beat, solve_here
+from meshwright.costmodels.errors import MeshwrightError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import Progress
+from meshwright.solver.problem.request import PlanRequest
 
 GRACE_S = 30.0
 """Time a child has after its limit to return the best plan so far and to pass the checker, before it is ended."""
@@ -48,7 +48,9 @@ class Limits:
 class ChildSolver:
     """Runs a solve for each request in a child process; may be called by several threads at once."""
 
-    def __init__(self, solve: SolveFunction = solve_here, limits: Limits | None = None, *, preload: str = "solver.api") -> None:
+    def __init__(
+        self, solve: SolveFunction = solve_here, limits: Limits | None = None, *, preload: str = "meshwright.solver.api"
+    ) -> None:
         self._solve, self._limits = solve, limits or Limits()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([preload])

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from app.jobs.job import Job, JobKind, JobStatus
-from app.plans.schemas import ANSWER, ProblemDocument
+from meshwright.app.http.answers import ANSWER, ProblemDocument
+from meshwright.app.jobs.job import Job, JobKind, JobStatus
 
 
 class BestPlan(BaseModel):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.errors import SolveMemoryError
-from costmodels.errors import MeshwrightError
-from solver.control import Progress
-from solver.plan import Plan, Status
-from solver.request import PlanRequest
+from meshwright.app.errors import SolveMemoryError
+from meshwright.costmodels.errors import MeshwrightError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import Progress
+from meshwright.solver.problem.request import PlanRequest
 
 _TIME_REMEDIES = ("raise search.time_limit_s", "restrict the space in 'search'", "leave search.space launchable")
 _MEMORY_REMEDIES = ("restrict the space in 'search'", "raise MESHWRIGHT_MAX_SOLVE_MEMORY_BYTES of the service")
@@ -36,7 +37,7 @@ class SoFar:
             if certificate.status is Status.OPTIMAL:
                 certificate = replace(certificate, status=Status.FEASIBLE)
             return replace(self._plan, certificate=certificate, notes=(*self._plan.notes, f"the best plan so far: {why}"))
-        from solver.api import undecided
+        from meshwright.solver.api import undecided
 
         remedies = _MEMORY_REMEDIES if isinstance(why, SolveMemoryError) else _TIME_REMEDIES
         plan = undecided(request, considered=self._considered, remedies=remedies)

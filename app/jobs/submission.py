@@ -6,12 +6,12 @@ import uuid
 
 from sqlalchemy import Connection, Engine
 
-from app.db.job_repository import JobRepository
-from app.db.job_tables import MAX_OWNER
-from app.jobs.job import Job, JobKind, NewJob
-from app.jobs.queue import JobQueue
-from app.plans.store import KeyedRequest
-from app.tracing import current_parent
+from meshwright.app.db.tables.jobs import MAX_OWNER
+from meshwright.app.jobs.job import Job, JobKind, NewJob
+from meshwright.app.jobs.queue import JobQueue
+from meshwright.app.jobs.repository import JobRepository
+from meshwright.app.observability.tracing import current_parent
+from meshwright.app.plans.store import KeyedRequest
 
 
 def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int) -> NewJob:

@@ -8,9 +8,9 @@ import time
 
 from sqlalchemy import Engine
 
-from app.db.job_repository import JobRepository
-from app.errors import StoreError
-from app.jobs.job import Job
+from meshwright.app.errors import StoreError
+from meshwright.app.jobs.job import Job
+from meshwright.app.jobs.repository import JobRepository
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""Plans as a resource: their documents, digests, the service that makes them, and the REST endpoints."""
+"""Plans kept: their documents, digests and rows. Answering a request for one is in `app.planning`."""

@@ -17,13 +17,13 @@ from typing import Any
 
 import rfc8785
 
-from app.plans.documents import compact_json
-from app.requests.resolve import request_document
-from costmodels.errors import WorkloadError
-from costmodels.version import COST_MODEL_VERSION
-from solver.plan import PLAN_SCHEMA
-from solver.request import PlanRequest
-from solver.version import SOLVER_VERSION
+from meshwright.app.documents.json_text import compact_json
+from meshwright.app.requests.resolve import request_document
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.version import COST_MODEL_VERSION
+from meshwright.solver.answer.plan import PLAN_SCHEMA
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.version import SOLVER_VERSION
 
 DIGEST_PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
 SHORT_DIGEST_PATTERN = re.compile(r"sha256:[0-9a-f]{8,64}")
@@ -96,7 +96,7 @@ def calibration_digest() -> str:
 @cache
 def calibration_files() -> dict[str, bytes]:
     """The bytes of every calibration file that this version ships, by path: "kernels/h100_sxm.json"."""
-    return dict(_files_under(files("costmodels.hardware").joinpath("calibrations"), ""))
+    return dict(_files_under(files("meshwright.costmodels.hardware").joinpath("calibrations"), ""))
 
 
 def _files_under(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:

@@ -5,16 +5,14 @@ The document is self-contained: exporting, checking and predicting again need no
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
-from app.errors import at_field
-from app.requests.limits import Entry
-from app.requests.resolve import NoFiles, resolve_request
-from app.requests.validation import read_record, to_document
-from costmodels.errors import InvalidInputError, PlanFileError
-from solver.plan import PLAN_SCHEMA, AnsweredRequest, Plan
+from meshwright.app.documents.records import read_record, to_document
+from meshwright.app.errors import at_field
+from meshwright.app.requests.limits import Entry
+from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.costmodels.errors import InvalidInputError, PlanFileError
+from meshwright.solver.answer.plan import PLAN_SCHEMA, AnsweredRequest, Plan
 
 REQUEST_FIELD = "request"
 _FIRST_FIELDS = ("schema", "digest", "kind", "model", "feasible", "reason", "certificate", "predicted", "devices", "axes")
@@ -29,11 +27,6 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 def join_texts(plan_text: str, request_text: str) -> str:
     """JSON text of the plan document, from the JSON texts of the plan and of its request, neither of them parsed."""
     return f'{plan_text[:-1]},"{REQUEST_FIELD}":{request_text}}}'
-
-
-def object_text(texts: Mapping[str, str]) -> str:
-    """JSON text of an object, from the JSON texts of its fields."""
-    return "{" + ",".join(f"{compact_json(name)}:{text}" for name, text in texts.items()) + "}"
 
 
 def read_plan_document(document: object) -> AnsweredRequest:
@@ -56,8 +49,3 @@ def read_plan(document: object) -> Plan:
     if isinstance(document, dict):
         document = {name: value for name, value in document.items() if name != REQUEST_FIELD}
     return read_record(Plan, document, what="plan")
-
-
-def compact_json(document: object) -> str:
-    """JSON text without spaces, keys in the order given."""
-    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from solver.request import REQUEST_SCHEMA
+from meshwright.solver.problem.request import REQUEST_SCHEMA
 
 TRAINING_REQUEST: dict[str, Any] = {
     "schema": REQUEST_SCHEMA,

@@ -7,16 +7,17 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine
 
-from app.db.calibration_repository import CalibrationRepository, StaleUse
-from app.db.metadata import DEFAULT_TENANT
-from app.db.plan_repository import PlanFilter, PlanRepository, PlanSummary, StoredPlan
-from app.errors import PlanNotFoundError
-from app.plans.digest import DIGEST_PATTERN, SHORT_DIGEST_PATTERN, digest_of_texts, field_texts
-from app.plans.documents import compact_json, join_texts, object_text, plan_document
-from app.requests.resolve import request_document
-from costmodels.errors import PlanFileError
-from solver.plan import Plan
-from solver.request import PlanRequest
+from meshwright.app.calibrations.repository import CalibrationRepository, StaleUse
+from meshwright.app.db.tables.metadata import DEFAULT_TENANT
+from meshwright.app.documents.json_text import compact_json, object_text
+from meshwright.app.errors import PlanNotFoundError
+from meshwright.app.plans.digest import DIGEST_PATTERN, SHORT_DIGEST_PATTERN, digest_of_texts, field_texts
+from meshwright.app.plans.documents import join_texts, plan_document
+from meshwright.app.plans.repository import PlanFilter, PlanRepository, PlanSummary, StoredPlan
+from meshwright.app.requests.resolve import request_document
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.request import PlanRequest
 
 
 @dataclass(frozen=True, slots=True)

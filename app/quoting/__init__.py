@@ -6,12 +6,12 @@ Nothing else writes a name into a script, a page or a report.
 
 from __future__ import annotations
 
-from app.quoting.github import workflow_message, workflow_property
-from app.quoting.json_text import json_line, json_text
-from app.quoting.markdown import markdown_code, markdown_code_cell, markdown_text
-from app.quoting.readable import HIDDEN, readable, terminal_line, terminal_lines, without_commands
-from app.quoting.shell import here_document, shell_comment, shell_word
-from app.quoting.xml import xml_line
+from meshwright.app.quoting.github import workflow_message, workflow_property
+from meshwright.app.quoting.json_text import json_line, json_text
+from meshwright.app.quoting.markdown import markdown_code, markdown_code_cell, markdown_text
+from meshwright.app.quoting.readable import HIDDEN, readable, terminal_line, terminal_lines, without_commands
+from meshwright.app.quoting.shell import here_document, shell_comment, shell_word
+from meshwright.app.quoting.xml import xml_line
 
 __all__ = [
     "HIDDEN",

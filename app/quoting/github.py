@@ -5,7 +5,7 @@ Source: GitHub Docs, "Workflow commands for GitHub Actions"; escapes as in the t
 
 from __future__ import annotations
 
-from app.quoting.readable import readable
+from meshwright.app.quoting.readable import readable
 
 
 def workflow_message(text: str) -> str:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from app.quoting.readable import HIDDEN
+from meshwright.app.quoting.readable import HIDDEN
 
 _OBEYED = re.compile(f"(?!\n){HIDDEN.pattern}|(?<=#)#(?=\\[)")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from app.quoting.readable import readable
+from meshwright.app.quoting.readable import readable
 
 # An underscore between letters or digits emphasizes nothing, and most names have some.
 _MARKUP = re.compile(r"[\\`*\[\]<>#&~!$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from app.quoting.readable import readable, without_commands
+from meshwright.app.quoting.readable import readable, without_commands
 
 END_OF_FILE = "END_OF_FILE"
 

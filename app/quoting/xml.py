@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from app.quoting.readable import readable
+from meshwright.app.quoting.readable import readable
 
 # XML 1.0 (fifth edition), production [2] Char: beside controls and surrogates these two are no characters.
 _NO_CHARACTERS = re.compile("[\ufffe\uffff]")

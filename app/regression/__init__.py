@@ -1,1 +1,1 @@
-"""Plans locked in a file and compared in continuous integration: ``check`` notices when a change makes a plan worse."""
+"""Plans locked in a file and compared in continuous integration. Stored reports are in `app.checks`."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from app.regression.inputs import InputChange, shown
-from app.regression.locked_plan import LockedPlan
-from app.regression.report import Rule
-from app.regression.structure_diff import layout_changes
-from app.render.figures import seconds
-from solver.plan import Plan
+from meshwright.app.regression.inputs import InputChange, shown
+from meshwright.app.regression.locked_plan import LockedPlan
+from meshwright.app.regression.report import Rule
+from meshwright.app.regression.structure_diff import layout_changes
+from meshwright.app.text.figures import seconds
+from meshwright.solver.answer.plan import Plan
 
 SHOWN_CHANGES = 2
 SHOWN_REMEDIES = 2

@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.output_files import check_output, write_output
-from app.plans.store import KeyedRequest
-from app.regression.comparison import Planned, compare
-from app.regression.discovery import FoundRequest, find_requests
-from app.regression.lock import LOCK_NAME, Lock, LockError, accept_command, lock_text, read_lock
-from app.regression.locked_plan import locked_plan
-from app.regression.planning import Planner
-from app.regression.policy import Policy, read_policy
-from app.regression.report import CheckReport, Finding, PlanCheck, Rule, Severity, Verdict, report_of
-from costmodels.errors import InvalidInputError, MeshwrightError
-from solver.plan import Plan
+from meshwright.app.documents.output_files import check_output, write_output
+from meshwright.app.plans.store import KeyedRequest
+from meshwright.app.regression.comparison import Planned, compare
+from meshwright.app.regression.discovery import FoundRequest, find_requests
+from meshwright.app.regression.lock import LOCK_NAME, Lock, LockError, accept_command, lock_text, read_lock
+from meshwright.app.regression.locked_plan import locked_plan
+from meshwright.app.regression.planning import Planner
+from meshwright.app.regression.policy import Policy, read_policy
+from meshwright.app.regression.report import CheckReport, Finding, PlanCheck, Rule, Severity, Verdict, report_of
+from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
+from meshwright.solver.answer.plan import Plan
 
 Outcome = Planned | MeshwrightError
 

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.regression.cause import Comparison, cause_of, fix_of
-from app.regression.inputs import changes
-from app.regression.locked_plan import LockedPlan, Shortfall
-from app.regression.policy import Action, Policy
-from app.regression.report import Finding, PlanCheck, Rule, Severity, Verdict
-from app.regression.structure_diff import structure_changes
-from app.render.figures import amount, gib, percent, seconds, significant
-from solver.plan import Plan
+from meshwright.app.regression.cause import Comparison, cause_of, fix_of
+from meshwright.app.regression.inputs import changes
+from meshwright.app.regression.locked_plan import LockedPlan, Shortfall
+from meshwright.app.regression.policy import Action, Policy
+from meshwright.app.regression.report import Finding, PlanCheck, Rule, Severity, Verdict
+from meshwright.app.regression.structure_diff import structure_changes
+from meshwright.app.text.figures import amount, gib, percent, seconds, significant
+from meshwright.solver.answer.plan import Plan
 
 SLO_CONSTRAINTS = ("slo.", "p95_", "requests_per_s", "utilisation")
 """How the names of constraints start that come from targets and load, not from what the devices can hold."""

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.inputs import read_request
-from app.plans.store import KeyedRequest, keyed_request
-from app.quoting.readable import ALLOWED_CHARACTERS, readable
-from app.requests.limits import Entry
-from costmodels.errors import InvalidInputError
+from meshwright.app.plans.store import KeyedRequest, keyed_request
+from meshwright.app.quoting.readable import ALLOWED_CHARACTERS, readable
+from meshwright.app.requests.files import read_request
+from meshwright.app.requests.limits import Entry
+from meshwright.costmodels.errors import InvalidInputError
 
 REQUEST_PATTERN = "*.plan.yaml"
 

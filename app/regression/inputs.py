@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.plans.digest import calibration_files
-from costmodels.units import STRICT_RECORD
-from costmodels.version import COST_MODEL_VERSION
-from solver.plan import PLAN_SCHEMA
-from solver.version import SOLVER_VERSION
+from meshwright.app.plans.digest import calibration_files
+from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.costmodels.version import COST_MODEL_VERSION
+from meshwright.solver.answer.plan import PLAN_SCHEMA
+from meshwright.solver.version import SOLVER_VERSION
 
 Value = int | float | str
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from app.commands.inputs import read_document
-from app.quoting import shell_word
-from app.regression.locked_plan import LockedPlan, rounded
-from app.requests.validation import read_record, to_document
-from costmodels.errors import InvalidInputError
-from costmodels.units import STRICT_RECORD
+from meshwright.app.documents.records import read_record, to_document
+from meshwright.app.quoting import shell_word
+from meshwright.app.regression.locked_plan import LockedPlan, rounded
+from meshwright.app.requests.files import read_document
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.units import STRICT_RECORD
 
 LOCK_SCHEMA: Literal["meshwright.plans-lock/1"] = "meshwright.plans-lock/1"
 LOCK_NAME = "plans.lock.json"

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from app.regression.inputs import Value, plan_inputs, short_hash
-from app.render.figures import axes, counted, number_range
-from costmodels.units import STRICT_RECORD
-from solver.choices import TpOverlap
-from solver.plan import Plan, PrefillPool, WorkerKind
-from solver.plan_stage import Stage
+from meshwright.app.regression.inputs import Value, plan_inputs, short_hash
+from meshwright.app.text.figures import axes, counted, number_range
+from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.solver.answer.plan import Plan, PrefillPool, WorkerKind
+from meshwright.solver.answer.stage import Stage
+from meshwright.solver.problem.choices import TpOverlap
 
 DIGITS = 6
 """Significant digits of a locked figure: far finer than any tolerance, far coarser than how the last bits of a sum fall

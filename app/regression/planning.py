@@ -13,14 +13,15 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from app.errors import StoreError
-from app.plans.documents import read_plan
-from app.plans.store import KeyedRequest, PlanStore
-from app.requests.limits import MAX_TIME_LIMIT_S
-from app.solving import Solver
-from costmodels.errors import InvalidInputError, MeshwrightError
-from solver.plan import Plan, Status
-from solver.request import PlanRequest
+from meshwright.app.errors import StoreError
+from meshwright.app.plans.documents import read_plan
+from meshwright.app.plans.store import KeyedRequest, PlanStore
+from meshwright.app.requests.limits import MAX_TIME_LIMIT_S
+from meshwright.app.solving import Solver
+from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.problem.request import PlanRequest
 
 
 class Planner(Protocol):

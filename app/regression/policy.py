@@ -13,11 +13,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from app.errors import at_field
-from app.requests.limits import check_values
-from app.requests.validation import read_record
-from costmodels.errors import InvalidInputError
-from costmodels.units import STRICT_RECORD, NonNegativeFloat
+from meshwright.app.documents.records import read_record
+from meshwright.app.errors import at_field
+from meshwright.app.requests.limits import check_values
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.units import STRICT_RECORD, NonNegativeFloat
 
 PROJECT_FILE = "pyproject.toml"
 PROJECT_TABLE = "tool.meshwright.check"

@@ -9,10 +9,10 @@ from enum import StrEnum
 from itertools import groupby
 from pathlib import PurePosixPath
 
-from app.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
-from app.regression.inputs import InputChange
-from app.regression.policy import Policy
-from costmodels.units import STRICT_RECORD
+from meshwright.app.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
+from meshwright.app.regression.inputs import InputChange
+from meshwright.app.regression.policy import Policy
+from meshwright.costmodels.units import STRICT_RECORD
 
 REPORT_SCHEMA = "meshwright.check/1"
 

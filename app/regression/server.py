@@ -16,16 +16,17 @@ from urllib.parse import urljoin
 
 import httpx
 
-from app.errors import ServiceError
-from app.plans.documents import compact_json, read_plan
-from app.plans.store import KeyedRequest
-from app.quoting import readable
-from app.regression.planning import is_reproducible
-from app.regression.report import CheckReport
-from app.requests.validation import to_document
-from app.version import VERSION
-from costmodels.errors import InvalidInputError, MeshwrightError
-from solver.plan import Plan
+from meshwright.app.documents.json_text import compact_json
+from meshwright.app.documents.records import to_document
+from meshwright.app.errors import ServiceError
+from meshwright.app.plans.documents import read_plan
+from meshwright.app.plans.store import KeyedRequest
+from meshwright.app.quoting import readable
+from meshwright.app.regression.planning import is_reproducible
+from meshwright.app.regression.report import CheckReport
+from meshwright.app.version import VERSION
+from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
+from meshwright.solver.answer.plan import Plan
 
 CONNECTIONS = 8
 """Requests under way at once: the service queues what it can't plan at once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from itertools import zip_longest
 
-from app.regression.locked_plan import Structure
+from meshwright.app.regression.locked_plan import Structure
 
 
 def structure_changes(was: Structure, now: Structure) -> tuple[str, ...]:

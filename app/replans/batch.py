@@ -9,20 +9,20 @@ from functools import partial
 
 from sqlalchemy import Connection, Engine
 
-from app.db.engine import reading, writing
-from app.db.job_desk import JobEnd
-from app.db.plan_repository import PlanRepository
-from app.db.question_repository import QuestionRepository, plan_arrived
-from app.db.replan_repository import ReplanRepository, WaitingItem
-from app.fleet.registry import FleetNow
-from app.fleet.resolving import ResolvedQuestion, resolve_question
-from app.jobs.job import REPLAN_URGENCY, BegunJob, JobKind, JobStatus
-from app.jobs.queue import JobQueue
-from app.jobs.submission import plan_job, submit
-from app.replans.outcome import Compared, Outcome, compare_values, plan_value
-from app.replans.service import BATCH_PREFIX
-from app.replans.switching import SwitchCosts
-from costmodels.errors import InvalidInputError
+from meshwright.app.db.engine import reading, writing
+from meshwright.app.fleet.registry import FleetNow
+from meshwright.app.fleet.resolving import ResolvedQuestion, resolve_question
+from meshwright.app.jobs.desk import JobEnd
+from meshwright.app.jobs.job import REPLAN_URGENCY, BegunJob, JobKind, JobStatus
+from meshwright.app.jobs.queue import JobQueue
+from meshwright.app.jobs.submission import plan_job, submit
+from meshwright.app.plans.repository import PlanRepository
+from meshwright.app.questions.repository import QuestionRepository, plan_arrived
+from meshwright.app.replans.outcome import Compared, Outcome, compare_values, plan_value
+from meshwright.app.replans.repository import ReplanRepository, WaitingItem
+from meshwright.app.replans.service import BATCH_PREFIX
+from meshwright.app.replans.switching import SwitchCosts
+from meshwright.costmodels.errors import InvalidInputError
 
 ITEMS_A_TRANSACTION = 50
 OWNER = "replan"

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.db.replan_repository import Replan, ReplanItem, Totals
-from app.plans.schemas import ANSWER
-from app.replans.outcome import Outcome
-from costmodels.units import Name
+from meshwright.app.http.answers import ANSWER
+from meshwright.app.replans.outcome import Outcome
+from meshwright.app.replans.repository import Replan, ReplanItem, Totals
+from meshwright.costmodels.units import Name
 
 
 class NewReplan(BaseModel):

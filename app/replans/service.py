@@ -9,21 +9,21 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, Engine
 
-from app.db.engine import reading, writing
-from app.db.job_repository import JobRepository
-from app.db.job_tables import MAX_OWNER
-from app.db.plan_repository import PlanRepository
-from app.db.question_repository import QuestionFilter, QuestionRepository
-from app.db.replan_repository import RUNNING, Replan, ReplanRepository
-from app.errors import JobIsFinalError, NoSuchError
-from app.fleet.registry import FleetNow
-from app.fleet.resolving import resolve_question
-from app.jobs.job import REPLAN_URGENCY, JobKind, NewJob
-from app.jobs.queue import JobQueue
-from app.jobs.submission import submit
-from app.replans.webhook import WebhookSettings, check_url
-from app.security.principal import Principal
-from costmodels.errors import InvalidInputError
+from meshwright.app.db.engine import reading, writing
+from meshwright.app.db.tables.jobs import MAX_OWNER
+from meshwright.app.errors import JobIsFinalError, NoSuchError
+from meshwright.app.fleet.registry import FleetNow
+from meshwright.app.fleet.resolving import resolve_question
+from meshwright.app.jobs.job import REPLAN_URGENCY, JobKind, NewJob
+from meshwright.app.jobs.queue import JobQueue
+from meshwright.app.jobs.repository import JobRepository
+from meshwright.app.jobs.submission import submit
+from meshwright.app.plans.repository import PlanRepository
+from meshwright.app.questions.repository import QuestionFilter, QuestionRepository
+from meshwright.app.replans.repository import RUNNING, Replan, ReplanRepository
+from meshwright.app.replans.webhook import WebhookSettings, check_url
+from meshwright.app.security.principal import Principal
+from meshwright.costmodels.errors import InvalidInputError
 
 BATCH_PREFIX = "replan:"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from app.db.plan_repository import StoredPlan
-from app.plans.documents import join_texts, read_plan_document
-from app.replans.outcome import SwitchCost
-from costmodels.errors import InvalidInputError
-from solver.switching import switch_bytes
+from meshwright.app.plans.documents import join_texts, read_plan_document
+from meshwright.app.plans.repository import StoredPlan
+from meshwright.app.replans.outcome import SwitchCost
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.switching import switch_bytes
 
 
 class SwitchCosts:

@@ -16,17 +16,17 @@ from urllib.parse import urlsplit
 import httpx
 from sqlalchemy import Engine
 
-from app.db.engine import reading, writing
-from app.db.replan_repository import (
+from meshwright.app.db.engine import reading, writing
+from meshwright.app.errors import DocumentError, FieldError
+from meshwright.app.replans.repository import (
     ReplanRepository,
     WebhookCall,
     claim_webhook,
     due_webhooks,
     note_webhook,
 )
-from app.errors import DocumentError, FieldError
-from app.replans.schemas import replan_document
-from app.settings import Settings
+from meshwright.app.replans.schemas import replan_document
+from meshwright.app.settings import Settings
 
 log = logging.getLogger(__name__)
 

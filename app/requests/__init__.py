@@ -1,1 +1,4 @@
-"""The request file format ``meshwright.request/1``: read, checked field by field, resolved into a ``PlanRequest``."""
+"""The request document: read, checked field by field, resolved into a request.
+
+The records it becomes are in `solver.problem`.
+"""

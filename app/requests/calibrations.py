@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from app.calibrations.documents import read_calibration_document
-from app.errors import CalibrationNotFoundError, DocumentError, FieldError, at_field, short_text
-from app.requests.limits import Entry, check_values
-from costmodels.calibration import Calibration, calibration_key, is_measured
-from costmodels.cluster import Cluster
-from costmodels.errors import InvalidInputError
+from meshwright.app.errors import CalibrationNotFoundError, DocumentError, FieldError, at_field, short_text
+from meshwright.app.measuring.documents import read_calibration_document
+from meshwright.app.requests.limits import Entry, check_values
+from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import InvalidInputError
 
 FILE_ENDING = ".json"
 """A reference that ends so is the path of a calibration document; names of stored calibrations do not."""

@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal
 from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from app.errors import DocumentError, FieldError
-from costmodels.cluster import NodeType, Nvme
-from costmodels.units import STRICT_RECORD, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
-from solver.choices import Objective
-from solver.graph import ModelGraph
-from solver.request import REQUEST_SCHEMA, Arrivals, Length, Search, ServingWorkload, Slo, TrainingWorkload
+from meshwright.app.errors import DocumentError, FieldError
+from meshwright.costmodels.cluster.cluster import NodeType, Nvme
+from meshwright.costmodels.units import STRICT_RECORD, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import REQUEST_SCHEMA, Arrivals, Length, Search, ServingWorkload, Slo, TrainingWorkload
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
 

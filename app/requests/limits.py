@@ -10,13 +10,13 @@ import math
 import re
 from enum import Enum
 
-from app.errors import DocumentError, FieldError, short_text
-from app.quoting.readable import ALLOWED_CHARACTERS, HIDDEN
-from costmodels.cluster import Cluster
-from costmodels.errors import ClusterError
-from solver.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK
-from solver.request import PlanRequest, Search, ServingWorkload, TrainingWorkload
-from solver.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
+from meshwright.app.errors import DocumentError, FieldError, short_text
+from meshwright.app.quoting.readable import ALLOWED_CHARACTERS, HIDDEN
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import ClusterError
+from meshwright.solver.problem.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK
+from meshwright.solver.problem.request import PlanRequest, Search, ServingWorkload, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 
 MAX_DEVICES = 1_000_000
 MAX_GROUPS = 1_000
@@ -121,7 +121,7 @@ def check_cluster(cluster: Cluster) -> None:
 
 def check_request(request: PlanRequest) -> None:
     """Refuse a workload or search options beyond the bounds; raises DocumentError."""
-    if isinstance(request.workload, TrainingWorkload):
+    if isinstance(request, TrainingRequest):
         _check_training(request.workload)
     else:
         _check_serving(request.workload)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from app.errors import at_field
-from app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
-from app.requests.document import (
+from meshwright.app.documents.records import read_record, to_document
+from meshwright.app.errors import at_field
+from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
+from meshwright.app.requests.document import (
     REGISTERED,
     ClusterSource,
     GroupSource,
@@ -18,15 +19,14 @@ from app.requests.document import (
     RequestDocument,
     ServingSource,
 )
-from app.requests.limits import Entry, check_cluster, check_request, check_values
-from app.requests.validation import read_record, to_document
-from app.requests.workloads import serving_workload
-from costmodels.calibration import Calibration, calibration_key
-from costmodels.cluster import Cluster, NodeGroup, NodeType, part_of_node
-from costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
-from costmodels.hardware import node_type
-from solver.graph import ModelGraph
-from solver.request import REQUEST_SCHEMA, PlanRequest, ServingWorkload, TrainingWorkload
+from meshwright.app.requests.limits import Entry, check_cluster, check_request, check_values
+from meshwright.app.requests.workloads import serving_workload
+from meshwright.costmodels.calibration.calibration import Calibration, calibration_key
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType, part_of_node
+from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
+from meshwright.costmodels.hardware import node_type
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, ServingWorkload, TrainingWorkload, plan_request
 
 NO_STORE = NoStoredCalibrations()
 
@@ -127,10 +127,10 @@ def resolve_request(
         workload = serving_workload(source.workload, files) if isinstance(source.workload, ServingSource) else source.workload
         _check_trace(workload, traced_seq_len)
     with _faults_at("slo"):
-        request = PlanRequest(
-            model=model,
-            cluster=cluster,
-            workload=workload,
+        request = plan_request(
+            model,
+            cluster,
+            workload,
             slo=source.slo,
             objective=source.objective,
             search=source.search,
@@ -142,7 +142,7 @@ def resolve_request(
 
 def request_document(request: PlanRequest) -> dict[str, Any]:
     """The request as a document without references: reading it again gives an equal request."""
-    whole = to_document(PlanRequest, request)
+    whole = to_document(type(request), request)
     given = whole.pop("calibrations")
     if whole["workload"].get("speculation", True) is None:
         # Requests from before speculation keep their digests.
@@ -185,7 +185,7 @@ def _model(source: ModelSource, files: Files, registry: Registry, entry: Entry) 
 
 
 def _catalogue_model(source: ModelSource, files: Files) -> ModelGraph:
-    from app import catalog
+    from meshwright.app import catalog
 
     return catalog.model(str(source.catalog))
 
@@ -200,7 +200,7 @@ def _config_file(source: ModelSource, files: Files) -> ModelGraph:
 
 
 def _read_config(document: object, *, name: str) -> ModelGraph:
-    from app.importers.huggingface import read_huggingface_config
+    from meshwright.app.importers.huggingface import read_huggingface_config
 
     if not isinstance(document, dict):
         raise ModelError("a Hugging Face config is a JSON object", given=type(document).__name__)
@@ -214,7 +214,7 @@ def _graph(source: ModelSource, files: Files, entry: Entry) -> tuple[ModelGraph,
         return source.graph, None
     document = files.read(str(source.graph))
     check_values(document, entry)
-    from app.importers.traced.model import is_traced_graph, read_traced_graph
+    from meshwright.app.importers.traced.model import is_traced_graph, read_traced_graph
 
     if is_traced_graph(document):
         traced = read_traced_graph(document)

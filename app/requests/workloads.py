@@ -8,12 +8,12 @@ import math
 from collections.abc import Iterator
 from typing import Protocol
 
-from app.errors import at_field
-from app.requests.document import LengthFile, ServingSource, TraceFile
-from app.requests.limits import MAX_TRACE
-from costmodels.errors import InvalidInputError, WorkloadError
-from solver.request import Arrivals, Length, ServingWorkload
-from solver.serving_load import EmpiricalLength, TraceArrivals
+from meshwright.app.errors import at_field
+from meshwright.app.requests.document import LengthFile, ServingSource, TraceFile
+from meshwright.app.requests.limits import MAX_TRACE
+from meshwright.costmodels.errors import InvalidInputError, WorkloadError
+from meshwright.solver.problem.request import Arrivals, Length, ServingWorkload
+from meshwright.solver.problem.serving_load import EmpiricalLength, TraceArrivals
 
 TRACE_COLUMNS = ("time", "prompt", "output")
 CACHED_COLUMN = "cached"

@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.security.principal import Principal, Scope
+from meshwright.app.security.principal import Principal, Scope
 
 KEY_PATTERN = re.compile(r"mwk_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 PREFIX_PATTERN = re.compile(r"[0-9a-f]{12}")

@@ -9,11 +9,11 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.db.audit_repository import AuditEntry, AuditRepository
-from app.errors import StoreError
-from app.middleware import HttpMiddleware
-from app.security.principal import Principal
-from app.telemetry import request_id
+from meshwright.app.errors import StoreError
+from meshwright.app.http.middleware import HttpMiddleware
+from meshwright.app.logs import request_id
+from meshwright.app.security.audit_repository import AuditEntry, AuditRepository
+from meshwright.app.security.principal import Principal
 
 log = logging.getLogger(__name__)
 

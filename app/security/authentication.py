@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from app.db.engine import read_soon
-from app.db.key_repository import KeyRepository
-from app.errors import AuthenticationError
-from app.security.api_keys import prefix_of
-from app.security.oidc import OidcVerifier
-from app.security.principal import LOCAL, Principal
+from meshwright.app.db.engine import read_soon
+from meshwright.app.errors import AuthenticationError
+from meshwright.app.security.api_keys import prefix_of
+from meshwright.app.security.key_repository import KeyRepository
+from meshwright.app.security.oidc import OidcVerifier
+from meshwright.app.security.principal import LOCAL, Principal
 
 SCHEME = "bearer"
 

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from app.db.key_repository import KeyRepository
-from app.paging import PRINTABLE
-from app.security.api_keys import PREFIX_PATTERN, ApiKey, make_key
-from app.security.principal import Scope
-from costmodels.errors import InvalidInputError
+from meshwright.app.http.paging import PRINTABLE
+from meshwright.app.security.api_keys import PREFIX_PATTERN, ApiKey, make_key
+from meshwright.app.security.key_repository import KeyRepository
+from meshwright.app.security.principal import Scope
+from meshwright.costmodels.errors import InvalidInputError
 
 TENANT_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 NAME_PATTERN = PRINTABLE.replace("*$", "{1,200}$")

@@ -17,8 +17,8 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
-from app.errors import AuthenticationError, IssuerUnavailableError
-from app.security.principal import Principal, Scope
+from meshwright.app.errors import AuthenticationError, IssuerUnavailableError
+from meshwright.app.security.principal import Principal, Scope
 
 ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
 """Asymmetric signatures alone: with a shared secret, whoever verifies could sign."""

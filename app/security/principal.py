@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.db.metadata import DEFAULT_TENANT
-from app.errors import ForbiddenError
+from meshwright.app.db.tables.metadata import DEFAULT_TENANT
+from meshwright.app.errors import ForbiddenError
 
 
 class Scope(StrEnum):

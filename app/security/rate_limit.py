@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.errors import RateLimitedError
+from meshwright.app.errors import RateLimitedError
 
 MAX_BUCKETS = 10_000
 """Callers remembered at once. One that was forgotten starts with a full bucket, so forgetting lets nobody be refused."""

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.db.audit_repository import StoredAuditEntry
-from app.security.api_keys import ApiKey
-from app.security.keeping import MAX_DAYS, NAME_PATTERN, MadeKey
-from app.security.principal import Scope
+from meshwright.app.security.api_keys import ApiKey
+from meshwright.app.security.audit_repository import StoredAuditEntry
+from meshwright.app.security.keeping import MAX_DAYS, NAME_PATTERN, MadeKey
+from meshwright.app.security.principal import Scope
 
 STRICT = ConfigDict(extra="forbid", frozen=True)
 

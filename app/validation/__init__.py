@@ -1,1 +1,1 @@
-"""Predictions held against measured runs: read a table of runs, predict each from its plan alone, report the errors."""
+"""Predictions of training held against measured runs. Serving points are in `serving`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
 
-from costmodels.errors import InvalidInputError
+from meshwright.costmodels.errors import InvalidInputError
 
 
 def read_header(path: Path) -> tuple[str, ...]:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from app.validation.rows import Run
-from app.validation.unpredicted import NotPredictedError
-from costmodels.cluster import Cluster, Link, NodeGroup, NodeType, part_of_node
-from costmodels.errors import ClusterError
-from costmodels.hardware import node_type, node_types
+from meshwright.app.validation.rows import Run
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.cluster.cluster import Cluster, Link, NodeGroup, NodeType, part_of_node
+from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.hardware import node_type, node_types
 
 _NODE_OF_GPU: Mapping[str, str] = {
     "Ascend-910B": "ascend-910b-host",

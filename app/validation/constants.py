@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from app.validation.rows import Run
-from costmodels.cluster import Cluster, Device, Link, NodeGroup, SustainedRates
+from meshwright.app.validation.rows import Run
+from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, SustainedRates
 
 
 class Constant(StrEnum):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from costmodels.implementation import (
+from meshwright.costmodels.memory.training_state import CONTEXT_BYTES
+from meshwright.costmodels.model.implementation import (
     FlashAttention,
     GatedProducts,
     HostPath,
@@ -17,9 +18,8 @@ from costmodels.implementation import (
     ValueStorage,
     VectorKernels,
 )
-from costmodels.low_precision import MatmulRecipe
-from costmodels.memory import CONTEXT_BYTES
-from costmodels.units import GIB, DType
+from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.units import GIB, DType
 
 GB = 10**9
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from app.validation.clusters import cluster_of
-from app.validation.constants import LINKS, Constant, ConstantOf, Constants, cluster_name, silicon_name
-from app.validation.prediction import predict_run
-from app.validation.rows import MeasuredRun
+from meshwright.app.validation.clusters import cluster_of
+from meshwright.app.validation.constants import LINKS, Constant, ConstantOf, Constants, cluster_name, silicon_name
+from meshwright.app.validation.prediction import predict_run
+from meshwright.app.validation.rows import MeasuredRun
 
 Floats = NDArray[np.float64]
 

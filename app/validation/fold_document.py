@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from app.quoting import markdown_text
-from app.render.figures import percent
-from app.validation.folds import FoldedReport
-from app.validation.report import Report, report_document
-from app.validation.scores import Errors, Ranking
+from meshwright.app.quoting import markdown_text
+from meshwright.app.text.figures import percent
+from meshwright.app.validation.folds import FoldedReport
+from meshwright.app.validation.report import Report, report_document
+from meshwright.app.validation.scores import Errors, Ranking
 
 NOTHING = "–"
 

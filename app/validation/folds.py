@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.validation.constants import Constants
-from app.validation.fitting import fit_constants, fitted_runs, refit
-from app.validation.report import Report, report_of
-from app.validation.rows import MeasuredRun, read_measured_runs
-from app.validation.scores import score_run
+from meshwright.app.validation.constants import Constants
+from meshwright.app.validation.fitting import fit_constants, fitted_runs, refit
+from meshwright.app.validation.report import Report, report_of
+from meshwright.app.validation.rows import MeasuredRun, read_measured_runs
+from meshwright.app.validation.scores import score_run
 
 MIN_FOLDS = 2
 

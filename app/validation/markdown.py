@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from app.quoting import markdown_code, markdown_text
-from app.render.figures import counted, percent
-from app.validation.report import Report
-from app.validation.rows import Quality
-from app.validation.scatter import Series, scatter_svg
-from app.validation.scores import Errors, SourceScore
+from meshwright.app.quoting import markdown_code, markdown_text
+from meshwright.app.text.figures import counted, percent
+from meshwright.app.validation.report import Report
+from meshwright.app.validation.rows import Quality
+from meshwright.app.validation.scatter import Series, scatter_svg
+from meshwright.app.validation.scores import Errors, SourceScore
 
 _RESTRICTED = re.compile(r"\bNC\b|none stated|non-commercial", re.IGNORECASE)
 """Licences under which rows may be used here, but their figures not be published again: only errors over many are."""

@@ -6,13 +6,13 @@ import re
 from functools import cache
 from typing import Any
 
-from app.catalog import model
-from app.importers.huggingface import read_huggingface_config
-from app.validation.conventions import Attention, Convention, Dropout, Softmax
-from app.validation.rows import Run
-from app.validation.unfused_attention import with_dropout, without_fused_attention
-from app.validation.unpredicted import NotPredictedError
-from solver.graph import ModelGraph
+from meshwright.app.catalog import model
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.validation.conventions import Attention, Convention, Dropout, Softmax
+from meshwright.app.validation.rows import Run
+from meshwright.app.validation.unfused_attention import with_dropout, without_fused_attention
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.solver.problem.graph import ModelGraph
 
 GATED, PLAIN, MAMBA2 = "dense-gated", "dense-gelu", "mamba2"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from app.validation.conventions import HeadGradients, Softmax
-from costmodels.implementation import LossKernels, TensorOverlap, TrainedWeights, VectorKernels
+from meshwright.app.validation.conventions import HeadGradients, Softmax
+from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap, TrainedWeights, VectorKernels
 
 _KERNELS = {
     "rms kernel": VectorKernels.FUSED_NORMS,

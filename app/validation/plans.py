@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from app.validation.clusters import cluster_of
-from app.validation.conventions import Convention, UnstatedSequence
-from app.validation.models import model_graph
-from app.validation.rows import Run
-from app.validation.unpredicted import NotPredictedError
-from costmodels.implementation import FlashAttention, Implementation, SelectiveRecompute
-from costmodels.low_precision import MatmulRecipe
-from costmodels.memory import MAX_ZERO_STAGE
-from costmodels.operators import SEQ
-from costmodels.pipeline import Schedule, fills
-from costmodels.units import DType
-from solver.choices import Recompute
-from solver.request import PlanRequest, TrainingWorkload
-from solver.sharding import REPLICATED, sharded
-from solver.training.pipelining import PLAIN, Pipelining
-from solver.training.space import Candidate, Mesh, experts_fit
+from meshwright.app.validation.clusters import cluster_of
+from meshwright.app.validation.conventions import Convention, UnstatedSequence
+from meshwright.app.validation.models import model_graph
+from meshwright.app.validation.rows import Run
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
+from meshwright.costmodels.model.implementation import FlashAttention, Implementation, SelectiveRecompute
+from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.model.operators import SEQ
+from meshwright.costmodels.pipeline import Schedule, fills
+from meshwright.costmodels.units import DType
+from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.training.space.candidates import Candidate, Mesh, experts_fit
+from meshwright.solver.training.space.schedules import PLAIN, Pipelining
 
 _RECOMPUTE = {
     "": Recompute.NONE,
@@ -37,7 +37,7 @@ _SCHEDULES = ("", "1f1b", "interleaved-1f1b")
 class GivenPlan:
     """The plan that a run used: a candidate of its request's space, and how its framework runs a layer."""
 
-    request: PlanRequest
+    request: TrainingRequest
     candidate: Candidate
     implementation: Implementation
 
@@ -77,7 +77,7 @@ def given_plan(run: Run, source: Convention) -> GivenPlan:
         (_RECOMPUTE[run.recompute],),
         _pipelining(run, mesh, count),
     )
-    request = PlanRequest(model_graph(run, source), cluster, workload)
+    request = TrainingRequest(model_graph(run, source), cluster, workload)
     if not experts_fit(request.model, mesh):
         raise NotPredictedError(f"ep {mesh.ep} on dp x cp = {mesh.dp * mesh.cp} does not spread the model's experts evenly")
     return GivenPlan(request, candidate, _implementation(run, source))

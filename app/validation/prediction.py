@@ -9,8 +9,8 @@ from statistics import fmean
 
 import numpy as np
 
-from app.validation.constants import Constants, cluster_name, with_constants
-from app.validation.conventions import (
+from meshwright.app.validation.constants import Constants, cluster_name, with_constants
+from meshwright.app.validation.conventions import (
     Convention,
     GradientReduction,
     HeadGradients,
@@ -20,21 +20,26 @@ from app.validation.conventions import (
     UnstatedRecompute,
     convention,
 )
-from app.validation.plans import GivenPlan, given_plan
-from app.validation.rows import Run
-from app.validation.unpredicted import NotPredictedError
-from costmodels.collectives import Collective, collective_s
-from costmodels.errors import InvalidInputError
-from costmodels.implementation import Implementation
-from costmodels.memory import CONTEXT_BYTES, RESERVED_OVER_ALLOCATED, deepspeed_zero_bytes, deferred_head_bytes
-from costmodels.units import DType
-from solver.block_problem import Criterion
-from solver.request import PlanRequest, TrainingWorkload
-from solver.stages.longest import objective_s
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
-from solver.training.space import Candidate
-from solver.training.stage_table import Sharding, StageKind, StageTable
+from meshwright.app.validation.plans import GivenPlan, given_plan
+from meshwright.app.validation.rows import Run
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.memory.training_state import (
+    CONTEXT_BYTES,
+    RESERVED_OVER_ALLOCATED,
+    deepspeed_zero_bytes,
+    deferred_head_bytes,
+)
+from meshwright.costmodels.model.implementation import Implementation
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.units import DType
+from meshwright.solver.blocks.sharding_problem import Criterion
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.stages.longest import objective_s
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
+from meshwright.solver.training.costs.stage_table import Sharding, StageKind, StageTable
+from meshwright.solver.training.space.candidates import Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +105,14 @@ def launchers_spans(n_layers: int, candidate: Candidate) -> tuple[StageSpan, ...
     return tuple(spans)
 
 
-def _at_rates(request: PlanRequest, run: Run, constants: Constants | None) -> PlanRequest:
+def _at_rates(request: TrainingRequest, run: Run, constants: Constants | None) -> TrainingRequest:
     if constants is None:
         return request
     return replace(request, cluster=with_constants(request.cluster, cluster_name(run), constants))
 
 
 @lru_cache(maxsize=64)
-def _costs(request: PlanRequest, implementation: Implementation) -> TrainingCosts:
+def _costs(request: TrainingRequest, implementation: Implementation) -> TrainingCosts:
     return TrainingCosts(request, implementation=implementation)
 
 
@@ -205,7 +210,6 @@ def _memory(
 def _deferred(plan: GivenPlan) -> float:
     """What the last stage keeps for weight gradients of the head that wait."""
     workload, candidate, dims = plan.request.workload, plan.candidate, plan.request.model.dims
-    assert isinstance(workload, TrainingWorkload)
     return deferred_head_bytes(
         tokens=candidate.microbatch * workload.seq_len // candidate.mesh.cp,
         hidden=dims["hidden"],
@@ -217,7 +221,6 @@ def _deferred(plan: GivenPlan) -> float:
 
 def _zero_buffers(plan: GivenPlan, decision: Decision, rank: int, table: StageTable) -> float:
     workload, mesh = plan.request.workload, plan.candidate.mesh
-    assert isinstance(workload, TrainingWorkload)
     weights_bytes = sum(float(table.parts.weights_bytes[span.layers].sum()) for span in decision.spans_of_rank(rank))
     parameters = weights_bytes / workload.precision.size_bytes
     return deepspeed_zero_bytes(parameters, gradient_dtype=workload.gradient_dtype, shards=mesh.dp * mesh.cp)

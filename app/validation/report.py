@@ -7,8 +7,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.validation.rows import Quality, read_measured_runs
-from app.validation.scores import ScoredRun, SourceScore, by_source, coverage, mean_over_sources, score_run, score_source
+from meshwright.app.validation.rows import Quality, read_measured_runs
+from meshwright.app.validation.scores import (
+    ScoredRun,
+    SourceScore,
+    by_source,
+    coverage,
+    mean_over_sources,
+    score_run,
+    score_source,
+)
 
 VALIDATION_SCHEMA = "meshwright.validation/1"
 ALL = "all rows"

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from app.validation.cells import Cells, read_table
-from app.validation.conventions import HeadGradients, Softmax, convention
-from app.validation.notes import (
+from meshwright.app.validation.cells import Cells, read_table
+from meshwright.app.validation.conventions import HeadGradients, Softmax, convention
+from meshwright.app.validation.notes import (
     stated_flash_attention,
     stated_head_gradients,
     stated_kernels,
@@ -17,7 +17,7 @@ from app.validation.notes import (
     stated_tensor_overlap,
     stated_trained,
 )
-from costmodels.implementation import LossKernels, TensorOverlap, TrainedWeights, VectorKernels
+from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap, TrainedWeights, VectorKernels
 
 COLUMNS = (
     "source_id",

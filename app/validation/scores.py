@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TypeVar
 
-from app.validation.constants import Constants
-from app.validation.prediction import Prediction, predict_run
-from app.validation.rows import MeasuredRun, Quality, RunStatus
-from app.validation.unpredicted import NotPredictedError
+from meshwright.app.validation.constants import Constants
+from meshwright.app.validation.prediction import Prediction, predict_run
+from meshwright.app.validation.rows import MeasuredRun, Quality, RunStatus
+from meshwright.app.validation.unpredicted import NotPredictedError
 
 Key = TypeVar("Key")
 

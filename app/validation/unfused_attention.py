@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from app.validation.conventions import Dropout, Softmax
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
-from solver.graph import Block, ModelGraph
+from meshwright.app.validation.conventions import Dropout, Softmax
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
+from meshwright.solver.problem.graph import Block, ModelGraph
 
 _HALF_KEYS, _HALF_HIDDEN, _DOUBLE_KEYS = "half_keys", "half_hidden", "double_keys"
 """Dims of dropout masks, one byte an element being half an element of 16 bits, and of scores in fp32, two of them."""

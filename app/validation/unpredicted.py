@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodels.errors import MeshwrightError
+from meshwright.costmodels.errors import MeshwrightError
 
 
 class NotPredictedError(MeshwrightError):

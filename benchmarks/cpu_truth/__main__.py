@@ -22,10 +22,10 @@ from prediction import Predictor
 from report import Outcome, page
 from training import measure
 
-from app.calibrations.profile_shapes import Backend
-from app.calibrations.profiling import ProfileTask, profile
-from app.calibrations.sample_files import read_samples, write_samples
-from costmodels.samples import COLLECTIVE_KINDS, SampleKind, Samples
+from meshwright.app.measuring.profile_shapes import Backend
+from meshwright.app.measuring.profiling import ProfileTask, profile
+from meshwright.app.measuring.sample_files import read_samples, write_samples
+from meshwright.costmodels.fitting.samples import COLLECTIVE_KINDS, SampleKind, Samples
 
 STEPS = 5
 REPEAT_S = 0.01

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from solver.choices import Recompute
+from meshwright.solver.problem.choices import Recompute
 
 GLOBAL_BATCH = 8
 SEQ_LEN = 128

@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from plans import CONFIG, GLOBAL_BATCH, SEQ_LEN, TruthPlan
 
-from app.calibrations.documents import fit_calibration
-from app.importers.huggingface import read_huggingface_config
-from app.validation.prediction import launchers_spans
-from costmodels.board import board_of
-from costmodels.calibration import Calibration, calibrations_in_force
-from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
-from costmodels.collectives import Collective, collective_s
-from costmodels.compute import memory_bound_s
-from costmodels.implementation import Implementation, VectorKernels
-from costmodels.samples import Samples
-from costmodels.units import DType
-from solver.block_problem import Criterion
-from solver.request import PlanRequest, TrainingWorkload
-from solver.sharding import REPLICATED
-from solver.stages.longest import objective_s
-from solver.training.costs import Sharding, StageKind, StageTable, TrainingCosts
-from solver.training.evaluate import Decision, evaluate_decision
-from solver.training.space import Candidate, Mesh
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.measuring.documents import fit_calibration
+from meshwright.app.validation.prediction import launchers_spans
+from meshwright.costmodels.calibration.calibration import Calibration, calibrations_in_force
+from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from meshwright.costmodels.fitting.board import board_of
+from meshwright.costmodels.fitting.samples import Samples
+from meshwright.costmodels.kernels.compute import memory_bound_s
+from meshwright.costmodels.model.implementation import Implementation, VectorKernels
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.units import DType
+from meshwright.solver.blocks.sharding_problem import Criterion
+from meshwright.solver.blocks.tp_strategies import REPLICATED
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.stages.longest import objective_s
+from meshwright.solver.training.costs.candidate_tables import Sharding, StageKind, StageTable, TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
+from meshwright.solver.training.space.candidates import Candidate, Mesh
 
 MODEL = read_huggingface_config(CONFIG, name="cpu-truth")
 PYTORCH = Implementation(VectorKernels.EAGER)
@@ -55,7 +55,7 @@ class Predictor:
         workload = TrainingWorkload(
             "training", global_batch=GLOBAL_BATCH, seq_len=SEQ_LEN, precision=DType.FP32, gradient_dtype=DType.FP32
         )
-        costs = TrainingCosts(PlanRequest(MODEL, self._cluster, workload), implementation=PYTORCH)
+        costs = TrainingCosts(TrainingRequest(MODEL, self._cluster, workload), implementation=PYTORCH)
         mesh = Mesh(dp=plan.dp, tp=plan.tp, pp=plan.pp, cp=1)
         candidate = Candidate(mesh, plan.microbatch, plan.microbatches, plan.zero_stage, REPLICATED, (plan.recompute,))
         kinds = costs.stage_kinds(candidate)

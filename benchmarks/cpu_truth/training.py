@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
-from solver.choices import Recompute
+from meshwright.solver.problem.choices import Recompute
 
 Step = Callable[[], None]
 WARM_UP_STEPS = 1

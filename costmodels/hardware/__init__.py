@@ -11,9 +11,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
-from costmodels.cluster import Device, Link, NodeType, SustainedRates
-from costmodels.errors import ClusterError
-from costmodels.units import DType
+from meshwright.costmodels.cluster.cluster import Device, Link, NodeType, SustainedRates
+from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.units import DType
 
 Record = TypeVar("Record", Device, NodeType)
 

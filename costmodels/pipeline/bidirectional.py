@@ -7,8 +7,8 @@ far a rank is from the middle.
 
 from __future__ import annotations
 
-from costmodels.pipeline.order import Chunk, RankOrder
-from costmodels.pipeline.program import Slot
+from meshwright.costmodels.pipeline.order import Chunk, RankOrder
+from meshwright.costmodels.pipeline.program import Slot
 
 
 def dualpipe_order(rank: int, n_ranks: int, n_microbatches: int) -> list[Slot]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from costmodels.errors import InvalidInputError
-from costmodels.pipeline.bidirectional import dualpipe_order, dualpipe_v_order
-from costmodels.pipeline.linear import gpipe_order, interleaved_order, one_f_one_b_order, zero_bubble_order
-from costmodels.pipeline.program import TOKEN_SLICED, Program, Schedule, Slot
-from costmodels.pipeline.token_slices import seq_1f1b_order, terapipe_order
-from costmodels.pipeline.vshape import v_half_orders, v_min_orders, zb_v_order
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.pipeline.bidirectional import dualpipe_order, dualpipe_v_order
+from meshwright.costmodels.pipeline.linear import gpipe_order, interleaved_order, one_f_one_b_order, zero_bubble_order
+from meshwright.costmodels.pipeline.program import TOKEN_SLICED, Program, Schedule, Slot
+from meshwright.costmodels.pipeline.token_slices import seq_1f1b_order, terapipe_order
+from meshwright.costmodels.pipeline.vshape import v_half_orders, v_min_orders, zb_v_order
 
 _V_SHAPED = (Schedule.ZB_V, Schedule.V_HALF, Schedule.V_MIN, Schedule.DUALPIPE_V)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from costmodels.errors import InvalidInputError
-from costmodels.pipeline.build import build, require_valid
-from costmodels.pipeline.program import TOKEN_SLICED, Schedule
-from costmodels.pipeline.timeline import Durations, simulate
-from costmodels.pipeline.token_slices import held_tokens
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.pipeline.build import build, require_valid
+from meshwright.costmodels.pipeline.program import TOKEN_SLICED, Schedule
+from meshwright.costmodels.pipeline.timeline import Durations, simulate
+from meshwright.costmodels.pipeline.token_slices import held_tokens
 
 
 def one_f_one_b_step_s(stage_s: Sequence[float], n_microbatches: int) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.pipeline.order import Chunk, RankOrder
-from costmodels.pipeline.program import Action, Kind, Slot
+from meshwright.costmodels.pipeline.order import Chunk, RankOrder
+from meshwright.costmodels.pipeline.program import Action, Kind, Slot
 
 
 def gpipe_order(rank: int, n_microbatches: int) -> list[Slot]:

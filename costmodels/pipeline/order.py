@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from costmodels.pipeline.program import Action, Kind, Slot
+from meshwright.costmodels.pipeline.program import Action, Kind, Slot
 
 
 @dataclass(frozen=True, slots=True)

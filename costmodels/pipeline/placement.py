@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.pipeline.build import build, chunks_per_rank, require_valid
-from costmodels.pipeline.linear import interleaved_chunks
-from costmodels.pipeline.program import Kind, Program, Schedule
+from meshwright.costmodels.pipeline.build import build, chunks_per_rank, require_valid
+from meshwright.costmodels.pipeline.linear import interleaved_chunks
+from meshwright.costmodels.pipeline.program import Kind, Program, Schedule
 
 IntArray = npt.NDArray[np.int64]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from costmodels.errors import InvalidInputError
-from costmodels.pipeline.program import Action, Kind, Program, Slot
-from costmodels.token_slices import SliceShares
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.model.token_slice import SliceShares
+from meshwright.costmodels.pipeline.program import Action, Kind, Program, Slot
 
 
 class Sends(Enum):

@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from costmodels.pipeline.program import Action, Kind, Schedule, Slot
-from costmodels.token_slices import SliceShares
+from meshwright.costmodels.model.token_slice import SliceShares
+from meshwright.costmodels.pipeline.program import Action, Kind, Schedule, Slot
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

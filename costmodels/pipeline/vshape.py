@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from costmodels.pipeline.order import Chunk, RankOrder
-from costmodels.pipeline.program import Action, Kind, Slot
+from meshwright.costmodels.pipeline.order import Chunk, RankOrder
+from meshwright.costmodels.pipeline.program import Action, Kind, Slot
 
 BLOCK_SLOTS = 6
 """Slots a micro-batch takes on a rank when all passes take one: two chunks, each forward, input and weight."""

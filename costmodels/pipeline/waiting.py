@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from costmodels.errors import InvalidInputError
-from costmodels.pipeline.build import build, chunks_per_rank, require_valid
-from costmodels.pipeline.program import Schedule
-from costmodels.pipeline.timeline import Durations, simulate
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.pipeline.build import build, chunks_per_rank, require_valid
+from meshwright.costmodels.pipeline.program import Schedule
+from meshwright.costmodels.pipeline.timeline import Durations, simulate
 
 MAX_PROGRAM_RANKS = 32
 """Schedules without a closed form are run as programs up to this many ranks (0.2 s of CPU time at 32)."""
@@ -67,7 +67,9 @@ def waiting_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares:
     """
     if not fills(schedule, n_ranks, n_microbatches, n_chunks):
         given = f"{schedule.value}, {n_ranks} ranks, {n_chunks} chunks, {n_microbatches} micro-batches"
-        raise InvalidInputError("the schedule can't fill this pipeline", given=given, allowed="see costmodels.pipeline.fills")
+        raise InvalidInputError(
+            "the schedule can't fill this pipeline", given=given, allowed="see meshwright.costmodels.pipeline.fills"
+        )
     match schedule:
         case Schedule.GPIPE | Schedule.ONE_F_ONE_B | Schedule.EAGER_ONE_F_ONE_B:
             return 1.0

@@ -1,1 +1,4 @@
-"""Queues of serving replicas: arrivals, continuous batching, percentiles; by simulation, and by an analytic model."""
+"""Queues of serving replicas: what they are asked and what requests see.
+
+By formula in `analytic`, event by event in `simulation`.
+"""

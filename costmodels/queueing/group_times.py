@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.queueing.step_times import StepTimes
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from costmodels.errors import WorkloadError
+from meshwright.costmodels.errors import WorkloadError
 
 LONGEST = 0.999
 """Quantile at which sampled lengths are cut; else the longest of a sample would decide what fits in memory."""

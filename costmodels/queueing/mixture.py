@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.queueing.statistics import FloatArray, Percentile, percentile, share_error
+from meshwright.costmodels.queueing.statistics import FloatArray, Percentile, percentile, share_error
 
 
 @dataclass(frozen=True, eq=False)

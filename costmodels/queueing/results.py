@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.queueing.statistics import Percentile, percentile
+from meshwright.costmodels.queueing.statistics import Percentile, percentile
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from solver.serving.given_mixture import predict_mixture
-from solver.serving.given_pair import predict_pair
-from solver.serving.given_switched import predict_switched
-from solver.serving.planning import plan_serving
-from solver.serving.prediction import predict_serving
-from solver.serving.simulating import ServingSimulation, simulate_serving
+from meshwright.solver.serving.forms.kinds.given import predict_mixture
+from meshwright.solver.serving.forms.pools.given import predict_pair
+from meshwright.solver.serving.forms.replicas.prediction import predict_serving
+from meshwright.solver.serving.forms.switched.given import predict_switched
+from meshwright.solver.serving.planning import plan_serving
+from meshwright.solver.serving.simulating import ServingSimulation, simulate_serving
 
 __all__ = [
     "ServingSimulation",

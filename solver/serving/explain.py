@@ -10,24 +10,24 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from costmodels.errors import PlanFileError
-from costmodels.queueing.simulation import pooled
-from costmodels.units import STRICT_RECORD
-from solver.choices import Objective, ServingMode
-from solver.control import ignore_progress
-from solver.plan import Plan
-from solver.reason import Reason
-from solver.request import PlanRequest, ServingWorkload
-from solver.serving.certificates import UNITS
-from solver.serving.engine import Engine, EngineBuilder
-from solver.serving.evaluation import P95, SCREENING_REQUESTS, Candidate, Evaluator, Measured
-from solver.serving.goodput import RATE_GRID, step_below
-from solver.serving.layouts import SEQUENCES, STEP_TOKENS, Layout, require_servable, worker_layouts
-from solver.serving.least_energy import least_energy
-from solver.serving.prediction import is_layout_of
-from solver.serving.question import Cause, Question, Refused, measurements, replica_count, usable_candidates
-from solver.serving.reasons import late_alone, memory_shortfall, missed_targets
-from solver.serving.traffic import Share
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.queueing.simulation.replica import pooled
+from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.control import ignore_progress
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
+from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS, Layout, require_servable, worker_layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, step_below
+from meshwright.solver.serving.forms.replicas.least_energy import least_energy
+from meshwright.solver.serving.forms.replicas.prediction import is_layout_of
+from meshwright.solver.serving.forms.replicas.reasons import late_alone, memory_shortfall, missed_targets
+from meshwright.solver.serving.promise.certificates import UNITS
+from meshwright.solver.serving.promise.evaluation import P95, SCREENING_REQUESTS, Candidate, Evaluator, Measured
+from meshwright.solver.serving.promise.question import Cause, Question, Refused, measurements, replica_count, usable_candidates
 
 EVERY_LAYOUT = "layouts"
 """The name that stands for all layouts."""
@@ -89,7 +89,7 @@ class LayoutExplanation:
         return math.inf if self.need is None or not self.have else self.need / self.have - 1.0
 
 
-def named_layouts(request: PlanRequest, name: str) -> list[Layout]:
+def named_layouts(request: ServingRequest, name: str) -> list[Layout]:
     """The request's layouts of a name such as "tp 4 x pp 2", in every node group; all of them for EVERY_LAYOUT.
 
     Raises PlanFileError with the list of names for a name that is none.
@@ -105,7 +105,7 @@ def named_layouts(request: PlanRequest, name: str) -> list[Layout]:
     return found
 
 
-def explain_layouts(request: PlanRequest, plan: Plan, name: str) -> tuple[LayoutExplanation, ...]:
+def explain_layouts(request: ServingRequest, plan: Plan, name: str) -> tuple[LayoutExplanation, ...]:
     """Why the layouts of a name are not the plan: the plan's own first, then those that come nearest.
 
     Raises PlanFileError for a name that no layout has.
@@ -128,8 +128,7 @@ def _plain(name: str) -> str:
 class _Judge:
     """Judges layouts beside one plan."""
 
-    def __init__(self, request: PlanRequest, plan: Plan):
-        assert isinstance(request.workload, ServingWorkload)
+    def __init__(self, request: ServingRequest, plan: Plan):
         self._request, self._plan = request, plan
         self._evaluator = Evaluator(request.workload, request.slo, request.search.seed)
         self._builder = EngineBuilder(request, sequence_tokens=self._evaluator.longest_request)

@@ -1,7 +1,7 @@
 """Output tokens per second of a device against those of a user, over all layouts and batch limits, in steady state.
 
 The chart by which inference engines are compared: a larger batch serves more tokens a device and fewer to each user. A point
-is a replica whose batch is always full (``costmodels.queueing.analytic.steady_batches``): no queue, no percentiles.
+is a replica whose batch is always full (``costmodels.queueing.analytic.percentiles.steady_batches``): no queue, no percentiles.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from costmodels.queueing.analytic import most_running, rates_at, steady_batches
-from costmodels.queueing.load import Load
-from solver.choices import ServingMode
-from solver.control import Stop
-from solver.plan_frontier import InteractivityPoint
-from solver.serving.answer import axes_of
-from solver.serving.engine import Engine
-from solver.serving.evaluation import Candidate, Evaluator, Measured
-from solver.serving.pool_interactivity import pool_points
-from solver.serving.question import Question
-from solver.serving.traffic import Share
+from meshwright.costmodels.queueing.analytic.percentiles import most_running, rates_at, steady_batches
+from meshwright.costmodels.queueing.load import Load
+from meshwright.solver.answer.frontier import InteractivityPoint
+from meshwright.solver.control import Stop
+from meshwright.solver.problem.choices import ServingMode
+from meshwright.solver.serving.engines.engine import Engine
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.forms.pools.interactivity import pool_points
+from meshwright.solver.serving.forms.replicas.answer import axes_of
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured
+from meshwright.solver.serving.promise.question import Question
 
 
 def swept_points(question: Question, prefill: Sequence[Engine], stop: Stop) -> tuple[InteractivityPoint, ...] | None:

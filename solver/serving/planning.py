@@ -6,14 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodels.errors import WorkloadError
-from solver.choices import FrontierScope, Objective, ServingMode
-from solver.control import OnProgress, Stop, never_stop
-from solver.plan import Plan, RunnerUp, SearchStats
-from solver.plan_frontier import Interactivity
-from solver.reason import Reason, unfinished_search
-from solver.request import PlanRequest, ServingWorkload
-from solver.serving.answer import (
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.frontier import Interactivity
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import RunnerUp, SearchStats
+from meshwright.solver.answer.reason import Reason, unfinished_search
+from meshwright.solver.control import OnProgress, Stop, never_stop
+from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
+from meshwright.solver.serving.engines.layouts import prefill_layouts, require_servable, worker_layouts
+from meshwright.solver.serving.forms.kinds.planning import KindsSearch
+from meshwright.solver.serving.forms.pools.answer import pair_certificate, pair_objective, pair_plan, pair_runner_up
+from meshwright.solver.serving.forms.pools.goodput import largest_pair_goodput
+from meshwright.solver.serving.forms.pools.least_energy import least_energy_pair
+from meshwright.solver.serving.forms.pools.search import PairResult, PairSearch
+from meshwright.solver.serving.forms.replicas.answer import (
     feasible_plan,
     frontier,
     infeasible_plan,
@@ -21,24 +29,17 @@ from solver.serving.answer import (
     refusal_notes,
     runners_up,
 )
-from solver.serving.certificates import objective_of, searched_certificate
-from solver.serving.cheapest import cheapest, of_equal_cost
-from solver.serving.disaggregated import PairResult, PairSearch
-from solver.serving.engine import Engine, EngineBuilder
-from solver.serving.evaluation import Evaluator, Measured
-from solver.serving.goodput import choose_roomiest_goodput, largest_goodput
-from solver.serving.interactivity import swept_points, user_tokens_per_s
-from solver.serving.layouts import prefill_layouts, require_servable, worker_layouts
-from solver.serving.least_energy import least_energy
-from solver.serving.least_energy_pair import least_energy_pair
-from solver.serving.mixture_planning import KindsSearch
-from solver.serving.pair_answer import pair_certificate, pair_objective, pair_plan, pair_runner_up
-from solver.serving.pair_goodput import largest_pair_goodput
-from solver.serving.question import Found, Question, SearchResult
-from solver.serving.reasons import no_layout, why_infeasible
-from solver.serving.roomiest import choose_roomiest
-from solver.serving.switched import SwitchedSearch, search_switched
-from solver.serving.switched_answer import switched_plan
+from meshwright.solver.serving.forms.replicas.cheapest import cheapest, of_equal_cost
+from meshwright.solver.serving.forms.replicas.goodput import choose_roomiest_goodput, largest_goodput
+from meshwright.solver.serving.forms.replicas.least_energy import least_energy
+from meshwright.solver.serving.forms.replicas.reasons import no_layout, why_infeasible
+from meshwright.solver.serving.forms.replicas.roomiest import choose_roomiest
+from meshwright.solver.serving.forms.switched.answer import switched_plan
+from meshwright.solver.serving.forms.switched.search import SwitchedSearch, search_switched
+from meshwright.solver.serving.interactivity import swept_points, user_tokens_per_s
+from meshwright.solver.serving.promise.certificates import objective_of, searched_certificate
+from meshwright.solver.serving.promise.evaluation import Evaluator, Measured
+from meshwright.solver.serving.promise.question import Found, Question, SearchResult
 
 _SHOWN = 5
 
@@ -46,7 +47,7 @@ _WORTH_A_LOOK = 2.0
 """Plans of workers that do both phases are looked for up to so many times the cost of a pair of pools: runners-up, then."""
 
 
-def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
+def plan_serving(request: ServingRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     """The best serving plan of the request's space; infeasible, with its reason, when nothing keeps the promise.
 
     Objective devices: fewest devices that keep the P95 targets at the arrival rate; cost: the cheapest; energy: the fewest
@@ -54,7 +55,6 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
     ``search.seconds`` is 0: clocks belong to the caller. Raises InvalidInputError for a request that this space can't mean.
     """
     require_servable(request)
-    assert isinstance(request.workload, ServingWorkload)
     _require_prices(request)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed, stop)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
@@ -136,7 +136,7 @@ def plan_serving(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> P
 
 
 def _with_interactivity(
-    plan: Plan, request: PlanRequest, question: Question, prefill: Sequence[Engine], *, decode: Measured, stop: Stop
+    plan: Plan, request: ServingRequest, question: Question, prefill: Sequence[Engine], *, decode: Measured, stop: Stop
 ) -> Plan:
     """The plan with throughput of a device against tokens per second of a user, where the request asks for a sweep."""
     if request.search.frontier is not FrontierScope.SWEPT:
@@ -157,7 +157,7 @@ def _with_interactivity(
     return replace(plan, interactivity=drawn)
 
 
-def _search(request: PlanRequest, question: Question) -> SearchResult:
+def _search(request: ServingRequest, question: Question) -> SearchResult:
     match request.objective:
         case Objective.THROUGHPUT:
             return largest_goodput(question)
@@ -167,7 +167,7 @@ def _search(request: PlanRequest, question: Question) -> SearchResult:
             return cheapest(question)
 
 
-def _choose_roomiest(request: PlanRequest, question: Question, result: SearchResult, best: Found) -> None:
+def _choose_roomiest(request: ServingRequest, question: Question, result: SearchResult, best: Found) -> None:
     """Of plans as good as the best the roomiest."""
     if request.objective is Objective.THROUGHPUT:
         choose_roomiest_goodput(question, result)
@@ -175,13 +175,13 @@ def _choose_roomiest(request: PlanRequest, question: Question, result: SearchRes
         choose_roomiest(question, result, of_equal_cost(question, best))
 
 
-def _prefill_engines(request: PlanRequest, question: Question, builder: EngineBuilder) -> list[Engine]:
+def _prefill_engines(request: ServingRequest, question: Question, builder: EngineBuilder) -> list[Engine]:
     """Engines of prefill workers: those of all workers, and those whose ranks share prompts."""
     whole = {engine.key: engine for engine in question.engines if not engine.layout.repeats_answers}
     return [whole.get(layout.key) or builder.engine(layout) for layout in prefill_layouts(request)]
 
 
-def _search_pairs(request: PlanRequest, question: Question, search: PairSearch, aggregated: SearchResult) -> PairResult:
+def _search_pairs(request: ServingRequest, question: Question, search: PairSearch, aggregated: SearchResult) -> PairResult:
     """Pairs of pools that are better than the best aggregated plan; of equals that one stays."""
     best = aggregated.best
     if request.objective is Objective.THROUGHPUT:
@@ -195,7 +195,7 @@ def _search_pairs(request: PlanRequest, question: Question, search: PairSearch, 
     return found
 
 
-def _search_kinds(request: PlanRequest, question: Question, aggregated: SearchResult, pairs: PairResult) -> KindsSearch:
+def _search_kinds(request: ServingRequest, question: Question, aggregated: SearchResult, pairs: PairResult) -> KindsSearch:
     """Mixes of several kinds of workers that are better than every plan of one kind; of equals that stays."""
     kinds = KindsSearch(request, question)
     below = math.inf
@@ -214,26 +214,26 @@ def _bound_of_one_kind(result: SearchResult, pairs: PairResult) -> float:
     return result.bound if result.stopped else math.inf
 
 
-def _one_kind(request: PlanRequest, question: Question, result: SearchResult, pairs: PairResult) -> tuple[RunnerUp, ...]:
+def _one_kind(request: ServingRequest, question: Question, result: SearchResult, pairs: PairResult) -> tuple[RunnerUp, ...]:
     """Plans of one kind that a mix beats."""
     beaten = [] if pairs.best is None else [pair_runner_up(request, pairs.best, "keeps the targets, but a mix is better")]
     every = replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])])
     return (*beaten, *runners_up(request, every, question.evaluator))[:_SHOWN]
 
 
-def _is_enough(request: PlanRequest, question: Question, load: float) -> bool:
+def _is_enough(request: ServingRequest, question: Question, load: float) -> bool:
     """Whether a load that is kept is the one asked for: of goodput, at least that."""
     return request.objective is not Objective.THROUGHPUT or load >= question.load
 
 
-def _best_objective(request: PlanRequest, question: Question, result: SearchResult, pairs: PairResult) -> float:
+def _best_objective(request: ServingRequest, question: Question, result: SearchResult, pairs: PairResult) -> float:
     """The objective of the best of replicas and pools, infinite where there is none."""
     of_pairs = math.inf if pairs.best is None else pair_objective(request, pairs.best)
     return of_pairs if result.best is None else min(of_pairs, objective_of(request, result.best, question.evaluator))
 
 
 def _switched_plan(
-    request: PlanRequest,
+    request: ServingRequest,
     switched: SwitchedSearch,
     question: Question,
     result: SearchResult,
@@ -261,7 +261,7 @@ def _switched_plan(
 
 
 def _pair_plan(
-    request: PlanRequest, question: Question, pairs: PairResult, result: SearchResult, stats: SearchStats, floor: float
+    request: ServingRequest, question: Question, pairs: PairResult, result: SearchResult, stats: SearchStats, floor: float
 ) -> Plan:
     assert pairs.best is not None
     bound = min(pair_objective(request, pairs.best), result.bound if result.stopped else math.inf, floor)
@@ -304,7 +304,7 @@ def _price(engine: Engine) -> float:
     return price
 
 
-def _require_prices(request: PlanRequest) -> None:
+def _require_prices(request: ServingRequest) -> None:
     if request.objective is not Objective.COST:
         return
     unpriced = [group.node.device.name for group in request.cluster.groups if not group.node.device.price_per_hour]

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.errors import InfeasibleError, WorkloadError
-from costmodels.queueing.mixture import Part, mixture_mean, mixture_percentile
-from costmodels.queueing.simulation import SimulationResult, pooled
-from costmodels.queueing.statistics import Percentile, percentile
-from costmodels.queueing.timeline import Timeline, timeline
-from solver.plan import Plan, WorkerKind
-from solver.request import PlanRequest, ServingWorkload
-from solver.serving.evaluation import REQUESTS, Evaluator
-from solver.serving.given_mixture import given_kinds
-from solver.serving.given_pair import GivenPair
-from solver.serving.given_switched import GivenSwitched
-from solver.serving.mixture_answer import token_parts
-from solver.serving.prediction import given_candidate
+from meshwright.costmodels.errors import InfeasibleError
+from meshwright.costmodels.queueing.mixture import Part, mixture_mean, mixture_percentile
+from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
+from meshwright.costmodels.queueing.simulation.timeline import Timeline, timeline
+from meshwright.costmodels.queueing.statistics import Percentile, percentile
+from meshwright.solver.answer.plan import Plan, WorkerKind
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.forms.kinds.answer import token_parts
+from meshwright.solver.serving.forms.kinds.given import given_kinds
+from meshwright.solver.serving.forms.pools.given import GivenPair
+from meshwright.solver.serving.forms.replicas.prediction import given_candidate
+from meshwright.solver.serving.forms.switched.given import GivenSwitched
+from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
 
 PROBABILITIES = (0.50, 0.90, 0.95, 0.99)
 """Percentiles that are reported."""
@@ -72,14 +72,12 @@ class KindSimulation:
     simulated: ServingSimulation
 
 
-def simulate_serving(request: PlanRequest, plan: Plan) -> ServingSimulation:
+def simulate_serving(request: ServingRequest, plan: Plan) -> ServingSimulation:
     """Simulate a plan under the request's load, to the end whatever it misses.
 
-    Raises WorkloadError for a training request, PlanFileError when the plan does not belong to the request, InfeasibleError
+    Raises PlanFileError when the plan does not belong to the request, InfeasibleError
     when it does not fit in memory.
     """
-    if not isinstance(request.workload, ServingWorkload):
-        raise WorkloadError("only serving can be simulated", given=request.workload.kind, allowed="a serving workload")
     if plan.kinds:
         return _simulate_kinds(request, plan)
     if plan.prefill is not None:
@@ -90,7 +88,7 @@ def simulate_serving(request: PlanRequest, plan: Plan) -> ServingSimulation:
     return _described(evaluator, whole, line, alike=alike)
 
 
-def _simulated(request: PlanRequest, plan: Plan) -> tuple[Evaluator, SimulationResult, Timeline, int]:
+def _simulated(request: ServingRequest, plan: Plan) -> tuple[Evaluator, SimulationResult, Timeline, int]:
     """A plan of replicas that do both phases: what was simulated, over time, and how many like it there are."""
     evaluator, candidate, share = given_candidate(request, plan)
     if candidate.limits.kv_tokens < evaluator.longest_request:
@@ -103,7 +101,7 @@ def _simulated(request: PlanRequest, plan: Plan) -> tuple[Evaluator, SimulationR
     return evaluator, pooled(results), timeline(results, intervals=INTERVALS), alike
 
 
-def _simulate_kinds(request: PlanRequest, plan: Plan) -> ServingSimulation:
+def _simulate_kinds(request: ServingRequest, plan: Plan) -> ServingSimulation:
     """Each kind by itself, and percentiles of all requests: those of a kind count by its share."""
     ran, kinds = [], []
     for kind, own in given_kinds(request, plan):
@@ -144,7 +142,7 @@ def _mixed(parts: list[Part]) -> Distribution:
     return Distribution(mixture_mean(parts), tuple(mixture_percentile(parts, p) for p in PROBABILITIES))
 
 
-def _simulate_pools(request: PlanRequest, plan: Plan) -> ServingSimulation:
+def _simulate_pools(request: ServingRequest, plan: Plan) -> ServingSimulation:
     """Both pools together. The timeline is of a mean decode worker: requests that wait are all those without a first token."""
     given = GivenPair(request, plan)
     shortfall = given.memory_shortfall()
@@ -157,7 +155,7 @@ def _simulate_pools(request: PlanRequest, plan: Plan) -> ServingSimulation:
     return _described(given.evaluator, result.whole, per_worker, alike=1)
 
 
-def _simulate_switched(request: PlanRequest, plan: Plan) -> ServingSimulation:
+def _simulate_switched(request: ServingRequest, plan: Plan) -> ServingSimulation:
     """Workers that switch layouts; busy is what stages of either layout do, not the changes between."""
     given = GivenSwitched(request, plan)
     shortfall = given.memory_shortfall()

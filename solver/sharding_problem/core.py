@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from solver.sharding_problem.problem import IntArray, offsets_of
-from solver.sharding_problem.working_graph import FloatArray, Span, WorkingGraph
+from meshwright.solver.sharding_problem.problem import IntArray, offsets_of
+from meshwright.solver.sharding_problem.working_graph import FloatArray, Span, WorkingGraph
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.control import Stop, heed, never_stop
-from solver.sharding_problem.core import Core
-from solver.sharding_problem.problem import IntArray
-from solver.sharding_problem.working_graph import BoolArray, FloatArray
+from meshwright.solver.control import Stop, heed, never_stop
+from meshwright.solver.sharding_problem.core import Core
+from meshwright.solver.sharding_problem.problem import IntArray
+from meshwright.solver.sharding_problem.working_graph import BoolArray, FloatArray
 
 MOST_ENTRIES = 2_000_000
 """Most numbers in a table that is built; 16 MB, milliseconds to minimise."""

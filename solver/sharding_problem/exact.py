@@ -14,10 +14,10 @@ import highspy
 import numpy as np
 import scipy.sparse
 
-from solver.sharding_problem.core import Core
-from solver.sharding_problem.problem import IntArray
-from solver.sharding_problem.work import WorkStop
-from solver.sharding_problem.working_graph import FloatArray
+from meshwright.solver.sharding_problem.core import Core
+from meshwright.solver.sharding_problem.problem import IntArray
+from meshwright.solver.sharding_problem.work import WorkStop
+from meshwright.solver.sharding_problem.working_graph import FloatArray
 
 _ROWS_AT_ONCE = 24
 """Memory rows added per round: enough to cover separate peaks, few enough to keep each program small."""

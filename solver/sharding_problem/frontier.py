@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.control import Stop, heed, never_stop
-from solver.sharding_problem.core import Core, assemble_core
-from solver.sharding_problem.elimination import Factor, pareto_choices
-from solver.sharding_problem.exact import ExactStatus, solve_exactly
-from solver.sharding_problem.work import WhenStopped
-from solver.sharding_problem.working_graph import FloatArray, Span
+from meshwright.solver.control import Stop, heed, never_stop
+from meshwright.solver.sharding_problem.core import Core, assemble_core
+from meshwright.solver.sharding_problem.elimination import Factor, pareto_choices
+from meshwright.solver.sharding_problem.exact import ExactStatus, solve_exactly
+from meshwright.solver.sharding_problem.work import WhenStopped
+from meshwright.solver.sharding_problem.working_graph import FloatArray, Span
 
 Edge = tuple[int, int, FloatArray]
 """First and second node, and cost vectors of shape (strategies of the first, of the second, criteria)."""

@@ -7,8 +7,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from solver.sharding_problem.core import Core
-from solver.sharding_problem.problem import IntArray
+from meshwright.solver.sharding_problem.core import Core
+from meshwright.solver.sharding_problem.problem import IntArray
 
 
 def descend(core: Core, choice: IntArray, *, max_passes: int = 50) -> IntArray:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from solver.sharding_problem.core import Core
-from solver.sharding_problem.problem import IntArray, offsets_of
-from solver.sharding_problem.working_graph import FloatArray
+from meshwright.solver.sharding_problem.core import Core
+from meshwright.solver.sharding_problem.problem import IntArray, offsets_of
+from meshwright.solver.sharding_problem.working_graph import FloatArray
 
 
 class Messages:

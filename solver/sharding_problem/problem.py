@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.errors import InvalidInputError
+from meshwright.costmodels.errors import InvalidInputError
 
 IntArray = npt.NDArray[np.int64]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.control import Stop, never_stop
-from solver.sharding_problem.problem import IntArray, ShardingProblem
-from solver.sharding_problem.time_points import tighten_memory
-from solver.sharding_problem.working_graph import BoolArray, Fixed, FloatArray, FollowsTwo, WorkingGraph
+from meshwright.solver.control import Stop, never_stop
+from meshwright.solver.sharding_problem.problem import IntArray, ShardingProblem
+from meshwright.solver.sharding_problem.time_points import tighten_memory
+from meshwright.solver.sharding_problem.working_graph import BoolArray, Fixed, FloatArray, FollowsTwo, WorkingGraph
 
 _RULES_PER_ASK = 64
 """Edges looked at between two looks at the stopping rule."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from solver.sharding_problem.core import Core
-from solver.sharding_problem.message_passing import Messages
-from solver.sharding_problem.problem import IntArray
-from solver.sharding_problem.working_graph import FloatArray
+from meshwright.solver.sharding_problem.core import Core
+from meshwright.solver.sharding_problem.message_passing import Messages
+from meshwright.solver.sharding_problem.problem import IntArray
+from meshwright.solver.sharding_problem.working_graph import FloatArray
 
 _EPSILON = float(np.finfo(np.float64).eps)
 _AVERAGING = 0.1

@@ -12,14 +12,14 @@ from enum import StrEnum
 
 import numpy as np
 
-from solver.sharding_problem.core import Core
-from solver.sharding_problem.exact import ExactStatus, solve_exactly
-from solver.sharding_problem.problem import IntArray
-from solver.sharding_problem.relaxation import Certificate
-from solver.sharding_problem.subproblem import reduced_part
-from solver.sharding_problem.tree_moves import TreeMoves
-from solver.sharding_problem.work import Until, WorkStop
-from solver.sharding_problem.working_graph import FloatArray
+from meshwright.solver.sharding_problem.core import Core
+from meshwright.solver.sharding_problem.exact import ExactStatus, solve_exactly
+from meshwright.solver.sharding_problem.problem import IntArray
+from meshwright.solver.sharding_problem.relaxation import Certificate
+from meshwright.solver.sharding_problem.subproblem import reduced_part
+from meshwright.solver.sharding_problem.tree_moves import TreeMoves
+from meshwright.solver.sharding_problem.work import Until, WorkStop
+from meshwright.solver.sharding_problem.working_graph import FloatArray
 
 _FIRST_ENTRIES, _FEWEST_ENTRIES, _MOST_ENTRIES = 60_000.0, 8_000.0, 1e6
 """Table entries that a window may hold before its reductions; how many remain after them varies much, so this adapts."""

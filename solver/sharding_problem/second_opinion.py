@@ -12,9 +12,9 @@ from enum import StrEnum
 import numpy as np
 import pulp
 
-from costmodels.errors import InvalidInputError
-from solver.sharding_problem.problem import FORBIDDEN, ShardingProblem
-from solver.sharding_problem.solve import ShardingAnswer
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.sharding_problem.problem import FORBIDDEN, ShardingProblem
+from meshwright.solver.sharding_problem.solve import ShardingAnswer
 
 MOST_ENTRIES = 500_000
 """Pairs of strategies of all edges: as many variables, of which PuLP writes some 50,000 a second."""

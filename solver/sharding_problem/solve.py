@@ -12,18 +12,18 @@ from enum import StrEnum
 
 import numpy as np
 
-from solver.control import OnProgress, Progress, ignore_progress
-from solver.sharding_problem.core import Core, core_of
-from solver.sharding_problem.elimination import eliminate
-from solver.sharding_problem.exact import ExactStatus, solve_exactly
-from solver.sharding_problem.local_moves import descend, repair
-from solver.sharding_problem.problem import IntArray, ShardingProblem
-from solver.sharding_problem.reductions import reduce_problem
-from solver.sharding_problem.relaxation import Certificate, Relaxation
-from solver.sharding_problem.search import Search
-from solver.sharding_problem.subproblem import reduced_part
-from solver.sharding_problem.work import Until, WorkStop
-from solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
+from meshwright.solver.control import OnProgress, Progress, ignore_progress
+from meshwright.solver.sharding_problem.core import Core, core_of
+from meshwright.solver.sharding_problem.elimination import eliminate
+from meshwright.solver.sharding_problem.exact import ExactStatus, solve_exactly
+from meshwright.solver.sharding_problem.local_moves import descend, repair
+from meshwright.solver.sharding_problem.problem import IntArray, ShardingProblem
+from meshwright.solver.sharding_problem.reductions import reduce_problem
+from meshwright.solver.sharding_problem.relaxation import Certificate, Relaxation
+from meshwright.solver.sharding_problem.search import Search
+from meshwright.solver.sharding_problem.subproblem import reduced_part
+from meshwright.solver.sharding_problem.work import Until, WorkStop
+from meshwright.solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
 
 _EXACT_ENTRIES = 80_000
 """Table entries of a core up to which the exact program is tried first: some 10^5 columns, seconds in HiGHS."""

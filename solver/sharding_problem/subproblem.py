@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.control import Stop
-from solver.sharding_problem.core import Core, core_of
-from solver.sharding_problem.problem import IntArray
-from solver.sharding_problem.reductions import reduce_graph
-from solver.sharding_problem.relaxation import Certificate
-from solver.sharding_problem.working_graph import BoolArray, FloatArray, ProvenInfeasible, Span, WorkingGraph
+from meshwright.solver.control import Stop
+from meshwright.solver.sharding_problem.core import Core, core_of
+from meshwright.solver.sharding_problem.problem import IntArray
+from meshwright.solver.sharding_problem.reductions import reduce_graph
+from meshwright.solver.sharding_problem.relaxation import Certificate
+from meshwright.solver.sharding_problem.working_graph import BoolArray, FloatArray, ProvenInfeasible, Span, WorkingGraph
 
 
 @dataclass(frozen=True, eq=False)

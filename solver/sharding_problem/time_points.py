@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.sharding_problem.problem import IntArray
-from solver.sharding_problem.working_graph import BoolArray, FloatArray, ProvenInfeasible, Span, WorkingGraph
+from meshwright.solver.sharding_problem.problem import IntArray
+from meshwright.solver.sharding_problem.working_graph import BoolArray, FloatArray, ProvenInfeasible, Span, WorkingGraph
 
 
 def tighten_memory(graph: WorkingGraph) -> bool:

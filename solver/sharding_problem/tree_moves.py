@@ -10,10 +10,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from solver.sharding_problem.core import Core
-from solver.sharding_problem.local_moves import core_arrays, shift
-from solver.sharding_problem.problem import IntArray
-from solver.sharding_problem.working_graph import FloatArray
+from meshwright.solver.sharding_problem.core import Core
+from meshwright.solver.sharding_problem.local_moves import core_arrays, shift
+from meshwright.solver.sharding_problem.problem import IntArray
+from meshwright.solver.sharding_problem.working_graph import FloatArray
 
 _SIZES = (4, 16, 60, 250)
 """Most nodes of a tree, drawn at random: small ones are tried often, and one of the largest takes under a millisecond."""

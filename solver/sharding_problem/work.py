@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from costmodels.errors import InvalidInputError
-from solver.control import Stop
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.control import Stop
 
 
 class WorkStop(Protocol):

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from solver.sharding_problem.problem import FORBIDDEN, IntArray, ShardingProblem
+from meshwright.solver.sharding_problem.problem import FORBIDDEN, IntArray, ShardingProblem
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

@@ -1,8 +1,8 @@
 """Partitions a chain of blocks into pipeline stages, exactly."""
 
-from solver.stages.layers import LayerPartition, LayerStage, Shortage, memory_shortage, partition_layers
-from solver.stages.longest import objective_s
-from solver.stages.tables import Partition, StageChoice, Work, partition
+from meshwright.solver.stages.layers import LayerPartition, LayerStage, Shortage, memory_shortage, partition_layers
+from meshwright.solver.stages.longest import objective_s
+from meshwright.solver.stages.tables import Partition, StageChoice, Work, partition
 
 __all__ = [
     "LayerPartition",

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from solver.stages.table_kernels import Candidates, finite_range
+from meshwright.solver.stages.table_kernels import Candidates, finite_range
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -14,9 +14,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.errors import InvalidInputError
-from solver.layer_dag import LayerDag, downsets
-from solver.stages.longest import Found, least_objective
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.problem.layer_dag import LayerDag, downsets
+from meshwright.solver.stages.longest import Found, least_objective
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

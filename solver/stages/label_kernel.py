@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from solver.stages.table_kernels import Candidates
+from meshwright.solver.stages.table_kernels import Candidates
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

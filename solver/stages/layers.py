@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.errors import InvalidInputError
-from solver.stages.layer_kernels import least_rest, least_shortage, least_tail, memory_reach
-from solver.stages.longest import Found, least_objective
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.stages.layer_kernels import least_rest, least_shortage, least_tail, memory_reach
+from meshwright.solver.stages.longest import Found, least_objective
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

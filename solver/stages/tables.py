@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.errors import InvalidInputError
-from solver.stages import count_kernel, label_kernel, table_kernels
-from solver.stages.longest import Best, Found, SolveWithin, least_objective
-from solver.stages.table_kernels import Candidates
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.stages import count_kernel, label_kernel, table_kernels
+from meshwright.solver.stages.longest import Best, Found, SolveWithin, least_objective
+from meshwright.solver.stages.table_kernels import Candidates
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

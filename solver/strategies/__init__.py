@@ -1,1 +1,1 @@
-"""Strategies from named dims on an n-D mesh: what every way to split an operator costs, and the best way for a whole graph."""
+"""Strategies from named dims on an n-D mesh, for whole graphs of operators. One block on one tensor axis is in `blocks`."""

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from costmodels.collectives import Collective
-from solver.strategies.graph_costs import Choice, GraphCosts
-from solver.strategies.resharding import Transfer
-from solver.strategies.traffic import Phase, Traffic, inner_traffic, weight_groups, weight_traffic
+from meshwright.costmodels.network.collectives import Collective
+from meshwright.solver.strategies.graph_costs import Choice, GraphCosts
+from meshwright.solver.strategies.resharding import Transfer
+from meshwright.solver.strategies.traffic import Phase, Traffic, inner_traffic, weight_groups, weight_traffic
 
 
 class Purpose(StrEnum):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, query_tokens
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, query_tokens
 
 GATHERED_KEYS = "seq(gathered keys)"
 """Attention with queries split over the sequence and every key and value on each rank."""

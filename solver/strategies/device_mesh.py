@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodels.cluster import Cluster, Device, GroupTopology, group_topology
-from costmodels.errors import ClusterError
+from meshwright.costmodels.cluster.cluster import Cluster, Device, GroupTopology, group_topology
+from meshwright.costmodels.errors import ClusterError
 
 MAX_AXES = 4
 """Axes of a mesh at most: the strategies of an operator are the product of what each axis may do."""

@@ -11,10 +11,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from costmodels.low_precision import MatmulRecipe
-from costmodels.operators import BATCH, SEQ, Operator
-from solver.strategies.contraction import DimContext
-from solver.strategies.operator_graph import OperatorGraph
+from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator
+from meshwright.solver.strategies.contraction import DimContext
+from meshwright.solver.strategies.operator_graph import OperatorGraph
 
 ROUNDS = 1
 """How far a node looks for equals: to its readers and writers. That tells attention's norms and sums from those of the

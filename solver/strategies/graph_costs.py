@@ -10,14 +10,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from solver.strategies.device_mesh import DeviceMesh
-from solver.strategies.folding import Folding, Ties, fold, kinds
-from solver.strategies.layout import Layout, TensorShape
-from solver.strategies.memory import Kind, LiveRanges, live_ranges
-from solver.strategies.operator_graph import GraphEdge, OperatorGraph
-from solver.strategies.pricing import PricedOperator, TrainingStep, price
-from solver.strategies.resharding import Resharding, ReshardingTable, Transfer, TransferTimes
-from solver.strategies.strategy import PlacedOperator
+from meshwright.solver.strategies.device_mesh import DeviceMesh
+from meshwright.solver.strategies.folding import Folding, Ties, fold, kinds
+from meshwright.solver.strategies.layout import Layout, TensorShape
+from meshwright.solver.strategies.memory import Kind, LiveRanges, live_ranges
+from meshwright.solver.strategies.operator_graph import GraphEdge, OperatorGraph
+from meshwright.solver.strategies.pricing import PricedOperator, TrainingStep, price
+from meshwright.solver.strategies.resharding import Resharding, ReshardingTable, Transfer, TransferTimes
+from meshwright.solver.strategies.strategy import PlacedOperator
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

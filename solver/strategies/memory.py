@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from solver.strategies.operator_graph import OperatorGraph
+from meshwright.solver.strategies.operator_graph import OperatorGraph
 
 IntArray = npt.NDArray[np.int64]
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from costmodels.errors import WorkloadError
-from costmodels.memory import framework_overhead_bytes
-from solver.control import OnProgress
-from solver.request import PlanRequest, TrainingWorkload
-from solver.sharding_problem.solve import Status
-from solver.sharding_problem.work import WorkStop
-from solver.strategies.device_mesh import DeviceMesh
-from solver.strategies.folding import Ties
-from solver.strategies.graph_costs import GraphCosts
-from solver.strategies.operator_graph import unfolded
-from solver.strategies.pricing import TrainingStep
-from solver.strategies.solve import GraphSharding, shard_graph
+from meshwright.costmodels.memory.training_state import framework_overhead_bytes
+from meshwright.solver.control import OnProgress
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.sharding_problem.solve import Status
+from meshwright.solver.sharding_problem.work import WorkStop
+from meshwright.solver.strategies.device_mesh import DeviceMesh
+from meshwright.solver.strategies.folding import Ties
+from meshwright.solver.strategies.graph_costs import GraphCosts
+from meshwright.solver.strategies.operator_graph import unfolded
+from meshwright.solver.strategies.pricing import TrainingStep
+from meshwright.solver.strategies.solve import GraphSharding, shard_graph
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class ModelSharding:
 
 
 def shard_model(
-    request: PlanRequest,
+    request: TrainingRequest,
     mesh: DeviceMesh,
     *,
     ties: Ties,
@@ -56,11 +55,9 @@ def shard_model(
 ) -> ModelSharding:
     """The fastest sharding of a request's model over a mesh, nothing recomputed, each device within its memory.
 
-    Raises WorkloadError for a workload that does not train, and ModelError for a model that is no chain of blocks.
+    Raises ModelError for a model that is no chain of blocks.
     """
     workload = request.workload
-    if not isinstance(workload, TrainingWorkload):
-        raise WorkloadError("sharding a model needs a training workload", given=workload.kind, allowed="training")
     axes = sum(axis.size > 1 for axis in mesh.axes)
     memory_bytes = mesh.device.memory_bytes * (1.0 - request.cluster.memory_reserve) - framework_overhead_bytes(
         communicators=axes, communicator_bytes=mesh.device.communicator_bytes
@@ -94,7 +91,7 @@ def shard_model(
     return ModelSharding(status, costs.step.microbatches, costs, sharding, bound_s, memory_bytes, None)
 
 
-def _costs(request: PlanRequest, workload: TrainingWorkload, mesh: DeviceMesh, ties: Ties, microbatches: int) -> GraphCosts:
+def _costs(request: TrainingRequest, workload: TrainingWorkload, mesh: DeviceMesh, ties: Ties, microbatches: int) -> GraphCosts:
     graph = unfolded(
         request.model, batch=workload.global_batch // microbatches, seq_len=workload.seq_len, recipe=workload.matmul
     )

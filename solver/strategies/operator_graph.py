@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from costmodels.errors import ModelError
-from costmodels.low_precision import MatmulRecipe
-from costmodels.operators import BATCH, SEQ, Operator
-from solver.graph import RESIDUAL, Block, ModelGraph
-from solver.kept_bytes import low_precision_products
-from solver.layer_dag import LayerDag, chain_dag, layer_dag
-from solver.strategies.contraction import DimContext, dim_context
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator
+from meshwright.solver.blocks.kept_bytes import low_precision_products
+from meshwright.solver.problem.graph import RESIDUAL, Block, ModelGraph
+from meshwright.solver.problem.layer_dag import LayerDag, chain_dag, layer_dag
+from meshwright.solver.strategies.contraction import DimContext, dim_context
 
 
 @dataclass(frozen=True, slots=True)

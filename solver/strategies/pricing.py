@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.cluster import Device
-from costmodels.compute import attention_backward_s, attention_forward_s, memory_bound_s
-from costmodels.low_precision import MatmulRecipe
-from costmodels.memory import Optimizer, optimizer_traffic_bytes, state_bytes_per_parameter
-from costmodels.operator_time import OperatorTime, operator_time
-from costmodels.operators import BATCH, OperatorKind, forward_flops, key_tokens, query_tokens
-from costmodels.units import DType
-from solver.strategies.device_mesh import DeviceMesh
-from solver.strategies.layout import TensorShape
-from solver.strategies.resharding import TransferTimes
-from solver.strategies.strategy import Assignment, PlacedOperator
-from solver.strategies.traffic import Phase, StateSplit, Traffic, inner_traffic, weight_groups, weight_traffic
+from meshwright.costmodels.cluster.cluster import Device
+from meshwright.costmodels.kernels.compute import attention_backward_s, attention_forward_s, memory_bound_s
+from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
+from meshwright.costmodels.memory.training_state import Optimizer, optimizer_traffic_bytes, state_bytes_per_parameter
+from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.model.operators import BATCH, OperatorKind, forward_flops, key_tokens, query_tokens
+from meshwright.costmodels.units import DType
+from meshwright.solver.strategies.device_mesh import DeviceMesh
+from meshwright.solver.strategies.layout import TensorShape
+from meshwright.solver.strategies.resharding import TransferTimes
+from meshwright.solver.strategies.strategy import Assignment, PlacedOperator
+from meshwright.solver.strategies.traffic import Phase, StateSplit, Traffic, inner_traffic, weight_groups, weight_traffic
 
 FloatArray = npt.NDArray[np.float64]
 

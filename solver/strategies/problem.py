@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from solver.sharding_problem.problem import FORBIDDEN, ShardingProblem, offsets_of
-from solver.strategies.graph_costs import Choice, GraphCosts, best_storages, by_storage
+from meshwright.solver.sharding_problem.problem import FORBIDDEN, ShardingProblem, offsets_of
+from meshwright.solver.strategies.graph_costs import Choice, GraphCosts, best_storages, by_storage
 
 IntArray = npt.NDArray[np.int64]
 

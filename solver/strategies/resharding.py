@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.collectives import Collective, bytes_per_rank, collective_s
-from solver.strategies.device_mesh import DeviceMesh
-from solver.strategies.layout import Layout, TensorShape, layouts
+from meshwright.costmodels.network.collectives import Collective, bytes_per_rank, collective_s
+from meshwright.solver.strategies.device_mesh import DeviceMesh
+from meshwright.solver.strategies.layout import Layout, TensorShape, layouts
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A collective over one axis, or a permute over two: ``message_bytes`` as `costmodels.collectives` defines it."""
+    """A collective over one axis, or a permute over two: ``message_bytes`` as `costmodels.network.collectives` defines it."""
 
     collective: Collective
     axes: tuple[int, ...]

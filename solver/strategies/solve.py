@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from solver.control import OnProgress
-from solver.sharding_problem.solve import Status, solve
-from solver.sharding_problem.work import WorkStop
-from solver.strategies.graph_costs import NS_PER_S, Choice, GraphCosts
-from solver.strategies.problem import BuiltProblem, within_memory, without_limit
+from meshwright.solver.control import OnProgress
+from meshwright.solver.sharding_problem.solve import Status, solve
+from meshwright.solver.sharding_problem.work import WorkStop
+from meshwright.solver.strategies.graph_costs import NS_PER_S, Choice, GraphCosts
+from meshwright.solver.strategies.problem import BuiltProblem, within_memory, without_limit
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, query_tokens
-from solver.strategies.contraction import DimContext, Exchange, SplitRule, split_rules
-from solver.strategies.layout import Layout
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, query_tokens
+from meshwright.solver.strategies.contraction import DimContext, Exchange, SplitRule, split_rules
+from meshwright.solver.strategies.layout import Layout
 
 WHOLE = "replicate"
 STORED_SPLIT = "+weights"

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from costmodels.collectives import Collective
-from costmodels.operators import OperatorKind, Tensor
-from costmodels.units import DType
-from solver.strategies.contraction import Exchange, SplitRule
-from solver.strategies.layout import TensorShape
-from solver.strategies.resharding import Transfer, TransferTimes
-from solver.strategies.strategy import Assignment, PlacedOperator
+from meshwright.costmodels.model.operators import OperatorKind, Tensor
+from meshwright.costmodels.network.collectives import Collective
+from meshwright.costmodels.units import DType
+from meshwright.solver.strategies.contraction import Exchange, SplitRule
+from meshwright.solver.strategies.layout import TensorShape
+from meshwright.solver.strategies.resharding import Transfer, TransferTimes
+from meshwright.solver.strategies.strategy import Assignment, PlacedOperator
 
 
 class Phase(StrEnum):

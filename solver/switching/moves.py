@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from solver.switching.pieces import IntArray, Pieces, n_pieces, shared_cells
+from meshwright.solver.switching.pieces import IntArray, Pieces, n_pieces, shared_cells
 
 FloatArray = npt.NDArray[np.float64]
 

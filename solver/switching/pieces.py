@@ -10,10 +10,10 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.expert_parallel import expert_dims
-from costmodels.operators import Operator, Weight
-from solver.axes import Axes
-from solver.sharding import Strategy
+from meshwright.costmodels.model.expert_parallel import expert_dims
+from meshwright.costmodels.model.operators import Operator, Weight
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.blocks.tp_strategies import Strategy
 
 IntArray = npt.NDArray[np.int64]
 

@@ -14,19 +14,19 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.cluster import Cluster
-from costmodels.collective_calibration import collective_calibration
-from costmodels.collectives import NETWORK_SHARE
-from costmodels.errors import PlanFileError
-from costmodels.memory import state_bytes_per_parameter
-from costmodels.operators import Operator, Weight
-from solver.graph import ModelGraph
-from solver.plan import AnsweredRequest
-from solver.request import TrainingWorkload
-from solver.sharding import REPLICATE, Strategy
-from solver.switching.moves import LOST, Held, Traffic, traffic
-from solver.switching.pieces import IntArray, Pieces, stored_pieces
-from solver.training.training_state import block_optimizer
+from meshwright.costmodels.calibration.collectives import collective_calibration
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.memory.training_state import state_bytes_per_parameter
+from meshwright.costmodels.model.operators import Operator, Weight
+from meshwright.costmodels.network.collectives import NETWORK_SHARE
+from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.blocks.tp_strategies import REPLICATE, Strategy
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.switching.moves import LOST, Held, Traffic, traffic
+from meshwright.solver.switching.pieces import IntArray, Pieces, stored_pieces
+from meshwright.solver.training.costs.state_memory import block_optimizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +78,10 @@ def switch_bytes(
     is gone; left out, devices keep their ranks, and those beyond the new cluster are gone. Raises PlanFileError unless both
     are plans that train one model with one precision and optimizer.
     """
-    _require_same_state(old, new)
+    workload = _workload_of_both(old, new)
     cluster = new.request.cluster
     devices = _devices(old.request.cluster, cluster, device_of_old_rank)
     node_of = _nodes(cluster)
-    workload = new.request.workload
-    assert isinstance(workload, TrainingWorkload), "_require_same_state looks at that"
     optimizers = {
         block.name: block_optimizer(new.plan.trained_by(workload), new.request.model, block.name)
         for block in new.request.model.blocks
@@ -229,24 +227,18 @@ def _nodes(cluster: Cluster) -> IntArray:
     return np.repeat(np.arange(len(per_node)), per_node)
 
 
-def _require_same_state(old: AnsweredRequest, new: AnsweredRequest) -> None:
+def _workload_of_both(old: AnsweredRequest, new: AnsweredRequest) -> TrainingWorkload:
+    """Return the new plan's workload; raises PlanFileError unless both plans keep the same state."""
     for name, answered in (("old", old), ("new", new)):
-        if not isinstance(answered.request.workload, TrainingWorkload) or not answered.plan.stages:
-            raise PlanFileError(
-                f"the {name} plan has no training stages",
-                given=answered.plan.kind,
-                allowed="feasible training plans",
-            )
         if answered.plan.shares is not None:
             raise PlanFileError(
                 f"the {name} plan has replicas by node group, whose moves are not counted",
                 given="search.batch_shares: by_group",
                 allowed="plans with one layout for all replicas",
             )
-    before, after = old.request, new.request
+    before, after = _training_request("old", old), _training_request("new", new)
     if before.model.layers != after.model.layers or _shapes(before.model) != _shapes(after.model):
         raise PlanFileError("the plans train different models", given=f"{before.model.name} and {after.model.name}")
-    assert isinstance(before.workload, TrainingWorkload) and isinstance(after.workload, TrainingWorkload)
     kept = {
         "precision": (before.workload.precision, after.workload.precision),
         "optimizer": (old.plan.trained_by(before.workload), new.plan.trained_by(after.workload)),
@@ -257,6 +249,15 @@ def _require_same_state(old: AnsweredRequest, new: AnsweredRequest) -> None:
                 f"the plans differ in workload.{field}: state of one kind is not state of the other",
                 given=f"{values[0].value} and {values[1].value}",
             )
+    return after.workload
+
+
+def _training_request(name: str, answered: AnsweredRequest) -> TrainingRequest:
+    if not isinstance(answered.request, TrainingRequest) or not answered.plan.stages:
+        raise PlanFileError(
+            f"the {name} plan has no training stages", given=answered.plan.kind, allowed="feasible training plans"
+        )
+    return answered.request
 
 
 def _shapes(model: ModelGraph) -> dict[tuple[str, str, str], tuple[int, ...]]:

@@ -1,5 +1,5 @@
 """The training search: mesh degrees, micro-batches, memory choices, shardings and uneven stages, searched together."""
 
-from solver.training.planner import plan_training, predict_training
+from meshwright.solver.training.planner import plan_training, predict_training
 
 __all__ = ["plan_training", "predict_training"]

@@ -6,26 +6,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from costmodels.errors import PlanFileError
-from costmodels.operators import BATCH, SEQ, Operator
-from costmodels.units import GIB, STRICT_RECORD
-from solver.block_setting import BlockSetting
-from solver.choices import Space
-from solver.graph import ModelGraph
-from solver.intra_op import frontier
-from solver.plan import Plan
-from solver.request import PlanRequest, TrainingWorkload
-from solver.sharding import Strategy, shardable_dims
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
-from solver.training.joined import joined
-from solver.training.orders import arranged, arrangement_of
-from solver.training.planner import decision_of
-from solver.training.search import RELATIVE_TIE
-from solver.training.space import Candidate
-from solver.training.stage_table import Sharding, StageKind
-from solver.training.stagewise_plan import is_stagewise
-from solver.training.tied import TiedUse, restricted, tied_uses, unrestricted
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator
+from meshwright.costmodels.units import GIB, STRICT_RECORD
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.blocks.intra_op import frontier
+from meshwright.solver.blocks.setting import BlockSetting
+from meshwright.solver.blocks.tp_strategies import Strategy, shardable_dims
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
+from meshwright.solver.training.costs.joint_block_problems import joined
+from meshwright.solver.training.costs.stage_table import Sharding, StageKind
+from meshwright.solver.training.costs.tied_weights import TiedUse, restricted, tied_uses, unrestricted
+from meshwright.solver.training.forms.stagewise.record import is_stagewise
+from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of
+from meshwright.solver.training.planner import decision_of
+from meshwright.solver.training.search.best_first import RELATIVE_TIE
+from meshwright.solver.training.space.candidates import Candidate
 
 BASIS = (
     "rest kept: only this operator is sharded another way; block anew: the other operators of its block are chosen again "
@@ -103,13 +103,13 @@ def named_operators(model: ModelGraph, name: str) -> list[tuple[str, Operator]]:
     return found
 
 
-def explain(request: PlanRequest, plan: Plan, name: str) -> tuple[Explanation, ...]:
+def explain(request: TrainingRequest, plan: Plan, name: str) -> tuple[Explanation, ...]:
     """What the alternatives of an operator would cost in a plan, for every block that has an operator of that name.
 
     Raises PlanFileError for an operator that the model lacks and for a plan without training stages.
     """
     operators = named_operators(request.model, name)
-    if not isinstance(request.workload, TrainingWorkload) or not plan.stages:
+    if plan.kind != "training" or not plan.stages:
         raise PlanFileError(
             "only training plans that were found have shardings to explain",
             given=f"{plan.kind} plan" if plan.stages or plan.kind == "serving" else "a plan without stages",
@@ -134,7 +134,7 @@ class _AnySharding(TrainingCosts):
 class _Explainer:
     """One operator of one plan."""
 
-    def __init__(self, request: PlanRequest, plan: Plan, block: str, operator: Operator):
+    def __init__(self, request: TrainingRequest, plan: Plan, block: str, operator: Operator):
         self.request = request
         self.block = block
         self.operator = operator
@@ -256,7 +256,6 @@ class _Explainer:
         offered = {strategy.dim for strategy in options}
         splittable = shardable_dims(self.operator)
         workload, mesh = self.request.workload, self.candidate.mesh
-        assert isinstance(workload, TrainingWorkload)
         sizes = {**self.request.model.dims, BATCH: self.candidate.microbatch, SEQ: workload.seq_len // mesh.cp}
         for dim in sorted(self.operator.dims - offered):
             if dim == BATCH:

@@ -5,32 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from costmodels.errors import PlanFileError
-from costmodels.operators import SEQ
-from solver.choices import Space, StageDegrees
-from solver.control import OnProgress, Stop, part_of
-from solver.plan import Certificate, Plan, SearchStats, Status
-from solver.reason import Reason, unfinished_search
-from solver.request import PlanRequest, TrainingWorkload
-from solver.sharding import REPLICATED, sharded
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
-from solver.training.given import given_branches, given_pipelining, given_shard_ranks, given_spans, given_tp_overlap
-from solver.training.launchable_inside import launchable_plan
-from solver.training.no_candidate import no_candidate
-from solver.training.orders import arranged, arrangement_of, best_arrangement, other_arrangements
-from solver.training.partition import Shortfall
-from solver.training.pools import check_pools, joined_plan, parts_of
-from solver.training.report import decided_plan, feasible_plan, host_memory_reason, infeasible_plan, memory_reason
-from solver.training.search import SearchResult, closest_to_fitting, search
-from solver.training.sequence_split import heads_fit
-from solver.training.shares import best_shares, check_shares, shares_replicas
-from solver.training.sizes import UNITS, search_sizes
-from solver.training.space import Candidate, Mesh, experts_fit
-from solver.training.stage_table import Sharding
-from solver.training.stageable import check_stageable
-from solver.training.stagewise import best_stagewise, check_stage_degrees
-from solver.training.stagewise_plan import (
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.model.operators import SEQ
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.answer.reason import Reason, unfinished_search
+from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.control import OnProgress, Stop, part_of
+from meshwright.solver.problem.choices import Space, StageDegrees
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
+from meshwright.solver.training.costs.stage_table import Sharding
+from meshwright.solver.training.forms.by_group.parts import check_pools, joined_plan, parts_of
+from meshwright.solver.training.forms.by_group.search import best_shares, check_shares, shares_replicas
+from meshwright.solver.training.forms.launchable_inside import launchable_plan
+from meshwright.solver.training.forms.stagewise.record import (
     StageWay,
     given_way,
     is_stagewise,
@@ -39,15 +29,43 @@ from solver.training.stagewise_plan import (
     stagewise_plan,
     view_of_stage,
 )
-from solver.training.sweep import swept_plans
-from solver.training.token_slices import check_token_slices
+from meshwright.solver.training.forms.stagewise.search import best_stagewise, check_stage_degrees
+from meshwright.solver.training.forms.uniform.device_orders import (
+    arranged,
+    arrangement_of,
+    best_arrangement,
+    other_arrangements,
+)
+from meshwright.solver.training.forms.uniform.given import (
+    given_branches,
+    given_pipelining,
+    given_shard_ranks,
+    given_spans,
+    given_tp_overlap,
+)
+from meshwright.solver.training.report.device_counts import UNITS, search_sizes
+from meshwright.solver.training.report.plan_report import (
+    decided_plan,
+    feasible_plan,
+    host_memory_reason,
+    infeasible_plan,
+    memory_reason,
+)
+from meshwright.solver.training.report.sweep import swept_plans
+from meshwright.solver.training.search.best_first import SearchResult, closest_to_fitting, search
+from meshwright.solver.training.search.partition import Shortfall
+from meshwright.solver.training.space.candidates import Candidate, Mesh, experts_fit
+from meshwright.solver.training.space.no_candidate import no_candidate
+from meshwright.solver.training.space.sequence_split import heads_fit
+from meshwright.solver.training.space.sliced_sequences import check_token_slices
+from meshwright.solver.training.space.stageable import check_stageable
 
 FREE_ALONE = 1 / 3
 """Share of the time after which a search of the free space that has no plan gives way. The launchable search of DeepSeek-V3 on
 2,048 devices has its first plan after 6 s and ends after 7 s: of a limit of 20 s it needs a third."""
 
 
-def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
+def plan_training(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     """The best plan of the request's space that fits memory and meets the SLO, or the reason why none does.
 
     With all devices in use and a fixed global batch, the objectives throughput and step_time both ask for the shortest
@@ -73,7 +91,7 @@ def plan_training(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> 
     return best_stagewise(request, shared, others, slo_limit_s=_slo_limit_s(request), stop=stop)
 
 
-def _plan_in_given_order(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
+def _plan_in_given_order(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     """The fastest plan on all devices, ranks in the order of the cluster's node groups."""
     costs = TrainingCosts(request)
 
@@ -112,7 +130,7 @@ def _plan_in_given_order(request: PlanRequest, *, stop: Stop, progress: OnProgre
     return infeasible_plan(request, reason, n_candidates=result.n_candidates, n_solved=result.n_solved)
 
 
-def predict_training(request: PlanRequest, plan: Plan) -> Plan:
+def predict_training(request: TrainingRequest, plan: Plan) -> Plan:
     """The given plan with its figures predicted anew under the request's model, cluster and cost models.
 
     A plan that does not fit memory comes back infeasible, with its figures and the reason. Raises PlanFileError when the
@@ -145,7 +163,7 @@ def predict_training(request: PlanRequest, plan: Plan) -> Plan:
     return replace(predicted, feasible=False, certificate=infeasible, reason=reason)
 
 
-def _predict_pools(request: PlanRequest, plan: Plan) -> Plan:
+def _predict_pools(request: TrainingRequest, plan: Plan) -> Plan:
     """A given plan with replicas by node group: each group's predicted by itself, then the whole."""
     check_pools(request, plan)
     plans = [predict_training(part.request, part.plan) for part in parts_of(request, plan)]
@@ -158,7 +176,7 @@ def _predict_pools(request: PlanRequest, plan: Plan) -> Plan:
     return replace(joined, feasible=reason is None, certificate=certificate, reason=reason)
 
 
-def _predict_stagewise(request: PlanRequest, plan: Plan) -> Plan:
+def _predict_stagewise(request: TrainingRequest, plan: Plan) -> Plan:
     """A given plan whose stages differ: each stage's table is that of a pipeline of its like."""
     request = arranged(request, arrangement_of(plan))
     ways: list[StageWay] = []
@@ -208,20 +226,18 @@ def _unfinished_reason(result: SearchResult) -> Reason:
     )
 
 
-def _slo_limit_s(request: PlanRequest) -> float:
+def _slo_limit_s(request: TrainingRequest) -> float:
     """Longest step that the SLO allows."""
     workload, slo = request.workload, request.slo
-    assert isinstance(workload, TrainingWorkload)
     limits = [math.inf if slo.max_step_time_s is None else slo.max_step_time_s]
     if slo.min_tokens_per_s is not None:
         limits.append(workload.global_batch * workload.seq_len / slo.min_tokens_per_s)
     return min(limits)
 
 
-def _slo_reason(request: PlanRequest, step_time_s: float) -> Reason | None:
+def _slo_reason(request: TrainingRequest, step_time_s: float) -> Reason | None:
     """Reason why the best step time breaks the SLO; None when it keeps it."""
     workload, slo = request.workload, request.slo
-    assert isinstance(workload, TrainingWorkload)
     limits = []
     if slo.max_step_time_s is not None:
         limits.append(("slo.max_step_time_s", slo.max_step_time_s))
@@ -245,12 +261,11 @@ def _slo_reason(request: PlanRequest, step_time_s: float) -> Reason | None:
     )
 
 
-def decision_of(request: PlanRequest, costs: TrainingCosts, plan: Plan) -> Decision:
+def decision_of(request: TrainingRequest, costs: TrainingCosts, plan: Plan) -> Decision:
     """The decision that a plan record stands for."""
     if plan.kind != "training" or plan.axes is None or plan.microbatch is None or not plan.stages:
         raise PlanFileError("this is not a plan with training stages", given=f"{plan.kind} plan of {len(plan.stages)} stages")
     workload, axes = request.workload, plan.axes
-    assert isinstance(workload, TrainingWorkload)
     mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp, ep=axes.ep, ulysses=axes.ulysses, etp=axes.etp)
     if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
         raise PlanFileError(

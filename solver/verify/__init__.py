@@ -1,9 +1,9 @@
-"""The independent checker: does a plan keep every rule of its request, and do its figures follow from one another?
+"""The independent checker of plans: rules of the request that a plan breaks, and figures that do not follow from one another.
 
 It reads the same records as the search and shares no code with it: what it compares, it computes anew and simply.
 """
 
-from solver.verify.check import check
-from solver.verify.violation import Rule, Violation
+from meshwright.solver.verify.check import check
+from meshwright.solver.verify.violation import Rule, Violation
 
 __all__ = ["Rule", "Violation", "check"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from solver.plan import Certificate, Plan, Status
-from solver.request import PlanRequest
-from solver.verify.numbers import RELATIVE, agrees, at_most
-from solver.verify.violation import Rule, Violation
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Certificate, Status
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.verify.numbers import RELATIVE, agrees, at_most
+from meshwright.solver.verify.violation import Rule, Violation
 
 
 def answer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from solver.plan import Plan
-from solver.request import PlanRequest, ServingWorkload
-from solver.verify.answer import answer_violations
-from solver.verify.frontier import frontier_violations
-from solver.verify.group_order import order_violations, ordered_request
-from solver.verify.host import host_violations
-from solver.verify.interactivity import interactivity_violations
-from solver.verify.layout import layout_violations
-from solver.verify.memory import memory_violations
-from solver.verify.numbers import number_violations
-from solver.verify.pools import serving_violations
-from solver.verify.restrictions import restriction_violations
-from solver.verify.sharding import sharding_violations
-from solver.verify.shares import share_violations
-from solver.verify.stagewise import stagewise_violations
-from solver.verify.switched import switched_violations
-from solver.verify.tensor_overlap import overlap_violations
-from solver.verify.times import time_violations
-from solver.verify.token_slices import slice_violations
-from solver.verify.violation import Violation
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
+from meshwright.solver.verify.answer import answer_violations
+from meshwright.solver.verify.numbers import number_violations
+from meshwright.solver.verify.serving.interactivity import interactivity_violations
+from meshwright.solver.verify.serving.pools import serving_violations
+from meshwright.solver.verify.serving.switched import switched_violations
+from meshwright.solver.verify.training.by_group import share_violations
+from meshwright.solver.verify.training.frontier import frontier_violations
+from meshwright.solver.verify.training.group_order import order_violations, ordered_request
+from meshwright.solver.verify.training.host import host_violations
+from meshwright.solver.verify.training.layout import layout_violations
+from meshwright.solver.verify.training.memory import memory_violations
+from meshwright.solver.verify.training.restrictions import restriction_violations
+from meshwright.solver.verify.training.sharding import sharding_violations
+from meshwright.solver.verify.training.stagewise import stagewise_violations
+from meshwright.solver.verify.training.tensor_overlap import overlap_violations
+from meshwright.solver.verify.training.times import time_violations
+from meshwright.solver.verify.training.token_slices import slice_violations
+from meshwright.solver.verify.violation import Violation
 
-_Rules = Callable[[Plan, PlanRequest], Iterator[Violation]]
+Asked = TypeVar("Asked", TrainingRequest, ServingRequest)
 
 
 def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
@@ -41,12 +42,20 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
     broken = tuple(order_violations(plan, request))
     if broken:
         return broken
+    if isinstance(request, ServingRequest):
+        return _first_broken(_SERVING, plan, request)
     request = ordered_request(plan, request)
     if any(stage.shardings for stage in plan.stages):
         return tuple(stagewise_violations(plan, request))
     if plan.shares is not None:
         return tuple(share_violations(plan, request))
-    groups = _SERVING if isinstance(request.workload, ServingWorkload) else _TRAINING
+    return _first_broken(_TRAINING, plan, request)
+
+
+def _first_broken(
+    groups: Sequence[Sequence[Callable[[Plan, Asked], Iterator[Violation]]]], plan: Plan, request: Asked
+) -> tuple[Violation, ...]:
+    """Violations of the first group of rules that the plan breaks."""
     for group in groups:
         broken = tuple(violation for rules in group for violation in rules(plan, request))
         if broken:
@@ -54,7 +63,7 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
     return ()
 
 
-_TRAINING: tuple[tuple[_Rules, ...], ...] = (
+_TRAINING = (
     (layout_violations, slice_violations),
     (sharding_violations,),
     (
@@ -68,9 +77,9 @@ _TRAINING: tuple[tuple[_Rules, ...], ...] = (
 )
 
 
-def _workers_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+def _workers_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
     """Rules of the workers of a serving plan, by their kind."""
     return (serving_violations if plan.switched is None else switched_violations)(plan, request)
 
 
-_SERVING: tuple[tuple[_Rules, ...], ...] = ((_workers_violations,), (interactivity_violations,))
+_SERVING = ((_workers_violations,), (interactivity_violations,))

@@ -6,8 +6,8 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
-from solver.plan import Plan
-from solver.verify.violation import Rule, Violation
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.verify.violation import Rule, Violation
 
 RELATIVE = 1e-9
 """Agreement asked of two floats that are equal by definition. Adding n terms in another order changes a sum by at most

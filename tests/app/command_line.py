@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import main
+from meshwright.app.cli.main import main
 
 Json = dict[str, Any]
 

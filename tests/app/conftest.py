@@ -12,10 +12,10 @@ import httpx
 import pytest
 from sqlalchemy import Engine, text
 
-from app.db.engine import open_engine, writing
-from app.db.migrate import upgrade
-from app.db.schema import metadata
-from app.settings import Auth, Settings
+from meshwright.app.db.engine import open_engine, writing
+from meshwright.app.db.migrate import upgrade
+from meshwright.app.db.tables.schema import metadata
+from meshwright.app.settings import Auth, Settings
 from tests.app.command_line import Cli
 from tests.app.fakes import FakeSolver
 from tests.app.service import running_service

@@ -6,15 +6,25 @@ import threading
 import time
 from dataclasses import replace
 
-from app.solving import OnBeat, ignore_beat
-from costmodels.errors import InvalidInputError
-from solver.axes import Axes
-from solver.choices import Recompute
-from solver.control import Progress
-from solver.plan import Band, CalibrationUse, Certificate, Plan, Predicted, RunnerUp, SearchStats, Status, TimeBreakdown
-from solver.plan_stage import DeviceRange, LayerSpan, Microbatch, Stage, StageMemory
-from solver.reason import UNFINISHED_SEARCH, Reason
-from solver.request import PlanRequest
+from meshwright.app.solving import OnBeat, ignore_beat
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import (
+    Band,
+    CalibrationUse,
+    Certificate,
+    Predicted,
+    RunnerUp,
+    SearchStats,
+    Status,
+    TimeBreakdown,
+)
+from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, Stage, StageMemory
+from meshwright.solver.control import Progress
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.request import PlanRequest
 
 GIB = 2.0**30
 

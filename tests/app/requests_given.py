@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from app.plans.examples import SERVING_REQUEST, TRAINING_REQUEST
-from app.requests.resolve import NoFiles, resolve_request
-from solver.request import PlanRequest
+from meshwright.app.plans.examples import SERVING_REQUEST, TRAINING_REQUEST
+from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.solver.problem.request import PlanRequest
 
 
 def training(**changes: Any) -> dict[str, Any]:

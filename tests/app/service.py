@@ -11,16 +11,16 @@ import httpx
 import uvicorn
 from sqlalchemy import Connection, select
 
-from app.db.engine import open_engine, reading
-from app.db.job_desk import JobDesk
-from app.db.job_tables import jobs
-from app.errors import StoreError
-from app.jobs.job import JobStatus
-from app.jobs.runner import JobRunner, WorkerStoppedError
-from app.main import create_app
-from app.replans.batch import BatchStarter, Settler
-from app.settings import Settings
-from app.solving import Solver
+from meshwright.app.db.engine import open_engine, reading
+from meshwright.app.db.tables.jobs import jobs
+from meshwright.app.errors import StoreError
+from meshwright.app.jobs.desk import JobDesk
+from meshwright.app.jobs.job import JobStatus
+from meshwright.app.jobs.runner import JobRunner, WorkerStoppedError
+from meshwright.app.replans.batch import BatchStarter, Settler
+from meshwright.app.rest.main import create_app
+from meshwright.app.settings import Settings
+from meshwright.app.solving import Solver
 
 
 class NoQueue:

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select, text
 
-from app.db.calibration_repository import CalibrationRepository, NewCalibration
-from app.db.engine import open_engine, reading, writing
-from app.db.migrate import upgrade
-from app.db.plan_repository import PlanRepository, StoredPlan
-from app.db.schema import metadata
-from app.jobs.engine import QueueClient, WorkflowState, migrate_queue
-from app.jobs.job import JobKind, NewJob
-from app.jobs.submission import submit
+from meshwright.app.calibrations.repository import CalibrationRepository, NewCalibration
+from meshwright.app.db.engine import open_engine, reading, writing
+from meshwright.app.db.migrate import upgrade
+from meshwright.app.db.tables.schema import metadata
+from meshwright.app.jobs.engine import QueueClient, WorkflowState, migrate_queue
+from meshwright.app.jobs.job import JobKind, NewJob
+from meshwright.app.jobs.submission import submit
+from meshwright.app.plans.repository import PlanRepository, StoredPlan
 from tests.crash.databases import postgresql_cluster, postgresql_programs
 
 MANUAL = Path(__file__).parents[2] / "docs" / "operations.md"

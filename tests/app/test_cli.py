@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cli import LauncherName
-from app.db.migrate import HEAD_REVISION
-from app.plans.documents import plan_document
-from app.requests.resolve import request_document
-from solver.choices import Launcher
-from solver.control import OnProgress, Progress
-from solver.plan import Plan
-from solver.request import PlanRequest
+from meshwright.app.cli.main import LauncherName
+from meshwright.app.db.migrate import HEAD_REVISION
+from meshwright.app.plans.documents import plan_document
+from meshwright.app.requests.resolve import request_document
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import OnProgress, Progress
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import PlanRequest
 from tests.app.command_line import SHARDING_PROBLEM, Cli
 from tests.app.exporters.plans import training as exportable
 from tests.app.fakes import fake_predict, feasible_plan, infeasible_plan, undecided_plan
@@ -47,8 +47,8 @@ def answer_with(monkeypatch: pytest.MonkeyPatch, plan: Callable[[PlanRequest], P
         asked.append(request)
         return plan(request)
 
-    monkeypatch.setattr("app.commands.planning.solve_here", solve)
-    monkeypatch.setattr("app.commands.planning.predict_here", fake_predict)
+    monkeypatch.setattr("meshwright.app.cli.commands.planning.solve_here", solve)
+    monkeypatch.setattr("meshwright.app.cli.commands.planning.predict_here", fake_predict)
     return asked
 
 
@@ -255,7 +255,7 @@ def test_progress_is_drawn_only_on_a_terminal(cli: Cli, monkeypatch: pytest.Monk
         on_progress(Progress(done=3, total=10, best=2.0, bound=1.5, note="meshes"))
         return feasible_plan(request)
 
-    monkeypatch.setattr("app.commands.planning.solve_here", plan)
+    monkeypatch.setattr("meshwright.app.cli.commands.planning.solve_here", plan)
     request = cli.write("request.json", training())
     assert cli("plan", request, "--fresh", "--json") == 0
     assert cli.err == ""
@@ -268,7 +268,7 @@ def test_progress_is_drawn_only_on_a_terminal(cli: Cli, monkeypatch: pytest.Monk
 
 
 def test_plan_frontier_sets_the_scope_of_the_request(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.commands.planning.solve_here", lambda request, _: feasible_plan(request))
+    monkeypatch.setattr("meshwright.app.cli.commands.planning.solve_here", lambda request, _: feasible_plan(request))
     request = cli.write("request.json", serving())
     assert cli("plan", request, "--json") == 0
     plain = cli.json()
@@ -344,12 +344,13 @@ def test_exports_as_a_document(cli: Cli) -> None:
 
 def run(*args: str, **options: Any) -> subprocess.Popen[bytes]:
     """The command in a process of its own."""
-    command = [sys.executable, "-c", "from app.cli import main; main()", *args]
+    command = [sys.executable, "-c", "from meshwright.app.cli.main import main; main()", *args]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
 def test_help_loads_nothing_heavy() -> None:
-    code = "import sys; from app.cli import main\ntry: main()\nfinally: print(sorted(sys.modules), file=sys.stderr)"
+    run = "from meshwright.app.cli.main import main\ntry: main()\n"
+    code = f"import sys; {run}finally: print(sorted(sys.modules), file=sys.stderr)"
     command = [sys.executable, "-c", code, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     heavy = {"fastapi", "sqlalchemy", "alembic", "pydantic", "numpy", "scipy", "numba", "ortools", "pulp", "rich", "uvicorn"}
@@ -359,7 +360,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_broken_pipe_is_silent(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-c", "from app.cli import main; main()", "schema", "request"]
+    command = [sys.executable, "-c", "from meshwright.app.cli.main import main; main()", "schema", "request"]
     done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")

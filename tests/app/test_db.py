@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, inspect, text
 
-from app.db.engine import open_engine, reading, writing
-from app.db.migrate import HEAD_REVISION, current_revision, downgrade, ensure_ready, is_at_head, upgrade
-from app.db.plan_repository import PlanFilter, PlanRepository, StoredPlan
-from app.db.schema import metadata
-from app.errors import StoreError
-from app.settings import SettingError
+from meshwright.app.db.engine import open_engine, reading, writing
+from meshwright.app.db.migrate import HEAD_REVISION, current_revision, downgrade, ensure_ready, is_at_head, upgrade
+from meshwright.app.db.tables.schema import metadata
+from meshwright.app.errors import StoreError
+from meshwright.app.plans.repository import PlanFilter, PlanRepository, StoredPlan
+from meshwright.app.settings import SettingError
 
 POSTGRES = "MESHWRIGHT_TEST_POSTGRES_URL"
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from app.cli import cli
-from app.main import create_app
-from app.settings import VARIABLES, Settings, read_settings
+from meshwright.app.cli.main import cli
+from meshwright.app.rest.main import create_app
+from meshwright.app.settings import VARIABLES, Settings, read_settings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

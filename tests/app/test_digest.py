@@ -10,13 +10,13 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.plans import digest
-from app.plans.digest import DIGEST_PATTERN, calibration_digest, request_digest
-from app.requests.resolve import request_document
-from costmodels.errors import WorkloadError
-from costmodels.version import COST_MODEL_VERSION
-from solver.plan import PLAN_SCHEMA
-from solver.version import SOLVER_VERSION
+from meshwright.app.plans import digest
+from meshwright.app.plans.digest import DIGEST_PATTERN, calibration_digest, request_digest
+from meshwright.app.requests.resolve import request_document
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.version import COST_MODEL_VERSION
+from meshwright.solver.answer.plan import PLAN_SCHEMA
+from meshwright.solver.version import SOLVER_VERSION
 from tests.app.requests_given import resolved, serving, tiny_graph, training
 
 BASE = request_digest(resolved())

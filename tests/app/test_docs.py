@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import yaml
 
-from app.calibrations.sample_files import write_samples
-from app.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, EXIT_PIPE
-from app.json_schemas import json_schema
-from app.main import create_app
-from app.problems import KINDS
-from app.requests.limits import REQUEST_LIMITS
-from app.requests.resolve import NoFiles, resolve_request
-from app.settings import VARIABLES, Settings
-from costmodels.units import DType
+from meshwright.app.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, EXIT_PIPE
+from meshwright.app.http.problems import KINDS
+from meshwright.app.json_schemas import json_schema
+from meshwright.app.measuring.sample_files import write_samples
+from meshwright.app.requests.limits import REQUEST_LIMITS
+from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.app.rest.main import create_app
+from meshwright.app.settings import VARIABLES, Settings
+from meshwright.costmodels.units import DType
 from tests.app.command_line import SHARDING_PROBLEM, Cli
 from tests.app.requests_given import training
 from tests.costmodels.measurements import toy_samples
@@ -110,7 +110,7 @@ def test_every_exit_code_is_described() -> None:
 def test_every_command_and_option_is_described() -> None:
     from typer.main import get_command
 
-    from app.cli import cli
+    from meshwright.app.cli.main import cli
 
     text = page("cli.md")
     for name, command in get_command(cli).commands.items():  # type: ignore[attr-defined]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.sandbox import ChildSolver
-from app.plans.examples import INFEASIBLE_REQUEST, REQUEST_EXAMPLES, SERVING_REQUEST, TRAINING_REQUEST
-from app.settings import Settings
+from meshwright.app.jobs.sandbox import ChildSolver
+from meshwright.app.plans.examples import INFEASIBLE_REQUEST, REQUEST_EXAMPLES, SERVING_REQUEST, TRAINING_REQUEST
+from meshwright.app.settings import Settings
 from tests.app.command_line import Cli
 from tests.app.service import running_service
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from app.requests.limits import MAX_TIME_LIMIT_S
-from solver.api import predict, solve
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.plan_stage import OperatorSharding
-from solver.request import PlanRequest
-from solver.training.explain import Excluded, explain
+from meshwright.app.requests.limits import MAX_TIME_LIMIT_S
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import OperatorSharding
+from meshwright.solver.api import predict, solve
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.training.explain import Excluded, explain
 from tests.app.command_line import Cli
 from tests.app.requests_given import resolved, serving, training
 

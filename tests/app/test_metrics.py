@@ -9,12 +9,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app import metrics
-from app.db.engine import open_engine
-from app.db.migrate import ensure_ready
-from app.errors import SolveTimeoutError
-from app.metrics import registry, serve_metrics
-from app.settings import SettingError, Settings
+from meshwright.app.db.engine import open_engine
+from meshwright.app.db.migrate import ensure_ready
+from meshwright.app.errors import SolveTimeoutError
+from meshwright.app.jobs.queue_metrics import serve_metrics
+from meshwright.app.observability import metrics
+from meshwright.app.observability.metrics import registry
+from meshwright.app.settings import SettingError, Settings
 from tests.app.fakes import FakeSolver
 from tests.app.requests_given import training
 from tests.app.service import running_service

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.model_sharding import default_mesh, parse_mesh
-from costmodels.errors import InvalidInputError
+from meshwright.app.cli.model_sharding import default_mesh, parse_mesh
+from meshwright.costmodels.errors import InvalidInputError
 from tests.app.command_line import SHARDING_PROBLEM, Cli
 from tests.app.requests_given import resolved, serving, tiny_graph, training
 

@@ -6,9 +6,9 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from app.security.principal import Scope
-from app.settings import Auth, Settings
 from benchmarks.fuzz_openapi import schemathesis
+from meshwright.app.security.principal import Scope
+from meshwright.app.settings import Auth, Settings
 from tests.app.fakes import FakeSolver
 from tests.app.security.test_service import header
 from tests.app.service import running_service

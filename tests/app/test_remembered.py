@@ -10,18 +10,18 @@ from unittest.mock import create_autospec
 import pytest
 from sqlalchemy import Engine, event
 
-from app.db.engine import open_engine, writing
-from app.db.migrate import upgrade
-from app.db.plan_repository import PlanRepository
-from app.db.registered_repository import RegisteredKind, RegisteredRepository
-from app.errors import KeyReusedError
-from app.fleet.registry import registered_cluster
-from app.jobs.queue import JobQueue
-from app.plans import digest
-from app.plans.remembered import RememberedTexts
-from app.plans.service import Call, PlanService, Submission, Wanted
-from app.security.principal import Principal, Scope
-from app.settings import Settings
+from meshwright.app.db.engine import open_engine, writing
+from meshwright.app.db.migrate import upgrade
+from meshwright.app.errors import KeyReusedError
+from meshwright.app.fleet.registered_repository import RegisteredKind, RegisteredRepository
+from meshwright.app.fleet.registry import registered_cluster
+from meshwright.app.jobs.queue import JobQueue
+from meshwright.app.planning.service import Call, PlanService, Submission, Wanted
+from meshwright.app.plans import digest
+from meshwright.app.plans.remembered import RememberedTexts
+from meshwright.app.plans.repository import PlanRepository
+from meshwright.app.security.principal import Principal, Scope
+from meshwright.app.settings import Settings
 from tests.app.requests_given import training
 from tests.app.test_db import numbered
 

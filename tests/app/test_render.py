@@ -10,17 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from app.render.bars import bar
-from app.render.figures import axes, band, gib, number_range, percent, seconds, significant, spread
-from app.render.plan_page import NextStep, certificate_in_words, default_launcher, print_plan
-from app.render.stages import folded
-from costmodels.engine_profile import ServingEngine
-from solver.axes import Axes
-from solver.choices import Launcher, Objective
-from solver.plan import Band, Certificate, Plan, Predicted, ReplicaPool, ReplicaShares, ServingLayout, Status, WorkerKind
-from solver.plan_frontier import Interactivity, InteractivityPoint
-from solver.plan_stage import LayerSpan
-from solver.request import PlanRequest
+from meshwright.app.cli.pages.plan_page import NextStep, certificate_in_words, default_launcher, print_plan
+from meshwright.app.cli.pages.stages import folded
+from meshwright.app.text.bars import bar
+from meshwright.app.text.figures import axes, band, gib, number_range, percent, seconds, significant, spread
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
+from meshwright.solver.answer.plan import Plan, ReplicaPool, ReplicaShares, ServingLayout, WorkerKind
+from meshwright.solver.answer.predicted import Band, Certificate, Predicted, Status
+from meshwright.solver.answer.stage import LayerSpan
+from meshwright.solver.problem.choices import Launcher, Objective
+from meshwright.solver.problem.request import PlanRequest
 from tests.app.fakes import feasible_plan, infeasible_plan, stage_memory
 from tests.app.requests_given import resolved, serving, training
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.commands.inputs import FilesBeside
-from app.errors import DocumentError
-from app.requests.limits import MAX_DEVICES, MAX_GLOBAL_BATCH, MAX_TRACE
-from app.requests.resolve import NoFiles, request_document, resolve_request
-from app.requests.workloads import read_counts, read_trace
-from costmodels.errors import InvalidInputError
-from solver.choices import Objective
-from solver.request import ServingWorkload
-from solver.serving_load import EmpiricalLength, FixedLength, LognormalLength
+from meshwright.app.errors import DocumentError
+from meshwright.app.requests.files import FilesBeside
+from meshwright.app.requests.limits import MAX_DEVICES, MAX_GLOBAL_BATCH, MAX_TRACE
+from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
+from meshwright.app.requests.workloads import read_counts, read_trace
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import ServingWorkload
+from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, LognormalLength
 from tests.app.requests_given import resolved, serving, tiny_graph, training
 
 

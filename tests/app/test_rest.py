@@ -15,13 +15,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.db.calibration_repository import CalibrationRepository, NewCalibration
-from app.db.engine import open_engine
-from app.errors import SolveTimeoutError
-from app.plans.examples import REQUEST_EXAMPLES
-from app.problems import KINDS
-from app.requests.limits import MAX_DEVICES
-from app.settings import Auth, Settings
+from meshwright.app.calibrations.repository import CalibrationRepository, NewCalibration
+from meshwright.app.db.engine import open_engine
+from meshwright.app.errors import SolveTimeoutError
+from meshwright.app.http.problems import KINDS
+from meshwright.app.plans.examples import REQUEST_EXAMPLES
+from meshwright.app.requests.limits import MAX_DEVICES
+from meshwright.app.settings import Auth, Settings
 from tests.app.fakes import FakeSolver
 from tests.app.requests_given import serving, training
 from tests.app.service import running_service

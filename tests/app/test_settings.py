@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import MIB, Auth, LogFormat, LogLevel, SettingError, Settings, default_database_path, read_settings
-from app.telemetry import JsonFormatter, TextFormatter, request_id, start_logging
+from meshwright.app.logs import JsonFormatter, TextFormatter, request_id, start_logging
+from meshwright.app.settings import MIB, Auth, LogFormat, LogLevel, SettingError, Settings, default_database_path, read_settings
 
 
 def test_defaults() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.importers.iopddl import read_sharding_problem
-from app.shard_command import Deadline, run_shard
-from costmodels.errors import InvalidInputError
+from meshwright.app.cli.shard_command import Deadline, run_shard
+from meshwright.app.importers.iopddl import read_sharding_problem
+from meshwright.costmodels.errors import InvalidInputError
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "sharding"
 
@@ -109,8 +109,8 @@ def test_missing_file_and_bad_limits(tmp_path: Path) -> None:
 
 def test_a_deadline_keeps_more_back_on_a_shared_core(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = {"wall": 100.0, "cpu": 5.0}
-    monkeypatch.setattr("app.shard_command.time.monotonic", lambda: clock["wall"])
-    monkeypatch.setattr("app.shard_command.time.process_time", lambda: clock["cpu"])
+    monkeypatch.setattr("meshwright.app.cli.shard_command.time.monotonic", lambda: clock["wall"])
+    monkeypatch.setattr("meshwright.app.cli.shard_command.time.process_time", lambda: clock["cpu"])
     stop = Deadline(start_s=100.0, start_cpu_s=5.0, end_s=200.0)
     clock |= {"wall": 140.0, "cpu": 45.0}
     alone_s = stop.seconds_left()

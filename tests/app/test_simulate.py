@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from solver.serving import evaluation, simulating
+from meshwright.solver.serving import simulating
+from meshwright.solver.serving.promise import evaluation
 from tests.app.command_line import Cli
 from tests.app.requests_given import serving, training
 

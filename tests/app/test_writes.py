@@ -10,13 +10,13 @@ from contextvars import ContextVar
 import pytest
 from sqlalchemy import Connection, Engine, event, select
 
-from app.db.engine import is_sqlite, open_engine, reading
-from app.db.migrate import upgrade
-from app.db.plan_repository import PlanRepository
-from app.db.tables import plans
-from app.db.writes import MOST_TOGETHER, Writes
-from app.errors import QueueFullError, StoreError
-from app.settings import Settings
+from meshwright.app.db.engine import is_sqlite, open_engine, reading
+from meshwright.app.db.migrate import upgrade
+from meshwright.app.db.tables.plans import plans
+from meshwright.app.db.writes import MOST_TOGETHER, Writes
+from meshwright.app.errors import QueueFullError, StoreError
+from meshwright.app.plans.repository import PlanRepository
+from meshwright.app.settings import Settings
 from tests.app.test_db import numbered
 
 pytestmark = pytest.mark.both_databases

@@ -6,12 +6,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from app.requests.resolve import NoFiles, resolve_request
-from app.solving import solve_here
-from solver.choices import Launcher
-from solver.control import ignore_progress
-from solver.plan import Plan
-from solver.request import PlanRequest, ServingWorkload
+from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.app.solving import solve_here
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import PlanRequest, ServingWorkload
 
 Case = tuple[Plan, PlanRequest]
 

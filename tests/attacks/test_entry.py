@@ -13,14 +13,14 @@ import httpx
 import pytest
 import yaml
 
-from app.errors import DocumentError
-from app.plans.documents import read_plan_document
-from app.plans.store import keyed_request, plan_text
-from app.quoting import HIDDEN, readable
-from app.requests.limits import Entry
-from app.requests.resolve import NoFiles, resolve_request
-from app.requests.validation import read_record
-from costmodels.errors import InvalidInputError
+from meshwright.app.documents.records import read_record
+from meshwright.app.errors import DocumentError
+from meshwright.app.plans.documents import read_plan_document
+from meshwright.app.plans.store import keyed_request, plan_text
+from meshwright.app.quoting import HIDDEN, readable
+from meshwright.app.requests.limits import Entry
+from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.costmodels.errors import InvalidInputError
 from tests.app.command_line import Cli
 from tests.app.requests_given import tiny_graph
 from tests.attacks.names import COMMAND
@@ -177,7 +177,7 @@ def test_files_with_such_names_are_refused(cli: Cli, name: str) -> None:
 
 
 def test_an_error_spells_what_a_document_has_for_a_field() -> None:
-    from app.regression.lock import Lock
+    from meshwright.app.regression.lock import Lock
 
     with pytest.raises(InvalidInputError) as refused:
         read_record(Lock, {"a\x1b[2J": 1, "schema": "meshwright.plans-lock/1"}, what="lock")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 
-from app.commands.exporting import script
-from app.exporters import LAUNCHERS, export
-from app.exporters.export import Export
-from app.quoting import readable
+from meshwright.app.cli.commands.exporting import script
+from meshwright.app.exporters import LAUNCHERS, export
+from meshwright.app.exporters.export import Export
+from meshwright.app.quoting import readable
 from tests.attacks.names import COMMAND, names
 from tests.attacks.planned import REQUESTS, planned, renamed
 from tests.attacks.runner import check_lines

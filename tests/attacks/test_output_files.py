@@ -21,12 +21,12 @@ import pytest
 import typer
 from typer.models import OptionInfo
 
-from app.calibrations.sample_files import write_samples
-from app.cli import cli as registered
-from app.options import output_file, output_folder
-from app.output_files import OutputFile, write_output, write_outputs
-from app.regression.lock import LOCK_NAME
-from costmodels.errors import PlanFileError
+from meshwright.app.cli.main import cli as registered
+from meshwright.app.cli.options import output_file, output_folder
+from meshwright.app.documents.output_files import OutputFile, write_output, write_outputs
+from meshwright.app.measuring.sample_files import write_samples
+from meshwright.app.regression.lock import LOCK_NAME
+from meshwright.costmodels.errors import PlanFileError
 from tests.app.command_line import Cli
 from tests.app.requests_given import training
 from tests.costmodels.measurements import toy_samples
@@ -86,7 +86,7 @@ def test_every_option_that_names_an_output_is_parsed_as_one() -> None:
         for words, option, kind in every_option()
         if option.metavar in FILE_METAVARS or Path in (kind, *get_args(kind)) or "-o" in names_of(option)
     }
-    assert suspects <= known, "give these options the parser output_file or output_folder of app.options"
+    assert suspects <= known, "give these options the parser output_file or output_folder of meshwright.app.cli.options"
 
 
 @pytest.fixture
@@ -336,7 +336,7 @@ def test_a_kill_amid_the_write_leaves_the_old_file_whole(tmp_path: Path) -> None
     target.write_text(OLD)
     code = (
         "import resource, signal\n"
-        "from app.cli import main\n"
+        "from meshwright.app.cli.main import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, resource.RLIM_INFINITY))\n"
         "main()\n"

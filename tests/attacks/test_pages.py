@@ -14,23 +14,28 @@ import pytest
 from hypothesis import example, given, settings
 from rich.table import Table
 
-import app
-from app.commands.exits import print_json, say, tell
-from app.render.console import PageConsole, plain
-from app.render.plan_page import NextStep, print_plan
-from app.telemetry import JsonFormatter, TextFormatter
+from meshwright.app.cli.commands.exits import print_json, say, tell
+from meshwright.app.cli.pages.plan_page import NextStep, print_plan
+from meshwright.app.logs import JsonFormatter, TextFormatter
+from meshwright.app.text.console import PageConsole, plain
 from tests.attacks.names import names
 from tests.attacks.planned import REQUESTS, planned, renamed
 from tests.attacks.runner import check_lines, commands
 
-SOURCE = Path(app.__file__).parent
+SOURCE = Path(__file__).resolve().parents[2] / "app"
 OWN_WAY = {
-    "print": {"commands/exits.py", "commands/checking.py", "commands/exporting.py", "commands/keys.py", "commands/operating.py",
-              "cli.py"},
-    "Console": {"render/progress.py"},
-    "Text": {"render/console.py"},
+    "print": {
+        "cli/commands/checking.py",
+        "cli/commands/exits.py",
+        "cli/commands/exporting.py",
+        "cli/commands/keys.py",
+        "cli/commands/operating.py",
+        "cli/main.py",
+    },
+    "Console": {"cli/pages/progress_bar.py"},
+    "Text": {"text/console.py"},
     "quote": set(),
-}  # fmt: skip
+}
 """Modules that may call what shows a text as it is: they quote, or show texts of ours alone."""
 
 

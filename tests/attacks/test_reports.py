@@ -19,16 +19,16 @@ from hypothesis import example, given, settings
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from app.plans.store import KeyedRequest
-from app.regression import formats
-from app.regression.check import check_folder, update_folder
-from app.regression.formats import FORMATS
-from app.regression.report import CheckReport
-from app.render.check_page import print_check
-from app.solving import solve_here
-from costmodels.errors import MeshwrightError
-from solver.control import ignore_progress
-from solver.plan import Plan
+from meshwright.app.plans.store import KeyedRequest
+from meshwright.app.regression import formats
+from meshwright.app.regression.check import check_folder, update_folder
+from meshwright.app.regression.formats import FORMATS
+from meshwright.app.regression.formats.terminal import print_check
+from meshwright.app.regression.report import CheckReport
+from meshwright.app.solving import solve_here
+from meshwright.costmodels.errors import MeshwrightError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress
 from tests.app.regression.formats import check_junit, check_sarif
 from tests.attacks.names import names
 from tests.attacks.planned import TRAINED

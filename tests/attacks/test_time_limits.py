@@ -14,17 +14,18 @@ from typing import Any
 
 import pytest
 
-from app.errors import EXIT_NO
-from app.jobs.sandbox import ChildSolver, Limits
-from app.plans.documents import read_plan_document
-from app.settings import Settings
-from app.solving import SolveFunction, TimeLimit, solve_here
-from costmodels.calibration import calibrations_in_force
-from solver import api
-from solver.control import OnProgress, Progress, ignore_progress, never_stop
-from solver.plan import Plan, Status
-from solver.request import PlanRequest
-from solver.verify import check
+from meshwright.app.errors import EXIT_NO
+from meshwright.app.jobs.sandbox import ChildSolver, Limits
+from meshwright.app.plans.documents import read_plan_document
+from meshwright.app.settings import Settings
+from meshwright.app.solving import SolveFunction, TimeLimit, solve_here
+from meshwright.costmodels.calibration.calibration import calibrations_in_force
+from meshwright.solver import api
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import OnProgress, Progress, ignore_progress, never_stop
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.verify import check
 from tests.app.command_line import Cli
 from tests.app.requests_given import resolved, training
 from tests.app.service import running_service

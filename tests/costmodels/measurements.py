@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodels.samples import SampleKind, Samples, samples_of
+from meshwright.costmodels.fitting.samples import SampleKind, Samples, samples_of
 
 BYTES_PER_S = 1e11
 LINK_BYTES_PER_S = 1e10

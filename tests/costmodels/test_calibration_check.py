@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from costmodels.board import board_of
-from costmodels.calibration import CALIBRATION_SCHEMA, Calibration, calibrations_in_force
-from costmodels.calibration_check import check_calibration
-from costmodels.calibration_fitting import fit_kernels
-from costmodels.cluster import Device
-from costmodels.collective_fitting import fit_collectives
-from costmodels.compute import matmul_s, memory_bound_s
-from costmodels.errors import ClusterError
-from costmodels.units import DType
+from meshwright.costmodels.calibration.calibration import CALIBRATION_SCHEMA, Calibration, calibrations_in_force
+from meshwright.costmodels.cluster.cluster import Device
+from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.fitting.board import board_of
+from meshwright.costmodels.fitting.calibration import fit_kernels
+from meshwright.costmodels.fitting.check import check_calibration
+from meshwright.costmodels.fitting.collectives import fit_collectives
+from meshwright.costmodels.kernels.compute import matmul_s, memory_bound_s
+from meshwright.costmodels.units import DType
 from tests.costmodels.measurements import stream_s, toy_samples
 
 Json = dict[str, Any]

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels.board import board_of
-from costmodels.calibration_fitting import fit_kernels
-from costmodels.collective_calibration import Collective, read_collectives
-from costmodels.collective_fitting import fit_collectives
-from costmodels.collectives import curve_s
-from costmodels.cross_validation import fold_numbers, held_out_ratios
-from costmodels.kernel_calibration import VectorKernel
-from costmodels.kernel_calibration_file import kernel_calibration, read_calibration
-from costmodels.kernel_fitting import fit_memory
-from costmodels.samples import SampleError, SampleKind, Samples, samples_of
-from costmodels.units import DType
+from meshwright.costmodels.calibration.collectives import Collective, read_collectives
+from meshwright.costmodels.calibration.kernel_file import kernel_calibration, read_calibration
+from meshwright.costmodels.calibration.kernels import VectorKernel
+from meshwright.costmodels.fitting.board import board_of
+from meshwright.costmodels.fitting.calibration import fit_kernels
+from meshwright.costmodels.fitting.collectives import fit_collectives
+from meshwright.costmodels.fitting.cross_validation import fold_numbers, held_out_ratios
+from meshwright.costmodels.fitting.kernels import fit_memory
+from meshwright.costmodels.fitting.samples import SampleError, SampleKind, Samples, samples_of
+from meshwright.costmodels.network.collectives import curve_s
+from meshwright.costmodels.units import DType
 from tests.costmodels.measurements import (
     LINK_BYTES_PER_S,
     all_reduce_s,

@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.chunked_products import CHUNKERS, Chunking, added_s, adding_up_s, chunking, travelling_chunk_s
-from costmodels.cluster import Cluster, NodeGroup, group_topology
-from costmodels.collectives import Collective, collective_s
-from costmodels.hardware import node_type
-from costmodels.implementation import TensorOverlap
-from costmodels.overlap import MEASURED_INTERFERENCE, Interference, Stream
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, group_topology
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.implementation import TensorOverlap
+from meshwright.costmodels.network.chunked_products import (
+    CHUNKERS,
+    Chunking,
+    added_s,
+    adding_up_s,
+    chunking,
+    travelling_chunk_s,
+)
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Interference, Stream
 
 NODE = node_type("dgx-h100")
 TOPOLOGY = group_topology(Cluster((NodeGroup("a", NODE, 1),)), n=8, stride=1)

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType, group_topology, part_of_node
-from costmodels.units import DType
+from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType, group_topology, part_of_node
+from meshwright.costmodels.units import DType
 
 DEVICE = Device("device", 80 * 10**9, {DType.BF16: 300e12}, 2e12, "h100_sxm")
 

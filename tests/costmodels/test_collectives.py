@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.cluster import Cluster, GroupTopology, NodeGroup, group_topology
-from costmodels.collectives import Collective, bytes_per_rank, collective_error, collective_s
-from costmodels.errors import ClusterError
-from costmodels.hardware import node_type, node_types
+from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology
+from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.hardware import node_type, node_types
+from meshwright.costmodels.network.collectives import Collective, bytes_per_rank, collective_error, collective_s
 
 NODES = [pytest.param(node, id=node.name) for node in node_types()]
 SIZES = np.logspace(3, 10, 15)

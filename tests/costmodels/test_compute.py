@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.compute import (
+from meshwright.costmodels.calibration.kernels import KernelKind, VectorKernel
+from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.hardware import device, devices
+from meshwright.costmodels.kernels.compute import (
     attention_backward_s,
     attention_forward_s,
     decode_attention_s,
@@ -18,10 +21,7 @@ from costmodels.compute import (
     matmul_s,
     memory_bound_s,
 )
-from costmodels.errors import ClusterError
-from costmodels.hardware import device, devices
-from costmodels.kernel_calibration import KernelKind, VectorKernel
-from costmodels.units import DType
+from meshwright.costmodels.units import DType
 
 A100, H100 = device("a100"), device("h100")
 ALL = [pytest.param(board, id=board.name) for board in devices()]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.cluster import Cluster, GroupTopology, NodeGroup, group_topology
-from costmodels.context_parallel import head_exchange_s, ring_s, sizes_after_exchange
-from costmodels.hardware import node_type
-from costmodels.operator_time import OperatorTime, operator_time
-from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, forward_flops
-from costmodels.units import DType
+from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
+from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, forward_flops
+from meshwright.costmodels.network.context_parallel import head_exchange_s, ring_s, sizes_after_exchange
+from meshwright.costmodels.units import DType
 
 Q, K, V, OUT = (Tensor(name, ("batch", "seq", heads, "head_dim")) for name, heads in
                 (("q", "heads"), ("k", "kv_heads"), ("v", "kv_heads"), ("out", "heads")))  # fmt: skip

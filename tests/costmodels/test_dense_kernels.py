@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.dense_kernels import convolution_products_s, product_s
-from costmodels.errors import ModelError
-from costmodels.hardware import node_type
-from costmodels.operator_time import operator_time
-from costmodels.operators import Operator, OperatorKind, Tensor, Weight, forward_flops, product_shape
-from costmodels.sustained import sustained_matmul_s
-from costmodels.units import DType
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.kernels.dense_kernels import convolution_products_s, product_s
+from meshwright.costmodels.kernels.operator_time import operator_time
+from meshwright.costmodels.kernels.sustained import sustained_matmul_s
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight, forward_flops, product_shape
+from meshwright.costmodels.units import DType
 
 DEVICE = node_type("dgx-h100").device
 SIZES = {"batch": 4, "seq": 512, "keys": 256, "heads": 8, "head_dim": 64, "c": 64, "o": 128, "h": 32, "w": 32, "kh": 3, "kw": 3}

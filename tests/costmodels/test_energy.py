@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.energy import BusyTime, device_energy_j
-from costmodels.hardware import device
+from meshwright.costmodels.cluster.energy import BusyTime, device_energy_j
+from meshwright.costmodels.hardware import device
 
 H100 = device("h100")
 

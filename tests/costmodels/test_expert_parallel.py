@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.importers.huggingface import read_huggingface_config
-from costmodels.expert_parallel import expert_region
-from costmodels.operators import parameters
-from solver.graph import Block
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.model.expert_parallel import expert_region
+from meshwright.costmodels.model.operators import parameters
+from meshwright.solver.problem.graph import Block
 
 MIXTRAL = {
     "model_type": "mixtral",

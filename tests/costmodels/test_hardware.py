@@ -8,10 +8,10 @@ from importlib.resources import files
 import pytest
 from pydantic import TypeAdapter
 
-from costmodels import hardware
-from costmodels.cluster import Device, Link
-from costmodels.errors import ClusterError
-from costmodels.units import GIB, DType
+from meshwright.costmodels import hardware
+from meshwright.costmodels.cluster.cluster import Device, Link
+from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.units import GIB, DType
 
 DOCUMENTS = {
     folder: sorted(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.helix import (
+from meshwright.costmodels.serving.helix import (
     DecodeHardware,
     DecodeShape,
     Layouts,

@@ -5,20 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.catalog import model
-from costmodels.cluster import Cluster, GroupTopology, NodeGroup, group_topology
-from costmodels.engine_profile import ENGINE_VLLM
-from costmodels.hardware import device, node_type
-from costmodels.inference import BlockTimes, ServingPrecision, TableRange, block_times, step_times
-from costmodels.operators import BATCH, SEQ
-from costmodels.queueing.step_times import StepTimes
-from costmodels.serving_memory import CacheBytes, block_memory
-from costmodels.serving_operators import ServedOn
-from costmodels.stage_ranks import stage_ranks
-from costmodels.tensor_parallel import RankGrid, divides, leaves_partial_sums, local_sizes
-from costmodels.units import DType
-from costmodels.weight_format import WeightFormat
-from solver.graph import ModelGraph
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology
+from meshwright.costmodels.hardware import device, node_type
+from meshwright.costmodels.model.operators import BATCH, SEQ
+from meshwright.costmodels.model.split_dims import RankGrid, divides, leaves_partial_sums, local_sizes
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM
+from meshwright.costmodels.serving.memory import CacheBytes, block_memory
+from meshwright.costmodels.serving.operators import ServedOn
+from meshwright.costmodels.serving.stage_ranks import stage_ranks
+from meshwright.costmodels.serving.step_time import BlockTimes, ServingPrecision, TableRange, block_times, step_times
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.graph import ModelGraph
 
 BF16 = ServingPrecision(WeightFormat.BF16, DType.BF16, DType.BF16)
 FP8 = ServingPrecision(WeightFormat.FP8, DType.BF16, DType.BF16)

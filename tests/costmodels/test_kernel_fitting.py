@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.attention_curve import decodes_s, prefills_s
-from costmodels.gemm_curve import GemmCurve, Silicon, gemms_s
-from costmodels.interpolation import bilinear, stencil, trilinear
-from costmodels.kernel_calibration import Fitted, KernelError, VectorKernel
-from costmodels.kernel_calibration_file import kernel_calibration, read_calibration, read_fitted, write_fitted
-from costmodels.kernel_fitting import fit_decode, fit_gemm, fit_memory, fit_prefill
-from costmodels.units import DType
+from meshwright.costmodels.calibration.kernel_file import kernel_calibration, read_calibration, read_fitted, write_fitted
+from meshwright.costmodels.calibration.kernels import Fitted, KernelError, VectorKernel
+from meshwright.costmodels.curves.attention import decodes_s, prefills_s
+from meshwright.costmodels.curves.gemm import GemmCurve, Silicon, gemms_s
+from meshwright.costmodels.curves.interpolation import bilinear, stencil, trilinear
+from meshwright.costmodels.fitting.kernels import fit_decode, fit_gemm, fit_memory, fit_prefill
+from meshwright.costmodels.units import DType
 
 H100 = Silicon(peak_flops=989.4e12, memory_bytes_per_s=3.352e12, element_bytes=2.0)
 

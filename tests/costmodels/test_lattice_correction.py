@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels.gemm_curve import Silicon, gemms_s
-from costmodels.kernel_calibration import Fitted, KernelError
-from costmodels.kernel_calibration_file import kernel_calibration, read_fitted, write_fitted
-from costmodels.lattice_correction import Floats, fit_lattice
-from costmodels.units import DType
+from meshwright.costmodels.calibration.kernel_file import kernel_calibration, read_fitted, write_fitted
+from meshwright.costmodels.calibration.kernels import Fitted, KernelError
+from meshwright.costmodels.curves.gemm import Silicon, gemms_s
+from meshwright.costmodels.curves.lattice_correction import Floats, fit_lattice
+from meshwright.costmodels.units import DType
 
 AXIS = 2.0 ** np.arange(4, 12)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.errors import ClusterError
-from costmodels.hardware import device
-from costmodels.low_precision import MatmulRecipe
-from costmodels.operator_time import OperatorTime, operator_time
-from costmodels.operators import Operator, OperatorKind, Tensor, Weight
-from costmodels.sustained import sustained_matmul_s, sustained_memory_s
-from costmodels.units import DType
+from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.hardware import device
+from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
+from meshwright.costmodels.kernels.sustained import sustained_matmul_s, sustained_memory_s
+from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.units import DType
 
 SIZES = {"batch": 1, "seq": 4096, "hidden": 8192, "ffn": 28672}
 UP = Operator(

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.memory import Optimizer, deepspeed_zero_bytes, optimizer_traffic_bytes, state_bytes_per_parameter
-from costmodels.units import DType
+from meshwright.costmodels.memory.training_state import (
+    Optimizer,
+    deepspeed_zero_bytes,
+    optimizer_traffic_bytes,
+    state_bytes_per_parameter,
+)
+from meshwright.costmodels.units import DType
 
 
 def total(optimizer: Optimizer, *, zero_stage: int = 0, shards: int = 1, gradient_dtype: DType = DType.BF16) -> float:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from app.catalog import model
-from costmodels.compute import matmul_s
-from costmodels.hardware import node_type
-from costmodels.muon import NEWTON_SCHULZ_STEPS, matrices_of, orthogonalization_s
-from costmodels.operators import OperatorKind, parameters
-from costmodels.units import DType
+from meshwright.app.catalog import model
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.kernels.compute import matmul_s
+from meshwright.costmodels.kernels.muon import NEWTON_SCHULZ_STEPS, matrices_of, orthogonalization_s
+from meshwright.costmodels.model.operators import OperatorKind, parameters
+from meshwright.costmodels.units import DType
 
 DEVICE = node_type("dgx-h100").device
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster, NodeGroup, group_topology
-from costmodels.collectives import Collective, collective_s
-from costmodels.engine_profile import ServingEngine
-from costmodels.hardware import node_type
-from costmodels.one_shot_all_reduce import serving_all_reduce_s
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, group_topology
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.one_shot_all_reduce import serving_all_reduce_s
 
 CLUSTER = Cluster((NodeGroup("a", node_type("dgx-h100"), 2),))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.hardware import device
-from costmodels.implementation import TrainedWeights
-from costmodels.operator_time import operator_time
-from costmodels.operators import Operator, OperatorKind, Tensor, Weight
-from costmodels.units import DType
+from meshwright.costmodels.hardware import device
+from meshwright.costmodels.kernels.operator_time import operator_time
+from meshwright.costmodels.model.implementation import TrainedWeights
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.units import DType
 
 SIZES = {"batch": 1, "seq": 2048, "hidden": 4096, "ffn": 16384}
 A100 = device("a100")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.overlap import MEASURED_INTERFERENCE, Interference, Stream, elapsed_s, every_set, exposed_s
+from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Interference, Stream, elapsed_s, every_set, exposed_s
 
 SECONDS = st.floats(0, 10)
 FACTORS = st.floats(1, 3)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.errors import InvalidInputError
-from costmodels.pipeline import (
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.pipeline import (
     Action,
     Durations,
     Kind,

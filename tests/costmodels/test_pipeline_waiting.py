@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from costmodels.errors import InvalidInputError
-from costmodels.pipeline import (
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.pipeline import (
     Durations,
     Kind,
     PassShares,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.errors import ModelError
-from costmodels.operators import (
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import (
     AttentionMask,
     Operator,
     OperatorKind,

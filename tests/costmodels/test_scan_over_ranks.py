@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.cluster import Cluster, GroupTopology, NodeGroup, group_topology
-from costmodels.collectives import Collective, collective_s
-from costmodels.hardware import node_type
-from costmodels.implementation import ScanOverRanks
-from costmodels.operator_time import OperatorTime
-from costmodels.operators import Operator, OperatorKind
-from costmodels.scan_over_ranks import (
+from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.kernels.operator_time import OperatorTime
+from meshwright.costmodels.model.implementation import ScanOverRanks
+from meshwright.costmodels.model.operators import Operator, OperatorKind
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.network.scan_over_ranks import (
     exchanged_sizes,
     group_copies,
     margin_s,
@@ -21,7 +21,7 @@ from costmodels.scan_over_ranks import (
     state_passing_s,
     way_of_scan,
 )
-from costmodels.units import DType
+from meshwright.costmodels.units import DType
 from tests.solver.training.instances import mixer_block
 
 SIZES = {

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.catalog import model
-from costmodels.hardware import device
-from costmodels.queueing.capacity import Demand
-from costmodels.serving_energy import mean_power_w, model_work
-from costmodels.serving_precision import ServingPrecision
-from costmodels.units import DType
-from costmodels.weight_format import WeightFormat
+from meshwright.app.catalog import model
+from meshwright.costmodels.hardware import device
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.queueing.analytic.capacity import Demand
+from meshwright.costmodels.serving.energy import mean_power_w, model_work
+from meshwright.costmodels.serving.precision import ServingPrecision
+from meshwright.costmodels.units import DType
 
 H100 = device("h100")
 SIXTEEN_BITS = ServingPrecision(WeightFormat.BF16, DType.BF16, DType.BF16)

@@ -7,22 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.catalog import model
-from app.importers.huggingface import read_huggingface_config
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.engine_profile import ENGINE_VLLM
-from costmodels.expert_routing import BALANCED, BalancedRouting, ExpertRouting, PowerLawRouting
-from costmodels.hardware import node_type
-from costmodels.inference import BlockTimes, TableRange, block_times
-from costmodels.latent_attention import latent_cache
-from costmodels.serving_memory import CacheBytes, block_memory
-from costmodels.serving_operators import ServedOn, fused_products
-from costmodels.serving_precision import Quantised, ServingPrecision
-from costmodels.stage_ranks import stage_ranks
-from costmodels.tensor_parallel import RankGrid, divides
-from costmodels.units import DType
-from costmodels.weight_format import WeightFormat
-from solver.graph import ModelGraph
+from meshwright.app.catalog import model
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.expert_routing import BALANCED, BalancedRouting, ExpertRouting, PowerLawRouting
+from meshwright.costmodels.model.split_dims import RankGrid, divides
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM
+from meshwright.costmodels.serving.latent_attention import latent_cache
+from meshwright.costmodels.serving.memory import CacheBytes, block_memory
+from meshwright.costmodels.serving.operators import ServedOn, fused_products
+from meshwright.costmodels.serving.precision import Quantised, ServingPrecision
+from meshwright.costmodels.serving.stage_ranks import stage_ranks
+from meshwright.costmodels.serving.step_time import BlockTimes, TableRange, block_times
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.graph import ModelGraph
 
 RANGE = TableRange(step_tokens=2048, sequences=64, sequence_tokens=16384)
 BF16 = ServingPrecision(WeightFormat.BF16, DType.BF16, DType.BF16)

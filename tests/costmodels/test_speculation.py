@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.errors import WorkloadError
-from costmodels.speculation import Draft, DraftMethod, Speculation, drawn_rounds
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation, drawn_rounds
 
 DRAFT = Draft(DraftMethod.MTP, relative_cost=0.02)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.errors import ModelError
-from costmodels.operators import Operator, OperatorKind, Tensor, Weight, forward_flops
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight, forward_flops
 
 SIZES = {"batch": 2, "seq": 1024, "ssm_heads": 128, "ssm_head_dim": 64, "ssm_groups": 8, "ssm_state": 128, "kernel": 4}
 ROWS = ("batch", "seq")

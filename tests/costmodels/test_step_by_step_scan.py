@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.hardware import node_type
-from costmodels.implementation import ScanKernels
-from costmodels.operator_time import operator_time
-from costmodels.operators import Operator, OperatorKind, Tensor, Weight
-from costmodels.step_by_step_scan import (
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.kernels.operator_time import operator_time
+from meshwright.costmodels.kernels.step_by_step_scan import (
     scan_elements,
     step_by_step_kept_bytes,
     step_by_step_launches,
     step_by_step_traffic,
 )
-from costmodels.units import DType
+from meshwright.costmodels.model.implementation import ScanKernels
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.units import DType
 
 SIZES = {"batch": 1, "seq": 4096, "heads": 64, "width": 64, "groups": 8, "state": 128, "kernel": 4}
 ROWS = ("batch", "seq")

@@ -7,10 +7,10 @@ from statistics import mean
 
 import pytest
 
-from costmodels.cluster import Cluster, GroupTopology, NodeGroup, group_topology
-from costmodels.collectives import Collective, collective_s
-from costmodels.hardware import node_type
-from costmodels.token_dispatch import ExpertChoice, TokenDispatch, dispatch_s, expert_choice, places_reached
+from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.network.token_dispatch import ExpertChoice, TokenDispatch, dispatch_s, expert_choice, places_reached
 
 DEEPSEEK_V3 = ExpertChoice(256, 8, 8, 4)
 CLUSTER = Cluster((NodeGroup("a", node_type("dgx-h100"), 8),))

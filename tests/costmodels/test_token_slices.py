@@ -7,10 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
-from costmodels.hardware import node_type
-from costmodels.operator_time import OperatorTime, operator_time
-from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, forward_flops
-from costmodels.pipeline import (
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
+from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, forward_flops
+from meshwright.costmodels.model.token_slice import SliceShares, TokenSlice, slices_of
+from meshwright.costmodels.pipeline import (
     TOKEN_SLICED,
     Durations,
     Kind,
@@ -21,8 +22,7 @@ from costmodels.pipeline import (
     simulate,
     slices_waiting_ratio,
 )
-from costmodels.token_slices import SliceShares, TokenSlice, slices_of
-from costmodels.units import DType
+from meshwright.costmodels.units import DType
 
 PIPELINES = [(2, 1, 2), (3, 2, 5), (4, 3, 4), (4, 30, 8), (6, 40, 3), (8, 2, 8), (8, 50, 2)]
 """Ranks, micro-batches, slices; few micro-batches and many more than fill the pipeline."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from app.catalog import model
-from costmodels.attention_generations import attention_slowdown
-from costmodels.hardware import device
-from costmodels.implementation import FlashAttention, Implementation, LossKernels, VectorKernels
-from costmodels.kernel_calibration import VectorKernel
-from costmodels.operator_time import operator_time
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind
-from costmodels.units import DType
-from costmodels.vector_traffic import OperatorTraffic, vector_traffic
+from meshwright.app.catalog import model
+from meshwright.costmodels.calibration.kernels import VectorKernel
+from meshwright.costmodels.hardware import device
+from meshwright.costmodels.kernels.attention_generations import attention_slowdown
+from meshwright.costmodels.kernels.operator_time import operator_time
+from meshwright.costmodels.kernels.vector_traffic import OperatorTraffic, vector_traffic
+from meshwright.costmodels.model.implementation import FlashAttention, Implementation, LossKernels, VectorKernels
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind
+from meshwright.costmodels.units import DType
 
 GRAPH = model("llama-3.1-8b")
 SIZES = {**GRAPH.dims, BATCH: 1, SEQ: 4096}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import time
 
-from solver.control import OnProgress
-from solver.plan import Plan
-from solver.request import PlanRequest
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import OnProgress
+from meshwright.solver.problem.request import PlanRequest
 from tests.app.fakes import feasible_plan
 
 

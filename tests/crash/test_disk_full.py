@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from app.db.engine import open_engine, reading
-from app.db.job_tables import jobs
-from app.db.migrate import upgrade
-from app.errors import StoreError
-from app.jobs.engine import QueueClient, migrate_queue
-from app.jobs.job import JobStatus
-from app.plans.service import Call, PlanService
-from app.security.principal import LOCAL
-from app.settings import Settings
+from meshwright.app.db.engine import open_engine, reading
+from meshwright.app.db.migrate import upgrade
+from meshwright.app.db.tables.jobs import jobs
+from meshwright.app.errors import StoreError
+from meshwright.app.jobs.engine import QueueClient, migrate_queue
+from meshwright.app.jobs.job import JobStatus
+from meshwright.app.planning.service import Call, PlanService
+from meshwright.app.security.principal import LOCAL
+from meshwright.app.settings import Settings
 from tests.app.requests_given import training
 from tests.crash.trial import Workers
 

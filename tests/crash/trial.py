@@ -13,19 +13,20 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine, func, select
 
-from app.db.engine import open_engine, reading
-from app.db.job_tables import jobs
-from app.db.migrate import upgrade
-from app.db.tables import plans
-from app.errors import StoreError
-from app.jobs.engine import QueueClient, migrate_queue
-from app.jobs.job import ACTIVE, JobStatus
-from app.plans.documents import compact_json, plan_document
-from app.plans.service import Call, PlanService
-from app.plans.store import keyed_request
-from app.requests.resolve import NoFiles, resolve_request
-from app.security.principal import LOCAL
-from app.settings import Settings
+from meshwright.app.db.engine import open_engine, reading
+from meshwright.app.db.migrate import upgrade
+from meshwright.app.db.tables.jobs import jobs
+from meshwright.app.db.tables.plans import plans
+from meshwright.app.documents.json_text import compact_json
+from meshwright.app.errors import StoreError
+from meshwright.app.jobs.engine import QueueClient, migrate_queue
+from meshwright.app.jobs.job import ACTIVE, JobStatus
+from meshwright.app.planning.service import Call, PlanService
+from meshwright.app.plans.documents import plan_document
+from meshwright.app.plans.store import keyed_request
+from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.app.security.principal import LOCAL
+from meshwright.app.settings import Settings
 from tests.app.fakes import feasible_plan
 from tests.app.requests_given import training
 from tests.crash.databases import Database

@@ -6,11 +6,11 @@ import signal
 import sys
 import threading
 
-from app.db.engine import open_engine
-from app.jobs.sandbox import ChildSolver, Limits
-from app.jobs.worker import Worker
-from app.settings import LogFormat, LogLevel, Settings
-from app.telemetry import start_logging
+from meshwright.app.db.engine import open_engine
+from meshwright.app.jobs.sandbox import ChildSolver, Limits
+from meshwright.app.logs import start_logging
+from meshwright.app.settings import LogFormat, LogLevel, Settings
+from meshwright.app.worker.worker import Worker
 from tests.crash.quick import quick_plan
 
 

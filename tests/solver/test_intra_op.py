@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from solver.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
+from meshwright.solver.blocks.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
 
 Cost = tuple[float, ...]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.cluster import Cluster, NodeGroup, group_topology
-from costmodels.hardware import node_type
-from solver.mesh import MEGATRON_ORDER, SURVEY_ORDER, rank_groups, stage_topology
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, group_topology
+from meshwright.costmodels.hardware import node_type
+from meshwright.solver.blocks.mesh import MEGATRON_ORDER, SURVEY_ORDER, rank_groups, stage_topology
 
 DEGREES = st.fixed_dictionaries({axis: st.integers(1, 4) for axis in ("dp", "pp", "tp", "cp")})
 

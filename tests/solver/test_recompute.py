@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.catalog import model
-from costmodels.implementation import SelectiveRecompute
-from costmodels.operators import BATCH, SEQ
-from solver.choices import Recompute
-from solver.recompute import kept_tensors, recomputable
+from meshwright.app.catalog import model
+from meshwright.costmodels.model.implementation import SelectiveRecompute
+from meshwright.costmodels.model.operators import BATCH, SEQ
+from meshwright.solver.blocks.recompute import kept_tensors, recomputable
+from meshwright.solver.problem.choices import Recompute
 
 
 def test_selective_drops_attention_and_norms_of_a_llama_layer() -> None:

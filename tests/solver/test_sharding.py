@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from app.catalog import model
-from costmodels.collectives import Collective, bytes_per_rank
-from costmodels.operators import BATCH, SEQ
-from solver.choices import Space
-from solver.graph import Block, ModelGraph
-from solver.sharding import PARTIAL, REPLICATED, Spec, Strategy, conversion, sharded, strategies
+from meshwright.app.catalog import model
+from meshwright.costmodels.model.operators import BATCH, SEQ
+from meshwright.costmodels.network.collectives import Collective, bytes_per_rank
+from meshwright.solver.blocks.tp_strategies import PARTIAL, REPLICATED, Spec, Strategy, conversion, sharded, strategies
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.graph import Block, ModelGraph
 
 TP = 4
 GRAPH = model("llama-3.1-8b")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.errors import InvalidInputError
-from solver.stages import memory_shortage, partition_layers
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.stages import memory_shortage, partition_layers
 
 Problem = dict[str, Any]
 MEMORY_KEYS = ("static_bytes", "activation_bytes", "transient_bytes", "capacity_bytes", "in_flight")

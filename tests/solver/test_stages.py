@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.errors import InvalidInputError
-from solver.stages import Partition, objective_s, partition
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.stages import Partition, objective_s, partition
 
 Problem = dict[str, Any]
 

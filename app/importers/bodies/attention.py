@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.importers.bodies.mlp import activation_operator
-from app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, Bias, NormKind, activation, norm, projection, rope
-from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
+from meshwright.app.importers.bodies.mlp import activation_operator
+from meshwright.app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, Bias, NormKind, activation, norm, projection, rope
+from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 
 RELATIVE_POSITIONS = "relative_positions"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.importers.bodies.attention import attention_kernel
-from app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, Bias, activation, projection
-from costmodels.operators import AttentionMask, Operator, Tensor
+from meshwright.app.importers.bodies.attention import attention_kernel
+from meshwright.app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, Bias, activation, projection
+from meshwright.costmodels.model.operators import AttentionMask, Operator, Tensor
 
 ENCODED = "encoded"
 """Tensor that a decoder's layers read besides their own input: the normed output of the encoder."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from app.importers.bodies.mamba import SSM_GROUPS, SSM_HEAD_DIM, SSM_HEADS, SSM_STATE, convolution, out_projection
-from app.importers.bodies.mlp import activation_operator
-from app.importers.parts import Bias, NormKind, activation, norm, projection
-from costmodels.operators import Operator, OperatorKind, Tensor, Weight
+from meshwright.app.importers.bodies.mamba import SSM_GROUPS, SSM_HEAD_DIM, SSM_HEADS, SSM_STATE, convolution, out_projection
+from meshwright.app.importers.bodies.mlp import activation_operator
+from meshwright.app.importers.parts import Bias, NormKind, activation, norm, projection
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 
 GATES = "delta_gates"
 """Dim of the two numbers that each head computes for a token: how much it forgets, and how much it writes."""

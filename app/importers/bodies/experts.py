@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.importers.bodies.mlp import Gate, feed_forward
-from app.importers.parts import HIDDEN, Bias, activation, projection
-from costmodels.operators import Operator, OperatorKind, Tensor, Weight
+from meshwright.app.importers.bodies.mlp import Gate, feed_forward
+from meshwright.app.importers.parts import HIDDEN, Bias, activation, projection
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 
 EXPERTS = "experts"
 TOP_K = "top_k"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.importers.bodies.mlp import activation_operator
-from app.importers.parts import HIDDEN, Bias, NormKind, activation, norm, projection
-from costmodels.operators import Operator, OperatorKind, Tensor, Weight
+from meshwright.app.importers.bodies.mlp import activation_operator
+from meshwright.app.importers.parts import HIDDEN, Bias, NormKind, activation, norm, projection
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 
 SSM_HEADS = "ssm_heads"
 SSM_HEAD_DIM = "ssm_head_dim"

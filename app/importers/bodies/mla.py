@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from app.importers.bodies.attention import attention_kernel
-from app.importers.parts import HEADS, HIDDEN, ROPE_FLOPS, Bias, NormKind, activation, norm, projection
-from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor
+from meshwright.app.importers.bodies.attention import attention_kernel
+from meshwright.app.importers.parts import HEADS, HIDDEN, ROPE_FLOPS, Bias, NormKind, activation, norm, projection
+from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor
 
 Q_RANK = "q_rank"
 KV_RANK = "kv_rank"

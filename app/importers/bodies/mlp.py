@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.importers.parts import FFN, HIDDEN, Bias, activation, activation_flops, projection
-from costmodels.operators import Operator, OperatorKind, Tensor
+from meshwright.app.importers.parts import FFN, HIDDEN, Bias, activation, activation_flops, projection
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 
 
 class Gate(StrEnum):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from app.importers.bodies.attention import Position, attention_kernel
-from app.importers.bodies.mamba import Mamba2
-from app.importers.bodies.mlp import activation_operator
-from app.importers.parts import (
+from meshwright.app.importers.bodies.attention import Position, attention_kernel
+from meshwright.app.importers.bodies.mamba import Mamba2
+from meshwright.app.importers.bodies.mlp import activation_operator
+from meshwright.app.importers.parts import (
     FFN,
     HEAD_DIM,
     HEADS,
@@ -26,7 +26,7 @@ from app.importers.parts import (
     residual_add,
     rope,
 )
-from costmodels.operators import AttentionMask, Operator, Tensor
+from meshwright.costmodels.model.operators import AttentionMask, Operator, Tensor
 
 EMBEDDED = "embedded"
 """Tensor of the embedding block that hybrid layers read besides the stream."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from app.importers.families.deepseek import DEEPSEEK_FAMILIES
-from app.importers.families.encoders import ENCODER_FAMILIES
-from app.importers.families.family import Family
-from app.importers.families.gemma import GEMMA_FAMILIES
-from app.importers.families.gpt import GPT_FAMILIES
-from app.importers.families.hybrid import HYBRID_FAMILIES
-from app.importers.families.linear_attention import LINEAR_ATTENTION_FAMILIES
-from app.importers.families.llama import LLAMA_FAMILIES
-from app.importers.families.moe import MOE_FAMILIES
-from app.importers.families.nemotron import NEMOTRON_FAMILIES
+from meshwright.app.importers.families.deepseek import DEEPSEEK_FAMILIES
+from meshwright.app.importers.families.encoders import ENCODER_FAMILIES
+from meshwright.app.importers.families.family import Family
+from meshwright.app.importers.families.gemma import GEMMA_FAMILIES
+from meshwright.app.importers.families.gpt import GPT_FAMILIES
+from meshwright.app.importers.families.hybrid import HYBRID_FAMILIES
+from meshwright.app.importers.families.linear_attention import LINEAR_ATTENTION_FAMILIES
+from meshwright.app.importers.families.llama import LLAMA_FAMILIES
+from meshwright.app.importers.families.moe import MOE_FAMILIES
+from meshwright.app.importers.families.nemotron import NEMOTRON_FAMILIES
 
 _GROUPS = (
     LLAMA_FAMILIES,

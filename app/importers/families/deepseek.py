@@ -5,9 +5,9 @@ The multi-token-prediction layer of V3 is not built, as transformers does not bu
 
 from __future__ import annotations
 
-from app.importers.architecture import Architecture, Body, Branch, Layer
-from app.importers.bodies.experts import Experts, SharedExpert
-from app.importers.bodies.mla import (
+from meshwright.app.importers.architecture import Architecture, Body, Branch, Layer
+from meshwright.app.importers.bodies.experts import Experts, SharedExpert
+from meshwright.app.importers.bodies.mla import (
     INDEX_DIM,
     INDEX_HEADS,
     KV_RANK,
@@ -19,11 +19,11 @@ from app.importers.bodies.mla import (
     Indexer,
     LatentAttention,
 )
-from app.importers.config_fields import ConfigFields
-from app.importers.families.family import Family, bias, gated_mlp, rms_head
-from app.importers.families.moe import expert_dims, group_dims
-from app.importers.parts import FFN, HEADS, HIDDEN, VOCAB, Bias, NormKind
-from costmodels.errors import ModelError
+from meshwright.app.importers.config_fields import ConfigFields
+from meshwright.app.importers.families.family import Family, bias, gated_mlp, rms_head
+from meshwright.app.importers.families.moe import expert_dims, group_dims
+from meshwright.app.importers.parts import FFN, HEADS, HIDDEN, VOCAB, Bias, NormKind
+from meshwright.costmodels.errors import ModelError
 
 _V2_DEFAULTS = {
     "vocab_size": 102400,

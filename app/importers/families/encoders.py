@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.importers.architecture import (
+from meshwright.app.importers.architecture import (
     Architecture,
     AudioEmbedding,
     Branch,
@@ -16,14 +16,14 @@ from app.importers.architecture import (
     Tie,
     Transform,
 )
-from app.importers.bodies.attention import RELATIVE_POSITIONS, Attention, Position
-from app.importers.bodies.cross_attention import CrossAttention
-from app.importers.bodies.mlp import Gate, Mlp
-from app.importers.config_fields import ConfigFields
-from app.importers.families.family import Family, bias, decoder_dims, tie
-from app.importers.parts import HEADS, HIDDEN, POSITIONS, Bias, NormKind
-from costmodels.errors import ModelError
-from costmodels.operators import AttentionMask, Weight
+from meshwright.app.importers.bodies.attention import RELATIVE_POSITIONS, Attention, Position
+from meshwright.app.importers.bodies.cross_attention import CrossAttention
+from meshwright.app.importers.bodies.mlp import Gate, Mlp
+from meshwright.app.importers.config_fields import ConfigFields
+from meshwright.app.importers.families.family import Family, bias, decoder_dims, tie
+from meshwright.app.importers.parts import HEADS, HIDDEN, POSITIONS, Bias, NormKind
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import AttentionMask, Weight
 
 _BERT_DEFAULTS = {
     "vocab_size": 30522,

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.importers.architecture import Architecture, EncoderDecoder, Head, Tie
-from app.importers.bodies.mlp import Gate, Mlp
-from app.importers.config_fields import ConfigFields
-from app.importers.parts import FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCAB, Bias, NormKind
-from costmodels.errors import ModelError
+from meshwright.app.importers.architecture import Architecture, EncoderDecoder, Head, Tie
+from meshwright.app.importers.bodies.mlp import Gate, Mlp
+from meshwright.app.importers.config_fields import ConfigFields
+from meshwright.app.importers.parts import FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCAB, Bias, NormKind
+from meshwright.costmodels.errors import ModelError
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from app.importers.architecture import Architecture, Branch, Layer, NormPlace
-from app.importers.bodies.attention import Attention, QkNorm
-from app.importers.config_fields import ConfigFields
-from app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
-from app.importers.parts import NormKind
-from costmodels.operators import AttentionMask
+from meshwright.app.importers.architecture import Architecture, Branch, Layer, NormPlace
+from meshwright.app.importers.bodies.attention import Attention, QkNorm
+from meshwright.app.importers.config_fields import ConfigFields
+from meshwright.app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.parts import NormKind
+from meshwright.costmodels.model.operators import AttentionMask
 
 _GEMMA_DEFAULTS = {
     "vocab_size": 256000,

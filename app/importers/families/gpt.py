@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from app.importers.architecture import Architecture, Branch, Embedding, Head, Joining, Layer, NormPlace
-from app.importers.bodies.attention import Attention, Position
-from app.importers.bodies.mlp import Gate, Mlp
-from app.importers.config_fields import ConfigFields
-from app.importers.families.family import Family, bias, decoder_dims, tie
-from app.importers.parts import HIDDEN, POSITIONS, Bias, NormKind
+from meshwright.app.importers.architecture import Architecture, Branch, Embedding, Head, Joining, Layer, NormPlace
+from meshwright.app.importers.bodies.attention import Attention, Position
+from meshwright.app.importers.bodies.mlp import Gate, Mlp
+from meshwright.app.importers.config_fields import ConfigFields
+from meshwright.app.importers.families.family import Family, bias, decoder_dims, tie
+from meshwright.app.importers.parts import HIDDEN, POSITIONS, Bias, NormKind
 
 _GPT2_DEFAULTS = {
     "vocab_size": 50257,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.importers.architecture import Architecture, Branch, Layer, NormPlace
-from app.importers.bodies.attention import Attention, Position
-from app.importers.bodies.experts import Experts
-from app.importers.bodies.mamba import (
+from meshwright.app.importers.architecture import Architecture, Branch, Layer, NormPlace
+from meshwright.app.importers.bodies.attention import Attention, Position
+from meshwright.app.importers.bodies.experts import Experts
+from meshwright.app.importers.bodies.mamba import (
     CONV_KERNEL,
     DT_RANK,
     SSM_GROUPS,
@@ -17,12 +17,12 @@ from app.importers.bodies.mamba import (
     Mamba2,
     OutputNorm,
 )
-from app.importers.bodies.shared_transformer import ADAPTER_RANK, SHARED_HIDDEN, WIDE, SharedTransformer
-from app.importers.config_fields import ConfigFields
-from app.importers.families.family import Family, bias, decoder_dims, gated_mlp, rms_head
-from app.importers.families.moe import expert_dims
-from app.importers.parts import HIDDEN, VOCAB, NormKind
-from costmodels.errors import ModelError
+from meshwright.app.importers.bodies.shared_transformer import ADAPTER_RANK, SHARED_HIDDEN, WIDE, SharedTransformer
+from meshwright.app.importers.config_fields import ConfigFields
+from meshwright.app.importers.families.family import Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.families.moe import expert_dims
+from meshwright.app.importers.parts import HIDDEN, VOCAB, NormKind
+from meshwright.costmodels.errors import ModelError
 
 _MAMBA2_DEFAULTS = {
     "vocab_size": 32768,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.importers.architecture import Architecture, Body, Branch, Layer
-from app.importers.bodies.attention import Attention, Position, QkNorm
-from app.importers.bodies.experts import (
+from meshwright.app.importers.architecture import Architecture, Body, Branch, Layer
+from meshwright.app.importers.bodies.attention import Attention, Position, QkNorm
+from meshwright.app.importers.bodies.experts import (
     EXPERT_FFN,
     EXPERT_GROUPS,
     EXPERTS,
@@ -14,11 +14,11 @@ from app.importers.bodies.experts import (
     Experts,
     SharedExpert,
 )
-from app.importers.config_fields import ConfigFields
-from app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
-from app.importers.parts import HEADS, Bias, NormKind
-from costmodels.errors import ModelError
-from costmodels.operators import AttentionMask, Weight
+from meshwright.app.importers.config_fields import ConfigFields
+from meshwright.app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.parts import HEADS, Bias, NormKind
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import AttentionMask, Weight
 
 _EXPERT_ALIASES = {"num_experts": ("num_local_experts",)}
 _MIXTRAL_DEFAULTS = {

@@ -1,1 +1,1 @@
-"""Traced graphs: what a framework recorded of a model, operator by operator, as a model graph over named dims."""
+"""Graphs that a framework traced, operator by operator, as model graphs. Models known by name are in `families`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from costmodels.errors import ModelError
+from meshwright.costmodels.errors import ModelError
 
 
 class Atom:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from costmodels.errors import ModelError
-from costmodels.units import STRICT_RECORD, Name
-from solver.graph import MAX_DIM, MAX_RANK
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.units import STRICT_RECORD, Name
+from meshwright.solver.problem.graph import MAX_DIM, MAX_RANK
 
 TRACED_GRAPH_SCHEMA = "meshwright.traced-graph/1"
 MAX_TRACED_OPERATORS = 100_000

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from app.importers.traced.atoms import axis_size, resolve
-from app.importers.traced.steps import Read, Step, StepKind, Stored
+from meshwright.app.importers.traced.atoms import axis_size, resolve
+from meshwright.app.importers.traced.steps import Read, Step, StepKind, Stored
 
 _FUSED = (StepKind.VECTOR, StepKind.PART, StepKind.LOSS)
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from app.importers.traced.atoms import Atom
-from app.importers.traced.naming import DimNames
-from app.importers.traced.steps import Read, Step, StepKind, atoms_of
-from costmodels.errors import ModelError
-from costmodels.operators import RESERVED_DIMS, Operator, OperatorKind, Tensor, Weight
+from meshwright.app.importers.traced.atoms import Atom
+from meshwright.app.importers.traced.naming import DimNames
+from meshwright.app.importers.traced.steps import Read, Step, StepKind, atoms_of
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import RESERVED_DIMS, Operator, OperatorKind, Tensor, Weight
 
 MAX_NAME = 180
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.importers.traced.document import TRACED_GRAPH_SCHEMA, TracedGraph
-from app.importers.traced.grouping import grouped
-from app.importers.traced.lowering import Lowering
-from app.importers.traced.naming import DimNames, roles
-from app.importers.traced.products import PRODUCTS
-from app.importers.traced.reading import Handler, Trace
-from app.importers.traced.vectors import VECTORS
-from app.importers.traced.views import VIEWS
-from app.requests.validation import read_record
-from costmodels.errors import ModelError
-from costmodels.operators import SEQ
-from solver.graph import Block, BlockRun, ModelGraph
+from meshwright.app.documents.records import read_record
+from meshwright.app.importers.traced.document import TRACED_GRAPH_SCHEMA, TracedGraph
+from meshwright.app.importers.traced.grouping import grouped
+from meshwright.app.importers.traced.lowering import Lowering
+from meshwright.app.importers.traced.naming import DimNames, roles
+from meshwright.app.importers.traced.products import PRODUCTS
+from meshwright.app.importers.traced.reading import Handler, Trace
+from meshwright.app.importers.traced.vectors import VECTORS
+from meshwright.app.importers.traced.views import VIEWS
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import SEQ
+from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 
 BLOCK = "trace"
 """Name of the one block."""

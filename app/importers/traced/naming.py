@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, POSITIONS, VOCAB
-from app.importers.traced.atoms import Atom, Axis, resolve
-from app.importers.traced.reading import Trace
-from app.importers.traced.steps import Read, Step, StepKind, Stored, Value, atoms_of
-from costmodels.errors import ModelError
-from costmodels.operators import BATCH, SEQ
+from meshwright.app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, POSITIONS, VOCAB
+from meshwright.app.importers.traced.atoms import Atom, Axis, resolve
+from meshwright.app.importers.traced.reading import Trace
+from meshwright.app.importers.traced.steps import Read, Step, StepKind, Stored, Value, atoms_of
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import BATCH, SEQ
 
 
 @dataclass(frozen=True)

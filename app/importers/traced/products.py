@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.importers.traced.atoms import Axis, axis_size, resolve
-from app.importers.traced.reading import Call, Handler
-from app.importers.traced.steps import Origin, Read, StepKind, Stored, Value
-from costmodels.errors import ModelError
-from costmodels.operators import AttentionMask
+from meshwright.app.importers.traced.atoms import Axis, axis_size, resolve
+from meshwright.app.importers.traced.reading import Call, Handler
+from meshwright.app.importers.traced.steps import Origin, Read, StepKind, Stored, Value
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import AttentionMask
 
 _SOFTMAX_FLOPS = 5.0
 """Maximum, subtraction, exponential, sum, division (survey section 5.1)."""

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.importers.traced.atoms import Atom, Atoms, Axes, axis_size
-from app.importers.traced.document import TensorInfo, TracedGraph, TracedOperator, tensor_info
-from app.importers.traced.steps import Origin, Read, Step, StepKind, Stored, Value
-from costmodels.errors import MeshwrightError, ModelError
+from meshwright.app.importers.traced.atoms import Atom, Atoms, Axes, axis_size
+from meshwright.app.importers.traced.document import TensorInfo, TracedGraph, TracedOperator, tensor_info
+from meshwright.app.importers.traced.steps import Origin, Read, Step, StepKind, Stored, Value
+from meshwright.costmodels.errors import MeshwrightError, ModelError
 
 MAX_UNKNOWN_NAMED = 8
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from app.importers.traced.atoms import Atom, Axes, Axis, axis_size, resolve
-from costmodels.operators import AttentionMask
+from meshwright.app.importers.traced.atoms import Atom, Axes, Axis, axis_size, resolve
+from meshwright.costmodels.model.operators import AttentionMask
 
 
 class Origin(Enum):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
-from app.importers.traced.atoms import Axes, Axis, axis_size
-from app.importers.traced.reading import Call, Handler
-from app.importers.traced.steps import Origin, Read, StepKind, Stored, Value
-from costmodels.errors import ModelError
+from meshwright.app.importers.traced.atoms import Axes, Axis, axis_size
+from meshwright.app.importers.traced.reading import Call, Handler
+from meshwright.app.importers.traced.steps import Origin, Read, StepKind, Stored, Value
+from meshwright.costmodels.errors import ModelError
 
 
 class Again(Enum):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.importers.traced.atoms import Axes
-from app.importers.traced.reading import Call, Handler
-from app.importers.traced.steps import Origin, StepKind, Value
+from meshwright.app.importers.traced.atoms import Axes
+from meshwright.app.importers.traced.reading import Call, Handler
+from meshwright.app.importers.traced.steps import Origin, StepKind, Value
 
 
 def _same(call: Call) -> None:

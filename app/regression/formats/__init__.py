@@ -1,15 +1,18 @@
-"""Reports of a check in the formats of other tools: JUnit XML, SARIF, GitHub's workflow commands, Markdown."""
+"""Reports of a check in the formats of other tools and of a terminal, one format a file.
+
+What they report is in `app.regression.report`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from app.regression.formats.github import workflow_commands
-from app.regression.formats.junit import junit_xml
-from app.regression.formats.markdown import markdown
-from app.regression.formats.sarif import sarif_text
-from app.regression.report import CheckReport
+from meshwright.app.regression.formats.github import workflow_commands
+from meshwright.app.regression.formats.junit import junit_xml
+from meshwright.app.regression.formats.markdown import markdown
+from meshwright.app.regression.formats.sarif import sarif_text
+from meshwright.app.regression.report import CheckReport
 
 FORMATS: Mapping[str, Callable[[CheckReport], str]] = MappingProxyType(
     {

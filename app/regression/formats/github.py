@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.quoting import workflow_message, workflow_property
-from app.regression.report import CheckReport, Severity
+from meshwright.app.quoting import workflow_message, workflow_property
+from meshwright.app.regression.report import CheckReport, Severity
 
 COMMANDS = {Severity.NOTE: "notice", Severity.WARNING: "warning", Severity.ERROR: "error"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from app.quoting import xml_line
-from app.regression.report import CheckReport, PlanCheck, Severity, Verdict
+from meshwright.app.quoting import xml_line
+from meshwright.app.regression.report import CheckReport, PlanCheck, Severity, Verdict
 
 SUITE = "meshwright check"
 ERRORS = frozenset({Verdict.INVALID, Verdict.FAILED})

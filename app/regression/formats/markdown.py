@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.quoting import markdown_code, markdown_code_cell, markdown_text
-from app.regression.report import CheckReport, Finding, PlanCheck, Severity
-from app.render.check_page import figure_columns, meshwright_lines
+from meshwright.app.quoting import markdown_code, markdown_code_cell, markdown_text
+from meshwright.app.regression.formats.terminal import figure_columns, meshwright_lines
+from meshwright.app.regression.report import CheckReport, Finding, PlanCheck, Severity
 
 MARKS = {Severity.NOTE: "better", Severity.WARNING: "warning", Severity.ERROR: "**failed**"}
 

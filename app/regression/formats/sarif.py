@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
-from app.quoting import json_text, readable
-from app.regression.report import RULE_TEXTS, CheckReport, Finding, PlanCheck, Rule, Severity
-from app.version import VERSION
+from meshwright.app.quoting import json_text, readable
+from meshwright.app.regression.report import RULE_TEXTS, CheckReport, Finding, PlanCheck, Rule, Severity
+from meshwright.app.version import VERSION
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {Severity.NOTE: "note", Severity.WARNING: "warning", Severity.ERROR: "error"}

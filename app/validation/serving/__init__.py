@@ -1,1 +1,1 @@
-"""Predictions against tables of measured serving points: closed loop at fixed concurrency, as public benchmarks run."""
+"""Predictions of serving held against measured points. Training runs are in the folder above."""

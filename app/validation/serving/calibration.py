@@ -8,11 +8,11 @@ from functools import cache
 from itertools import product
 from statistics import fmean
 
-from app.validation.serving.deployment import SCHEDULING, Deployment, deployment
-from app.validation.serving.recipes import EngineName
-from app.validation.serving.replay import EngineConstants, Figures, default_constants, replay
-from app.validation.serving.rows import MeasuredPoint, ServingOutcome
-from app.validation.unpredicted import NotPredictedError
+from meshwright.app.validation.serving.deployment import SCHEDULING, Deployment, deployment
+from meshwright.app.validation.serving.recipes import EngineName
+from meshwright.app.validation.serving.replay import EngineConstants, Figures, default_constants, replay
+from meshwright.app.validation.serving.rows import MeasuredPoint, ServingOutcome
+from meshwright.app.validation.unpredicted import NotPredictedError
 
 STEP_S = (0.0, 0.25e-3, 0.5e-3, 0.75e-3, 1.0e-3, 1.5e-3, 2.0e-3)
 """Host times of a step that are tried: none (hidden by the device) to that of an engine of pure Python."""

@@ -9,12 +9,12 @@ import math
 import re
 from dataclasses import dataclass
 
-from app.catalog import model_names
-from app.validation.serving.recipes import EngineName, Load, Source, held_steps, joined_steps, kv_dtype, step_tokens
-from app.validation.serving.rows import AGGREGATED, ServingRun
-from app.validation.unpredicted import NotPredictedError
-from costmodels.queueing.simulation import Admission, Scheduling
-from costmodels.units import DType
+from meshwright.app.catalog import model_names
+from meshwright.app.validation.serving.recipes import EngineName, Load, Source, held_steps, joined_steps, kv_dtype, step_tokens
+from meshwright.app.validation.serving.rows import AGGREGATED, ServingRun
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.queueing.simulation.replica import Admission, Scheduling
+from meshwright.costmodels.units import DType
 
 MODELS = {
     "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",

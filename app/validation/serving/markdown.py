@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.quoting import markdown_text
-from app.render.figures import counted, percent
-from app.validation.scores import Errors
-from app.validation.serving.report import GroupScore, ServingReport
+from meshwright.app.quoting import markdown_text
+from meshwright.app.text.figures import counted, percent
+from meshwright.app.validation.scores import Errors
+from meshwright.app.validation.serving.report import GroupScore, ServingReport
 
 NOTHING = "–"
 

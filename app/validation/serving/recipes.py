@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from costmodels.units import DType
+from meshwright.costmodels.units import DType
 
 DEFAULT_STEP_TOKENS = 8192
 """Default token limit of a step on 80 GB devices and larger: vLLM 0.12 server, SGLang 0.5 chunks, TensorRT-LLM 1.0."""

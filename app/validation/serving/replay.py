@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from app.catalog import model
-from app.validation.serving.deployment import (
+from meshwright.app.catalog import model
+from meshwright.app.validation.serving.deployment import (
     ADMISSION,
     MAX_LOAD_REQUESTS,
     MAX_LOAD_SEQUENCES,
@@ -17,18 +17,18 @@ from app.validation.serving.deployment import (
     Deployment,
     Workers,
 )
-from app.validation.serving.recipes import DEFAULT_STEP_TOKENS, EngineName
-from app.validation.serving.replay_pools import run_pools
-from app.validation.unpredicted import NotPredictedError
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM, EngineProfile
-from costmodels.errors import InvalidInputError
-from costmodels.hardware import node_type
-from costmodels.latent_attention import latent_cache
-from costmodels.operators import BATCH, SEQ, OperatorKind
-from costmodels.queueing.group_times import GroupTimes
-from costmodels.queueing.load import RequestStream
-from costmodels.queueing.simulation import (
+from meshwright.app.validation.serving.recipes import DEFAULT_STEP_TOKENS, EngineName
+from meshwright.app.validation.serving.replay_pools import run_pools
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind
+from meshwright.costmodels.model.split_dims import EXPERT_FFN, RankGrid, divides
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.queueing.group_times import GroupTimes
+from meshwright.costmodels.queueing.load import RequestStream
+from meshwright.costmodels.queueing.simulation.replica import (
     Admission,
     BatchLimits,
     Scheduling,
@@ -36,17 +36,17 @@ from costmodels.queueing.simulation import (
     Window,
     simulate_closed_loop,
 )
-from costmodels.queueing.step_times import StepTimes
-from costmodels.serving_precision import Quantised
-from costmodels.tensor_parallel import EXPERT_FFN, RankGrid, divides
-from costmodels.units import DType
-from costmodels.weight_format import WeightFormat
-from solver.graph import ModelGraph
-from solver.request import PlanRequest, ServingWorkload
-from solver.serving.engine import Engine, EngineBuilder
-from solver.serving.engine_rules import FP8_BLOCK
-from solver.serving.layouts import Layout
-from solver.serving_load import FixedLength, PoissonArrivals
+from meshwright.costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.serving.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM, EngineProfile
+from meshwright.costmodels.serving.latent_attention import latent_cache
+from meshwright.costmodels.serving.precision import Quantised
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload
+from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
+from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
+from meshwright.solver.serving.engines.engine_rules import FP8_BLOCK
+from meshwright.solver.serving.engines.layouts import Layout
 
 FREE_MEMORY_SHARE = 0.8
 """Share of free memory that TensorRT-LLM's cache takes (free_gpu_memory_fraction): 0.75 to 0.85 in InferenceX's scripts, 0.8 in
@@ -258,7 +258,7 @@ def _engine(server: _Server) -> Engine:
         quantised=quantised,
     )
     builder = EngineBuilder(
-        PlanRequest(graph, cluster, workload),
+        ServingRequest(graph, cluster, workload),
         sequence_tokens=2 * DEFAULT_STEP_TOKENS,
         step_tokens=server.step_tokens,
         sequences=MAX_LOAD_SEQUENCES,

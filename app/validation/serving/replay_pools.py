@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.validation.serving.deployment import ADMISSION, MAX_LOAD_SEQUENCES, REQUESTS_PER_CLIENT, Deployment, Workers
-from app.validation.unpredicted import NotPredictedError
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from costmodels.kv_transfer import WorkerPlace, kv_transfer
-from costmodels.queueing.disaggregated import Pool, Transfer, simulate_decode, simulate_prefill
-from costmodels.queueing.engine_state import FloatArray
-from costmodels.queueing.group_times import GroupTimes
-from costmodels.queueing.load import RequestStream
-from costmodels.queueing.simulation import BatchLimits, Scheduling, SimulationResult, Window
-from costmodels.queueing.step_times import StepTimes
-from solver.serving.engine import Engine
+from meshwright.app.validation.serving.deployment import ADMISSION, MAX_LOAD_SEQUENCES, REQUESTS_PER_CLIENT, Deployment, Workers
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.queueing.group_times import GroupTimes
+from meshwright.costmodels.queueing.load import RequestStream
+from meshwright.costmodels.queueing.simulation.disaggregated import Pool, Transfer, simulate_decode, simulate_prefill
+from meshwright.costmodels.queueing.simulation.engine_state import FloatArray
+from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Scheduling, SimulationResult, Window
+from meshwright.costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.serving.kv_transfer import WorkerPlace, kv_transfer
+from meshwright.solver.serving.engines.engine import Engine
 
 
 def run_pools(

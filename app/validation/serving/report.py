@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from app.validation.scores import Errors, errors
-from app.validation.serving.calibration import Calibration, Fold, calibrate, figures
-from app.validation.serving.deployment import Deployment, deployment
-from app.validation.serving.recipes import EngineName
-from app.validation.serving.replay import EngineConstants, Figures, default_constants, roofline
-from app.validation.serving.rows import MeasuredPoint, read_measured_points
-from app.validation.unpredicted import NotPredictedError
+from meshwright.app.validation.scores import Errors, errors
+from meshwright.app.validation.serving.calibration import Calibration, Fold, calibrate, figures
+from meshwright.app.validation.serving.deployment import Deployment, deployment
+from meshwright.app.validation.serving.recipes import EngineName
+from meshwright.app.validation.serving.replay import EngineConstants, Figures, default_constants, roofline
+from meshwright.app.validation.serving.rows import MeasuredPoint, read_measured_points
+from meshwright.app.validation.unpredicted import NotPredictedError
 
 SERVING_VALIDATION_SCHEMA = "meshwright.serving-validation/1"
 ALL = "all rows"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.validation.cells import Cells, read_table
+from meshwright.app.validation.cells import Cells, read_table
 
 COLUMNS = (
     "source",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.calibrations.aiconfigurator import DEVICES, MODULE, import_device, installed_tables
-from costmodels.samples import SampleError, SampleKind, Samples
+from meshwright.app.measuring.aiconfigurator import DEVICES, MODULE, import_device, installed_tables
+from meshwright.costmodels.fitting.samples import SampleError, SampleKind, Samples
 
 pa = pytest.importorskip("pyarrow")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from app.calibrations.profile_shapes import RANGES, Backend, Shape, shapes_of
-from app.calibrations.profiling import ProfileTask, _middle_s, profile
-from costmodels.samples import COLLECTIVE_KINDS, SampleError, SampleKind, check_samples
-from costmodels.units import DType
+from meshwright.app.measuring.profile_shapes import RANGES, Backend, Shape, shapes_of
+from meshwright.app.measuring.profiling import ProfileTask, _middle_s, profile
+from meshwright.costmodels.fitting.samples import COLLECTIVE_KINDS, SampleError, SampleKind, check_samples
+from meshwright.costmodels.units import DType
 from tests.app.command_line import Cli
 
 KINDS = frozenset(SampleKind)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.calibrations.sample_files import read_samples, samples_digest, write_samples
-from costmodels.samples import COLUMNS, SampleError
+from meshwright.app.measuring.sample_files import read_samples, samples_digest, write_samples
+from meshwright.costmodels.fitting.samples import COLUMNS, SampleError
 from tests.costmodels.measurements import toy_samples
 
 

@@ -11,14 +11,14 @@ import httpx
 import numpy as np
 import pytest
 
-from app.calibrations.documents import fit_calibration
-from app.calibrations.store import CalibrationStore
-from app.db.engine import open_engine
-from app.plans.digest import calibration_files
-from app.settings import Settings
-from costmodels.board import board_of
-from costmodels.calibration import Calibration
-from costmodels.samples import samples_of
+from meshwright.app.calibrations.store import CalibrationStore
+from meshwright.app.db.engine import open_engine
+from meshwright.app.measuring.documents import fit_calibration
+from meshwright.app.plans.digest import calibration_files
+from meshwright.app.settings import Settings
+from meshwright.costmodels.calibration.calibration import Calibration
+from meshwright.costmodels.fitting.board import board_of
+from meshwright.costmodels.fitting.samples import samples_of
 from tests.app.requests_given import training
 from tests.costmodels.measurements import collective_rows
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.errors import ServiceError
-from app.jobs.sandbox import ChildSolver
-from app.regression.server import ServerPlanner
-from app.security.principal import Scope
-from app.settings import Auth, Settings
-from costmodels.errors import InvalidInputError
+from meshwright.app.errors import ServiceError
+from meshwright.app.jobs.sandbox import ChildSolver
+from meshwright.app.regression.server import ServerPlanner
+from meshwright.app.security.principal import Scope
+from meshwright.app.settings import Auth, Settings
+from meshwright.costmodels.errors import InvalidInputError
 from tests.app.command_line import Cli, Json
 from tests.app.fakes import FakeSolver, feasible_plan
 from tests.app.regression.project import LOCK, NAME, REQUEST, Project
@@ -148,7 +148,7 @@ class Answers:
 
 def planned_by(monkeypatch: pytest.MonkeyPatch, *answers: httpx.Response) -> tuple[object, Answers]:
     """What a planner makes of one request when the service answers so."""
-    from app.plans.store import keyed_request
+    from meshwright.app.plans.store import keyed_request
 
     given, waits = Answers(*answers), list[float]()
     transport = httpx.MockTransport(given)
@@ -160,7 +160,7 @@ def planned_by(monkeypatch: pytest.MonkeyPatch, *answers: httpx.Response) -> tup
 
 
 def plan_answer() -> httpx.Response:
-    from app.plans.store import keyed_request, plan_text
+    from meshwright.app.plans.store import keyed_request, plan_text
 
     key = keyed_request(resolved())
     return httpx.Response(200, text=plan_text(feasible_plan(key.request), key))
@@ -182,7 +182,7 @@ def test_a_job_is_followed_to_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def json_plan() -> object:
-    from app.plans.documents import read_plan
+    from meshwright.app.plans.documents import read_plan
 
     return read_plan(json.loads(plan_answer().text))
 

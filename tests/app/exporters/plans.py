@@ -7,18 +7,26 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from app.catalog import model
-from app.exporters import Export
-from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
-from costmodels.engine_profile import ServingEngine
-from costmodels.units import DType
-from solver.axes import Axes
-from solver.choices import Launcher, Recompute, TpOverlap
-from solver.graph import ModelGraph
-from solver.plan import Certificate, Plan, Predicted, SearchStats, ServingLayout, Status, TimeBreakdown
-from solver.plan_stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
-from solver.request import PlanRequest, Search, ServingWorkload, TrainingWorkload
-from solver.serving_load import FixedLength, PoissonArrivals
+from meshwright.app.catalog import model
+from meshwright.app.exporters import Export
+from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan, ServingLayout
+from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
+from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import (
+    PlanRequest,
+    Search,
+    ServingRequest,
+    ServingWorkload,
+    TrainingRequest,
+    TrainingWorkload,
+)
+from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 
 GLOBAL_BATCH = 64
 MEMORY = StageMemory(30e9, 10e9, 10e9, 15e9, 4e9, 1e9, 80e9)
@@ -73,7 +81,7 @@ def training(
     )
     fields: dict[str, object] = {"global_batch": GLOBAL_BATCH, "seq_len": 8192} | workload
     nodes = max(1, -(-n_devices // devices_per_node))
-    request = PlanRequest(graph, cluster(nodes, devices_per_node), TrainingWorkload("training", **fields))  # type: ignore[arg-type]
+    request = TrainingRequest(graph, cluster(nodes, devices_per_node), TrainingWorkload("training", **fields))  # type: ignore[arg-type]
     return plan, request
 
 
@@ -132,7 +140,7 @@ def serving(
         "prompt_tokens": FixedLength(4000),
         "output_tokens": FixedLength(500),
     } | workload
-    request = PlanRequest(
+    request = ServingRequest(
         graph,
         cluster(nodes),
         ServingWorkload("serving", **fields),

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from app.exporters import export
-from app.exporters.deepspeed import uniform_parts
-from costmodels.cluster import Nvme
-from costmodels.errors import ExportError
-from costmodels.memory import Optimizer
-from costmodels.offload import Offload, Tier
-from costmodels.units import DType
-from solver.choices import Recompute, TpOverlap
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest
-from solver.training.planner import plan_training
+from meshwright.app.exporters import export
+from meshwright.app.exporters.deepspeed import uniform_parts
+from meshwright.costmodels.cluster.cluster import Nvme
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.memory.offload import Offload, Tier
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.training.planner import plan_training
 from tests.app.exporters.plans import GLOBAL_BATCH, arguments, training
 from tests.app.exporters.real_tools import ask
 from tests.solver.training.test_branching import small_request

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from app.exporters import LAUNCHERS, Export, export
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.engine_profile import ServingEngine
-from costmodels.errors import ExportError
-from solver.choices import GroupOrder, Launcher, Recompute
-from solver.plan import Plan
-from solver.plan_stage import OperatorSharding
-from solver.reason import Reason
+from meshwright.app.exporters import LAUNCHERS, Export, export
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.stage import OperatorSharding
+from meshwright.solver.problem.choices import GroupOrder, Launcher, Recompute
 from tests.app.exporters.plans import arguments, flags, serving, training
 
 GOLDEN = Path(__file__).parent / "golden"

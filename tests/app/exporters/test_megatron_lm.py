@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from app.catalog import model
-from app.exporters import export
-from app.exporters.megatron_lm import pipeline_layout, vocabulary_multiple
-from app.importers.huggingface import read_huggingface_config
-from costmodels.errors import ExportError
-from costmodels.low_precision import MatmulRecipe, SavedFormat
-from costmodels.memory import Optimizer
-from costmodels.token_dispatch import TokenDispatch
-from costmodels.units import DType
-from solver.axes import Axes
-from solver.choices import Recompute, TpOverlap
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training import plan_training
+from meshwright.app.catalog import model
+from meshwright.app.exporters import export
+from meshwright.app.exporters.megatron_lm import pipeline_layout, vocabulary_multiple
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.request import PlanRequest, Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training
 from tests.app.exporters.plans import arguments, cluster, flags, interleaved, training
 from tests.app.exporters.real_tools import ask
 
@@ -61,7 +61,9 @@ def test_experts_get_their_flags() -> None:
         },
         name="mixtral",
     )
-    request = PlanRequest(graph, cluster(1), TrainingWorkload("training", 64, 1024), search=Search(ep=(4,), tp=(2,), pp=(1,)))
+    request = TrainingRequest(
+        graph, cluster(1), TrainingWorkload("training", 64, 1024), search=Search(ep=(4,), tp=(2,), pp=(1,))
+    )
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     given = flags(export(plan, request, "megatron-lm"))
     assert given["--num-experts"] == ("8",)
@@ -93,7 +95,7 @@ def test_dispatch_and_limited_routing_get_their_flags() -> None:
     graph = read_huggingface_config(config, name="small-v3")
     workload = TrainingWorkload("training", 64, 1024, dispatch=TokenDispatch.ONCE_A_NODE)
     search = Search(ep=(4,), tp=(1,), cp=(1,), pp=(1,), microbatch=(1,), zero_stages=(1,))
-    request = PlanRequest(graph, cluster(1), workload, search=search)
+    request = TrainingRequest(graph, cluster(1), workload, search=search)
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     given = flags(export(plan, request, "megatron-lm"))
     assert given["--moe-token-dispatcher-type"] == ("flex",) and "--moe-enable-deepep" in given

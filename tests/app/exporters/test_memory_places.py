@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.exporters import export
-from costmodels.cluster import Nvme
-from costmodels.errors import ExportError
-from costmodels.memory import Optimizer
-from costmodels.offload import Offload, Tier
-from solver.plan import Plan
-from solver.request import PlanRequest
+from meshwright.app.exporters import export
+from meshwright.costmodels.cluster.cluster import Nvme
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.memory.offload import Offload, Tier
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.request import PlanRequest
 from tests.app.exporters.plans import flags, training
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from app.exporters import Export, export
-from app.exporters.sglang import static_share
-from costmodels.engine_profile import ServingEngine
-from costmodels.errors import ExportError
-from costmodels.speculation import Draft, DraftMethod, Speculation
-from costmodels.units import DType
-from solver.choices import ServingMode
-from solver.plan import Plan, PrefillPool
-from solver.request import PlanRequest
-from solver.serving_load import LognormalLength
+from meshwright.app.exporters import Export, export
+from meshwright.app.exporters.sglang import static_share
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan, PrefillPool
+from meshwright.solver.problem.choices import ServingMode
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.serving_load import LognormalLength
 from tests.app.exporters import plans
 from tests.app.exporters.plans import arguments, flags
 from tests.app.exporters.real_tools import ask

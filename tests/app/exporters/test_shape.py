@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.catalog import model
-from app.exporters.mixture import LatentShape, MixtureShape
-from app.exporters.shape import Gate, Norm, Positions, decoder_shape
-from app.importers.huggingface import read_huggingface_config
-from costmodels.errors import ExportError
+from meshwright.app.catalog import model
+from meshwright.app.exporters.mixture import LatentShape, MixtureShape
+from meshwright.app.exporters.shape import Gate, Norm, Positions, decoder_shape
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.errors import ExportError
 
 COMMON = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from app.exporters import export
-from app.exporters.torchtitan import LLAMA3_405B, MODELS
-from costmodels.errors import ExportError
-from costmodels.memory import Optimizer
-from costmodels.offload import Offload
-from costmodels.units import DType
-from solver.choices import Recompute, TpOverlap
-from solver.plan import Plan
-from solver.request import PlanRequest
+from meshwright.app.exporters import export
+from meshwright.app.exporters.torchtitan import LLAMA3_405B, MODELS
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.memory.offload import Offload
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.request import PlanRequest
 from tests.app.exporters.plans import arguments, flags, interleaved, training
 from tests.app.exporters.real_tools import ask
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from app.exporters import export
-from app.exporters.vllm import memory_utilisation
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.errors import ExportError
-from costmodels.speculation import Draft, DraftMethod, Speculation
-from costmodels.units import DType
-from solver.choices import ServingMode
-from solver.plan import Plan, PrefillPool, WorkerKind
-from solver.plan_stage import DeviceRange
-from solver.request import PlanRequest
-from solver.serving_load import LognormalLength
+from meshwright.app.exporters import export
+from meshwright.app.exporters.vllm import memory_utilisation
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan, PrefillPool, WorkerKind
+from meshwright.solver.answer.stage import DeviceRange
+from meshwright.solver.problem.choices import ServingMode
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.serving_load import LognormalLength
 from tests.app.exporters.plans import arguments, flags, serving
 from tests.app.exporters.real_tools import ask
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.importers.documents import (
+from meshwright.app.documents.text import (
     MAX_DEPTH,
     MAX_DOCUMENT_BYTES,
     MAX_INTEGER,
@@ -18,7 +18,7 @@ from app.importers.documents import (
     NonFinite,
     parse_document,
 )
-from costmodels.errors import InvalidInputError
+from meshwright.costmodels.errors import InvalidInputError
 
 TEXT = st.text(st.characters(codec="utf-8"))
 PLAIN_VALUES = st.recursive(

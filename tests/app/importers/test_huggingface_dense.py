@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from app.catalog import NOTES_FIELD, model, model_names
-from app.importers.huggingface import read_huggingface_config
-from costmodels.operators import BATCH, SEQ, Tensor, forward_flops
-from solver.graph import Block, BlockRun, ModelGraph
+from meshwright.app.catalog import NOTES_FIELD, model, model_names
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.model.operators import BATCH, SEQ, Tensor, forward_flops
+from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 
 CATALOG = Path(__file__).parents[3] / "app" / "catalog" / "models"
 

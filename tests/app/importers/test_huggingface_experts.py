@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.importers.huggingface import read_huggingface_config
-from costmodels.errors import ModelError
-from costmodels.operators import BATCH, SEQ, AttentionMask, forward_flops, matmul_groups, matmul_shape
-from solver.graph import BlockRun, ModelGraph
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import BATCH, SEQ, AttentionMask, forward_flops, matmul_groups, matmul_shape
+from meshwright.solver.problem.graph import BlockRun, ModelGraph
 
 DEEPSEEK_V3 = {"model_type": "deepseek_v3"}
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.commands.inputs import FilesBeside
-from app.importers.huggingface import read_huggingface_config
-from costmodels.errors import ModelError
-from costmodels.operators import BATCH, SEQ, OperatorKind, forward_flops
-from solver.graph import ModelGraph
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.requests.files import FilesBeside
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind, forward_flops
+from meshwright.solver.problem.graph import ModelGraph
 
 
 def graph(document: dict[str, Any]) -> ModelGraph:

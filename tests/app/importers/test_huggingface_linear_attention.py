@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.importers.bodies.delta_net import CHUNK
-from app.importers.huggingface import read_huggingface_config
-from costmodels.errors import ModelError
-from costmodels.operators import BATCH, SEQ, forward_flops
-from solver.graph import BlockRun, ModelGraph
+from meshwright.app.importers.bodies.delta_net import CHUNK
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import BATCH, SEQ, forward_flops
+from meshwright.solver.problem.graph import BlockRun, ModelGraph
 
 
 def graph(document: dict[str, Any]) -> ModelGraph:

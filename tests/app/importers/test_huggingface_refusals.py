@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.catalog import model, model_names
-from app.importers.huggingface import read_huggingface_config, supported_model_types
-from costmodels.errors import ModelError
+from meshwright.app.catalog import model, model_names
+from meshwright.app.importers.huggingface import read_huggingface_config, supported_model_types
+from meshwright.costmodels.errors import ModelError
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown model_type": ({"model_type": "mystery"}, "unknown model_type; given: 'mystery'; allowed: "),

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from app.catalog import model, model_names
-from app.importers.native import read_native_graph
-from costmodels.errors import InvalidInputError
-from solver.graph import ModelGraph
+from meshwright.app.catalog import model, model_names
+from meshwright.app.importers.native import read_native_graph
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.problem.graph import ModelGraph
 
 
 def document(name: str = "llama-3.1-8b") -> dict[str, Any]:

@@ -12,24 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.commands.inputs import FilesBeside
-from app.errors import DocumentError
-from app.importers.huggingface import read_huggingface_config
-from app.importers.traced.model import BLOCK, read_traced_graph
-from app.requests.resolve import resolve_request
-from costmodels.errors import InvalidInputError, ModelError, WorkloadError
-from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, forward_flops
-from solver.control import ignore_progress, never_stop
-from solver.graph import ModelGraph
-from solver.sharding_problem.solve import Status
-from solver.sharding_problem.work import WorkLimit
-from solver.strategies.communication import communication
-from solver.strategies.folding import Ties
-from solver.strategies.graph_costs import GraphCosts
-from solver.strategies.operator_graph import unfolded
-from solver.strategies.pricing import TrainingStep
-from solver.strategies.solve import GraphSharding, shard_graph
-from solver.training.planner import plan_training
+from meshwright.app.errors import DocumentError
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.importers.traced.model import BLOCK, read_traced_graph
+from meshwright.app.requests.files import FilesBeside
+from meshwright.app.requests.resolve import resolve_request
+from meshwright.costmodels.errors import InvalidInputError, ModelError, WorkloadError
+from meshwright.costmodels.model.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, forward_flops
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.sharding_problem.solve import Status
+from meshwright.solver.sharding_problem.work import WorkLimit
+from meshwright.solver.strategies.communication import communication
+from meshwright.solver.strategies.folding import Ties
+from meshwright.solver.strategies.graph_costs import GraphCosts
+from meshwright.solver.strategies.operator_graph import unfolded
+from meshwright.solver.strategies.pricing import TrainingStep
+from meshwright.solver.strategies.solve import GraphSharding, shard_graph
+from meshwright.solver.training.planner import plan_training
 from tests.app.importers.traced_models import CONFIGS, DECODER_SEQ_LEN, DEEP, SEQ_LEN, TOKENS, TRACES, program
 from tests.app.requests_given import training
 from tests.solver.strategies.meshes import mesh_of
@@ -254,7 +254,7 @@ def test_loosened_ties_are_never_slower() -> None:
 def test_export_writes_the_traces_of_this_folder(name: str) -> None:
     pytest.importorskip("torch", reason="needs torch and transformers (pip install torch transformers)")
     pytest.importorskip("transformers", reason="needs transformers (pip install transformers)")
-    from app.importers.traced.torch_export import traced_document
+    from meshwright.app.importers.traced.torch_export import traced_document
 
     made = traced_document(program(name), name=name)
     assert {**made, "producer": ""} == {**document(name), "producer": ""}

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from app.jobs.sandbox import BEAT_S, PROGRESS_EVERY_S, ChildSolver
-from app.plans.documents import plan_document
-from costmodels.calibration import calibrations_in_force
-from solver import api
-from solver.control import OnProgress, Progress, ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest
-from solver.verify import check
+from meshwright.app.jobs.sandbox import BEAT_S, PROGRESS_EVERY_S, ChildSolver
+from meshwright.app.plans.documents import plan_document
+from meshwright.costmodels.calibration.calibration import calibrations_in_force
+from meshwright.solver import api
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import OnProgress, Progress, ignore_progress, never_stop
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.verify import check
 from tests.app.fakes import feasible_plan
 from tests.app.requests_given import resolved, serving, training
 

@@ -9,9 +9,17 @@ import pytest
 from dbos import DBOSClient
 from sqlalchemy import Engine, text
 
-from app.db.engine import is_sqlite, open_engine, reading, writing
-from app.jobs.engine import APPLICATION, APPLICATION_VERSION, QUEUE, WORKFLOW, JsonSerializer, QueueClient, migrate_queue
-from app.settings import Settings
+from meshwright.app.db.engine import is_sqlite, open_engine, reading, writing
+from meshwright.app.jobs.engine import (
+    APPLICATION,
+    APPLICATION_VERSION,
+    QUEUE,
+    WORKFLOW,
+    JsonSerializer,
+    QueueClient,
+    migrate_queue,
+)
+from meshwright.app.settings import Settings
 
 pytestmark = pytest.mark.both_databases
 OWN = ("workflow_uuid", "creator_xid", "created_at", "updated_at", "retention_timestamp")

@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.errors import SolveMemoryError, SolveTimeoutError
-from app.settings import Settings
-from solver.control import Progress
-from solver.plan import Plan
-from solver.request import PlanRequest
+from meshwright.app.errors import SolveMemoryError, SolveTimeoutError
+from meshwright.app.settings import Settings
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import Progress
+from meshwright.solver.problem.request import PlanRequest
 from tests.app.fakes import FakeSolver, feasible_plan, undecided_plan
 from tests.app.requests_given import training
 from tests.app.service import running_service

@@ -11,13 +11,14 @@ from typing import NoReturn
 
 import pytest
 
-from app.errors import SolverCrashError
-from app.jobs.sandbox import BEAT_S, ChildSolver, Limits
-from app.solving import SolveFunction, solve_here
-from costmodels.errors import PlanRejectedError, WorkloadError
-from solver.control import OnProgress, Progress
-from solver.plan import Plan, Status
-from solver.request import PlanRequest
+from meshwright.app.errors import SolverCrashError
+from meshwright.app.jobs.sandbox import BEAT_S, ChildSolver, Limits
+from meshwright.app.solving import SolveFunction, solve_here
+from meshwright.costmodels.errors import PlanRejectedError, WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import OnProgress, Progress
+from meshwright.solver.problem.request import PlanRequest
 from tests.app.fakes import feasible_plan, infeasible_plan
 from tests.app.requests_given import resolved, training
 
@@ -142,7 +143,7 @@ def test_close_ends_running_children() -> None:
 
 
 def test_solve_here_stops_at_the_limit_and_notes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    from solver import api
+    from meshwright.solver import api
 
     def waits_for_stop(request: PlanRequest, *, stop: Callable[[], bool], progress: object) -> Plan:
         while not stop():

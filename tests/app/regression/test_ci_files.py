@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from app.plans.store import KeyedRequest
-from app.regression.discovery import find_requests
-from app.regression.lock import read_lock
-from app.regression.policy import read_policy
+from meshwright.app.plans.store import KeyedRequest
+from meshwright.app.regression.discovery import find_requests
+from meshwright.app.regression.lock import read_lock
+from meshwright.app.regression.policy import read_policy
 from tests.app.regression.project import LOCK, NAME, REQUEST, Project
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +35,7 @@ class Shell:
         self.repository, self.bin = project.folder.parent, project.folder.parent / "bin"
         self.bin.mkdir()
         self.noted = self.repository / "installed.txt"
-        self._tool("meshwright", f'exec {sys.executable} -c "from app.cli import main; main()" "$@"')
+        self._tool("meshwright", f'exec {sys.executable} -c "from meshwright.app.cli.main import main; main()" "$@"')
         self._tool("python", f'[ "$1 $2" = "-m pip" ] && echo "$@" >> {self.noted} && exit 0; exec {sys.executable} "$@"')
 
     def _tool(self, name: str, script: str) -> None:
@@ -109,7 +109,7 @@ def test_the_pytest_plugin_makes_one_test_a_request(project: Project) -> None:
     project.update()
     project.write(REQUEST | {"slo": {"min_tokens_per_s": 10_000_000}})
     project.edit_lock(lambda lock: lock["plans"].update({"gone.plan.yaml": lock["plans"]["same.plan.yaml"]}))
-    plugin = ["-p", "no:meshwright", "-p", "app.regression.pytest_plugin", "-p", "no:cacheprovider"]
+    plugin = ["-p", "no:meshwright", "-p", "meshwright.app.cli.pytest_plugin", "-p", "no:cacheprovider"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugin, "--meshwright", "plans"],
         cwd=project.folder.parent,

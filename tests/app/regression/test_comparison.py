@@ -8,20 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.commands.stored_plans import open_store
-from app.errors import SolverCrashError
-from app.plans.store import KeyedRequest, keyed_request
-from app.regression.comparison import Planned, compare, relative_loss
-from app.regression.locked_plan import LockedPlan, locked_plan, seal_of
-from app.regression.planning import LocalPlanner, is_proven, without_time_limit
-from app.regression.policy import Action, Policy
-from app.regression.report import PlanCheck, Rule, Severity, Verdict
-from app.requests.resolve import request_document
-from app.settings import Settings
-from costmodels.errors import MeshwrightError
-from solver.plan import Plan, Status
-from solver.reason import UNFINISHED_SEARCH
-from solver.request import PlanRequest
+from meshwright.app.cli.commands.stored_plans import open_store
+from meshwright.app.errors import SolverCrashError
+from meshwright.app.plans.store import KeyedRequest, keyed_request
+from meshwright.app.regression.comparison import Planned, compare, relative_loss
+from meshwright.app.regression.locked_plan import LockedPlan, locked_plan, seal_of
+from meshwright.app.regression.planning import LocalPlanner, is_proven, without_time_limit
+from meshwright.app.regression.policy import Action, Policy
+from meshwright.app.regression.report import PlanCheck, Rule, Severity, Verdict
+from meshwright.app.requests.resolve import request_document
+from meshwright.app.settings import Settings
+from meshwright.costmodels.errors import MeshwrightError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.answer.reason import UNFINISHED_SEARCH
+from meshwright.solver.problem.request import PlanRequest
 from tests.app.fakes import FakeSolver, feasible_plan, infeasible_plan
 from tests.app.requests_given import resolved, training
 

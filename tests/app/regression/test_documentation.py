@@ -7,9 +7,9 @@ import tomllib
 from dataclasses import fields
 from pathlib import Path
 
-from app.regression.locked_plan import LockedPlan
-from app.regression.policy import Action, Policy
-from app.regression.report import PASSING, RULE_TEXTS, Finding, Rule, Severity, Verdict
+from meshwright.app.regression.locked_plan import LockedPlan
+from meshwright.app.regression.policy import Action, Policy
+from meshwright.app.regression.report import PASSING, RULE_TEXTS, Finding, Rule, Severity, Verdict
 
 PAGE = (Path(__file__).parents[3] / "docs" / "check.md").read_text(encoding="utf-8")
 NAMED = {word for code in re.findall(r"`([^`\n]+)`", PAGE) for word in re.split(r"[^\w.-]+", code)}

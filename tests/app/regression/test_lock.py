@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.plans.store import keyed_request
-from app.regression.inputs import InputChange, changes, plan_inputs
-from app.regression.lock import Lock, lock_text, read_lock
-from app.regression.locked_plan import LockedPlan, locked_plan, rounded
-from app.regression.pytest_plugin import LOCK_NAME, REQUEST_PATTERN
-from app.requests.resolve import request_document
+from meshwright.app.cli.pytest_plugin import LOCK_NAME, REQUEST_PATTERN
+from meshwright.app.plans.store import keyed_request
+from meshwright.app.regression.inputs import InputChange, changes, plan_inputs
+from meshwright.app.regression.lock import Lock, lock_text, read_lock
+from meshwright.app.regression.locked_plan import LockedPlan, locked_plan, rounded
+from meshwright.app.requests.resolve import request_document
 from tests.app.fakes import feasible_plan, infeasible_plan
 from tests.app.regression.project import LOCK, REQUEST, Project
 from tests.app.requests_given import resolved, training
@@ -95,7 +95,7 @@ def test_a_calibration_counts_with_those_it_builds_on() -> None:
 
 
 def test_the_plugin_collects_what_the_command_finds() -> None:
-    from app.regression import discovery, lock
+    from meshwright.app.regression import discovery, lock
 
     assert (REQUEST_PATTERN, LOCK_NAME) == (discovery.REQUEST_PATTERN, lock.LOCK_NAME)
 
@@ -113,7 +113,9 @@ def test_the_lock_is_the_same_on_one_busy_core_elsewhere_in_the_world(project: P
         "PYTHONPATH": str(ROOT),
         "MESHWRIGHT_DATABASE_URL": f"sqlite:///{tmp_path}/elsewhere.db",
     }
-    limit = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from app.cli import main; main()"
+    limit = (
+        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from meshwright.app.cli.main import main; main()"
+    )
     command = [sys.executable, "-c", limit, "check", ".", "--update"]
     with load_on(core=min(os.sched_getaffinity(0))):
         subprocess.run(command, cwd=elsewhere, env=environment, check=True)
@@ -136,8 +138,8 @@ def load_on(core: int) -> Iterator[None]:
 
 def test_a_changed_calibration_is_the_cause(project: Project, tmp_path: Path) -> None:
     """Meshwright with another calibration file: a copy of the cost models, its H100 half as fast at matrix products."""
-    build = tmp_path / "build"
-    build.mkdir()
+    build = tmp_path / "build" / "meshwright"
+    shutil.copytree(ROOT / "meshwright", build)
     for package in ("app", "solver", "migrations"):
         (build / package).symlink_to(ROOT / package)
     shutil.copytree(ROOT / "costmodels", build / "costmodels")
@@ -147,9 +149,9 @@ def test_a_changed_calibration_is_the_cause(project: Project, tmp_path: Path) ->
     curve["tile_efficiency"] = [share / 2 for share in curve["tile_efficiency"]]
     path.write_text(json.dumps(calibration))
     run = subprocess.run(
-        [sys.executable, "-c", "from app.cli import main; main()", "check", str(project.folder), "--json"],
+        [sys.executable, "-c", "from meshwright.app.cli.main import main; main()", "check", str(project.folder), "--json"],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(build)},
+        env=os.environ | {"PYTHONPATH": str(build.parent)},
         capture_output=True,
         text=True,
         check=False,

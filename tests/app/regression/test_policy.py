@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.regression.policy import Action, Policy, read_policy
-from costmodels.errors import InvalidInputError
+from meshwright.app.regression.policy import Action, Policy, read_policy
+from meshwright.costmodels.errors import InvalidInputError
 from tests.app.command_line import Json
 from tests.app.regression.project import Project
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings import Auth, Settings
+from meshwright.app.settings import Auth, Settings
 from tests.app.calibrations.test_service import fitted
 from tests.app.command_line import Cli
 from tests.app.replans.test_rest_replans import BySize, ask, put

@@ -18,15 +18,15 @@ from typing import Any
 import httpx
 import pytest
 
-from app.calibrations.store import CalibrationStore
-from app.db.engine import open_engine
-from app.plans.documents import read_plan_document
-from app.replans.webhook import WebhookSender, webhook_settings
-from app.settings import Settings
-from app.solving import solve_here
-from solver.plan import Plan
-from solver.request import PlanRequest
-from solver.switching import switch_bytes
+from meshwright.app.calibrations.store import CalibrationStore
+from meshwright.app.db.engine import open_engine
+from meshwright.app.plans.documents import read_plan_document
+from meshwright.app.replans.webhook import WebhookSender, webhook_settings
+from meshwright.app.settings import Settings
+from meshwright.app.solving import solve_here
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.switching import switch_bytes
 from tests.app.calibrations.test_service import fitted
 from tests.app.fakes import FakeSolver, feasible_plan, infeasible_plan
 from tests.app.requests_given import tiny_graph, training
@@ -351,8 +351,8 @@ def test_a_call_of_a_worker_that_was_killed_is_made_by_another(settings: Setting
         address = put(client, 1, replan="start", webhook=f"http://127.0.0.1:{server.server_port}/done")["replan"]
         finished(client, address)
         script = f"""
-from app.db.engine import open_engine
-from app.replans.webhook import WebhookSender, WebhookSettings
+from meshwright.app.db.engine import open_engine
+from meshwright.app.replans.webhook import WebhookSender, WebhookSettings
 WebhookSender(open_engine({settings.database_url!r}), WebhookSettings(frozenset({{"127.0.0.1"}}), "s3cret"))()
 """
         worker = subprocess.Popen([sys.executable, "-c", script])

@@ -7,16 +7,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from app.db.engine import open_engine, reading
-from app.db.key_repository import KeyRepository
-from app.db.migrate import ensure_ready
-from app.errors import AuthenticationError, ForbiddenError, KeyNotFoundError
-from app.security.api_keys import make_key, prefix_of
-from app.security.authentication import Authenticator
-from app.security.keeping import KeyWish, checked_prefix, create_key, revoke_key, rotate_key
-from app.security.principal import LOCAL, Principal, Scope
-from app.settings import Settings
-from costmodels.errors import InvalidInputError
+from meshwright.app.db.engine import open_engine, reading
+from meshwright.app.db.migrate import ensure_ready
+from meshwright.app.errors import AuthenticationError, ForbiddenError, KeyNotFoundError
+from meshwright.app.security.api_keys import make_key, prefix_of
+from meshwright.app.security.authentication import Authenticator
+from meshwright.app.security.keeping import KeyWish, checked_prefix, create_key, revoke_key, rotate_key
+from meshwright.app.security.key_repository import KeyRepository
+from meshwright.app.security.principal import LOCAL, Principal, Scope
+from meshwright.app.settings import Settings
+from meshwright.costmodels.errors import InvalidInputError
 
 READ = frozenset({Scope.PLANS_READ})
 

@@ -13,9 +13,9 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, Key, KeySet, RSAKey
 
-from app.errors import AuthenticationError, IssuerUnavailableError
-from app.security.oidc import MIN_REFRESH_S, OidcSettings, OidcVerifier
-from app.security.principal import Scope
+from meshwright.app.errors import AuthenticationError, IssuerUnavailableError
+from meshwright.app.security.oidc import MIN_REFRESH_S, OidcSettings, OidcVerifier
+from meshwright.app.security.principal import Scope
 
 ISSUER = "https://issuer.example"
 NOW_S = 1_800_000_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import RateLimitedError
-from app.security import rate_limit
-from app.security.rate_limit import RateLimiter
+from meshwright.app.errors import RateLimitedError
+from meshwright.app.security import rate_limit
+from meshwright.app.security.rate_limit import RateLimiter
 
 
 class Clock:

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.db.engine import open_engine
-from app.db.key_repository import KeyRepository
-from app.main import create_app
-from app.security.keeping import KeyWish, create_key
-from app.security.principal import Scope
-from app.settings import Auth, Settings
+from meshwright.app.db.engine import open_engine
+from meshwright.app.rest.main import create_app
+from meshwright.app.security.keeping import KeyWish, create_key
+from meshwright.app.security.key_repository import KeyRepository
+from meshwright.app.security.principal import Scope
+from meshwright.app.settings import Auth, Settings
 from tests.app.command_line import Cli
 from tests.app.fakes import FakeSolver
 from tests.app.requests_given import training

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.main import create_app
-from app.security.principal import Scope
-from app.settings import Auth, Settings
+from meshwright.app.rest.main import create_app
+from meshwright.app.security.principal import Scope
+from meshwright.app.settings import Auth, Settings
 from tests.app.calibrations.test_service import fitted
 from tests.app.fakes import FakeSolver
 from tests.app.requests_given import tiny_graph, training

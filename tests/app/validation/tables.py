@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from app.validation.rows import COLUMNS, MeasuredRun, Run, read_measured_runs
+from meshwright.app.validation.rows import COLUMNS, MeasuredRun, Run, read_measured_runs
 
 LLAMA_8B = {
     "source_id": "ours",

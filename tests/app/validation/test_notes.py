@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.validation.conventions import Softmax
-from app.validation.notes import stated_flash_attention, stated_loss, stated_softmax, stated_tensor_overlap
-from costmodels.implementation import LossKernels, TensorOverlap
+from meshwright.app.validation.conventions import Softmax
+from meshwright.app.validation.notes import stated_flash_attention, stated_loss, stated_softmax, stated_tensor_overlap
+from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap
 
 H100_2024 = "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md Table 1"
 H200_2025 = "pytorch/torchtitan benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"

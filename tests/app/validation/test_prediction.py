@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from app.validation.clusters import cluster_of
-from app.validation.conventions import DEFAULT, Attention, Convention, Dropout, GradientReduction, convention
-from app.validation.models import model_graph
-from app.validation.plans import given_plan
-from app.validation.prediction import extra_without_overlap, launchers_spans, predict_run
-from app.validation.unpredicted import NotPredictedError
-from costmodels.collectives import Collective, collective_s
-from costmodels.hardware import node_type
-from costmodels.implementation import ScanKernels
-from costmodels.low_precision import MatmulRecipe
-from costmodels.operators import BATCH, SEQ
-from costmodels.units import DType
-from solver.api import solve
-from solver.choices import Recompute
-from solver.control import ignore_progress, never_stop
-from solver.request import Search, TrainingWorkload
-from solver.sharding import REPLICATED, sharded
-from solver.training import predict_training
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision
-from solver.training.space import Candidate, Mesh
+from meshwright.app.validation.clusters import cluster_of
+from meshwright.app.validation.conventions import DEFAULT, Attention, Convention, Dropout, GradientReduction, convention
+from meshwright.app.validation.models import model_graph
+from meshwright.app.validation.plans import given_plan
+from meshwright.app.validation.prediction import extra_without_overlap, launchers_spans, predict_run
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.implementation import ScanKernels
+from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.model.operators import BATCH, SEQ
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.units import DType
+from meshwright.solver.api import solve
+from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.request import Search, TrainingWorkload
+from meshwright.solver.training import predict_training
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision
+from meshwright.solver.training.space.candidates import Candidate, Mesh
 from tests.app.validation.tables import measured, run
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.validation.rows import COLUMNS, RunStatus, read_measured_runs
-from costmodels.errors import InvalidInputError
+from meshwright.app.validation.rows import COLUMNS, RunStatus, read_measured_runs
+from meshwright.costmodels.errors import InvalidInputError
 from tests.app.validation.tables import measured, write_table
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.validation.markdown import report_scatter, report_tables, worst_first
-from app.validation.prediction import Prediction
-from app.validation.report import report_document, report_of, validate
-from app.validation.scatter import Series, scatter_svg
-from app.validation.scores import ScoredRun, errors, regret, score_source, spearman
+from meshwright.app.validation.markdown import report_scatter, report_tables, worst_first
+from meshwright.app.validation.prediction import Prediction
+from meshwright.app.validation.report import report_document, report_of, validate
+from meshwright.app.validation.scatter import Series, scatter_svg
+from meshwright.app.validation.scores import ScoredRun, errors, regret, score_source, spearman
 from tests.app.validation.tables import measured, write_table
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodels.queueing.load import RequestStream
-from costmodels.queueing.simulation import Admission, BatchLimits, Scheduling
-from costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.queueing.load import RequestStream
+from meshwright.costmodels.queueing.simulation.replica import Admission, BatchLimits, Scheduling
+from meshwright.costmodels.queueing.step_times import StepTimes
 
 PROMPTS_FIRST = (Scheduling.PREFILL_FIRST, Scheduling.CHUNKS_FIRST)
 CUTTING = (Scheduling.CHUNKED_PREFILL, Scheduling.CHUNKS_FIRST)

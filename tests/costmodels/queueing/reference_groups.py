@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodels.queueing.group_times import GroupTimes
-from costmodels.queueing.load import RequestStream
-from costmodels.queueing.simulation import BatchLimits
+from meshwright.costmodels.queueing.group_times import GroupTimes
+from meshwright.costmodels.queueing.load import RequestStream
+from meshwright.costmodels.queueing.simulation.replica import BatchLimits
 from tests.costmodels.queueing.reference_engine import ReferenceEngine
 
 

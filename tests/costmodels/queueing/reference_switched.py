@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodels.queueing.load import RequestStream
-from costmodels.queueing.step_times import StepTimes
-from costmodels.queueing.switched import LayoutChange, PhaseEngine
+from meshwright.costmodels.queueing.load import RequestStream
+from meshwright.costmodels.queueing.simulation.switched import LayoutChange, PhaseEngine
+from meshwright.costmodels.queueing.step_times import StepTimes
 
 
 @dataclass

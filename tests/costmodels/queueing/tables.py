@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.queueing.step_times import StepTimes
 
 
 def linear_times(

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from costmodels.queueing.analytic import predict
-from costmodels.queueing.load import Load, TokenCount, poisson_stream
-from costmodels.queueing.simulation import BatchLimits, Scheduling, simulate
+from meshwright.costmodels.queueing.analytic.percentiles import predict
+from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
+from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Scheduling, simulate
 from tests.costmodels.queueing.tables import linear_times
 
 # About a 70B model on 4 devices: 8 ms to read the weights, 90 ms for 4000 prompt tokens.

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from costmodels.queueing.alone import first_token_s, token_s
-from costmodels.queueing.capacity import demand_of, least_work_s, mean_least_work_s
-from costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
-from costmodels.queueing.simulation import Admission, BatchLimits, Window, simulate, simulate_closed_loop
-from costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.queueing.analytic.capacity import demand_of, least_work_s, mean_least_work_s
+from meshwright.costmodels.queueing.analytic.unloaded import first_token_s, token_s
+from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
+from meshwright.costmodels.queueing.simulation.replica import Admission, BatchLimits, Window, simulate, simulate_closed_loop
+from meshwright.costmodels.queueing.step_times import StepTimes
 from tests.costmodels.queueing.tables import linear_times
 
 ALL = Window(warm_up=0.0, cool_down=0.0)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.queueing.capacity import demand_of, least_work_s
-from costmodels.queueing.disaggregated import Pool, Transfer, simulate_prefill
-from costmodels.queueing.group_times import IN_TURN, Dealing, GroupTimes, convex_below
-from costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
-from costmodels.queueing.simulation import (
+from meshwright.costmodels.queueing.analytic.capacity import demand_of, least_work_s
+from meshwright.costmodels.queueing.group_times import IN_TURN, Dealing, GroupTimes, convex_below
+from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
+from meshwright.costmodels.queueing.simulation.disaggregated import Pool, Transfer, simulate_prefill
+from meshwright.costmodels.queueing.simulation.replica import (
     Admission,
     BatchLimits,
     Scheduling,
@@ -22,7 +22,7 @@ from costmodels.queueing.simulation import (
     simulate,
     simulate_closed_loop,
 )
-from costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.queueing.step_times import StepTimes
 from tests.costmodels.queueing.reference_groups import ReferenceGroups
 from tests.costmodels.queueing.tables import linear_times
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.errors import WorkloadError
-from costmodels.queueing.load import Load, TokenCount, poisson_stream, request_stream
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream, request_stream
 
 FIXED = (TokenCount(100.0), TokenCount(10.0))
 

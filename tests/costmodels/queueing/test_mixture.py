@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels.queueing.mixture import Part, mixture_mean, mixture_percentile
-from costmodels.queueing.statistics import percentile
+from meshwright.costmodels.queueing.mixture import Part, mixture_mean, mixture_percentile
+from meshwright.costmodels.queueing.statistics import percentile
 
 
 def parts(seed: int, n: int = 2000) -> list[Part]:

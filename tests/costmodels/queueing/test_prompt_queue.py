@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels.queueing.prompt_queue import BINS, BINS_OF_A_FACTOR, PromptSteps, first_token_times
+from meshwright.costmodels.queueing.analytic.prompt_queue import BINS, BINS_OF_A_FACTOR, PromptSteps, first_token_times
 
 STEP_S = 0.2
 

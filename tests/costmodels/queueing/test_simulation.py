@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.errors import WorkloadError
-from costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, poisson_stream
-from costmodels.queueing.simulation import (
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, poisson_stream
+from meshwright.costmodels.queueing.simulation.replica import (
     Admission,
     BatchLimits,
     Scheduling,

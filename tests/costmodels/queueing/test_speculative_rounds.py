@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.errors import WorkloadError
-from costmodels.queueing.capacity import demand_of, least_work_s
-from costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
-from costmodels.queueing.simulation import Admission, BatchLimits, Window, simulate, simulate_closed_loop
-from costmodels.speculation import Draft, DraftMethod, Speculation, drawn_rounds
-from costmodels.speculative_steps import speculative_times
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.queueing.analytic.capacity import demand_of, least_work_s
+from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
+from meshwright.costmodels.queueing.simulation.replica import Admission, BatchLimits, Window, simulate, simulate_closed_loop
+from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation, drawn_rounds
+from meshwright.costmodels.serving.speculative_steps import speculative_times
 from tests.costmodels.queueing.reference_engine import ReferenceEngine
 from tests.costmodels.queueing.tables import linear_times
 

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from costmodels.queueing.load import Load, TokenCount, poisson_stream
-from costmodels.queueing.simulation import BatchLimits, simulate
-from costmodels.queueing.statistics import percentile
+from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
+from meshwright.costmodels.queueing.simulation.replica import BatchLimits, simulate
+from meshwright.costmodels.queueing.statistics import percentile
 from tests.costmodels.queueing.tables import linear_times
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.errors import WorkloadError
-from costmodels.queueing.load import Load, TokenCount, poisson_stream
-from costmodels.queueing.simulation import BatchLimits, Targets, Window
-from costmodels.queueing.switched import LayoutChange, PhaseEngine, simulate_switched
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
+from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Targets, Window
+from meshwright.costmodels.queueing.simulation.switched import LayoutChange, PhaseEngine, simulate_switched
 from tests.costmodels.queueing.reference_switched import ReferenceSwitched
 from tests.costmodels.queueing.tables import linear_times
 from tests.costmodels.queueing.test_simulation import stream_of

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodels.queueing.load import Load, TokenCount, poisson_stream
-from costmodels.queueing.simulation import BatchLimits, Window, simulate
-from costmodels.queueing.timeline import timeline
+from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
+from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Window, simulate
+from meshwright.costmodels.queueing.simulation.timeline import timeline
 from tests.costmodels.queueing.tables import linear_times
 from tests.costmodels.queueing.test_simulation import stream_of
 

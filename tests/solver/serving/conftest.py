@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from solver.serving import evaluation, explain, given_switched, pools, simulating, switched_evaluation
+from meshwright.solver.serving import explain, simulating
+from meshwright.solver.serving.forms.pools import pools
+from meshwright.solver.serving.forms.switched import evaluation as switched_evaluation
+from meshwright.solver.serving.forms.switched import given as given_switched
+from meshwright.solver.serving.promise import evaluation
 
 
 @pytest.fixture

@@ -6,34 +6,33 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from solver.axes import Axes
-from solver.choices import Objective, ServingMode
-from solver.control import never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, ServingWorkload
-from solver.serving.answer import axes_of
-from solver.serving.energy import energy_per_token_j
-from solver.serving.engine import Engine, EngineBuilder
-from solver.serving.evaluation import Candidate, Evaluator, Measured
-from solver.serving.goodput import RATE_GRID
-from solver.serving.layouts import prefill_layouts, worker_layouts
-from solver.serving.phases import Phase, PhaseKind, phase
-from solver.serving.pools import PairSimulator, PoolPair, placed
-from solver.serving.switched_engine import SwitchedBuilder
-from solver.serving.switched_evaluation import SwitchedEvaluator
-from solver.serving.traffic import Share
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import never_stop
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
+from meshwright.solver.serving.engines.layouts import prefill_layouts, worker_layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.forms.pools.phases import Phase, PhaseKind, phase
+from meshwright.solver.serving.forms.pools.pools import PairSimulator, PoolPair, placed
+from meshwright.solver.serving.forms.replicas.answer import axes_of
+from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID
+from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder
+from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.promise.energy import energy_per_token_j
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured
 
 Workers = tuple[int, ...]
 """Replicas, degrees and batch limits."""
 
 
-def best_objective(request: PlanRequest, *, found: float | None) -> float | None:
+def best_objective(request: ServingRequest, *, found: float | None) -> float | None:
     """The objective of the best plan of the modes that the request allows, None where no plan keeps the promise.
 
     Devices or USD/h: of all plans. Seconds a request: of the highest rate of the grid, at most the one after ``found``, at
     which and at all lower rates of the grid some plan keeps the promise; by that definition higher rates need no look.
     """
-    assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     engines = [builder.engine(layout) for layout in worker_layouts(request)]
@@ -51,10 +50,9 @@ def best_objective(request: PlanRequest, *, found: float | None) -> float | None
     return best if best < math.inf else None
 
 
-def roomiest(request: PlanRequest, plan: Plan) -> tuple[Workers, ...]:
+def roomiest(request: ServingRequest, plan: Plan) -> tuple[Workers, ...]:
     """The workers with most room among all plans that cost as much as a plan and are of its kind: decode workers, or those
     that do both, then prefill workers."""
-    assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     engines = [builder.engine(layout) for layout in worker_layouts(request)]
@@ -70,7 +68,7 @@ def roomiest(request: PlanRequest, plan: Plan) -> tuple[Workers, ...]:
     return (min(found)[-1],)
 
 
-def _equally_good(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], *, cost: float) -> Iterator[Measured]:
+def _equally_good(request: ServingRequest, evaluator: Evaluator, engines: list[Engine], *, cost: float) -> Iterator[Measured]:
     """Replicas that keep the promise at a cost, or all that fit where they sustain a goodput of so many seconds a request."""
     goodput = request.objective is Objective.THROUGHPUT
     for candidate, replicas in _replicas(evaluator, engines):
@@ -96,7 +94,9 @@ def described(plan: Plan) -> tuple[Workers, ...]:
     return *workers, _degrees(plan.prefill.axes, plan.prefill.max_num_batched_tokens, plan.prefill.max_num_seqs)
 
 
-def _roomiest_pools(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], *, cost: float) -> tuple[Workers, ...]:
+def _roomiest_pools(
+    request: ServingRequest, evaluator: Evaluator, engines: list[Engine], *, cost: float
+) -> tuple[Workers, ...]:
     """Of all pairs of equal cost that keep the promise, the one whose phases by themselves leave most room."""
     load = evaluator.traffic.load
     prefill, decode = _phases(request, engines, load=load)
@@ -112,7 +112,7 @@ def _roomiest_pools(request: PlanRequest, evaluator: Evaluator, engines: list[En
     return min(found)[-1]
 
 
-def _strain(request: PlanRequest, measured: Measured) -> float:
+def _strain(request: ServingRequest, measured: Measured) -> float:
     asked = ((measured.ttft, request.slo.p95_ttft_ms), (measured.tpot, request.slo.p95_tpot_ms))
     return max(figure.high / (target_ms / 1e3) for figure, target_ms in asked if target_ms and math.isfinite(figure.high))
 
@@ -127,7 +127,7 @@ def _degrees(axes: Axes, step_tokens: int, sequences: int) -> Workers:
     return axes.dp, axes.tp, axes.pp, axes.ep, axes.attention_dp, axes.kvp, step_tokens, sequences
 
 
-def _cheapest_replicas(request: PlanRequest, evaluator: Evaluator, engines: list[Engine]) -> float:
+def _cheapest_replicas(request: ServingRequest, evaluator: Evaluator, engines: list[Engine]) -> float:
     """Every candidate and number of replicas, cheapest first, up to the first that keeps the promise."""
     load, every = evaluator.traffic.load, list(_replicas(evaluator, engines))
     by_cost = sorted((_cost(request, candidate.engine, n), place) for place, (candidate, n) in enumerate(every))
@@ -138,7 +138,7 @@ def _cheapest_replicas(request: PlanRequest, evaluator: Evaluator, engines: list
     return math.inf
 
 
-def _cheapest_pools(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], *, below: float) -> float:
+def _cheapest_pools(request: ServingRequest, evaluator: Evaluator, engines: list[Engine], *, below: float) -> float:
     """Every pair of layouts and of numbers of workers, with the roomiest batch limits of each phase, cheapest first."""
     load = evaluator.traffic.load
     prefill, decode = _phases(request, engines, load=load)
@@ -154,7 +154,7 @@ def _cheapest_pools(request: PlanRequest, evaluator: Evaluator, engines: list[En
     return below
 
 
-def _least_energy(request: PlanRequest, evaluator: Evaluator, engines: list[Engine]) -> float | None:
+def _least_energy(request: ServingRequest, evaluator: Evaluator, engines: list[Engine]) -> float | None:
     """Joules of an output token: of all replicas, and of all pairs of pools with the roomiest batch limits of each phase."""
     best, load = math.inf, evaluator.traffic.load
     if ServingMode.AGGREGATED in request.search.modes:
@@ -172,7 +172,7 @@ def _least_energy(request: PlanRequest, evaluator: Evaluator, engines: list[Engi
     return best if best < math.inf else None
 
 
-def _phases(request: PlanRequest, engines: list[Engine], *, load: float) -> tuple[Phase, Phase]:
+def _phases(request: ServingRequest, engines: list[Engine], *, load: float) -> tuple[Phase, Phase]:
     """Prefill workers, also those that share the tokens of prompts, and decode workers."""
     builder = EngineBuilder(request, sequence_tokens=longest_request(request))
     prefill = [builder.engine(layout) for layout in prefill_layouts(request)]
@@ -181,18 +181,16 @@ def _phases(request: PlanRequest, engines: list[Engine], *, load: float) -> tupl
     return of_prompts, phase(PhaseKind.DECODE, request, whole, load=load, stop=never_stop)
 
 
-def switching(request: PlanRequest, engines: list[Engine]) -> tuple[Evaluator, list[Engine]]:
+def switching(request: ServingRequest, engines: list[Engine]) -> tuple[Evaluator, list[Engine]]:
     """Workers that switch layouts, and what measures them."""
-    assert isinstance(request.workload, ServingWorkload)
     evaluator = SwitchedEvaluator(request.workload, request.slo, request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     shortest = int(evaluator.traffic.whole.prompt_tokens.min())
     return evaluator, list(SwitchedBuilder(request, builder, shortest_prompt=shortest).engines(engines))
 
 
-def longest_request(request: PlanRequest) -> int:
+def longest_request(request: ServingRequest) -> int:
     """Tokens of the longest request."""
-    assert isinstance(request.workload, ServingWorkload)
     return Evaluator(request.workload, request.slo, request.search.seed).longest_request
 
 
@@ -200,7 +198,7 @@ def _choice(of: Phase, engine: Engine, workers: int) -> Measured | None:
     return of.choice(engine, workers) if of.usable(engine) else None
 
 
-def _least_seconds(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], found: float | None) -> float | None:
+def _least_seconds(request: ServingRequest, evaluator: Evaluator, engines: list[Engine], found: float | None) -> float | None:
     requested = math.ceil(_steps(evaluator.traffic.load) - 1e-9)
     first = requested if found is None else round(_steps(1.0 / found)) + 1
     for step in range(first, requested - 1, -1):
@@ -209,7 +207,7 @@ def _least_seconds(request: PlanRequest, evaluator: Evaluator, engines: list[Eng
     return None
 
 
-def _sustained(request: PlanRequest, evaluator: Evaluator, engines: list[Engine], step: int) -> bool:
+def _sustained(request: ServingRequest, evaluator: Evaluator, engines: list[Engine], step: int) -> bool:
     """Whether any replicas or pools keep the promise at a step of the rate grid and at all below, down to a hundredth of it."""
     modes, steps = request.search.modes, range(step, step - math.ceil(_steps(100.0)), -1)
     if ServingMode.AGGREGATED in modes:
@@ -261,7 +259,7 @@ def _workers(engines: list[Engine]) -> Iterator[tuple[Engine, int]]:
             yield engine, workers
 
 
-def _cost(request: PlanRequest, engine: Engine, replicas: int) -> float:
+def _cost(request: ServingRequest, engine: Engine, replicas: int) -> float:
     price = engine.layout.group.node.device.price_per_hour if request.objective is Objective.COST else 1.0
     assert price is not None
     return replicas * engine.layout.devices * price

@@ -5,21 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 
-from solver.choices import Objective
-from solver.request import PlanRequest, ServingWorkload
-from solver.serving.engine import Engine, EngineBuilder
-from solver.serving.evaluation import Candidate, Evaluator
-from solver.serving.goodput import RATE_GRID
-from solver.serving.layouts import Layout, layouts
-from solver.serving.traffic import Share
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
+from meshwright.solver.serving.engines.layouts import Layout, layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 
 Part = tuple[Layout, int, float]
 """A layout, its replicas, and what each sustains."""
 
 
-def best_of_two_kinds(request: PlanRequest) -> float | None:
+def best_of_two_kinds(request: ServingRequest) -> float | None:
     """The objective of the best plan of two layouts whose replicas have rates of the grid; None where there is none."""
-    assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     rates = [(layout, _sustained(evaluator, builder.engine(layout))) for layout in layouts(request)]
@@ -36,7 +35,7 @@ def _rate(mix: tuple[Part, ...]) -> float:
     return sum(n * rate for _, n, rate in mix)
 
 
-def _cost(request: PlanRequest, mix: tuple[Part, ...]) -> float:
+def _cost(request: ServingRequest, mix: tuple[Part, ...]) -> float:
     by_money = request.objective is Objective.COST
     prices = [(layout.group.node.device.price_per_hour or 0.0) if by_money else 1.0 for layout, *_ in mix]
     return sum(price * n * layout.devices for price, (layout, n, _) in zip(prices, mix, strict=True))
@@ -65,7 +64,7 @@ def _keeps(evaluator: Evaluator, candidate: Candidate, steps: range) -> bool:
     return all(evaluator.measure(candidate, Share(RATE_GRID**step)).keeps for step in steps)
 
 
-def better(request: PlanRequest, single: float | None, of_two: float | None) -> float | None:
+def better(request: ServingRequest, single: float | None, of_two: float | None) -> float | None:
     """The better of the objectives of plans of one and of two kinds; a goodput is better by a step of the rate grid."""
     if single is None or of_two is None:
         return single if of_two is None else of_two

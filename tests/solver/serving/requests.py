@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from costmodels.units import DType
-from solver.choices import Objective
-from solver.request import Length, PlanRequest, Search, ServingWorkload, Slo
-from solver.serving_load import FixedLength, PoissonArrivals
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import Length, Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 
 
 def cluster(*, node: str = "dgx-h100", nodes: int = 1, per_node: int = 4, name: str = "a") -> Cluster:
@@ -29,8 +29,8 @@ def serving_request(
     on: Cluster | None = None,
     model_name: str = "llama-3.1-8b",
     search: Search | None = None,
-) -> PlanRequest:
-    return PlanRequest(
+) -> ServingRequest:
+    return ServingRequest(
         model=model(model_name),
         cluster=on or cluster(),
         workload=ServingWorkload(

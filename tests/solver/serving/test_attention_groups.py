@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.engine_profile import ServingEngine
-from costmodels.queueing.group_times import GroupTimes
-from costmodels.queueing.load import RequestStream
-from costmodels.queueing.simulation import BatchLimits, simulate
-from solver.choices import ServingMode
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving import simulate_serving
-from solver.serving.engine import Engine, EngineBuilder
-from solver.serving.evaluation import Candidate, Evaluator
-from solver.serving.layouts import layouts
-from solver.serving.traffic import Share
-from solver.serving_load import ClosedArrivals, PoissonArrivals, TraceArrivals
+from meshwright.costmodels.queueing.group_times import GroupTimes
+from meshwright.costmodels.queueing.load import RequestStream
+from meshwright.costmodels.queueing.simulation.replica import BatchLimits, simulate
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.problem.choices import ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals, PoissonArrivals, TraceArrivals
+from meshwright.solver.serving import simulate_serving
+from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 from tests.solver.serving.test_expert_plans import expert_request, planned
 
 pytestmark = pytest.mark.usefixtures("short_simulations")
@@ -36,9 +36,8 @@ def tables(search: Search) -> tuple[Engine, GroupTimes]:
     return engine, times
 
 
-def under(load: PoissonArrivals | ClosedArrivals | TraceArrivals, search: Search) -> PlanRequest:
+def under(load: PoissonArrivals | ClosedArrivals | TraceArrivals, search: Search) -> ServingRequest:
     request = expert_request(search)
-    assert isinstance(request.workload, ServingWorkload)
     lengths = {"prompt_tokens": None, "output_tokens": None} if isinstance(load, TraceArrivals) else {}
     return replace(request, workload=replace(request.workload, arrivals=load, **lengths))  # type: ignore[arg-type]
 

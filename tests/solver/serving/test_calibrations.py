@@ -4,22 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.units import DType
-from costmodels.weight_format import WeightFormat
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving.calibrations import Phase, StepPoint, calibrations_used, kernel_shares, step_error
-from solver.serving.layouts import layouts
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.serving.engines.calibrations import Phase, StepPoint, calibrations_used, kernel_shares, step_error
+from meshwright.solver.serving.engines.layouts import layouts
 from tests.solver.serving.requests import cluster, serving_request
 
 
-def deepseek() -> PlanRequest:
+def deepseek() -> ServingRequest:
     on = cluster(node="dgx-h200", per_node=8)
     request = serving_request(model_name="deepseek-v3", on=on, precision=DType.FP8, search=Search(tp=(8,), ep=(8,)))
-    assert isinstance(request.workload, ServingWorkload)
     return replace(request, workload=replace(request.workload, weights=WeightFormat.FP8_BLOCK))
 
 
-def point(request: PlanRequest, phase: Phase, tokens: float, kv_tokens: float = 2000.0) -> StepPoint:
+def point(request: ServingRequest, phase: Phase, tokens: float, kv_tokens: float = 2000.0) -> StepPoint:
     return StepPoint(next(iter(layouts(request))), phase, tokens, kv_tokens)
 
 

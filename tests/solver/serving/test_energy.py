@@ -6,20 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.cluster import Cluster
-from solver.choices import Objective, ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan, Status
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving import plan_serving, predict_serving
-from solver.serving.energy import energy_per_token_j, least_energy_per_token_j
-from solver.serving.engine import EngineBuilder
-from solver.serving.evaluation import Evaluator
-from solver.serving.explain import explain_layouts
-from solver.serving.layouts import layouts
-from solver.serving.traffic import Share
-from solver.serving_load import ClosedArrivals, LognormalLength
-from solver.verify import Rule, check
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals, LognormalLength
+from meshwright.solver.serving import plan_serving, predict_serving
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.explain import explain_layouts
+from meshwright.solver.serving.promise.energy import energy_per_token_j, least_energy_per_token_j
+from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.verify import Rule, check
 from tests.solver.serving.enumeration import best_objective
 from tests.solver.serving.requests import cluster, serving_request
 from tests.solver.verify.changes import changed
@@ -29,13 +30,13 @@ DISAGGREGATED = Search(modes=(ServingMode.DISAGGREGATED,), pp=(1,))
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
-def plan(request: PlanRequest) -> Plan:
+def plan(request: ServingRequest) -> Plan:
     answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
     assert check(answer, request) == ()
     return answer
 
 
-def asked(rate: float = 9.0, *, search: Search | None = None, on: Cluster | None = None) -> PlanRequest:
+def asked(rate: float = 9.0, *, search: Search | None = None, on: Cluster | None = None) -> ServingRequest:
     return serving_request(
         rate=rate, ttft_ms=400.0, tpot_ms=12.0, objective=Objective.ENERGY, search=search, on=on or cluster(per_node=2)
     )
@@ -54,7 +55,7 @@ def two_kinds() -> Cluster:
         asked(60.0),
     ],
 )
-def test_the_search_finds_what_enumeration_finds(request_: PlanRequest) -> None:
+def test_the_search_finds_what_enumeration_finds(request_: ServingRequest) -> None:
     answer = plan(request_)
     assert answer.certificate.objective == best_objective(request_, found=None)
     if answer.feasible:
@@ -64,7 +65,6 @@ def test_the_search_finds_what_enumeration_finds(request_: PlanRequest) -> None:
 
 def test_clients_of_a_closed_loop_wait_beside_idle_devices() -> None:
     request = asked(search=Search(pp=(1,)))
-    assert isinstance(request.workload, ServingWorkload)
     clients = replace(request, workload=replace(request.workload, arrivals=ClosedArrivals("closed", 6)))
     assert plan(clients).certificate.objective == best_objective(clients, found=None)
 
@@ -97,7 +97,6 @@ def test_power_and_energy_are_checked() -> None:
 
 def test_no_run_takes_less_than_the_bound_and_more_replicas_idle_more() -> None:
     request = serving_request(rate=3.0, prompt=LognormalLength(1000.0, 3000.0), output=LognormalLength(100.0, 250.0))
-    assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, 0)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     for layout in list(layouts(request))[:4]:

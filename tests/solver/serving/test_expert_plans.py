@@ -6,21 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from app.exporters import export
-from app.importers.huggingface import read_huggingface_config
-from costmodels.engine_profile import ServingEngine
-from costmodels.errors import ExportError
-from costmodels.expert_routing import BalancedRouting
-from costmodels.units import DType
-from costmodels.weight_format import WeightFormat
-from solver.choices import Objective
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving import evaluation, plan_serving, predict_serving
-from solver.serving.engine import EngineBuilder
-from solver.serving.layouts import layouts
-from solver.verify import Rule, check
+from meshwright.app.exporters import export
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.model.expert_routing import BalancedRouting
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.serving import plan_serving, predict_serving
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.verify import Rule, check
 from tests.app.exporters.plans import flags
 from tests.solver.serving.requests import cluster, serving_request
 from tests.solver.verify.changes import changed
@@ -43,15 +44,14 @@ def _few_batch_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "SEQUENCES", (16, 64))
 
 
-def expert_request(search: Search, objective: Objective = Objective.DEVICES, copies: int = 0) -> PlanRequest:
+def expert_request(search: Search, objective: Objective = Objective.DEVICES, copies: int = 0) -> ServingRequest:
     asked = serving_request(rate=6.0, precision=DType.FP8, objective=objective, on=cluster(per_node=8), search=search)
-    assert isinstance(asked.workload, ServingWorkload)
     experts = BalancedRouting("balanced", copies)
     workload = replace(asked.workload, weights=WeightFormat.FP8_BLOCK, experts=experts)
     return replace(asked, model=MODEL, workload=workload)
 
 
-def planned(request: PlanRequest) -> Plan:
+def planned(request: ServingRequest) -> Plan:
     answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
     assert answer.feasible
     assert check(answer, request) == ()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.errors import PlanFileError
-from solver.choices import Objective
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving import plan_serving
-from solver.serving.engine import EngineBuilder
-from solver.serving.evaluation import Candidate, Evaluator
-from solver.serving.explain import Excluded, LayoutExplanation, explain_layouts, named_layouts
-from solver.serving.layouts import layouts
-from solver.serving.traffic import Share
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.serving import plan_serving
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.explain import Excluded, LayoutExplanation, explain_layouts, named_layouts
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 from tests.solver.serving.requests import serving_request
 
 NARROW = Search(tp=(1, 2), pp=(1, 2))
@@ -22,7 +22,7 @@ NARROW = Search(tp=(1, 2), pp=(1, 2))
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
-def explained(request: PlanRequest, name: str = "layouts") -> tuple[Plan, tuple[LayoutExplanation, ...]]:
+def explained(request: ServingRequest, name: str = "layouts") -> tuple[Plan, tuple[LayoutExplanation, ...]]:
     plan = plan_serving(request, stop=never_stop, progress=ignore_progress)
     return plan, explain_layouts(request, plan, name)
 
@@ -42,9 +42,8 @@ def test_each_layout_is_told_what_it_misses_and_by_how_much() -> None:
         assert row.have == (400.0 if row.excluded_by is Excluded.TTFT else 9.0) < row.need
 
 
-def simulated_ms(request: PlanRequest, row: LayoutExplanation) -> float:
+def simulated_ms(request: ServingRequest, row: LayoutExplanation) -> float:
     """The upper limit of what a row says that it misses, from a simulation of its own."""
-    assert isinstance(request.workload, ServingWorkload)
     assert row.max_num_seqs is not None and row.max_num_batched_tokens is not None
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     layout = next(layout for layout in layouts(request) if layout.name == row.layout)

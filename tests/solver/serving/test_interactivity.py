@@ -7,22 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.queueing.analytic import batch_rates, predict_closed
-from costmodels.queueing.simulation import simulate_closed_loop
-from solver.choices import FrontierScope, Objective, ServingMode
-from solver.control import Progress, ignore_progress, never_stop
-from solver.plan import Plan
-from solver.plan_frontier import Interactivity, InteractivityPoint
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving import plan_serving
-from solver.serving.engine import EngineBuilder
-from solver.serving.evaluation import Candidate, Evaluator
-from solver.serving.interactivity import undominated
-from solver.serving.layouts import layouts
-from solver.serving.traffic import Share
-from solver.serving_load import ClosedArrivals, LognormalLength
-from solver.verify import check
-from solver.verify.violation import Rule
+from meshwright.costmodels.queueing.analytic.percentiles import batch_rates, predict_closed
+from meshwright.costmodels.queueing.simulation.replica import simulate_closed_loop
+from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import Progress, ignore_progress, never_stop
+from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals, LognormalLength
+from meshwright.solver.serving import plan_serving
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.interactivity import undominated
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.verify import check
+from meshwright.solver.verify.violation import Rule
 from tests.solver.serving.requests import cluster, serving_request
 
 SWEPT = Search(frontier=FrontierScope.SWEPT)
@@ -33,13 +33,13 @@ MIXED = replace(
 pytestmark = pytest.mark.usefixtures("short_simulations")
 
 
-def planned(request: PlanRequest) -> Plan:
+def planned(request: ServingRequest) -> Plan:
     plan = plan_serving(request, stop=never_stop, progress=ignore_progress)
     assert check(plan, request) == ()
     return plan
 
 
-def drawn(request: PlanRequest) -> Interactivity:
+def drawn(request: ServingRequest) -> Interactivity:
     interactivity = planned(request).interactivity
     assert interactivity is not None
     return interactivity
@@ -72,8 +72,7 @@ def by_itself(candidate: Candidate, evaluator: Evaluator) -> tuple[float, float]
     ],
     ids=["one kind", "two kinds, lognormal", "long prompts, restricted"],
 )
-def test_no_candidate_beats_a_point_and_every_point_is_attained(request_: PlanRequest) -> None:
-    assert isinstance(request_.workload, ServingWorkload)
+def test_no_candidate_beats_a_point_and_every_point_is_attained(request_: ServingRequest) -> None:
     evaluator = Evaluator(request_.workload, request_.slo, request_.search.seed)
     builder = EngineBuilder(request_, sequence_tokens=evaluator.longest_request)
     points = drawn(request_).points
@@ -100,7 +99,6 @@ def test_no_candidate_beats_a_point_and_every_point_is_attained(request_: PlanRe
 
 def test_points_are_near_the_simulated_steady_state() -> None:
     request = serving_request(search=replace(SWEPT, pp=(1,)), prompt=2000, output=500, tpot_ms=None)
-    assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, 0)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     engines = {layout.name: builder.engine(layout) for layout in layouts(request)}
@@ -155,7 +153,6 @@ def test_a_time_limit_before_the_sweep_leaves_the_plan_and_a_note() -> None:
 
 def test_clients_in_a_closed_loop_have_the_chart_of_arrivals() -> None:
     open_loop = serving_request(search=SWEPT)
-    assert isinstance(open_loop.workload, ServingWorkload)
     clients = replace(open_loop.workload, arrivals=ClosedArrivals(process="closed", concurrency=16))
     # How requests come is not in a steady state.
     assert drawn(replace(open_loop, workload=clients)).points == drawn(open_loop).points

@@ -2,16 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from app.catalog import model
-from costmodels.engine_profile import ServingEngine
-from costmodels.errors import WorkloadError
-from costmodels.expert_routing import HistogramRouting, PowerLawRouting
-from costmodels.tensor_parallel import RankGrid
-from costmodels.units import DType
-from costmodels.weight_format import WeightFormat
-from solver.request import Search
-from solver.serving.engine_rules import holds_copies, require_routable, runs, served_shape
-from solver.serving.layouts import Layout, layouts, pipeline_stages
+from meshwright.app.catalog import model
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.model.expert_routing import HistogramRouting, PowerLawRouting
+from meshwright.costmodels.model.split_dims import RankGrid
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.request import Search
+from meshwright.solver.serving.engines.engine_rules import holds_copies, require_routable, runs, served_shape
+from meshwright.solver.serving.engines.layouts import Layout, layouts, pipeline_stages
 from tests.solver.serving.requests import cluster, serving_request
 
 

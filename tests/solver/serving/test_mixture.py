@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.cluster import Cluster
-from costmodels.errors import PlanFileError, WorkloadError
-from solver.api import explain_serving, predict, simulate
-from solver.choices import FrontierScope, Objective, ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan, Status
-from solver.plan_stage import DeviceRange
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving import plan_serving
-from solver.serving.explain import Excluded
-from solver.serving.kinds import kind_requests, weighted_turns
-from solver.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
-from solver.verify import Rule, check
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.answer.stage import DeviceRange
+from meshwright.solver.api import explain_serving, predict, simulate
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
+from meshwright.solver.serving import plan_serving
+from meshwright.solver.serving.explain import Excluded
+from meshwright.solver.serving.forms.kinds.asked import kind_requests, weighted_turns
+from meshwright.solver.verify import Rule, check
 from tests.solver.serving.mixture_enumeration import best_of_two_kinds, better
 from tests.solver.serving.requests import cluster, serving_request
 
@@ -30,18 +31,18 @@ BOTH_TYPES = Cluster(
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
-def asked(*, search: Search = TWO, **changes: object) -> PlanRequest:
+def asked(*, search: Search = TWO, **changes: object) -> ServingRequest:
     given = {"rate": 21.0, "ttft_ms": 400.0, "tpot_ms": 25.0, "search": search, "on": BOTH_TYPES}
     return serving_request(**(given | changes))  # type: ignore[arg-type]
 
 
-def plan(request: PlanRequest) -> Plan:
+def plan(request: ServingRequest) -> Plan:
     answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
     assert check(answer, request) == ()
     return answer
 
 
-def one_kind(request: PlanRequest) -> PlanRequest:
+def one_kind(request: ServingRequest) -> ServingRequest:
     return replace(request, search=replace(request.search, worker_kinds=1))
 
 
@@ -81,11 +82,13 @@ def test_no_device_is_stranded() -> None:
 
 
 @pytest.fixture(scope="module")
-def mixed() -> tuple[PlanRequest, Plan]:
+def mixed() -> tuple[ServingRequest, Plan]:
     """A load that neither type of device keeps up with alone."""
     request = asked()
     with pytest.MonkeyPatch.context() as patch:
-        from solver.serving import evaluation, pools, simulating
+        from meshwright.solver.serving import simulating
+        from meshwright.solver.serving.forms.pools import pools
+        from meshwright.solver.serving.promise import evaluation
 
         for module in (evaluation, pools, simulating):
             patch.setattr(module, "REQUESTS", 1500)
@@ -96,7 +99,7 @@ def mixed() -> tuple[PlanRequest, Plan]:
         return request, plan(request)
 
 
-def test_a_plan_says_everything(mixed: tuple[PlanRequest, Plan]) -> None:
+def test_a_plan_says_everything(mixed: tuple[ServingRequest, Plan]) -> None:
     request, answer = mixed
     assert not plan(one_kind(request)).feasible
     assert answer.predicted is not None
@@ -109,7 +112,7 @@ def test_a_plan_says_everything(mixed: tuple[PlanRequest, Plan]) -> None:
     assert {"ttft_p95_s", "tpot_p95_s"} <= set(answer.predicted.bands)
 
 
-def test_a_plan_predicts_and_simulates_itself(mixed: tuple[PlanRequest, Plan]) -> None:
+def test_a_plan_predicts_and_simulates_itself(mixed: tuple[ServingRequest, Plan]) -> None:
     request, answer = mixed
     again = predict(request, answer)
     assert check(again, request) == ()
@@ -131,7 +134,7 @@ def test_a_goodput_predicts_itself() -> None:
     assert predict(request, answer).predicted == answer.predicted
 
 
-def test_layouts_of_a_plan_are_its_own(mixed: tuple[PlanRequest, Plan]) -> None:
+def test_layouts_of_a_plan_are_its_own(mixed: tuple[ServingRequest, Plan]) -> None:
     request, answer = mixed
     rows = explain_serving(request, answer, "layouts")
     own = [row for row in rows if row.excluded_by is Excluded.NOTHING]
@@ -150,10 +153,9 @@ def test_a_load_that_no_mix_keeps_says_what_one_does() -> None:
     assert answer.reason.have > single.reason.have
 
 
-def test_bursts_and_traces_are_shared_too(mixed: tuple[PlanRequest, Plan]) -> None:
+def test_bursts_and_traces_are_shared_too(mixed: tuple[ServingRequest, Plan]) -> None:
     request, answer = mixed
     workload = request.workload
-    assert isinstance(workload, ServingWorkload)
     bursts = replace(request, workload=replace(workload, arrivals=GammaArrivals("gamma", 10.0, 3.0)))
     first, second = kind_requests(bursts, [0.25, 0.75], [2.5, 7.5])
     assert first.workload.arrivals == GammaArrivals("gamma", 2.5, 3.0**0.5)  # type: ignore[union-attr]
@@ -183,21 +185,20 @@ def test_what_kinds_can_not_be_asked(changes: dict[str, object], message: str) -
         plan(asked(**changes))
 
 
-def test_clients_in_a_closed_loop_are_not_shared(mixed: tuple[PlanRequest, Plan]) -> None:
+def test_clients_in_a_closed_loop_are_not_shared(mixed: tuple[ServingRequest, Plan]) -> None:
     request, answer = mixed
-    assert isinstance(request.workload, ServingWorkload)
     clients = replace(request, workload=replace(request.workload, arrivals=ClosedArrivals("closed", 4)))
     for asking in (plan, lambda given: simulate(given, answer)):
         with pytest.raises(WorkloadError, match="closed"):
             asking(clients)
 
 
-def test_one_broken_thing_breaks_its_own_rules(mixed: tuple[PlanRequest, Plan]) -> None:
+def test_one_broken_thing_breaks_its_own_rules(mixed: tuple[ServingRequest, Plan]) -> None:
     request, answer = mixed
     first, second = answer.kinds
     assert answer.predicted is not None
 
-    def rules(*kinds: object, of: PlanRequest = request, **fields: object) -> set[Rule]:
+    def rules(*kinds: object, of: ServingRequest = request, **fields: object) -> set[Rule]:
         broken = replace(answer, kinds=kinds or answer.kinds, **fields)  # type: ignore[arg-type]
         return {violation.rule for violation in check(broken, of)}
 

@@ -6,30 +6,32 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.cluster import Cluster
-from costmodels.errors import ClusterError, WorkloadError
-from costmodels.units import DType
-from solver.choices import Objective, Recompute
-from solver.control import Progress, ignore_progress, never_stop
-from solver.plan import Plan, Status
-from solver.request import PlanRequest, Search
-from solver.serving import evaluation, plan_serving, predict_serving
-from solver.serving.traffic import Share
-from solver.serving_load import LognormalLength
-from solver.verify import check
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import ClusterError, WorkloadError
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import Progress, ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective, Recompute
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.serving_load import LognormalLength
+from meshwright.solver.serving import plan_serving, predict_serving
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.verify import check
 from tests.solver.serving.enumeration import best_objective, described, roomiest
 from tests.solver.serving.requests import cluster, serving_request
 
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
-def plan(request: PlanRequest) -> Plan:
+def plan(request: ServingRequest) -> Plan:
     answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
     assert check(answer, request) == ()
     return answer
 
 
-def devices_needed(request: PlanRequest) -> float:
+def devices_needed(request: ServingRequest) -> float:
     answer = plan(request)
     return answer.devices if answer.feasible else math.inf
 
@@ -65,7 +67,7 @@ def test_of_equal_cost_the_roomiest_wins() -> None:
     assert strain(answer, request) == min(strain(other, request) for other in alike.values())
 
 
-def strain(answer: Plan, request: PlanRequest) -> float:
+def strain(answer: Plan, request: ServingRequest) -> float:
     """The largest share of a target that a plan's percentiles take."""
     assert answer.predicted is not None
     assert answer.predicted.ttft_p95_s is not None

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.engine_profile import ServingEngine
-from costmodels.queueing.analytic import most_running, rates_at
-from solver.choices import FrontierScope, ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.plan_frontier import InteractivityPoint
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving import interactivity, plan_serving
-from solver.serving.engine import EngineBuilder
-from solver.serving.evaluation import Evaluator
-from solver.serving.layouts import layouts, prefill_layouts
-from solver.serving.pool_interactivity import pool_points
-from solver.serving.pools import placed
-from solver.serving.traffic import Share
-from solver.verify import Rule, check
+from meshwright.costmodels.queueing.analytic.percentiles import most_running, rates_at
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.answer.frontier import InteractivityPoint
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import FrontierScope, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.serving import interactivity, plan_serving
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.forms.pools.interactivity import pool_points
+from meshwright.solver.serving.forms.pools.pools import placed
+from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.verify import Rule, check
 from tests.solver.serving.requests import serving_request
 
 BOTH = Search(
@@ -37,11 +37,11 @@ BOTH = Search(
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
-def asked() -> PlanRequest:
+def asked() -> ServingRequest:
     return serving_request(rate=2.0, prompt=4000, output=200, ttft_ms=2000.0, tpot_ms=40.0, search=BOTH)
 
 
-def planned(request: PlanRequest) -> Plan:
+def planned(request: ServingRequest) -> Plan:
     plan = plan_serving(request, stop=never_stop, progress=ignore_progress)
     assert check(plan, request) == ()
     return plan
@@ -60,9 +60,8 @@ def test_a_time_limit_among_the_pairs_leaves_a_note_and_no_chart(monkeypatch: py
     assert "search.time_limit_s" in plan.notes[-1]
 
 
-def every_pair(request: PlanRequest) -> list[tuple[float, float]]:
+def every_pair(request: ServingRequest) -> list[tuple[float, float]]:
     """Tokens/s of a device and of a user: all layouts, batch limits and numbers of workers that keep decode workers full."""
-    assert isinstance(request.workload, ServingWorkload)
     evaluator = Evaluator(request.workload, request.slo, 0)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     load = evaluator.traffic.load_of(Share(2.0))

@@ -6,19 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.cluster import Cluster
-from costmodels.errors import WorkloadError
-from solver.api import predict, simulate
-from solver.choices import Objective, ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan, Status
-from solver.plan_stage import DeviceRange
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving import plan_serving
-from solver.serving.layouts import layouts
-from solver.serving.pools import placed
-from solver.serving_load import ClosedArrivals
-from solver.verify import Rule, check
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.answer.stage import DeviceRange
+from meshwright.solver.api import predict, simulate
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals
+from meshwright.solver.serving import plan_serving
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.forms.pools.pools import placed
+from meshwright.solver.verify import Rule, check
 from tests.solver.serving.enumeration import best_objective, described, roomiest
 from tests.solver.serving.requests import cluster, serving_request
 
@@ -28,11 +29,11 @@ BOTH = replace(POOLS, modes=(ServingMode.AGGREGATED, ServingMode.DISAGGREGATED))
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
-def asked(*, search: Search = POOLS, **changes: object) -> PlanRequest:
+def asked(*, search: Search = POOLS, **changes: object) -> ServingRequest:
     return serving_request(**({"rate": 9.0, "ttft_ms": 400.0, "tpot_ms": 12.0, "search": search} | changes))  # type: ignore[arg-type]
 
 
-def plan(request: PlanRequest) -> Plan:
+def plan(request: ServingRequest) -> Plan:
     answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
     assert check(answer, request) == ()
     return answer
@@ -109,7 +110,6 @@ def test_goodput_of_pools_uses_the_cluster() -> None:
 
 def test_what_pools_can_not_be_asked() -> None:
     request = asked()
-    assert isinstance(request.workload, ServingWorkload)
     clients = replace(request, workload=replace(request.workload, arrivals=ClosedArrivals("closed", 4)))
     with pytest.raises(WorkloadError, match="closed loop"):
         plan(clients)
@@ -126,7 +126,7 @@ def test_one_broken_thing_breaks_its_own_rules() -> None:
     pool = answer.prefill
     assert pool is not None
 
-    def rules(broken: Plan, of: PlanRequest = request) -> set[Rule]:
+    def rules(broken: Plan, of: ServingRequest = request) -> set[Rule]:
         return {violation.rule for violation in check(broken, of)}
 
     assert rules(answer, replace(request, search=replace(POOLS, modes=(ServingMode.AGGREGATED,)))) == {Rule.SEARCH}

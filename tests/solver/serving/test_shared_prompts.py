@@ -8,23 +8,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.exporters import export
-from costmodels.engine_profile import ServingEngine
-from costmodels.errors import WorkloadError
-from costmodels.queueing.simulation import Scheduling
-from costmodels.speculation import Draft, DraftMethod, Speculation
-from costmodels.tensor_parallel import RankGrid
-from solver.choices import Objective, ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, Slo
-from solver.serving import evaluation, plan_serving, predict_serving
-from solver.serving.engine import Engine, EngineBuilder
-from solver.serving.engine_rules import ServedShape, runs
-from solver.serving.evaluation import Candidate
-from solver.serving.given_pair import predict_pair
-from solver.serving.layouts import Tokens, layouts, prefill_layouts, worker_layouts
-from solver.verify import Rule, check
+from meshwright.app.exporters import export
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.model.split_dims import RankGrid
+from meshwright.costmodels.queueing.simulation.replica import Scheduling
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest, Slo
+from meshwright.solver.serving import plan_serving, predict_serving
+from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
+from meshwright.solver.serving.engines.engine_rules import ServedShape, runs
+from meshwright.solver.serving.engines.layouts import Tokens, layouts, prefill_layouts, worker_layouts
+from meshwright.solver.serving.forms.pools.given import predict_pair
+from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.promise.evaluation import Candidate
+from meshwright.solver.verify import Rule, check
 from tests.solver.serving.enumeration import best_objective
 from tests.solver.serving.requests import cluster, serving_request
 
@@ -39,20 +40,22 @@ def _few_batch_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16))
 
 
-def asked(*, search: Search = POOLS, model_name: str = "llama-3.1-8b", objective: Objective = Objective.DEVICES) -> PlanRequest:
+def asked(
+    *, search: Search = POOLS, model_name: str = "llama-3.1-8b", objective: Objective = Objective.DEVICES
+) -> ServingRequest:
     return serving_request(
         rate=0.7, prompt=16000, output=100, ttft_ms=480.0, tpot_ms=15.0, search=search, model_name=model_name,
         objective=objective, on=cluster(per_node=4),
     )  # fmt: skip
 
 
-def plan(request: PlanRequest) -> Plan:
+def plan(request: ServingRequest) -> Plan:
     answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
     assert check(answer, request) == ()
     return answer
 
 
-def engines(request: PlanRequest) -> dict[str, Engine]:
+def engines(request: ServingRequest) -> dict[str, Engine]:
     builder = EngineBuilder(request, sequence_tokens=16100)
     return {layout.name: builder.engine(layout) for layout in prefill_layouts(request)}
 
@@ -137,7 +140,7 @@ def answers(engine: Engine, sequences: float, kv_tokens: float = 4000.0) -> floa
     return float(engine.times.decode_step_s(np.array([sequences]), kv_tokens)[0, 0])
 
 
-def workers(request: PlanRequest) -> dict[str, Engine]:
+def workers(request: ServingRequest) -> dict[str, Engine]:
     builder = EngineBuilder(request, sequence_tokens=16100)
     return {layout.name: builder.engine(layout) for layout in worker_layouts(request)}
 

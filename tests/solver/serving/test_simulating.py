@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.errors import InfeasibleError, PlanFileError, WorkloadError
-from solver.api import simulate
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, ServingWorkload, TrainingWorkload
-from solver.serving import plan_serving
-from solver.serving_load import ClosedArrivals
+from meshwright.costmodels.errors import InfeasibleError, PlanFileError, WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.api import simulate
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.request import ServingRequest, TrainingWorkload
+from meshwright.solver.problem.serving_load import ClosedArrivals
+from meshwright.solver.serving import plan_serving
 from tests.solver.serving.requests import cluster, serving_request
 
 pytestmark = pytest.mark.usefixtures("short_simulations")
 
 
-def planned(request: PlanRequest) -> Plan:
+def planned(request: ServingRequest) -> Plan:
     return plan_serving(request, stop=never_stop, progress=ignore_progress)
 
 
@@ -53,7 +53,6 @@ def test_a_missed_target_is_named() -> None:
 
 def test_clients_that_wait_are_simulated() -> None:
     request = serving_request(rate=5.0)
-    assert isinstance(request.workload, ServingWorkload)
     clients = replace(request, workload=replace(request.workload, arrivals=ClosedArrivals("closed", 3)))
     assert simulate(clients, planned(clients)).peak_running == 3
 

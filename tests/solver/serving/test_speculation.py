@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from app.importers.huggingface import read_huggingface_config
-from costmodels.errors import ModelError, WorkloadError
-from costmodels.speculation import Draft, DraftMethod, Speculation
-from solver.choices import FrontierScope, ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving.engine import EngineBuilder
-from solver.serving.evaluation import Candidate, Evaluator
-from solver.serving.layouts import layouts
-from solver.serving.planning import plan_serving
-from solver.serving.prediction import predict_serving
-from solver.serving.simulating import simulate_serving
-from solver.serving.traffic import Share
-from solver.verify import Rule, check
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.errors import ModelError, WorkloadError
+from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import FrontierScope, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.forms.replicas.prediction import predict_serving
+from meshwright.solver.serving.planning import plan_serving
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.simulating import simulate_serving
+from meshwright.solver.verify import Rule, check
 from tests.costmodels.test_serving_models import MAMBA
 from tests.solver.serving.requests import serving_request
 from tests.solver.verify.changes import changed
@@ -29,22 +29,20 @@ DRAFT_BYTES = 1e9
 
 
 def speculative(
-    request: PlanRequest, *, draft_tokens: int = 4, acceptance: float = 0.7, cost: float = 0.05, memory: float = DRAFT_BYTES
-) -> PlanRequest:
-    assert isinstance(request.workload, ServingWorkload)
+    request: ServingRequest, *, draft_tokens: int = 4, acceptance: float = 0.7, cost: float = 0.05, memory: float = DRAFT_BYTES
+) -> ServingRequest:
     draft = Draft(DraftMethod.EAGLE, relative_cost=cost, memory_bytes=memory)
     return replace(request, workload=replace(request.workload, speculation=Speculation(draft_tokens, acceptance, draft)))
 
 
-def planned(request: PlanRequest) -> Plan:
+def planned(request: ServingRequest) -> Plan:
     return plan_serving(request, stop=never_stop, progress=ignore_progress)
 
 
 REQUEST = speculative(serving_request(rate=8.0, tpot_ms=12.0, output=200))
 
 
-def candidate(request: PlanRequest, *, step_tokens: int = 2048, sequences: int = 64) -> tuple[Evaluator, Candidate]:
-    assert isinstance(request.workload, ServingWorkload)
+def candidate(request: ServingRequest, *, step_tokens: int = 2048, sequences: int = 64) -> tuple[Evaluator, Candidate]:
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     return evaluator, Candidate(builder.engine(next(iter(layouts(request)))), step_tokens, sequences)

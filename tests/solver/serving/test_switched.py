@@ -10,28 +10,29 @@ from functools import cache
 import pytest
 from rich.console import Console
 
-from app.exporters import export
-from app.regression.locked_plan import structure_of
-from app.render.figures import axes
-from app.render.plan_page import NextStep, print_plan
-from costmodels.cluster import Cluster
-from costmodels.errors import ExportError, WorkloadError
-from costmodels.speculation import Draft, DraftMethod, Speculation
-from solver.api import explain_serving, predict, simulate
-from solver.choices import FrontierScope, Objective, ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan, Status
-from solver.plan_stage import DeviceRange
-from solver.request import PlanRequest, Search, ServingWorkload
-from solver.serving import plan_serving
-from solver.serving.engine import EngineBuilder
-from solver.serving.explain import Excluded
-from solver.serving.goodput import RATE_GRID, SUSTAINED_STEPS
-from solver.serving.layouts import layouts
-from solver.serving.switched_engine import SwitchedBuilder, SwitchedEngine
-from solver.serving.traffic import Share
-from solver.serving_load import ClosedArrivals
-from solver.verify import Rule, check
+from meshwright.app.cli.pages.plan_page import NextStep, print_plan
+from meshwright.app.exporters import export
+from meshwright.app.regression.locked_plan import structure_of
+from meshwright.app.text.figures import axes
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import ExportError, WorkloadError
+from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.answer.stage import DeviceRange
+from meshwright.solver.api import explain_serving, predict, simulate
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals
+from meshwright.solver.serving import plan_serving
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.explain import Excluded
+from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, SUSTAINED_STEPS
+from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, SwitchedEngine
+from meshwright.solver.verify import Rule, check
 from tests.solver.serving.enumeration import best_objective, switching
 from tests.solver.serving.requests import cluster, serving_request
 from tests.solver.verify.changes import at, changed
@@ -51,24 +52,24 @@ def l4(*, devices: int = 4, host_gb: float = 400.0) -> Cluster:
     return replace(whole, groups=(replace(group, node=replace(group.node, host_memory_bytes=int(host_gb * 1e9))),))
 
 
-def asked(*, search: Search = SWITCHED, **changes: object) -> PlanRequest:
+def asked(*, search: Search = SWITCHED, **changes: object) -> ServingRequest:
     given = {"rate": 0.2, "ttft_ms": 120_000.0, "tpot_ms": None, "on": l4(), "search": search} | changes
     return serving_request(**given)  # type: ignore[arg-type]
 
 
-def plan(request: PlanRequest) -> Plan:
+def plan(request: ServingRequest) -> Plan:
     answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
     assert check(answer, request) == ()
     return answer
 
 
 @cache
-def planned(objective: Objective = Objective.THROUGHPUT) -> tuple[PlanRequest, Plan]:
+def planned(objective: Objective = Objective.THROUGHPUT) -> tuple[ServingRequest, Plan]:
     request = asked(objective=objective)
     return request, plan(request)
 
 
-def worker(prefill: str, decode: str, request: PlanRequest) -> SwitchedEngine:
+def worker(prefill: str, decode: str, request: ServingRequest) -> SwitchedEngine:
     builder = EngineBuilder(request, sequence_tokens=2100)
     engines = {layout.name: builder.engine(layout) for layout in layouts(request)}
     return SwitchedBuilder(request, builder, shortest_prompt=2000).engine(engines[prefill], engines[decode])
@@ -257,7 +258,6 @@ def test_layouts_that_the_modes_leave_out_are_said_to_be() -> None:
 def test_what_does_not_go_together_is_refused() -> None:
     request = asked()
     workload = request.workload
-    assert isinstance(workload, ServingWorkload)
     refused = [
         replace(request, workload=replace(workload, arrivals=ClosedArrivals("closed", 8))),
         replace(request, workload=replace(workload, prefix_hit_ratio=0.5)),

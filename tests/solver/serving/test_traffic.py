@@ -7,18 +7,26 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.errors import WorkloadError
-from solver.choices import Objective, ServingMode
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan, Status
-from solver.request import Arrivals, PlanRequest, Search, ServingWorkload, Slo
-from solver.serving import plan_serving, predict_serving
-from solver.serving.engine import EngineBuilder
-from solver.serving.evaluation import Candidate, Evaluator
-from solver.serving.layouts import layouts
-from solver.serving.traffic import Share, Traffic
-from solver.serving_load import ClosedArrivals, FixedLength, GammaArrivals, PoissonArrivals, PrefixCache, TraceArrivals
-from solver.verify import check
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import Arrivals, Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.serving_load import (
+    ClosedArrivals,
+    FixedLength,
+    GammaArrivals,
+    PoissonArrivals,
+    PrefixCache,
+    TraceArrivals,
+)
+from meshwright.solver.serving import plan_serving, predict_serving
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.engines.traffic import Share, Traffic
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.verify import check
 from tests.solver.serving.enumeration import best_objective
 from tests.solver.serving.requests import cluster, serving_request
 
@@ -32,11 +40,11 @@ def workload(arrivals: Arrivals, **changes: object) -> ServingWorkload:
     return replace(base, **({"arrivals": arrivals} | lengths | changes))
 
 
-def request(arrivals: Arrivals, *, hits: float = 0.0, **changes: object) -> PlanRequest:
+def request(arrivals: Arrivals, *, hits: float = 0.0, **changes: object) -> ServingRequest:
     return replace(serving_request(**changes), workload=workload(arrivals, prefix_hit_ratio=hits))  # type: ignore[arg-type]
 
 
-def plan(of: PlanRequest) -> Plan:
+def plan(of: ServingRequest) -> Plan:
     answer = plan_serving(of, stop=never_stop, progress=ignore_progress)
     assert check(answer, of) == ()
     return answer

@@ -6,7 +6,7 @@ import itertools
 import random
 from enum import StrEnum
 
-from solver.sharding_problem.problem import FORBIDDEN, ShardingProblem, problem_from_lists
+from meshwright.solver.sharding_problem.problem import FORBIDDEN, ShardingProblem, problem_from_lists
 
 
 class Shape(StrEnum):

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from solver.sharding_problem import solve as solve_module
-from solver.sharding_problem.core import core_of
-from solver.sharding_problem.elimination import eliminate
-from solver.sharding_problem.problem import ShardingProblem
-from solver.sharding_problem.second_opinion import Verdict, second_opinion
-from solver.sharding_problem.solve import Status, solve
-from solver.sharding_problem.work import NoLimit, WorkLimit
-from solver.sharding_problem.working_graph import WorkingGraph
+from meshwright.solver.sharding_problem import solve as solve_module
+from meshwright.solver.sharding_problem.core import core_of
+from meshwright.solver.sharding_problem.elimination import eliminate
+from meshwright.solver.sharding_problem.problem import ShardingProblem
+from meshwright.solver.sharding_problem.second_opinion import Verdict, second_opinion
+from meshwright.solver.sharding_problem.solve import Status, solve
+from meshwright.solver.sharding_problem.work import NoLimit, WorkLimit
+from meshwright.solver.sharding_problem.working_graph import WorkingGraph
 from tests.solver.sharding_problem.random_problems import exhaustive_optimum, random_problem
 
 

@@ -8,17 +8,17 @@ import random
 import numpy as np
 import pytest
 
-from costmodels.errors import InvalidInputError
-from solver.control import Progress
-from solver.sharding_problem import solve as solve_module
-from solver.sharding_problem.core import Core, core_of
-from solver.sharding_problem.local_moves import descend, repair
-from solver.sharding_problem.problem import ShardingProblem, problem_from_lists
-from solver.sharding_problem.reductions import drop_impossible_strategies, restore_arc_consistency
-from solver.sharding_problem.relaxation import Relaxation
-from solver.sharding_problem.solve import Status, solve
-from solver.sharding_problem.work import NoLimit, WorkLimit
-from solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.control import Progress
+from meshwright.solver.sharding_problem import solve as solve_module
+from meshwright.solver.sharding_problem.core import Core, core_of
+from meshwright.solver.sharding_problem.local_moves import descend, repair
+from meshwright.solver.sharding_problem.problem import ShardingProblem, problem_from_lists
+from meshwright.solver.sharding_problem.reductions import drop_impossible_strategies, restore_arc_consistency
+from meshwright.solver.sharding_problem.relaxation import Relaxation
+from meshwright.solver.sharding_problem.solve import Status, solve
+from meshwright.solver.sharding_problem.work import NoLimit, WorkLimit
+from meshwright.solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
 from tests.solver.sharding_problem.random_problems import random_problem
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from ortools.sat.python import cp_model
 
-from solver.sharding_problem import elimination
-from solver.sharding_problem.frontier import (
+from meshwright.solver.sharding_problem import elimination
+from meshwright.solver.sharding_problem.frontier import (
     CriteriaGraph,
     cheapest_within,
     frontier_by_elimination,

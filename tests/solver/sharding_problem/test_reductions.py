@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from solver.sharding_problem import reductions
-from solver.sharding_problem.problem import ShardingProblem, problem_from_lists
-from solver.sharding_problem.time_points import tighten_memory
-from solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
+from meshwright.solver.sharding_problem import reductions
+from meshwright.solver.sharding_problem.problem import ShardingProblem, problem_from_lists
+from meshwright.solver.sharding_problem.time_points import tighten_memory
+from meshwright.solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
 from tests.solver.sharding_problem.random_problems import exhaustive_optimum, random_problem
 
 EDGE_RULES = ["restore_arc_consistency", "fold_separable_edge", "contract_follower"]

@@ -6,12 +6,12 @@ import itertools
 
 import numpy as np
 
-from solver.sharding_problem.core import Core, core_of
-from solver.sharding_problem.elimination import eliminate
-from solver.sharding_problem.local_moves import repair
-from solver.sharding_problem.problem import problem_from_lists
-from solver.sharding_problem.tree_moves import TreeMoves
-from solver.sharding_problem.working_graph import WorkingGraph
+from meshwright.solver.sharding_problem.core import Core, core_of
+from meshwright.solver.sharding_problem.elimination import eliminate
+from meshwright.solver.sharding_problem.local_moves import repair
+from meshwright.solver.sharding_problem.problem import problem_from_lists
+from meshwright.solver.sharding_problem.tree_moves import TreeMoves
+from meshwright.solver.sharding_problem.working_graph import WorkingGraph
 from tests.solver.sharding_problem.random_problems import random_problem
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from costmodels.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, Tensor, Weight
-from costmodels.units import DType
-from solver.strategies.communication import Sent, communication
-from solver.strategies.contraction import dim_context
-from solver.strategies.device_mesh import DeviceMesh, device_mesh
-from solver.strategies.folding import Ties
-from solver.strategies.graph_costs import Choice, GraphCosts
-from solver.strategies.operator_graph import GraphEdge, GraphNode, OperatorGraph
-from solver.strategies.pricing import TrainingStep
-from solver.strategies.traffic import Phase
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.units import DType
+from meshwright.solver.strategies.communication import Sent, communication
+from meshwright.solver.strategies.contraction import dim_context
+from meshwright.solver.strategies.device_mesh import DeviceMesh, device_mesh
+from meshwright.solver.strategies.folding import Ties
+from meshwright.solver.strategies.graph_costs import Choice, GraphCosts
+from meshwright.solver.strategies.operator_graph import GraphEdge, GraphNode, OperatorGraph
+from meshwright.solver.strategies.pricing import TrainingStep
+from meshwright.solver.strategies.traffic import Phase
 
 
 def mesh_of(*sizes: int, faster: float = 1.0) -> DeviceMesh:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.memory import state_bytes_per_parameter
-from costmodels.operators import BATCH, SEQ
-from solver.strategies.folding import Ties
-from solver.strategies.graph_costs import GraphCosts
-from solver.strategies.memory import Kind, live_ranges
-from solver.strategies.pricing import TrainingStep
-from solver.strategies.traffic import StateSplit
+from meshwright.costmodels.memory.training_state import state_bytes_per_parameter
+from meshwright.costmodels.model.operators import BATCH, SEQ
+from meshwright.solver.strategies.folding import Ties
+from meshwright.solver.strategies.graph_costs import GraphCosts
+from meshwright.solver.strategies.memory import Kind, live_ranges
+from meshwright.solver.strategies.pricing import TrainingStep
+from meshwright.solver.strategies.traffic import StateSplit
 from tests.solver.strategies.meshes import activation, elementwise, forced, graph_of, matmul, mesh_of
 
 SIZES = {BATCH: 8, SEQ: 1024, "d0": 1024, "d1": 4096, "d2": 512}

@@ -9,12 +9,12 @@ import itertools
 
 import pytest
 
-from costmodels.collectives import Collective
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
-from costmodels.units import DType
-from solver.strategies.contraction import GATHERED_KEYS
-from solver.strategies.pricing import TrainingStep
-from solver.strategies.traffic import Phase, StateSplit
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.network.collectives import Collective
+from meshwright.costmodels.units import DType
+from meshwright.solver.strategies.contraction import GATHERED_KEYS
+from meshwright.solver.strategies.pricing import TrainingStep
+from meshwright.solver.strategies.traffic import Phase, StateSplit
 from tests.solver.strategies.meshes import (
     LLAMA,
     Forced,

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from costmodels.collectives import Collective
-from solver.strategies.device_mesh import DeviceMesh
-from solver.strategies.layout import Layout, TensorShape, layouts
-from solver.strategies.resharding import Resharding, Transfer, TransferTimes
+from meshwright.costmodels.network.collectives import Collective
+from meshwright.solver.strategies.device_mesh import DeviceMesh
+from meshwright.solver.strategies.layout import Layout, TensorShape, layouts
+from meshwright.solver.strategies.resharding import Resharding, Transfer, TransferTimes
 from tests.solver.strategies.meshes import mesh_of
 
 Block = npt.NDArray[np.float64]

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import catalog
-from app.importers.huggingface import read_huggingface_config
-from costmodels.operators import BATCH, SEQ, Operator, Tensor, Weight
-from solver.sharding_problem.solve import Status
-from solver.sharding_problem.work import NoLimit, WorkLimit
-from solver.strategies.device_mesh import DeviceMesh
-from solver.strategies.folding import Ties, fold
-from solver.strategies.graph_costs import Choice, GraphCosts, best_storages
-from solver.strategies.operator_graph import OperatorGraph, one_block, unfolded
-from solver.strategies.pricing import TrainingStep
-from solver.strategies.solve import GraphSharding, shard_graph, step_ns
+from meshwright.app import catalog
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, Tensor, Weight
+from meshwright.solver.sharding_problem.solve import Status
+from meshwright.solver.sharding_problem.work import NoLimit, WorkLimit
+from meshwright.solver.strategies.device_mesh import DeviceMesh
+from meshwright.solver.strategies.folding import Ties, fold
+from meshwright.solver.strategies.graph_costs import Choice, GraphCosts, best_storages
+from meshwright.solver.strategies.operator_graph import OperatorGraph, one_block, unfolded
+from meshwright.solver.strategies.pricing import TrainingStep
+from meshwright.solver.strategies.solve import GraphSharding, shard_graph, step_ns
 from tests.solver.strategies.meshes import (
     LLAMA,
     activation,

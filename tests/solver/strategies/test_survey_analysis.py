@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from app.importers.huggingface import read_huggingface_config
-from costmodels.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, forward_flops, parameters
-from solver.choices import Space
-from solver.graph import Block
-from solver.sharding import Strategy, strategies
-from solver.strategies.traffic import Phase
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, forward_flops, parameters
+from meshwright.solver.blocks.tp_strategies import Strategy, strategies
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.graph import Block
+from meshwright.solver.strategies.traffic import Phase
 from tests.solver.strategies.meshes import LLAMA, activation, graph_of, matmul, mesh_of, sent
 
 D, FFN, A, K, D_H, B, S = 512, 1024, 8, 4, 64, 4, 256

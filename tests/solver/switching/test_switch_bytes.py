@@ -9,18 +9,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
-from costmodels.errors import PlanFileError
-from costmodels.memory import Optimizer
-from costmodels.operators import Operator, OperatorKind, Weight
-from costmodels.units import DType
-from solver.axes import Axes
-from solver.choices import Recompute
-from solver.graph import Block, BlockRun, ModelGraph
-from solver.plan import AnsweredRequest, Certificate, Plan, SearchStats, Status
-from solver.plan_stage import DeviceRange, LayerSpan, OperatorSharding, Stage, StageMemory
-from solver.request import PlanRequest, TrainingWorkload
-from solver.switching import Switch, switch_bytes
+from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Weight
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan, OperatorSharding, Stage, StageMemory
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.switching import Switch, switch_bytes
 from tests.solver.training.instances import attention_block, embedding_block, expert_block, head_block, mlp_block
 
 DIMS = {"hidden": 8, "ffn": 12, "vocab": 10, "heads": 4, "kv_heads": 2, "head_dim": 2}
@@ -79,7 +80,7 @@ def answered(rng: np.random.Generator, graph: ModelGraph, *, n_devices: int, on:
     certificate = Certificate(Status.FEASIBLE, 1.0, None, None, "s", "given")
     plan = Plan("training", True, certificate, dp * tp * cp * pp, SearchStats(1, 1, 0.0), (), axes=axes, stages=stages)
     workload = TrainingWorkload("training", global_batch=12, seq_len=64)
-    return AnsweredRequest(replace(plan, shardings=shardings), PlanRequest(graph, on, workload))
+    return AnsweredRequest(replace(plan, shardings=shardings), TrainingRequest(graph, on, workload))
 
 
 def split_of(rng: np.random.Generator, operator: Operator) -> str | None:
@@ -234,7 +235,6 @@ def test_muon_leaves_two_moments_to_the_table_and_one_to_the_layers() -> None:
     rng = np.random.default_rng(3)
     adam = answered(rng, model(), n_devices=1, on=cluster(1))
     workload = adam.request.workload
-    assert isinstance(workload, TrainingWorkload)
     muon = replace(adam, request=replace(adam.request, workload=replace(workload, optimizer=Optimizer.MUON)))
     of_ends = 2 * DIMS["vocab"] * DIMS["hidden"]
     elements = len(holders(adam)["optimizer"])
@@ -245,7 +245,6 @@ def test_state_of_another_kind_is_refused() -> None:
     rng = np.random.default_rng(1)
     plan = answered(rng, model(), n_devices=4, on=cluster(2))
     workload = plan.request.workload
-    assert isinstance(workload, TrainingWorkload)
     other = replace(plan, request=replace(plan.request, workload=replace(workload, optimizer=Optimizer.MUON)))
     with pytest.raises(PlanFileError, match=r"workload\.optimizer"):
         switch_bytes(plan, other)

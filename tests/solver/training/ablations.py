@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from costmodels.offload import Tier
-from costmodels.pipeline import TOKEN_SLICED, Schedule
-from solver.choices import BatchShares, Gradients, GroupOrder, Launcher, Recompute, Space, StageDegrees, TpOverlap
-from solver.request import PlanRequest, Search
+from meshwright.costmodels.memory.offload import Tier
+from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
+from meshwright.solver.problem.choices import (
+    BatchShares,
+    Gradients,
+    GroupOrder,
+    Launcher,
+    Recompute,
+    Space,
+    StageDegrees,
+    TpOverlap,
+)
+from meshwright.solver.problem.request import Search, TrainingRequest
 from tests.solver.training.instances import modes_of
 
 ONE_PART_A_RANK = (
@@ -21,7 +30,7 @@ ONE_PART_A_RANK = (
 )
 
 
-def memory_ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:
+def memory_ablations(request: TrainingRequest) -> Iterator[tuple[str, Search]]:
     """The request's search without each memory choice that is closed unless asked for, where going without is among its own."""
     search = request.search
     if search.optimizers:
@@ -42,7 +51,7 @@ def memory_ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:
         yield "weights on drives", replace(search, offload_weights_to=())
 
 
-def ablations(request: PlanRequest) -> Iterator[tuple[str, Search]]:
+def ablations(request: TrainingRequest) -> Iterator[tuple[str, Search]]:
     """The request's search without each choice in turn, where it has the choice and something is left."""
     search, n = request.search, request.cluster.n_devices
     divisors = tuple(d for d in range(2, n + 1) if n % d == 0)

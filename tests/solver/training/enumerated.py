@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from costmodels.cluster import Cluster, part_of_node
-from solver.choices import BatchShares, GroupOrder, StageDegrees
-from solver.plan import Plan
-from solver.request import PlanRequest, TrainingWorkload
-from solver.training.stage_sizes import sized_request
+from meshwright.costmodels.cluster.cluster import Cluster, part_of_node
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import BatchShares, GroupOrder, StageDegrees
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.forms.stagewise.stage_sizes import sized_request
 from tests.solver.training.least_pools import group_alone, least_of_pools
 from tests.solver.training.least_stages import every_size, least_of_stages
 from tests.solver.training.least_step import least_step
@@ -27,7 +27,7 @@ class Enumerated:
     n_plans: float
 
 
-def enumerated(request: PlanRequest) -> Enumerated:
+def enumerated(request: TrainingRequest) -> Enumerated:
     """The least of every plan of the request's space: in every arrangement of the node groups that it leaves open, of replicas
     by node group and of stages that differ where it asks for them."""
     least_s, n_plans = math.inf, 0.0
@@ -43,7 +43,7 @@ def enumerated(request: PlanRequest) -> Enumerated:
     return Enumerated(None if math.isinf(least_s) else least_s, n_plans)
 
 
-def every_arrangement(request: PlanRequest) -> Iterator[Cluster]:
+def every_arrangement(request: TrainingRequest) -> Iterator[Cluster]:
     """The cluster with every number of idle devices in each node of the groups that may have some, in every order of the groups
     where the request leaves that open."""
     cluster, search = request.cluster, request.search
@@ -58,10 +58,9 @@ def every_arrangement(request: PlanRequest) -> Iterator[Cluster]:
             yield replace(cluster, groups=tuple(groups))
 
 
-def every_part(request: PlanRequest) -> Iterator[PlanRequest]:
+def every_part(request: TrainingRequest) -> Iterator[TrainingRequest]:
     """What of a request is enumerated by itself: arrangements, node groups with each share of the batch, stages of a size."""
     search, workload, groups = request.search, request.workload, request.cluster.groups
-    assert isinstance(workload, TrainingWorkload)
     yield from (replace(request, cluster=cluster) for cluster in every_arrangement(request))
     if search.stage_degrees is StageDegrees.ANY:
         for cluster in every_arrangement(request):

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from costmodels.memory import Optimizer
-from costmodels.offload import Offload, Tier
-from solver.choices import Gradients, Space
-from solver.request import PlanRequest, TrainingWorkload
+from meshwright.costmodels.memory.offload import Offload, Tier
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.solver.problem.choices import Gradients, Space
+from meshwright.solver.problem.request import TrainingRequest
 
 LAUNCHERS_OPTIMIZERS = {
     "megatron-lm": tuple(Optimizer),
@@ -27,10 +27,9 @@ class Place:
     gradients: Gradients
 
 
-def every_place(request: PlanRequest, zero: int | None, m: int) -> Iterator[Place]:
+def every_place(request: TrainingRequest, zero: int | None, m: int) -> Iterator[Place]:
     """Every choice beside a ZeRO stage (None for one rank) and a number of micro-batches."""
     for optimizer, offload in itertools.product(every_optimizer(request, zero), every_offload(request, zero)):
-        assert isinstance(request.workload, TrainingWorkload)
         if (optimizer or request.workload.optimizer) is Optimizer.MUON and offload.optimizer:
             continue
         for gradients in request.search.gradients or (Gradients.KEPT,):
@@ -39,11 +38,10 @@ def every_place(request: PlanRequest, zero: int | None, m: int) -> Iterator[Plac
                 yield Place(offload, optimizer, gradients)
 
 
-def every_optimizer(request: PlanRequest, zero: int | None) -> Iterator[Optimizer | None]:
+def every_optimizer(request: TrainingRequest, zero: int | None) -> Iterator[Optimizer | None]:
     """The workload's own, unless others alone are named, and those that the launcher has: moments of few bits where states are
     sharded, Megatron-LM's Muon where they are not."""
     search, workload = request.search, request.workload
-    assert isinstance(workload, TrainingWorkload)
     launcher = search.launcher if search.space is Space.LAUNCHABLE else None
     for one in search.optimizers or (workload.optimizer,):
         if launcher == "megatron-lm" and one is Optimizer.MUON and zero not in (None, 0):
@@ -58,7 +56,7 @@ def every_optimizer(request: PlanRequest, zero: int | None) -> Iterator[Optimize
         yield one
 
 
-def every_offload(request: PlanRequest, zero: int | None) -> Iterator[Offload]:
+def every_offload(request: TrainingRequest, zero: int | None) -> Iterator[Offload]:
     """Shares on the host that the request allows and the launcher has, of what a device does not share with others: of
     optimizer states that are sharded, or one rank's (no ZeRO stage), in parts where it can."""
     search = request.search

@@ -10,18 +10,18 @@ from functools import lru_cache
 
 import numpy as np
 
-from costmodels.pipeline import TOKEN_SLICED, Schedule
-from solver.choices import Gradients, Launcher, Recompute, Space, TpOverlap
-from solver.graph import ModelGraph
-from solver.layer_dag import LayerDag, layer_dag
-from solver.request import PlanRequest, TrainingWorkload
-from solver.sharding import REPLICATED, sharded
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
-from solver.training.pipelining import Pipelining
-from solver.training.space import Candidate, Mesh
-from solver.training.stage_table import StageTable
-from solver.training.token_slices import slice_times_s
+from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
+from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
+from meshwright.solver.training.costs.stage_table import StageTable
+from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.schedules import Pipelining
+from meshwright.solver.training.space.sliced_sequences import slice_times_s
 from tests.solver.training.every_place import Place, every_place
 from tests.solver.training.instances import modes_of
 
@@ -38,7 +38,7 @@ class Priced:
     tables: tuple[StageTable, ...]
 
 
-def every_fitting_plan(request: PlanRequest) -> Iterator[Priced]:
+def every_fitting_plan(request: TrainingRequest) -> Iterator[Priced]:
     """Every plan of the space that fits, straight from its definition; no pruning of any kind."""
     costs = TrainingCosts(request)
     for candidate in every_candidate(request):
@@ -52,9 +52,8 @@ def every_fitting_plan(request: PlanRequest) -> Iterator[Priced]:
                     yield Priced(decision, cost, tables)
 
 
-def every_candidate(request: PlanRequest) -> Iterator[Candidate]:
+def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
     workload, search, n = request.workload, request.search, request.cluster.n_devices
-    assert isinstance(workload, TrainingWorkload)
     free = search.space is Space.FREE
     modes = [m for m in modes_of(search.space, search.launcher) if not search.recompute or m in search.recompute]
     for dp, tp, pp, cp in itertools.product(range(1, n + 1), repeat=4):
@@ -113,10 +112,9 @@ def crosses_stages(model: ModelGraph, launcher: Launcher) -> bool:
     return launcher == "deepspeed" or not model.tied_weights()
 
 
-def splits_sequence(request: PlanRequest, tp: int, cp: int) -> bool:
+def splits_sequence(request: TrainingRequest, tp: int, cp: int) -> bool:
     """Whether cp ranks can share a sequence: where there is attention or a mixer of which the launcher knows how."""
     search, workload = request.search, request.workload
-    assert isinstance(workload, TrainingWorkload)
     free = search.space is Space.FREE
     used = [op for block in request.model.blocks for op in block.operators]
     attention, scans = any(op.mask for op in used), any(op.chunk for op in used)
@@ -136,10 +134,9 @@ def moves_with_passes(place: Place) -> bool:
     return bool(moved.activations or moved.weights or moved.gradients) or place.gradients is Gradients.RELEASED
 
 
-def every_slicing(request: PlanRequest, degrees: tuple[int, int, int], b: int, m: int) -> Iterator[Pipelining]:
+def every_slicing(request: TrainingRequest, degrees: tuple[int, int, int], b: int, m: int) -> Iterator[Pipelining]:
     """Both schedules of token slices with every number of slices that the request names, of lengths that take least."""
     search, (tp, pp, cp) = request.search, degrees
-    assert isinstance(request.workload, TrainingWorkload)
     n_tiles, rest = divmod(request.workload.seq_len, 128)
     named = [s for s in (Schedule.TERAPIPE, Schedule.SEQ_1F1B) if not search.schedules or s in search.schedules]
     if pp == 1 or cp > 1 or rest or not any(n > 1 for n in search.token_slices) or 128 % tp:
@@ -158,10 +155,9 @@ def every_slicing(request: PlanRequest, degrees: tuple[int, int, int], b: int, m
             yield Pipelining(schedule, slices=tuple(128 * (end - first) for first, end in itertools.pairwise(best)))
 
 
-def every_tp_overlap(request: PlanRequest, candidate: Candidate) -> Iterator[TpOverlap]:
+def every_tp_overlap(request: TrainingRequest, candidate: Candidate) -> Iterator[TpOverlap]:
     """Exposed where allowed or where there is no tp; chunks of what is gathered and scattered, where the launcher has them."""
     search, tp, workload = request.search, candidate.mesh.tp, request.workload
-    assert isinstance(workload, TrainingWorkload)
     if tp == 1 or TpOverlap.EXPOSED in (search.tp_overlap or [TpOverlap.EXPOSED]):
         yield TpOverlap.EXPOSED
     parts = tp
@@ -178,18 +174,18 @@ def every_tp_overlap(request: PlanRequest, candidate: Candidate) -> Iterator[TpO
         yield TpOverlap.CHUNKED
 
 
-def every_shard_ranks(request: PlanRequest, n: int, cp: int) -> list[int | None]:
+def every_shard_ranks(request: TrainingRequest, n: int, cp: int) -> list[int | None]:
     """All ranks, and every part of them that launchers with such groups can shard within."""
     if request.search.space is Space.LAUNCHABLE and request.search.launcher == "megatron-lm":
         return [None]
     return [None, *(k for k in range(2, n) if n % k == 0 and k % cp == 0)]
 
 
-def has_experts(request: PlanRequest) -> bool:
+def has_experts(request: TrainingRequest) -> bool:
     return any(block.name == "moe" for block in request.model.blocks)
 
 
-def every_expert_mesh(request: PlanRequest, n: int, tp: int) -> list[tuple[int, int | None]]:
+def every_expert_mesh(request: TrainingRequest, n: int, tp: int) -> list[tuple[int, int | None]]:
     """Every ep with all tp ranks sharing an expert, and where the request names 1 with whole experts on each of them."""
     named = request.search.etp if has_experts(request) else ()
     shared: list[tuple[int, int | None]] = [(ep, None) for ep in every_ep(request, n)] if not named or tp in named else []
@@ -198,7 +194,7 @@ def every_expert_mesh(request: PlanRequest, n: int, tp: int) -> list[tuple[int, 
     return [*shared, *((ep, 1) for ep in every_ep(request, n * tp))]
 
 
-def every_ep(request: PlanRequest, n: int) -> list[int]:
+def every_ep(request: TrainingRequest, n: int) -> list[int]:
     """Every ep that divides the ranks and the experts, where there are experts and the launcher spreads them."""
     routed = has_experts(request)
     spread = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
@@ -206,7 +202,7 @@ def every_ep(request: PlanRequest, n: int) -> list[int]:
     return [ep for ep in range(1, n + 1) if n % ep == 0 and experts % ep == 0] if routed and spread else [1]
 
 
-def every_ulysses(request: PlanRequest, tp: int, cp: int) -> list[int]:
+def every_ulysses(request: TrainingRequest, tp: int, cp: int) -> list[int]:
     """Every part of cp that leaves each rank beside tp whole heads, where the launcher exchanges heads: those that the request
     names, or those inside a node."""
     exchanges = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
@@ -218,7 +214,7 @@ def every_ulysses(request: PlanRequest, tp: int, cp: int) -> list[int]:
     return [u for u in whole if (u in named if named else u == 1 or node % (tp * u) == 0)]
 
 
-def every_pipelining(request: PlanRequest, pp: int, m: int) -> Iterator[Pipelining]:
+def every_pipelining(request: TrainingRequest, pp: int, m: int) -> Iterator[Pipelining]:
     """Every schedule with every number of chunks that the launcher has, and that reaches its steady state."""
     if pp == 1:
         yield Pipelining()

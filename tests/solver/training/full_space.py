@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.importers.huggingface import read_huggingface_config
-from costmodels.cluster import Cluster, NodeGroup, part_of_node
-from costmodels.operators import Operator, OperatorKind, Tensor, Weight
-from costmodels.pipeline import Schedule
-from solver.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees
-from solver.graph import Block, BlockRun, ModelGraph
-from solver.layer_dag import layer_dag
-from solver.request import PlanRequest, TrainingWorkload
-from solver.training.costs import TrainingCosts
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees
+from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
+from meshwright.solver.problem.layer_dag import layer_dag
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from tests.solver.training.enumerated import every_part
 from tests.solver.training.every_plan import n_splits
 from tests.solver.training.instances import (
@@ -41,7 +41,7 @@ LARGER = 15
 Rng = np.random.Generator
 
 
-def full_request(seed: int) -> PlanRequest:
+def full_request(seed: int) -> TrainingRequest:
     """A request that opens any of the training space: all that `varied_request` or `memory_request` draw, on clusters that are
     not perfect, for models that branch, with idle devices, stages that differ and replicas by node group.
 
@@ -72,7 +72,7 @@ def full_request(seed: int) -> PlanRequest:
     return _enumerable(request, rng)
 
 
-def _opened(request: PlanRequest, rng: Rng) -> PlanRequest:
+def _opened(request: TrainingRequest, rng: Rng) -> TrainingRequest:
     """The request with half of what limits it lifted; some with much more memory."""
     limits = ("recompute", "zero_stages", "microbatch", "schedules", "pp")
     request = replace(request, search=replace(request.search, **{name: () for name in limits if rng.random() < 0.5}))
@@ -81,7 +81,7 @@ def _opened(request: PlanRequest, rng: Rng) -> PlanRequest:
     return request
 
 
-def _with_tied_head(request: PlanRequest) -> PlanRequest:
+def _with_tied_head(request: TrainingRequest) -> TrainingRequest:
     """The request for a model whose head has the embedding's table; on one tp rank in the free space, where ties limit how the
     two may be split."""
     head = head_block()
@@ -93,13 +93,12 @@ def _with_tied_head(request: PlanRequest) -> PlanRequest:
     return replace(request, model=replace(request.model, blocks=blocks), search=search)
 
 
-def _larger(request: PlanRequest, rng: Rng) -> PlanRequest:
+def _larger(request: TrainingRequest, rng: Rng) -> TrainingRequest:
     """The request with rows and sequences 15 times as long, so that products take longer than a host takes to launch them, and
     memory for a share of the state."""
     sizes = ("hidden", "ffn", "vocab", "head_dim", "expert_ffn")
     dims = {name: size * LARGER if name in sizes else size for name, size in request.model.dims.items()}
     model, workload = replace(request.model, dims=dims), request.workload
-    assert isinstance(workload, TrainingWorkload)
     more = int(18.0 * model.parameters() * float(rng.uniform(0.1, 1.5)))
 
     def with_room(group: NodeGroup) -> NodeGroup:
@@ -127,10 +126,9 @@ def _imperfect(cluster: Cluster, rng: Rng) -> Cluster:
     return replace(cluster, oversubscription=8.0, nodes_per_leaf=(None, 2)[int(rng.integers(2))])
 
 
-def _shared_by_group(request: PlanRequest, rng: Rng) -> PlanRequest:
+def _shared_by_group(request: TrainingRequest, rng: Rng) -> TrainingRequest:
     """Replicas by node group, which have one optimizer and keep gradients, on two or three groups."""
     groups, workload = request.cluster.groups[:3], request.workload
-    assert isinstance(workload, TrainingWorkload)
     if len(groups) == 1:
         groups = (*groups, _slower(groups[0], float(rng.uniform(0.4, 0.9))))
     search = replace(
@@ -154,7 +152,7 @@ def _slower(group: NodeGroup, share: float) -> NodeGroup:
     return NodeGroup("slower", replace(group.node, name="slower", device=slower), 1)
 
 
-def _of_stages(request: PlanRequest, rng: Rng) -> PlanRequest:
+def _of_stages(request: TrainingRequest, rng: Rng) -> TrainingRequest:
     """Stages that differ, under one optimizer and without chunks; mostly on a few devices with a network as fast as their
     links, since small models are best on few stages else."""
     search = request.search
@@ -181,7 +179,7 @@ def _few_fast(group: NodeGroup, rng: Rng) -> NodeGroup:
     return NodeGroup(group.name, replace(node, inter=fast), int(rng.integers(1, 4 // node.devices_per_node + 1)))
 
 
-def _branching(request: PlanRequest, rng: Rng) -> PlanRequest:
+def _branching(request: TrainingRequest, rng: Rng) -> TrainingRequest:
     """An encoder-decoder of the launchers, or in the free space two towers that meet, on one tp rank mostly."""
     free = request.search.space is Space.FREE
     model = two_towers(rng) if free and rng.random() < 0.6 else encoder_decoder(rng)
@@ -224,7 +222,7 @@ def two_towers(rng: Rng) -> ModelGraph:
     return ModelGraph("two-towers", dims, blocks, tuple(BlockRun(name, repeat) for name, repeat in runs), edges=edges)
 
 
-def _enumerable(request: PlanRequest, rng: Rng) -> PlanRequest:
+def _enumerable(request: TrainingRequest, rng: Rng) -> TrainingRequest:
     """The request with choices closed in random order until its plans are few enough."""
     closers = _closers(rng)
     for place in rng.permutation(len(closers)):
@@ -237,7 +235,7 @@ def _enumerable(request: PlanRequest, rng: Rng) -> PlanRequest:
     return request
 
 
-def _is_enumerable(request: PlanRequest) -> bool:
+def _is_enumerable(request: TrainingRequest) -> bool:
     """Whether the work of enumerating all plans, of all searches that the request stands for, is little enough."""
     work = 0
     for each in _work(request):
@@ -247,7 +245,7 @@ def _is_enumerable(request: PlanRequest) -> bool:
     return True
 
 
-def _work(request: PlanRequest) -> Iterator[int]:
+def _work(request: TrainingRequest) -> Iterator[int]:
     dag = layer_dag(request.model)
     for part in every_part(request):
         costs = TrainingCosts(part)
@@ -257,17 +255,17 @@ def _work(request: PlanRequest) -> Iterator[int]:
                 yield _WORK_OF_A_CANDIDATE + n_shardings * n_splits(dag, candidate)
 
 
-def _closers(rng: Rng) -> list[Callable[[PlanRequest], PlanRequest]]:
+def _closers(rng: Rng) -> list[Callable[[TrainingRequest], TrainingRequest]]:
     """Ways to close a choice that a request may have open."""
 
-    def searching(**changes: object) -> Callable[[PlanRequest], PlanRequest]:
+    def searching(**changes: object) -> Callable[[TrainingRequest], TrainingRequest]:
         return lambda request: replace(request, search=replace(request.search, **changes))  # type: ignore[arg-type]
 
-    def fewer_stages_of_zero(request: PlanRequest) -> PlanRequest:
+    def fewer_stages_of_zero(request: TrainingRequest) -> TrainingRequest:
         left = request.search.zero_stages or (0, 1, 2, 3)
         return replace(request, search=replace(request.search, zero_stages=left[: max(1, len(left) // 2)]))
 
-    def one_share_of_each(request: PlanRequest) -> PlanRequest:
+    def one_share_of_each(request: TrainingRequest) -> TrainingRequest:
         names = ("offload_optimizer", "offload_activations", "offload_weights", "offload_gradients")
         ends = {name: getattr(request.search, name)[-1:] for name in names}
         return replace(request, search=replace(request.search, **ends))

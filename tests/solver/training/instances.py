@@ -7,17 +7,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType, Nvme
-from costmodels.expert_routing import PowerLawRouting
-from costmodels.memory import Optimizer, framework_overhead_bytes
-from costmodels.offload import Tier
-from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
-from costmodels.pipeline import TOKEN_SLICED, Schedule
-from costmodels.token_dispatch import TokenDispatch
-from costmodels.units import DType
-from solver.choices import Gradients, GroupOrder, Launcher, Recompute, Space, TpOverlap
-from solver.graph import Block, BlockRun, ModelGraph
-from solver.request import PlanRequest, Search, TrainingWorkload
+from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType, Nvme
+from meshwright.costmodels.memory.offload import Tier
+from meshwright.costmodels.memory.training_state import Optimizer, framework_overhead_bytes
+from meshwright.costmodels.model.expert_routing import PowerLawRouting
+from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.choices import Gradients, GroupOrder, Launcher, Recompute, Space, TpOverlap
+from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
 
 T = TypeVar("T")
 TOKENS = ("batch", "seq")
@@ -25,7 +25,7 @@ ODD_SHAPES = ((3, 1), (3, 2), (1, 3), (2, 3), (6, 1), (5, 1))
 """Devices of a node and nodes, of clusters whose degrees are no powers of two."""
 
 
-def random_request(seed: int) -> PlanRequest:
+def random_request(seed: int) -> TrainingRequest:
     """A request whose space can be enumerated; about one in four has no plan that fits."""
     rng = np.random.default_rng(seed)
     moving, cutting = np.random.default_rng([seed, 1]), np.random.default_rng([seed, 3])
@@ -53,16 +53,15 @@ def random_request(seed: int) -> PlanRequest:
     groups = tuple(
         replace(group, node=replace(group.node, intra=replace(group.node.intra, name=link))) for group in cluster.groups
     )
-    return PlanRequest(model, replace(cluster, groups=groups), workload, search=search)
+    return TrainingRequest(model, replace(cluster, groups=groups), workload, search=search)
 
 
-def varied_request(seed: int) -> PlanRequest:
+def varied_request(seed: int) -> TrainingRequest:
     """A random request; some with groups of nodes in any order, heads exchanged across nodes, tokens that prefer some experts
     or go once to each node, more memory, state-space mixers, another optimizer and gradients that are released, or numbers of
     devices that are no powers of two."""
     request, rng = random_request(seed), np.random.default_rng([seed, 2])
     workload, search = request.workload, request.search
-    assert isinstance(workload, TrainingWorkload)
     if len(request.cluster.groups) > 1 and rng.random() < 0.4:
         search = replace(search, group_order=GroupOrder.ANY)
     if rng.random() < 0.5:
@@ -83,7 +82,7 @@ def varied_request(seed: int) -> PlanRequest:
     return request if search.space is Space.FREE or rng.random() > 0.3 else _odd(request, rng)
 
 
-def roomier(request: PlanRequest, rng: np.random.Generator) -> Cluster:
+def roomier(request: TrainingRequest, rng: np.random.Generator) -> Cluster:
     """The cluster with room for up to four more process groups and three times the state on every device."""
     communicators, state = framework_overhead_bytes(communicators=4), 54.0 * request.model.parameters()
     more = int(rng.uniform(0.1, 1.0) * (communicators + state))
@@ -109,10 +108,9 @@ def _with_mixers(model: ModelGraph, rng: np.random.Generator) -> ModelGraph:
     return replace(model, dims=dims, blocks=blocks) if blocks != model.blocks else model
 
 
-def _odd(request: PlanRequest, rng: np.random.Generator) -> PlanRequest:
+def _odd(request: TrainingRequest, rng: np.random.Generator) -> TrainingRequest:
     """The request on 3, 5 or 6 devices, with sizes that 3 divides and batches that 3 or 5 divide."""
     workload = request.workload
-    assert isinstance(workload, TrainingWorkload)
     dims = {**request.model.dims, "hidden": 384, "ffn": 384 * int(rng.choice([2, 3])), "head_dim": 64}
     dims |= {"heads": 6, "kv_heads": int(rng.choice([1, 2, 3, 6])), "experts": 6, "expert_ffn": 384}
     per_node, nodes = ODD_SHAPES[int(rng.integers(len(ODD_SHAPES)))]
@@ -129,14 +127,13 @@ def _odd(request: PlanRequest, rng: np.random.Generator) -> PlanRequest:
     )
 
 
-def memory_request(seed: int) -> PlanRequest:
+def memory_request(seed: int) -> TrainingRequest:
     """A request with memory choices opened that are closed unless a request names them; the others are mostly fixed.
 
     Batches are small, so that a step of one micro-batch is common.
     """
     asked = random_request(seed)
     workload = asked.workload
-    assert isinstance(workload, TrainingWorkload)
     rng = np.random.default_rng([seed, 2])
     kept, released = Gradients.KEPT, Gradients.RELEASED
     forced = asked.search.space is Space.FREE and rng.random() < 0.5
@@ -163,7 +160,7 @@ def memory_request(seed: int) -> PlanRequest:
     return replace(asked, cluster=Cluster(tuple(groups)), search=replace(search, **places))
 
 
-def sliced_request(seed: int) -> PlanRequest:
+def sliced_request(seed: int) -> TrainingRequest:
     """A request whose sequences may pass in token slices: few layers of attention and of experts or products."""
     asked, rng = random_request(seed), np.random.default_rng([seed, 4])
     kinds = ["attn", *([str(rng.choice(["pair", "moe"]))] if rng.random() < 0.5 else [])]

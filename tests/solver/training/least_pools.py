@@ -6,9 +6,9 @@ import itertools
 import math
 from dataclasses import dataclass, replace
 
-from solver.choices import BatchShares, GroupOrder
-from solver.request import PlanRequest, TrainingWorkload
-from solver.training.pools import group_exchange_s
+from meshwright.solver.problem.choices import BatchShares, GroupOrder
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.forms.by_group.parts import group_exchange_s
 from tests.solver.training.least_step import Least, least_step
 
 
@@ -20,9 +20,8 @@ class LeastOfPools:
     n_plans: int = 0
 
 
-def least_of_pools(request: PlanRequest) -> LeastOfPools:
+def least_of_pools(request: TrainingRequest) -> LeastOfPools:
     """The least of every share of the batch: the slowest group's own step, and the sum of gradients between the groups."""
-    assert isinstance(request.workload, TrainingWorkload)
     groups, batch, found = request.cluster.groups, request.workload.global_batch, LeastOfPools()
     alone: dict[tuple[int, int], Least] = {}
     for cuts in itertools.combinations(range(1, batch), len(groups) - 1):
@@ -38,9 +37,8 @@ def least_of_pools(request: PlanRequest) -> LeastOfPools:
     return found
 
 
-def group_alone(request: PlanRequest, place: int, sequences: int) -> PlanRequest:
+def group_alone(request: TrainingRequest, place: int, sequences: int) -> TrainingRequest:
     """One node group with its share of the batch; where it begins inside a leaf, its nodes are under none."""
-    assert isinstance(request.workload, TrainingWorkload)
     cluster = request.cluster
     begins_at, leaf = sum(group.nodes for group in cluster.groups[:place]), cluster.nodes_per_leaf
     alone = replace(cluster, groups=(cluster.groups[place],), nodes_per_leaf=None if leaf and begins_at % leaf else leaf)

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from costmodels.cluster import Cluster, GroupTopology, NodeGroup, NodeType
-from solver.request import PlanRequest
-from solver.training.costs import TrainingCosts
-from solver.training.pipelining import PLAIN
-from solver.training.space import Candidate
-from solver.training.stage_sizes import sized_request
+from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, NodeType
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.forms.stagewise.stage_sizes import sized_request
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.schedules import PLAIN
 from tests.solver.training.stage_columns import Columns, Floats, Table, alike, n_choices
 
 Figures = npt.NDArray[np.float64]
@@ -34,7 +34,7 @@ class LeastOfStages:
     n_plans: float = 0.0
 
 
-def least_of_stages(request: PlanRequest, clusters: Iterator[Cluster], *, beaten_too: bool = False) -> LeastOfStages:
+def least_of_stages(request: TrainingRequest, clusters: Iterator[Cluster], *, beaten_too: bool = False) -> LeastOfStages:
     """The least over arrangements of the node groups, micro-batches, stages, their devices, cuts and ways to run them.
 
     Of a stage's ways those are combined of which no other has less time and no more extra, unless ``beaten_too``: a step
@@ -53,7 +53,7 @@ def least_of_stages(request: PlanRequest, clusters: Iterator[Cluster], *, beaten
     return found
 
 
-def _least_on(request: PlanRequest, ways: dict[Stage, _Ways], found: LeastOfStages, *, beaten_too: bool) -> None:
+def _least_on(request: TrainingRequest, ways: dict[Stage, _Ways], found: LeastOfStages, *, beaten_too: bool) -> None:
     """Try all stages on one arrangement, those of a group behind those of the one before."""
     n_layers, groups = len(request.model.layers), request.cluster.groups
     for n_stages in (n for n in request.search.pp or range(2, n_layers + 1) if 2 <= n <= n_layers):
@@ -72,7 +72,7 @@ def _least_on(request: PlanRequest, ways: dict[Stage, _Ways], found: LeastOfStag
                     found.least_s = min(found.least_s, _least_s(fit if beaten_too else [unbeaten(one) for one in fit], m))
 
 
-def every_size(request: PlanRequest, group: NodeGroup) -> list[int]:
+def every_size(request: TrainingRequest, group: NodeGroup) -> list[int]:
     """Devices of a stage in a group: a divisor of a node's, or whole nodes; whole nodes alone where anything may go to hosts,
     which devices of a node share."""
     search, node = request.search, group.node.devices_per_node
@@ -120,7 +120,7 @@ def unbeaten(figures: Figures) -> Figures:
 class _Ways:
     """Every way to run stages of so many devices of a group, by the number of micro-batches."""
 
-    def __init__(self, request: PlanRequest, group: NodeGroup, size: int):
+    def __init__(self, request: TrainingRequest, group: NodeGroup, size: int):
         self.tables: dict[int, list[tuple[Candidate, Table]]] = {}
         self._known: dict[tuple[int, tuple[int, int], int, Links], Figures] = {}
         sized = sized_request(request, group, size, pp=2)

@@ -10,12 +10,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from solver.layer_dag import LayerDag, layer_dag
-from solver.request import PlanRequest
-from solver.sharding import REPLICATED
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import StageSpan, held_by_part, positions
-from solver.training.space import Candidate, Mesh
+from meshwright.solver.blocks.tp_strategies import REPLICATED
+from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import StageSpan, held_by_part, positions
+from meshwright.solver.training.space.candidates import Candidate, Mesh
 from tests.solver.training.every_plan import every_split
 from tests.solver.training.stage_columns import BY_MODE, Columns, Floats, Table, alike, n_choices
 
@@ -39,7 +39,7 @@ class Least:
         return min(self.by_parameters.values(), default=math.inf)
 
 
-def least_step(request: PlanRequest) -> Least:
+def least_step(request: TrainingRequest) -> Least:
     """The least of every plan of the request's space, its cluster as it stands."""
     costs, dag, found = TrainingCosts(request), layer_dag(request.model), Least()
     parameters = np.array([request.model.block_parameters(name) for name in request.model.layers])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest
-from solver.training import plan_training
-from solver.verify import check
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training import plan_training
+from meshwright.solver.verify import check
 
 
-def planned(asked: PlanRequest) -> Plan:
+def planned(asked: TrainingRequest) -> Plan:
     """The plan of a training request, searched to the end; nothing in it breaks a rule."""
     plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
     violations = check(plan, asked)

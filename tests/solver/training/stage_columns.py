@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from solver.request import PlanRequest
-from solver.training.costs import TrainingCosts
-from solver.training.pipelining import PLAIN
-from solver.training.space import Candidate
-from solver.training.stage_table import StageKind, StageTable
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.stage_table import StageKind, StageTable
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.schedules import PLAIN
 from tests.solver.training.every_plan import every_candidate
 
 Floats = npt.NDArray[np.float64]
@@ -52,7 +52,7 @@ class Table:
         return np.asarray(self.fields[self.row("first_bucket_s")][0, layers].max(axis=0) + fill_s)
 
 
-def alike(request: PlanRequest) -> list[list[Candidate]]:
+def alike(request: TrainingRequest) -> list[list[Candidate]]:
     """Every candidate of the request, those together that differ in schedule alone."""
     found: dict[Candidate, list[Candidate]] = {}
     for candidate in every_candidate(request):

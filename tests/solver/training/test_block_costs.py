@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from solver.block_problem import build_block_problem
-from solver.choices import Space
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training.costs import TrainingCosts
-from solver.training.space import families
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.solver.blocks.sharding_problem import build_block_problem
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.space.candidates import families
 
 
 def test_problems_shared_beside_attention_are_those_built_alone() -> None:
-    asked = PlanRequest(
+    asked = TrainingRequest(
         model("llama-3.1-8b"),
         Cluster((NodeGroup("node", node_type("dgx-h100"), 1),)),
         TrainingWorkload("training", global_batch=16, seq_len=8192),

@@ -6,17 +6,17 @@ import itertools
 
 import pytest
 
-from costmodels.offload import Offload
-from costmodels.pipeline import Schedule
-from solver.choices import Recompute
-from solver.sharding import REPLICATED
-from solver.training.aims import LeastEnergy, LeastStepTime
-from solver.training.bounds import Member
-from solver.training.costs import TrainingCosts
-from solver.training.pipelining import Pipelining
-from solver.training.places import StatePlace
-from solver.training.search import expand
-from solver.training.space import Family, Mesh, families
+from meshwright.costmodels.memory.offload import Offload
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.blocks.tp_strategies import REPLICATED
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.search.aims import LeastEnergy, LeastStepTime
+from meshwright.solver.training.search.best_first import expand
+from meshwright.solver.training.search.bounds import Member
+from meshwright.solver.training.space.candidates import Family, Mesh, families
+from meshwright.solver.training.space.schedules import Pipelining
+from meshwright.solver.training.space.state_places import StatePlace
 from tests.solver.training.instances import random_request
 
 ROUNDING = 1 + 1e-12

@@ -9,25 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app import catalog
-from app.commands.inputs import read_request
-from costmodels.cluster import Cluster
-from costmodels.errors import PlanFileError
-from costmodels.operators import Operator, OperatorKind, Tensor
-from costmodels.pipeline import Schedule
-from costmodels.units import DType
-from solver.choices import Launcher, Recompute, Space
-from solver.control import ignore_progress, never_stop
-from solver.graph import Block, BlockRun, ModelGraph
-from solver.layer_dag import layer_dag
-from solver.plan import Plan, Status
-from solver.plan_stage import LayerSpan
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, StageSpan, evaluate_decision
-from solver.training.planner import plan_training, predict_training
-from solver.training.space import Candidate
-from solver.verify import Rule, check
+from meshwright.app import catalog
+from meshwright.app.requests.files import read_request
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.answer.stage import LayerSpan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
+from meshwright.solver.problem.layer_dag import layer_dag
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, StageSpan, evaluate_decision
+from meshwright.solver.training.planner import plan_training, predict_training
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.enumerated import enumerated
 from tests.solver.training.full_space import encoder_decoder
 from tests.solver.training.instances import random_cluster
@@ -36,17 +37,17 @@ from tests.solver.training.planned import planned
 EXAMPLE = Path(__file__).parents[3] / "examples" / "encoder-decoder" / "t5-11b-64xv100.yaml"
 
 
-def small_request(seed: int) -> PlanRequest:
+def small_request(seed: int) -> TrainingRequest:
     """An encoder-decoder of one or two layers each on a few devices with more or less room."""
     rng = np.random.default_rng(seed)
     model = encoder_decoder(rng)
     workload = TrainingWorkload("training", global_batch=int(rng.choice([4, 8])), seq_len=128, precision=DType.BF16)
     pp = ((1, 2), (2,), (2, 4))[seed % 3]
     search = Search(launcher=Launcher.DEEPSPEED, pp=pp, tp=(1,), microbatch=(1, 2), zero_stages=(0, 1))
-    return PlanRequest(model, random_cluster(rng, model, free=False), workload, search=search)
+    return TrainingRequest(model, random_cluster(rng, model, free=False), workload, search=search)
 
 
-def eager(seed: int) -> PlanRequest:
+def eager(seed: int) -> TrainingRequest:
     """A small request under eager-1F1B, with more room and a network slow enough for sends to matter."""
     request = small_request(seed)
     groups = []
@@ -61,7 +62,7 @@ def eager(seed: int) -> PlanRequest:
 
 @pytest.mark.parametrize("request_of", [small_request, eager])
 @pytest.mark.parametrize("seed", range(8))
-def test_equals_every_split_of_every_candidate(seed: int, request_of: Callable[[int], PlanRequest]) -> None:
+def test_equals_every_split_of_every_candidate(seed: int, request_of: Callable[[int], TrainingRequest]) -> None:
     request = request_of(seed)
     best_s = enumerated(request).least_s
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
@@ -92,12 +93,12 @@ def test_states_of_a_tied_table_on_the_host_are_those_of_its_storage(pp: int) ->
 
 
 @pytest.fixture(scope="module")
-def t5() -> tuple[PlanRequest, Plan]:
+def t5() -> tuple[TrainingRequest, Plan]:
     request = read_request(str(EXAMPLE))
     return request, plan_training(request, stop=never_stop, progress=ignore_progress)
 
 
-def test_t5_11b_is_cut_into_stages_of_both_stacks(t5: tuple[PlanRequest, Plan]) -> None:
+def test_t5_11b_is_cut_into_stages_of_both_stacks(t5: tuple[TrainingRequest, Plan]) -> None:
     request, plan = t5
     assert plan.certificate.status is Status.OPTIMAL
     assert plan.axes is not None and plan.axes.pp == 8
@@ -107,7 +108,7 @@ def test_t5_11b_is_cut_into_stages_of_both_stacks(t5: tuple[PlanRequest, Plan]) 
     assert any("decoder_full" in names for names in blocks[:-1])
 
 
-def multimodal_request() -> PlanRequest:
+def multimodal_request() -> TrainingRequest:
     """Text layers that read what a tower of image layers wrote, on four devices in a pipeline."""
     request = small_request(1)
     text = catalog.model("llama-3.1-8b")
@@ -159,7 +160,7 @@ def moved(plan: Plan, stage: int, blocks: tuple[LayerSpan, ...]) -> Plan:
     return replace(plan, stages=tuple(stages))
 
 
-def test_the_checker_refuses_layers_before_what_they_read(t5: tuple[PlanRequest, Plan]) -> None:
+def test_the_checker_refuses_layers_before_what_they_read(t5: tuple[TrainingRequest, Plan]) -> None:
     request, plan = t5
     first, last = plan.stages[0].blocks, plan.stages[-1].blocks
     swapped = moved(moved(plan, 0, last), len(plan.stages) - 1, first)
@@ -168,15 +169,15 @@ def test_the_checker_refuses_layers_before_what_they_read(t5: tuple[PlanRequest,
         predict_training(request, swapped)
 
 
-def test_the_checker_refuses_layers_left_out_or_twice(t5: tuple[PlanRequest, Plan]) -> None:
+def test_the_checker_refuses_layers_left_out_or_twice(t5: tuple[TrainingRequest, Plan]) -> None:
     request, plan = t5
     for blocks in (plan.stages[1].blocks[:-1], plan.stages[2].blocks):
         assert check(moved(plan, 1, blocks), request)
 
 
-def test_the_checker_counts_what_the_encoder_wrote_on_every_stage_that_reads_it(t5: tuple[PlanRequest, Plan]) -> None:
+def test_the_checker_counts_what_the_encoder_wrote_on_every_stage_that_reads_it(t5: tuple[TrainingRequest, Plan]) -> None:
     request, plan = t5
-    assert plan.microbatch is not None and isinstance(request.workload, TrainingWorkload)
+    assert plan.microbatch is not None
     encoded = plan.microbatch.size * request.workload.seq_len * request.model.dims["hidden"] * 2
     decoder = next(i for i, s in enumerate(plan.stages) if {span.block for span in s.blocks} == {"decoder_full"})
     memory = plan.stages[decoder].memory
@@ -186,7 +187,7 @@ def test_the_checker_counts_what_the_encoder_wrote_on_every_stage_that_reads_it(
     assert any(v.rule == "activations" for v in check(replace(plan, stages=tuple(stages)), request))
 
 
-def test_sending_more_tensors_is_never_faster(t5: tuple[PlanRequest, Plan]) -> None:
+def test_sending_more_tensors_is_never_faster(t5: tuple[TrainingRequest, Plan]) -> None:
     """The same layers and figures, were nothing read besides the stream, take less time and memory."""
     request, _ = t5
     costs = TrainingCosts(request)
@@ -209,8 +210,8 @@ def test_sending_more_tensors_is_never_faster(t5: tuple[PlanRequest, Plan]) -> N
     assert held[0] == 0.0 and held[1] > 0.0 and held[2] > 0.0
 
 
-def every_candidate_of_pipeline(request: PlanRequest, costs: TrainingCosts) -> Iterator[Candidate]:
-    from solver.training.space import families
+def every_candidate_of_pipeline(request: TrainingRequest, costs: TrainingCosts) -> Iterator[Candidate]:
+    from meshwright.solver.training.space.candidates import families
 
     narrow = replace(request, search=replace(request.search, pp=(4,), tp=(2,)))
     for family in families(narrow):

@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from solver.choices import Space
-from solver.control import ignore_progress, never_stop
-from solver.request import PlanRequest
-from solver.training import plan_training
-from solver.training.costs import TrainingCosts
-from solver.training.crowding import crowded_candidates
-from solver.training.partition import Shortfall, partition_stages
-from solver.training.space import Candidate, families
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training import plan_training
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.search.crowding import crowded_candidates
+from meshwright.solver.training.search.partition import Shortfall, partition_stages
+from meshwright.solver.training.space.candidates import Candidate, families
 from tests.solver.training.instances import random_request
 
 
-def crowded_request() -> PlanRequest:
+def crowded_request() -> TrainingRequest:
     """A request in the free space whose devices are too small: hundreds of shardings, none of which fits."""
     asked = random_request(200002)
     degrees = replace(asked.search, space=Space.FREE, tp=(2,), cp=(1,), dp=(2,), pp=(2,), microbatch=(1,))
     return replace(asked, search=replace(degrees, offload_optimizer=(0.0,), offload_activations=(0.0,), tp_overlap=()))
 
 
-def alike(asked: PlanRequest) -> tuple[Candidate, ...]:
+def alike(asked: TrainingRequest) -> tuple[Candidate, ...]:
     """Four candidates of the space that differ in schedule alone."""
     groups = itertools.groupby(next(families(asked)).candidates(), key=lambda candidate: candidate.recompute)
     return max((tuple(group) for _, group in groups), key=len)[:4]

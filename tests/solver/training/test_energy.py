@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training import plan_training
-from solver.training.energy import devices_of
-from solver.verify import Rule, check
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training
+from meshwright.solver.training.costs.energy import devices_of
+from meshwright.solver.verify import Rule, check
 from tests.solver.verify.changes import changed
 
 
-def planned(*, pp: int, global_batch: int) -> tuple[Plan, PlanRequest]:
-    request = PlanRequest(
+def planned(*, pp: int, global_batch: int) -> tuple[Plan, TrainingRequest]:
+    request = TrainingRequest(
         model("llama-3.1-8b"),
         Cluster((NodeGroup("pool", node_type("dgx-h100"), 1),)),
         TrainingWorkload("training", global_batch=global_batch, seq_len=4096),
@@ -28,9 +28,8 @@ def planned(*, pp: int, global_batch: int) -> tuple[Plan, PlanRequest]:
     return plan_training(request, stop=never_stop, progress=ignore_progress), request
 
 
-def joules_per_sequence(plan: Plan, request: PlanRequest) -> float:
+def joules_per_sequence(plan: Plan, request: TrainingRequest) -> float:
     assert plan.predicted is not None and plan.predicted.energy_per_step_j is not None
-    assert isinstance(request.workload, TrainingWorkload)
     return plan.predicted.energy_per_step_j / request.workload.global_batch
 
 

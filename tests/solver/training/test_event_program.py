@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from costmodels.pipeline import Durations, Schedule, Sends, build, simulate
-from solver.choices import Recompute, Space
-from solver.control import ignore_progress, never_stop
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.stages.longest import objective_s
-from solver.training.costs import TrainingCosts
-from solver.training.pipelining import pass_shares
-from solver.training.search import Solved, search
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.pipeline import Durations, Schedule, Sends, build, simulate
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.stages.longest import objective_s
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.search.best_first import Solved, search
+from meshwright.solver.training.space.schedules import pass_shares
 
 
 def solved(search_options: Search, *, slower: float = 1.0) -> tuple[TrainingCosts, Solved]:
     """The best plan on nodes whose network is so many times slower."""
     node = node_type("dgx-h100")
     node = replace(node, inter=replace(node.inter, bytes_per_s=node.inter.bytes_per_s / slower))
-    request = PlanRequest(
+    request = TrainingRequest(
         model("llama-3.1-70b"),
         Cluster((NodeGroup("pool", node, 8),)),
         TrainingWorkload("training", global_batch=128, seq_len=8192),

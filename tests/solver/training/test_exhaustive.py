@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from costmodels.pipeline import Schedule
-from solver.control import ignore_progress, never_stop
-from solver.plan import Status
-from solver.training.planner import plan_training, predict_training
-from solver.verify import check
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.training.planner import plan_training, predict_training
+from meshwright.solver.verify import check
 from tests.solver.training.enumerated import enumerated, is_the_best
 from tests.solver.training.every_plan import every_fitting_plan
 from tests.solver.training.full_space import full_request

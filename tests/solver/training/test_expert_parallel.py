@@ -6,29 +6,29 @@ from dataclasses import replace
 
 import pytest
 
-from app.importers.huggingface import read_huggingface_config
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.collectives import Collective, collective_s
-from costmodels.errors import PlanFileError, WorkloadError
-from costmodels.expert_routing import HistogramRouting, PowerLawRouting
-from costmodels.hardware import node_type
-from solver.axes import Axes
-from solver.choices import Recompute
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.sharding import REPLICATED
-from solver.training import plan_training, predict_training
-from solver.training.costs import TrainingCosts
-from solver.training.space import Candidate, Mesh
-from solver.verify import Rule, check
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.expert_routing import HistogramRouting, PowerLawRouting
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.blocks.tp_strategies import REPLICATED
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training, predict_training
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.verify import Rule, check
 
 LAYERS, HIDDEN, FFN, EXPERTS, TOP_K, SEQ_LEN = 4, 1024, 2048, 16, 2, 2048
 EXPERT_PARAMETERS = LAYERS * EXPERTS * 3 * HIDDEN * FFN
 """Gate, up and down of each expert of each layer."""
 
 
-def moe_request(*, nodes: int = 1, zero_stage: int = 1) -> PlanRequest:
+def moe_request(*, nodes: int = 1, zero_stage: int = 1) -> TrainingRequest:
     config = {
         "model_type": "mixtral",
         "hidden_size": HIDDEN,
@@ -41,7 +41,7 @@ def moe_request(*, nodes: int = 1, zero_stage: int = 1) -> PlanRequest:
         "num_experts_per_tok": TOP_K,
         "sliding_window": None,
     }
-    return PlanRequest(
+    return TrainingRequest(
         read_huggingface_config(config, name="moe"),
         Cluster((NodeGroup("pool", node_type("dgx-h100"), nodes),)),
         TrainingWorkload("training", global_batch=16 * nodes, seq_len=SEQ_LEN),
@@ -55,7 +55,7 @@ def with_ep(plan: Plan, ep: int) -> Plan:
     return replace(plan, axes=axes, stages=tuple(replace(stage, axes=axes) for stage in plan.stages))
 
 
-def predicted(request: PlanRequest, ep: int) -> Plan:
+def predicted(request: TrainingRequest, ep: int) -> Plan:
     given = plan_training(request, stop=never_stop, progress=ignore_progress)
     plan = predict_training(request, with_ep(given, ep))
     assert plan.axes == replace(given.axes or Axes(), ep=ep)

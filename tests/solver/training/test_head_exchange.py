@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.errors import PlanFileError
-from costmodels.hardware import node_type
-from solver.choices import Launcher, Recompute, Space
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training.planner import predict_training
-from solver.verify import Rule, check
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.hardware import node_type
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training.planner import predict_training
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.planned import planned
 
 
-def request(name: str = "llama-3.1-8b", seq_len: int = 16384, **search: object) -> PlanRequest:
+def request(name: str = "llama-3.1-8b", seq_len: int = 16384, **search: object) -> TrainingRequest:
     """One micro-batch of long sequences on two nodes."""
     fields: dict[str, object] = {"tp": (1,), "pp": (1,), "cp": (8,), "microbatch": (1,), "zero_stages": (1,), **search}
     cluster = Cluster((NodeGroup("a", node_type("dgx-h100"), 2),))
     workload = TrainingWorkload("training", global_batch=16, seq_len=seq_len)
-    return PlanRequest(model(name), cluster, workload, search=Search(**fields))  # type: ignore[arg-type]
+    return TrainingRequest(model(name), cluster, workload, search=Search(**fields))  # type: ignore[arg-type]
 
 
 def with_ulysses(plan: Plan, degree: int) -> Plan:

@@ -6,22 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from app.catalog import model
-from app.validation.conventions import Dropout
-from app.validation.unfused_attention import without_fused_attention
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.compute import launch_s
-from costmodels.hardware import node_type
-from costmodels.implementation import HostPath, Implementation, VectorKernels
-from costmodels.sustained import sustained_launch_s
-from solver.choices import Recompute
-from solver.control import ignore_progress, never_stop
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.sharding import REPLICATED
-from solver.training import plan_training
-from solver.training.costs import TrainingCosts
-from solver.training.host import CALLS_OF_COLLECTIVE, LAUNCH_SHARE, host_time, launches, step_host_s
-from solver.training.space import Candidate, Mesh
+from meshwright.app.catalog import model
+from meshwright.app.validation.conventions import Dropout
+from meshwright.app.validation.unfused_attention import without_fused_attention
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.kernels.compute import launch_s
+from meshwright.costmodels.kernels.sustained import sustained_launch_s
+from meshwright.costmodels.model.implementation import HostPath, Implementation, VectorKernels
+from meshwright.solver.blocks.tp_strategies import REPLICATED
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.host import CALLS_OF_COLLECTIVE, LAUNCH_SHARE, host_time, launches, step_host_s
+from meshwright.solver.training.space.candidates import Candidate, Mesh
 
 MODULES = Implementation()
 MEGATRON_CORE = Implementation(host=HostPath.MEGATRON_CORE)
@@ -68,7 +68,7 @@ def test_the_steps_of_unfused_attention_are_one_module() -> None:
 
 
 def test_short_sequences_wait_for_the_host_and_long_ones_do_not() -> None:
-    request = PlanRequest(
+    request = TrainingRequest(
         model("llama-3.1-8b"),
         Cluster((NodeGroup("pool", node_type("dgx-h100"), 1),)),
         TrainingWorkload("training", global_batch=8, seq_len=128),
@@ -111,7 +111,7 @@ def test_launching_collectives_of_tensor_parallelism_takes_the_host() -> None:
 
 def test_a_layer_that_waits_for_the_host_takes_longer_split_than_whole() -> None:
     cluster = Cluster((NodeGroup("pool", node_type("dgx-a100"), 1),))
-    request = PlanRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", global_batch=8, seq_len=64))
+    request = TrainingRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", global_batch=8, seq_len=64))
     costs = TrainingCosts(request, implementation=MODULES)
 
     def layer_s(tp: int) -> float:

@@ -6,30 +6,31 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.cluster import Cluster, NodeGroup, part_of_node
-from costmodels.errors import PlanFileError, WorkloadError
-from solver.choices import Objective, Space
-from solver.control import ignore_progress, never_stop
-from solver.mesh import stage_borders
-from solver.plan import AnsweredRequest, Plan, Status
-from solver.request import PlanRequest, Search
-from solver.switching import switch_bytes
-from solver.training.costs import TrainingCosts
-from solver.training.planner import plan_training, predict_training
-from solver.training.space import meshes
-from solver.verify import Rule, check
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.blocks.mesh import stage_borders
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective, Space
+from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.switching import switch_bytes
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.planner import plan_training, predict_training
+from meshwright.solver.training.space.candidates import meshes
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.enumerated import enumerated, is_the_best
 from tests.solver.training.instances import random_request
 
 
-def planned(request: PlanRequest, **search: object) -> tuple[Plan, PlanRequest]:
+def planned(request: TrainingRequest, **search: object) -> tuple[Plan, TrainingRequest]:
     asked = replace(request, search=replace(request.search, **search))  # type: ignore[arg-type]
     plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
     assert check(plan, asked) == ()
     return plan, asked
 
 
-def small_request(seed: int, *devices: int) -> PlanRequest:
+def small_request(seed: int, *devices: int) -> TrainingRequest:
     """A random request on one node of so many devices in each group."""
     request = random_request(seed)
     node = request.cluster.groups[0].node
@@ -48,7 +49,7 @@ def test_idle_devices_are_as_good_as_the_best_part_of_the_cluster(seed: int) -> 
         assert predict_training(asked, plan).predicted == plan.predicted
 
 
-def crippled() -> tuple[Plan, PlanRequest]:
+def crippled() -> tuple[Plan, TrainingRequest]:
     """A plan that leaves devices idle: three devices can't share a batch of powers of two as well as two."""
     for seed in range(60):
         plan, asked = planned(small_request(seed, 3), idle_groups=("group-0",))
@@ -83,7 +84,7 @@ def test_idle_groups_that_can_not_be_are_refused() -> None:
         planned(replace(request, cluster=Cluster(many)), idle_groups=("g0", "g1", "g2"))
 
 
-def slow_behind(request: PlanRequest, factor: float) -> Cluster:
+def slow_behind(request: TrainingRequest, factor: float) -> Cluster:
     """Four nodes of two devices, those of the second half with slower cards."""
     node = part_of_node(request.cluster.groups[0].node, 2)
     slow = replace(node, inter=replace(node.inter, bytes_per_s=node.inter.bytes_per_s / factor))

@@ -7,20 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup, Nvme
-from costmodels.errors import PlanFileError
-from costmodels.hardware import node_type
-from costmodels.offload import HOST_ADAM_PARAMETERS_PER_S, Offload, Tier, host_update_s
-from costmodels.units import DType
-from solver.choices import Recompute, Space
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.plan_stage import Stage
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training import plan_training
-from solver.training.planner import predict_training
-from solver.verify import Rule, check
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, Nvme
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.memory.offload import HOST_ADAM_PARAMETERS_PER_S, Offload, Tier, host_update_s
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Stage
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import predict_training
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.ablations import ablations
 from tests.solver.training.instances import varied_request
 
@@ -35,11 +35,11 @@ MEMORY_CHOICES = (
 """Of the ablations; `benchmarks/enumerable.py` tries them all."""
 
 
-def request(nodes: int = 2, batch: int = 64, **search: object) -> PlanRequest:
+def request(nodes: int = 2, batch: int = 64, **search: object) -> TrainingRequest:
     """Llama-3.1-8B on A100 of 40 GB."""
     cluster = Cluster((NodeGroup("a", node_type("dgx-a100-40gb"), nodes),))
     fields: dict[str, object] = {"space": Space.FREE, "tp": (1,), "cp": (1,), "pp": (1,), "microbatch": (1,), **search}
-    return PlanRequest(
+    return TrainingRequest(
         model("llama-3.1-8b"),
         cluster,
         TrainingWorkload("training", global_batch=batch, seq_len=2048),
@@ -47,7 +47,7 @@ def request(nodes: int = 2, batch: int = 64, **search: object) -> PlanRequest:
     )
 
 
-def planned(asked: PlanRequest) -> Plan:
+def planned(asked: TrainingRequest) -> Plan:
     """The plan, with nothing for the checker to say."""
     plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
     assert check(plan, asked) == ()
@@ -164,7 +164,7 @@ def test_weights_lie_on_the_host_where_no_other_rank_has_them_whole() -> None:
     assert Rule.HOST_MEMORY in {violation.rule for violation in check(with_stages(plan, offload=Offload(weights=0.5)), allowed)}
 
 
-def with_drives(asked: PlanRequest, capacity_bytes: int = 10**13, bytes_per_s: float = 20e9) -> PlanRequest:
+def with_drives(asked: TrainingRequest, capacity_bytes: int = 10**13, bytes_per_s: float = 20e9) -> TrainingRequest:
     drives = Nvme(capacity_bytes, bytes_per_s, bytes_per_s / 2)
     groups = tuple(replace(group, node=replace(group.node, nvme=drives)) for group in asked.cluster.groups)
     return replace(asked, cluster=Cluster(groups))

@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from app.catalog import model
-from app.exporters import export
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.errors import ExportError, PlanFileError, WorkloadError
-from costmodels.hardware import node_type
-from costmodels.memory import Optimizer
-from costmodels.offload import Offload
-from solver.choices import Gradients, Launcher, Recompute, Space
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training.planner import plan_training, predict_training
-from solver.verify import Rule, check
+from meshwright.app.catalog import model
+from meshwright.app.exporters import export
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.memory.offload import Offload
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training.planner import plan_training, predict_training
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.ablations import memory_ablations
 from tests.solver.training.enumerated import enumerated
 from tests.solver.training.instances import memory_request
@@ -26,7 +26,7 @@ from tests.solver.training.instances import memory_request
 FIRST, N_REQUESTS, CHUNK = 12, 18, 9
 
 
-def planned(request: PlanRequest) -> Plan:
+def planned(request: TrainingRequest) -> Plan:
     return plan_training(request, stop=never_stop, progress=ignore_progress)
 
 
@@ -109,16 +109,16 @@ def test_released_gradients_are_for_steps_of_one_micro_batch() -> None:
         export(plan, request, "torchtitan")
 
 
-def llama_released(n: int, gradients: Gradients) -> PlanRequest:
+def llama_released(n: int, gradients: Gradients) -> TrainingRequest:
     device = replace(node_type("dgx-b200").device, memory_bytes=300 * 2**30)
     cluster = Cluster((NodeGroup("a", replace(node_type("dgx-b200"), device=device, devices_per_node=n), 1),))
     search = Search(
         space=Space.FREE, tp=(1,), cp=(1,), pp=(1,), zero_stages=(0,), recompute=(Recompute.NONE,), gradients=(gradients,)
     )
-    return PlanRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", n, 4096), search=search)
+    return TrainingRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", n, 4096), search=search)
 
 
-def llama(*optimizers: str, zero: int | None = None, launcher: Launcher = Launcher.MEGATRON_LM) -> PlanRequest:
+def llama(*optimizers: str, zero: int | None = None, launcher: Launcher = Launcher.MEGATRON_LM) -> TrainingRequest:
     cluster = Cluster((NodeGroup("a", node_type("dgx-a100-40gb"), 1),))
     search = Search(
         launcher=launcher,
@@ -128,7 +128,7 @@ def llama(*optimizers: str, zero: int | None = None, launcher: Launcher = Launch
         cp=(1,),
         pp=(2,) if zero == 0 else (1,),
     )
-    return PlanRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", 64, 4096), search=search)
+    return TrainingRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", 64, 4096), search=search)
 
 
 @pytest.mark.parametrize("seed", range(0, N_REQUESTS, 3))

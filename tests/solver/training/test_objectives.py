@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from costmodels.cluster import Cluster
-from solver.choices import FrontierScope, Objective, Space
-from solver.plan import Status
-from solver.plan_frontier import FrontierPoint
-from solver.request import PlanRequest, Slo
-from solver.training.costs import TrainingCosts
-from solver.training.energy import step_energy_j
-from solver.verify import Rule, check
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.solver.answer.frontier import FrontierPoint
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.problem.choices import FrontierScope, Objective, Space
+from meshwright.solver.problem.request import Slo, TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.energy import step_energy_j
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.every_plan import Priced, every_fitting_plan
 from tests.solver.training.instances import random_request
 from tests.solver.training.planned import planned
@@ -24,7 +24,7 @@ from tests.solver.verify.changes import changed
 PRICE_PER_HOUR = 3.6
 
 
-def request_with(seed: int, objective: Objective) -> PlanRequest:
+def request_with(seed: int, objective: Objective) -> TrainingRequest:
     """A small request of one node group in the launchable space, devices priced, two of three with room for parts."""
     request = random_request(seed)
     while (
@@ -42,7 +42,7 @@ def request_with(seed: int, objective: Objective) -> PlanRequest:
     return replace(request, cluster=cluster, objective=objective)
 
 
-def with_slo(request: PlanRequest, seed: int) -> PlanRequest:
+def with_slo(request: TrainingRequest, seed: int) -> TrainingRequest:
     """With a limit on the step that a part of the cluster may meet or miss; none for every third seed."""
     fastest = planned(request)
     factor = (0.9, 1.7, None)[seed % 3]
@@ -74,7 +74,7 @@ class Figures:
     energy_j: float
 
 
-def every_plan(request: PlanRequest) -> Iterator[Figures]:
+def every_plan(request: TrainingRequest) -> Iterator[Figures]:
     """Figures of every plan of every part that fits and meets the SLO."""
     for part in parts_of(request.cluster):
         sized = replace(request, cluster=part)
@@ -84,11 +84,11 @@ def every_plan(request: PlanRequest) -> Iterator[Figures]:
                 yield Figures(part.n_devices, priced.cost.step_time_s, usd, _energy_j(sized, priced))
 
 
-def _energy_j(request: PlanRequest, priced: Priced) -> float:
+def _energy_j(request: TrainingRequest, priced: Priced) -> float:
     return step_energy_j(request.cluster, priced.decision, priced.cost, priced.tables)
 
 
-def least_of_each(whole: PlanRequest) -> dict[Objective, float | None]:
+def least_of_each(whole: TrainingRequest) -> dict[Objective, float | None]:
     """The least of each objective among all plans of all parts; None where none meets the SLO."""
     plans = list(every_plan(whole))
     n_devices = whole.cluster.n_devices
@@ -129,7 +129,7 @@ def test_a_swept_frontier_holds_the_best_of_every_size(seed: int) -> None:
     assert roomiest >= max(point.memory_headroom_bytes or 0.0 for point in planned(request).frontier)
 
 
-def reaches(point: FrontierPoint, devices: int, *, step_s: float, request: PlanRequest) -> bool:
+def reaches(point: FrontierPoint, devices: int, *, step_s: float, request: TrainingRequest) -> bool:
     """Whether a point is at least as fast on no more devices."""
     workload = request.workload
     assert workload.kind == "training"
@@ -138,9 +138,9 @@ def reaches(point: FrontierPoint, devices: int, *, step_s: float, request: PlanR
 
 def test_the_energy_of_bounds_is_below_that_of_plans() -> None:
     """Members' bounds, the basis of the proof, on plans that were costed one by one."""
-    from solver.training.aims import LeastEnergy
-    from solver.training.bounds import Member
-    from solver.training.space import families
+    from meshwright.solver.training.search.aims import LeastEnergy
+    from meshwright.solver.training.search.bounds import Member
+    from meshwright.solver.training.space.candidates import families
 
     for seed in range(40, 52):
         request = random_request(seed)

@@ -6,23 +6,23 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.cluster import Cluster
-from solver.control import ignore_progress, never_stop
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training import plan_training
-from solver.training.space import meshes
-from solver.verify import check
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training
+from meshwright.solver.training.space.candidates import meshes
+from meshwright.solver.verify import check
 from tests.solver.training.instances import random_request
 
 
-def odd_request(devices: int, **search: tuple[int, ...]) -> PlanRequest:
+def odd_request(devices: int, **search: tuple[int, ...]) -> TrainingRequest:
     """Attention with 12 heads and experts, a batch that 3 and 5 divide, on one roomy node."""
     plain = next(r for r in map(random_request, range(200)) if {"attn"} <= {b.name for b in r.model.blocks})
     dims = {**plain.model.dims, "hidden": 384, "heads": 12, "kv_heads": 6, "head_dim": 32, "ffn": 1920, "vocab": 3840}
     group = plain.cluster.groups[0]
     device = replace(group.node.device, memory_bytes=80 * 2**30)
     node = replace(group.node, device=device, devices_per_node=devices)
-    return PlanRequest(
+    return TrainingRequest(
         replace(plain.model, dims=dims),
         Cluster((replace(group, node=node, nodes=1),)),
         TrainingWorkload("training", global_batch=30, seq_len=360),

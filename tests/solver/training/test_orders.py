@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.errors import PlanFileError, WorkloadError
-from solver.choices import GroupOrder, Space
-from solver.control import ignore_progress, never_stop
-from solver.plan import AnsweredRequest, Plan, Status
-from solver.request import PlanRequest
-from solver.switching import switch_bytes
-from solver.training.planner import plan_training, predict_training
-from solver.verify import Rule, check
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import GroupOrder, Space
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.switching import switch_bytes
+from meshwright.solver.training.planner import plan_training, predict_training
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.instances import random_request
 
 
-def mixed_requests(count: int) -> Iterator[PlanRequest]:
+def mixed_requests(count: int) -> Iterator[TrainingRequest]:
     """Requests of the launchable space on two node groups."""
     seed = 0
     while count:
@@ -29,14 +30,14 @@ def mixed_requests(count: int) -> Iterator[PlanRequest]:
             yield request
 
 
-def planned(request: PlanRequest, order: GroupOrder) -> Plan:
+def planned(request: TrainingRequest, order: GroupOrder) -> Plan:
     asked = replace(request, search=replace(request.search, group_order=order))
     plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
     assert check(plan, asked) == ()
     return plan
 
 
-def turned(request: PlanRequest) -> PlanRequest:
+def turned(request: TrainingRequest) -> TrainingRequest:
     return replace(request, cluster=replace(request.cluster, groups=request.cluster.groups[::-1]))
 
 

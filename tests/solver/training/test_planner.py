@@ -8,27 +8,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.catalog import model
-from costmodels.cluster import Cluster, Link, NodeGroup
-from costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
-from costmodels.hardware import node_type
-from costmodels.memory import Optimizer
-from costmodels.pipeline import Schedule
-from solver.axes import Axes
-from solver.choices import Launcher, Objective, Recompute, Space, TpOverlap
-from solver.control import Progress, ignore_progress, never_stop
-from solver.plan import Plan, Status
-from solver.request import PlanRequest, Search, Slo, TrainingWorkload
-from solver.training import plan_training, predict_training
-from solver.training.costs import TrainingCosts
-from solver.training.space import families
-from solver.verify import Rule, check
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, Link, NodeGroup
+from meshwright.costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import Progress, ignore_progress, never_stop
+from meshwright.solver.problem.choices import Launcher, Objective, Recompute, Space, TpOverlap
+from meshwright.solver.problem.request import Search, Slo, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training, predict_training
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.space.candidates import families
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.instances import random_request
 
 
-def survey_request(name: str) -> PlanRequest:
+def survey_request(name: str) -> TrainingRequest:
     """As the survey ran (section 6): 8 x Ascend 910B, micro-batch 1, no recomputation, sharded optimizer state."""
-    return PlanRequest(
+    return TrainingRequest(
         model(name),
         Cluster((NodeGroup("host", node_type("ascend-910b-host"), 1),)),
         TrainingWorkload("training", global_batch=1024, seq_len=4096),
@@ -36,8 +37,8 @@ def survey_request(name: str) -> PlanRequest:
     )
 
 
-def llama_8b(nodes: int = 1, **changes: object) -> PlanRequest:
-    request = PlanRequest(
+def llama_8b(nodes: int = 1, **changes: object) -> TrainingRequest:
+    request = TrainingRequest(
         model("llama-3.1-8b"),
         Cluster((NodeGroup("pool", node_type("dgx-h100"), nodes),)),
         TrainingWorkload("training", global_batch=64, seq_len=8192),
@@ -45,7 +46,7 @@ def llama_8b(nodes: int = 1, **changes: object) -> PlanRequest:
     return replace(request, **changes)  # type: ignore[arg-type]
 
 
-def plan_of(request: PlanRequest) -> Plan:
+def plan_of(request: TrainingRequest) -> Plan:
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert check(plan, request) == ()
     return plan
@@ -224,7 +225,7 @@ def test_a_vocabulary_that_does_not_divide_is_padded_for_megatron_only() -> None
     assert not plan_of(deepspeed).feasible
 
 
-def best_s(request: PlanRequest) -> float:
+def best_s(request: TrainingRequest) -> float:
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     return float("inf") if plan.certificate.objective is None else plan.certificate.objective
 
@@ -256,7 +257,7 @@ def test_the_free_space_is_never_slower_than_a_launchable_one(seed: int) -> None
 
 @pytest.mark.parametrize("tp", [2, 4])
 def test_tied_weights_are_split_alike_in_the_free_space(tp: int) -> None:
-    request = PlanRequest(
+    request = TrainingRequest(
         model("gpt2-xl"),
         Cluster((NodeGroup("pool", node_type("dgx-h100"), 1),)),
         TrainingWorkload("training", global_batch=64, seq_len=1024),
@@ -271,7 +272,7 @@ def test_tied_weights_are_split_alike_in_the_free_space(tp: int) -> None:
 
 
 def test_a_stage_with_a_tied_head_stores_what_its_strategy_leaves_of_the_embedding() -> None:
-    request = PlanRequest(
+    request = TrainingRequest(
         model("gpt2-xl"),
         Cluster((NodeGroup("pool", node_type("dgx-h100"), 1),)),
         TrainingWorkload("training", global_batch=64, seq_len=1024),

@@ -6,25 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.errors import WorkloadError
-from solver.choices import Recompute, System
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan, Status
-from solver.request import PlanRequest, Search
-from solver.training import plan_training
-from solver.training.chunks import even_cuts
-from solver.training.presets import PRESETS
-from solver.verify import Rule, check
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute, System
+from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.training import plan_training
+from meshwright.solver.training.costs.part_borders import even_cuts
+from meshwright.solver.training.space.presets import PRESETS
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.instances import random_request
 
 SEEDS = range(1, 9)
 
 
-def in_space_of(request: PlanRequest, system: System | None) -> PlanRequest:
+def in_space_of(request: TrainingRequest, system: System | None) -> TrainingRequest:
     return replace(request, search=Search(launcher=request.search.launcher, system=system))
 
 
-def plan_of(request: PlanRequest) -> Plan:
+def plan_of(request: TrainingRequest) -> Plan:
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert plan.certificate.status in (Status.OPTIMAL, Status.INFEASIBLE)
     assert check(plan, request) == ()

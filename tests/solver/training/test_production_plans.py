@@ -6,24 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from app.catalog import model
-from app.validation.prediction import launchers_spans
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from costmodels.low_precision import MatmulRecipe, SavedFormat
-from costmodels.memory import Optimizer
-from costmodels.pipeline import Schedule
-from solver.choices import Recompute, Space
-from solver.plan import Certificate, SearchStats, Status
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.sharding import REPLICATED
-from solver.training.costs import TrainingCosts
-from solver.training.evaluate import Decision, DecisionCost, evaluate_decision
-from solver.training.pipelining import Pipelining
-from solver.training.planner import predict_training
-from solver.training.report import decided_plan
-from solver.training.space import Candidate, Mesh
-from solver.verify import check
+from meshwright.app.catalog import model
+from meshwright.app.validation.prediction import launchers_spans
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.blocks.tp_strategies import REPLICATED
+from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
+from meshwright.solver.training.planner import predict_training
+from meshwright.solver.training.report.plan_report import decided_plan
+from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.schedules import Pipelining
+from meshwright.solver.verify import check
 
 WORKLOAD = TrainingWorkload(
     "training",
@@ -41,7 +41,7 @@ DUALPIPE = Candidate(
 def deepseek(workload: TrainingWorkload, candidate: Candidate) -> tuple[TrainingCosts, Decision, DecisionCost]:
     """DeepSeek-V3 on 2,048 H800 (its report, section 3.2)."""
     cluster = Cluster((NodeGroup("a", node_type("hgx-h800"), 256),))
-    costs = TrainingCosts(PlanRequest(model("deepseek-v3"), cluster, workload, search=Search(space=Space.FREE)))
+    costs = TrainingCosts(TrainingRequest(model("deepseek-v3"), cluster, workload, search=Search(space=Space.FREE)))
     kinds = costs.stage_kinds(candidate)
     sharding = next(costs.shardings(candidate, kinds))
     decision = Decision(candidate, sharding, launchers_spans(len(costs.model.layers), candidate))

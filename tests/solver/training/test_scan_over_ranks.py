@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.hardware import node_type
-from solver.choices import Launcher, Recompute, Space
-from solver.control import ignore_progress, never_stop
-from solver.graph import BlockRun, ModelGraph
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.training import plan_training
-from solver.training.planner import predict_training
-from solver.verify import Rule, check
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.graph import BlockRun, ModelGraph
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import predict_training
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.instances import attention_block, embedding_block, head_block, mixer_block
 from tests.solver.training.planned import planned
 
@@ -22,11 +22,11 @@ DIMS = {"hidden": 512, "vocab": 4096, "heads": 8, "kv_heads": 8, "head_dim": 64}
 DIMS |= {"ssm_heads": 16, "ssm_groups": 2, "ssm_width": 64, "ssm_state": 128, "kernel": 4}
 
 
-def request(*, hybrid: bool = True, seq_len: int = 8192, **search: object) -> PlanRequest:
+def request(*, hybrid: bool = True, seq_len: int = 8192, **search: object) -> TrainingRequest:
     blocks = (embedding_block(), mixer_block(), *([attention_block()] if hybrid else []), head_block())
     runs = tuple(BlockRun(block.name, 1 if block.name in ("embedding", "head") else 4) for block in blocks)
     fields: dict[str, object] = {"pp": (1,), "tp": (1, 2), "microbatch": (1,), "zero_stages": (1,), **search}
-    return PlanRequest(
+    return TrainingRequest(
         ModelGraph("mixers", DIMS, blocks, runs),
         Cluster((NodeGroup("a", node_type("dgx-h100"), 1),)),
         TrainingWorkload("training", global_batch=8, seq_len=seq_len),

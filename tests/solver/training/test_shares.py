@@ -11,27 +11,28 @@ from functools import cache
 import numpy as np
 import pytest
 
-from costmodels.errors import PlanFileError, WorkloadError
-from solver.choices import BatchShares, Gradients, Objective, Space
-from solver.control import Stop, ignore_progress, never_stop
-from solver.plan import AnsweredRequest, Plan, Status
-from solver.request import PlanRequest
-from solver.switching import switch_bytes
-from solver.training import plan_training
-from solver.training.chunks import cost_even_cuts
-from solver.training.costs import TrainingCosts
-from solver.training.explain import explain
-from solver.training.partition import ParameterLimit, Shortfall, partition_stages
-from solver.training.planner import predict_training
-from solver.training.shares import part_sequences
-from solver.training.space import families
-from solver.verify import Rule, check
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import Stop, ignore_progress, never_stop
+from meshwright.solver.problem.choices import BatchShares, Gradients, Objective, Space
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.switching import switch_bytes
+from meshwright.solver.training import plan_training
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.part_borders import cost_even_cuts
+from meshwright.solver.training.explain import explain
+from meshwright.solver.training.forms.by_group.search import part_sequences
+from meshwright.solver.training.planner import predict_training
+from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, partition_stages
+from meshwright.solver.training.space.candidates import families
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.enumerated import enumerated, is_the_best
 from tests.solver.training.instances import random_request
 from tests.solver.training.planned import planned
 
 
-def unequal_requests(count: int) -> Iterator[PlanRequest]:
+def unequal_requests(count: int) -> Iterator[TrainingRequest]:
     """Requests of the free space on two kinds of nodes, which may have replicas each."""
     seed = 0
     while count:
@@ -82,7 +83,7 @@ def test_even_parts_keep_a_limit_on_parameters() -> None:
 
 
 @cache
-def shared() -> tuple[Plan, PlanRequest]:
+def shared() -> tuple[Plan, TrainingRequest]:
     """A plan whose groups have replicas of their own."""
     for request in unequal_requests(8):
         plan = planned(request)
@@ -91,7 +92,7 @@ def shared() -> tuple[Plan, PlanRequest]:
     pytest.fail("no request is planned better with shares")
 
 
-def rules(plan: Plan, request: PlanRequest) -> set[Rule]:
+def rules(plan: Plan, request: TrainingRequest) -> set[Rule]:
     return {violation.rule for violation in check(plan, request)}
 
 

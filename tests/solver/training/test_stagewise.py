@@ -9,25 +9,26 @@ from functools import cache
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster, Link, NodeGroup, part_of_node
-from costmodels.errors import PlanFileError, WorkloadError
-from costmodels.memory import Optimizer
-from solver.choices import GroupOrder, Objective, Recompute, Space, StageDegrees
-from solver.plan import AnsweredRequest, Plan, Status
-from solver.plan_stage import DeviceRange
-from solver.request import PlanRequest
-from solver.switching import switch_bytes
-from solver.training.explain import explain
-from solver.training.planner import predict_training
-from solver.training.stage_sizes import laid_out, stage_sizes
-from solver.verify import Rule, check
+from meshwright.costmodels.cluster.cluster import Cluster, Link, NodeGroup, part_of_node
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.answer.stage import DeviceRange
+from meshwright.solver.problem.choices import GroupOrder, Objective, Recompute, Space, StageDegrees
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.switching import switch_bytes
+from meshwright.solver.training.explain import explain
+from meshwright.solver.training.forms.stagewise.stage_sizes import laid_out, stage_sizes
+from meshwright.solver.training.planner import predict_training
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.enumerated import enumerated, is_the_best
 from tests.solver.training.instances import random_request
 from tests.solver.training.least_stages import least_of_stages
 from tests.solver.training.planned import planned
 
 
-def stagewise_requests(count: int) -> Iterator[PlanRequest]:
+def stagewise_requests(count: int) -> Iterator[TrainingRequest]:
     """Requests of the free space for two or three stages on four devices of one kind, every micro-batch size allowed."""
     seed = 0
     while count:
@@ -53,7 +54,7 @@ def stagewise_requests(count: int) -> Iterator[PlanRequest]:
             yield replace(request, cluster=cluster, search=search)
 
 
-def mixed_requests(count: int) -> Iterator[PlanRequest]:
+def mixed_requests(count: int) -> Iterator[TrainingRequest]:
     """The same on two kinds of nodes, one or two of each and of two devices, of which the second is slower in all but its
     fabric and has other memory, in this order or the other; every second request lets them stand in any order."""
     for seed, request in enumerate(stagewise_requests(count)):
@@ -76,7 +77,7 @@ def mixed_requests(count: int) -> Iterator[PlanRequest]:
         yield replace(request, cluster=Cluster(tuple(groups)), search=replace(request.search, group_order=order))
 
 
-def assert_is_the_best_of_all(request: PlanRequest) -> Plan:
+def assert_is_the_best_of_all(request: TrainingRequest) -> Plan:
     plan = planned(request)
     every = enumerated(request)
     assert is_the_best(plan, every)
@@ -102,7 +103,7 @@ def test_no_way_that_enumeration_leaves_out_is_faster() -> None:
 
 
 @cache
-def differing() -> tuple[Plan, PlanRequest]:
+def differing() -> tuple[Plan, TrainingRequest]:
     """A plan whose stages differ in degrees or place of state."""
     *_, request = stagewise_requests(3)
     plan = planned(request)
@@ -110,7 +111,7 @@ def differing() -> tuple[Plan, PlanRequest]:
     return plan, request
 
 
-def rules(plan: Plan, request: PlanRequest) -> set[Rule]:
+def rules(plan: Plan, request: TrainingRequest) -> set[Rule]:
     return {violation.rule for violation in check(plan, request)}
 
 

@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from app.catalog import model
-from costmodels.cluster import group_topology
-from costmodels.collectives import Collective, collective_s
-from costmodels.errors import PlanFileError, WorkloadError
-from costmodels.hardware import node_type
-from costmodels.implementation import GatedProducts, Implementation, TensorOverlap
-from costmodels.low_precision import MatmulRecipe
-from costmodels.units import DType
-from solver.block_memory import chunk_buffer_bytes
-from solver.block_problem import Criterion, build_block_problem
-from solver.block_setting import BlockSetting
-from solver.choices import Launcher, Space, StageDegrees, System, TpOverlap
-from solver.intra_op import evaluate, frontier
-from solver.plan import Plan
-from solver.request import Search
-from solver.sharding import REPLICATED, Spec, sharded
-from solver.training.implementation import launcher_implementation
-from solver.training.planner import predict_training
-from solver.training.space import families
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import group_topology
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.implementation import GatedProducts, Implementation, TensorOverlap
+from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.blocks.intra_op import evaluate, frontier
+from meshwright.solver.blocks.memory import chunk_buffer_bytes
+from meshwright.solver.blocks.setting import BlockSetting
+from meshwright.solver.blocks.sharding_problem import Criterion, build_block_problem
+from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, sharded
+from meshwright.solver.problem.choices import Launcher, Space, StageDegrees, System, TpOverlap
+from meshwright.solver.problem.request import Search
+from meshwright.solver.training.planner import predict_training
+from meshwright.solver.training.space.candidates import families
+from meshwright.solver.training.space.implementation import launcher_implementation
 from tests.solver.training.test_planner import llama_8b, plan_of
 
 GRAPH = model("llama-3.1-8b")

@@ -9,32 +9,32 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from app.catalog import model
-from app.exporters.launchable import require_launchable
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.errors import ExportError, PlanFileError, WorkloadError
-from costmodels.hardware import node_type
-from costmodels.pipeline import TOKEN_SLICED, Durations, Kind, Schedule, build, simulate
-from costmodels.pipeline.program import Slot
-from solver.choices import Launcher, Recompute, Space, StageDegrees
-from solver.control import ignore_progress, never_stop
-from solver.plan import Plan
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.stages.longest import objective_s
-from solver.training.costs import TrainingCosts
-from solver.training.planner import decision_of, plan_training, predict_training
-from solver.training.token_slices import balanced_tiles
-from solver.verify import check
-from solver.verify.violation import Rule
+from meshwright.app.catalog import model
+from meshwright.app.exporters.launchable import require_launchable
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.pipeline import TOKEN_SLICED, Durations, Kind, Schedule, build, simulate
+from meshwright.costmodels.pipeline.program import Slot
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Launcher, Recompute, Space, StageDegrees
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.stages.longest import objective_s
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.planner import decision_of, plan_training, predict_training
+from meshwright.solver.training.space.sliced_sequences import balanced_tiles
+from meshwright.solver.verify import check
+from meshwright.solver.verify.violation import Rule
 from tests.solver.training.enumerated import enumerated
 from tests.solver.training.instances import sliced_request
 
 
-def planned(request: PlanRequest) -> Plan:
+def planned(request: TrainingRequest) -> Plan:
     return plan_training(request, stop=never_stop, progress=ignore_progress)
 
 
-def long_request(schedule: Schedule, mode: Recompute = Recompute.NONE, *, batch: int = 4, slices: int = 8) -> PlanRequest:
+def long_request(schedule: Schedule, mode: Recompute = Recompute.NONE, *, batch: int = 4, slices: int = 8) -> TrainingRequest:
     """Llama-3.1-70B on 32 H100, few sequences of 8,192 tokens, tp 8 and pp 4."""
     search = Search(
         space=Space.FREE,
@@ -42,7 +42,7 @@ def long_request(schedule: Schedule, mode: Recompute = Recompute.NONE, *, batch:
         schedules=(schedule,), token_slices=(slices,),
     )  # fmt: skip
     cluster = Cluster((NodeGroup("pool", node_type("dgx-h100"), 4),))
-    return PlanRequest(
+    return TrainingRequest(
         model("llama-3.1-70b"), cluster, TrainingWorkload("training", global_batch=batch, seq_len=8192), search=search
     )
 

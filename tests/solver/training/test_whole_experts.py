@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.errors import PlanFileError
-from costmodels.hardware import node_type
-from solver.choices import Launcher, Recompute, Space
-from solver.control import ignore_progress, never_stop
-from solver.graph import BlockRun, ModelGraph
-from solver.request import PlanRequest, Search, TrainingWorkload
-from solver.sharding import Strategy
-from solver.switching.pieces import stored_pieces
-from solver.training import plan_training
-from solver.training.planner import predict_training
-from solver.training.space import meshes
-from solver.verify import Rule, check
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.hardware import node_type
+from meshwright.solver.blocks.tp_strategies import Strategy
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.graph import BlockRun, ModelGraph
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.switching.pieces import stored_pieces
+from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import predict_training
+from meshwright.solver.training.space.candidates import meshes
+from meshwright.solver.verify import Rule, check
 from tests.solver.training.instances import attention_block, embedding_block, expert_block, head_block
 from tests.solver.training.planned import planned
 
@@ -35,12 +35,12 @@ DIMS = {
 }
 
 
-def request(**search: object) -> PlanRequest:
+def request(**search: object) -> TrainingRequest:
     blocks = (embedding_block(), attention_block(), expert_block(), head_block())
     runs = (BlockRun("embedding"), *(BlockRun(name) for name in ("attn", "moe") * 3), BlockRun("head"))
     fields: dict[str, object] = {"tp": (4,), "pp": (1,), "cp": (1,), "microbatch": (1,), "zero_stages": (1,)}
     fields |= {"recompute": (Recompute.NONE,), "etp": (1,), **search}
-    return PlanRequest(
+    return TrainingRequest(
         ModelGraph("moe", DIMS, blocks, runs),
         Cluster((NodeGroup("a", node_type("dgx-h100"), 1),)),
         TrainingWorkload("training", global_batch=8, seq_len=8192),

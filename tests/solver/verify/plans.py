@@ -17,17 +17,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from costmodels.cluster import Cluster, Device, Link, NodeGroup, NodeType
-from costmodels.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
-from costmodels.units import DType
-from solver.axes import Axes
-from solver.choices import Launcher, Recompute
-from solver.graph import Block, BlockRun, ModelGraph
-from solver.plan import Certificate, Plan, Predicted, SearchStats, ServingLayout, Status, TimeBreakdown
-from solver.plan_stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
-from solver.reason import Reason
-from solver.request import PlanRequest, Search, ServingWorkload, TrainingWorkload
-from solver.serving_load import FixedLength, PoissonArrivals
+from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan, ServingLayout
+from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
+from meshwright.solver.problem.choices import Launcher, Recompute
+from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
+from meshwright.solver.problem.request import (
+    PlanRequest,
+    Search,
+    ServingRequest,
+    ServingWorkload,
+    TrainingRequest,
+    TrainingWorkload,
+)
+from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 
 STRATEGIES = {
     "embedding": {"embed": "vocab"},
@@ -118,7 +126,7 @@ def cluster(nodes: int = 2, memory_bytes: int = 80_000, reserve: float = 0.1) ->
 
 def training_request(**changes: object) -> PlanRequest:
     """Global batch 8, sequence 16, AdamW, launchable by Megatron-LM; ``changes`` replaces parts."""
-    request = PlanRequest(model(), cluster(), TrainingWorkload("training", global_batch=8, seq_len=16))
+    request = TrainingRequest(model(), cluster(), TrainingWorkload("training", global_batch=8, seq_len=16))
     return replace(request, **changes)  # type: ignore[arg-type]
 
 
@@ -199,7 +207,7 @@ def infeasible_plan() -> Plan:
 def serving_request(**changes: object) -> PlanRequest:
     """Two requests a second of 6 + 4 tokens, launchable by vLLM."""
     workload = ServingWorkload("serving", PoissonArrivals("poisson", 2.0), FixedLength(6), FixedLength(4))
-    request = PlanRequest(model(), cluster(), workload, search=Search(launcher=Launcher.VLLM))
+    request = ServingRequest(model(), cluster(), workload, search=Search(launcher=Launcher.VLLM))
     return replace(request, **changes)  # type: ignore[arg-type]
 
 

@@ -6,12 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from app.catalog import model
-from costmodels.cluster import Cluster, NodeGroup
-from costmodels.expert_routing import BALANCED, ExpertRouting, HistogramRouting, PowerLawRouting, expert_placement
-from costmodels.hardware import node_type
-from solver.request import PlanRequest, TrainingWorkload
-from solver.verify.experts import fullest_share
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.expert_routing import (
+    BALANCED,
+    ExpertRouting,
+    HistogramRouting,
+    PowerLawRouting,
+    expert_placement,
+)
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
+from meshwright.solver.verify.training.experts import fullest_share
 
 HALVES = (3.0, 1.0, 0.0, 0.0)
 
@@ -20,7 +26,7 @@ def request(routing: ExpertRouting, *, experts: int, top_k: int) -> PlanRequest:
     graph = model("qwen3-30b-a3b")
     graph = replace(graph, dims={**graph.dims, "experts": experts, "top_k": top_k})
     cluster = Cluster((NodeGroup("node", node_type("dgx-h100"), 1),))
-    return PlanRequest(graph, cluster, TrainingWorkload("training", global_batch=8, seq_len=128, experts=routing))
+    return TrainingRequest(graph, cluster, TrainingWorkload("training", global_batch=8, seq_len=128, experts=routing))
 
 
 @pytest.mark.parametrize(

@@ -5,30 +5,32 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import solver.verify
+import meshwright.solver.verify
 
 ALLOWED = {
-    "costmodels.cluster",
-    "costmodels.engine_profile",
-    "costmodels.errors",
-    "costmodels.operators",
-    "costmodels.pipeline.build",
-    "costmodels.pipeline.program",
-    "costmodels.pipeline.timeline",
-    "costmodels.token_slices",
-    "costmodels.units",
-    "costmodels.weight_format",
-    "solver.axes",
-    "solver.choices",
-    "solver.graph",
-    "solver.plan",
-    "solver.plan_frontier",
-    "solver.plan_stage",
-    "solver.request",
-    "solver.serving_load",
+    "meshwright.costmodels.cluster.cluster",
+    "meshwright.costmodels.serving.engine_profile",
+    "meshwright.costmodels.errors",
+    "meshwright.costmodels.model.operators",
+    "meshwright.costmodels.pipeline.build",
+    "meshwright.costmodels.pipeline.program",
+    "meshwright.costmodels.pipeline.timeline",
+    "meshwright.costmodels.model.token_slice",
+    "meshwright.costmodels.units",
+    "meshwright.costmodels.model.weight_format",
+    "meshwright.solver.answer.axes",
+    "meshwright.solver.problem.choices",
+    "meshwright.solver.problem.graph",
+    "meshwright.solver.answer.layouts",
+    "meshwright.solver.answer.plan",
+    "meshwright.solver.answer.predicted",
+    "meshwright.solver.answer.frontier",
+    "meshwright.solver.answer.stage",
+    "meshwright.solver.problem.request",
+    "meshwright.solver.problem.serving_load",
 }
 """Records and definitions; the event programs are the definitions of schedules, of which the search uses closed forms.
-``solver.request`` takes names of optimizers and recipes from ``costmodels``, as a record may."""
+``solver.problem.request`` takes names of optimizers and recipes from ``costmodels``, as a record may."""
 
 
 def imported_modules(path: Path) -> set[str]:
@@ -43,9 +45,9 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def test_checker_imports_records_and_itself_only() -> None:
-    files = sorted(Path(solver.verify.__path__[0]).glob("*.py"))
+    files = sorted(Path(meshwright.solver.verify.__path__[0]).rglob("*.py"))
     assert len(files) > 5
     for path in files:
-        ours = {name for name in imported_modules(path) if name.split(".")[0] in {"app", "solver", "costmodels"}}
-        foreign = {name for name in ours if name not in ALLOWED and not name.startswith("solver.verify")}
+        ours = {name for name in imported_modules(path) if name.split(".")[0] == "meshwright"}
+        foreign = {name for name in ours if name not in ALLOWED and not name.startswith("meshwright.solver.verify")}
         assert not foreign, f"{path.name} imports {sorted(foreign)}"

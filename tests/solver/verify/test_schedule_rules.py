@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from solver.choices import Launcher, Recompute, Space
-from solver.plan import Plan, TimeBreakdown
-from solver.plan_stage import LayerSpan
-from solver.request import PlanRequest, Search
-from solver.verify import Rule, check
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import TimeBreakdown
+from meshwright.solver.answer.stage import LayerSpan
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.request import PlanRequest, Search
+from meshwright.solver.verify import Rule, check
 from tests.solver.verify.changes import changed
 from tests.solver.verify.plans import training_plan, training_request
 

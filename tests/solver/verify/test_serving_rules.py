@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.units import DType
-from solver.choices import Launcher
-from solver.plan_stage import DeviceRange
-from solver.request import PlanRequest, Search, ServingWorkload, Slo
-from solver.serving_load import FixedLength, LognormalLength, PoissonArrivals, PrefixCache
-from solver.verify import Rule, check
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.stage import DeviceRange
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import PlanRequest, Search, ServingWorkload, Slo
+from meshwright.solver.problem.serving_load import FixedLength, LognormalLength, PoissonArrivals, PrefixCache
+from meshwright.solver.verify import Rule, check
 from tests.solver.verify.changes import changed
 from tests.solver.verify.plans import cluster, model, serving_plan, serving_request
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from solver.axes import Axes
-from solver.choices import Launcher, Space, System, TpOverlap
-from solver.plan import Plan
-from solver.request import PlanRequest, Search
-from solver.verify import Rule, check
-from solver.verify.forms import Layers, form_bytes, layers_of
-from solver.verify.tensor_overlap import overlap_violations
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher, Space, System, TpOverlap
+from meshwright.solver.problem.request import PlanRequest, Search
+from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify.training.kept_formats import Layers, form_bytes, layers_of
+from meshwright.solver.verify.training.tensor_overlap import overlap_violations
 from tests.solver.verify.changes import changed
 from tests.solver.verify.plans import model, training_plan, training_request
 

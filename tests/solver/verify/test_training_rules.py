@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from costmodels.units import DType
-from solver.axes import Axes
-from solver.choices import Launcher, Recompute, Space
-from solver.graph import MAX_LAYERS, Block, BlockRun, ModelGraph
-from solver.plan import Band, Plan, Status
-from solver.plan_stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding
-from solver.request import PlanRequest, Search, Slo, TrainingWorkload
-from solver.verify import Rule, check
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Band, Status
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.graph import MAX_LAYERS, Block, BlockRun, ModelGraph
+from meshwright.solver.problem.request import PlanRequest, Search, Slo, TrainingWorkload
+from meshwright.solver.verify import Rule, check
 from tests.solver.verify.changes import at, changed
 from tests.solver.verify.plans import cluster, infeasible_plan, model, training_plan, training_request
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from app.validation.serving.deployment import Workers, deployment
-from app.validation.serving.recipes import EngineName
-from app.validation.unpredicted import NotPredictedError
-from costmodels.units import DType
+from meshwright.app.validation.serving.deployment import Workers, deployment
+from meshwright.app.validation.serving.recipes import EngineName
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.units import DType
 from tests.app.validation.serving.tables import point
 
 

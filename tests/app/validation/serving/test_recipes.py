@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.validation.serving.recipes import EngineName, Load, Source, held_steps, kv_dtype, step_tokens
-from costmodels.units import DType
+from meshwright.app.validation.serving.recipes import EngineName, Load, Source, held_steps, kv_dtype, step_tokens
+from meshwright.costmodels.units import DType
 
 LOAD = Load(
     source=Source.INFERENCEX,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from app.validation.serving.deployment import deployment
-from app.validation.serving.recipes import EngineName
-from app.validation.serving.replay import Figures, default_constants, replay
-from app.validation.unpredicted import NotPredictedError
+from meshwright.app.validation.serving.deployment import deployment
+from meshwright.app.validation.serving.recipes import EngineName
+from meshwright.app.validation.serving.replay import Figures, default_constants, replay
+from meshwright.app.validation.unpredicted import NotPredictedError
 from tests.app.validation.serving.tables import point
 
 POOLS = {"mode": "disagg", "tp": "P1x1/D1x1", "n_gpus": "2"}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.validation.serving.calibration import LEAST_ROWS, calibrate, figures
-from app.validation.serving.deployment import deployment
-from app.validation.serving.recipes import EngineName
-from app.validation.serving.replay import default_constants, replay
-from app.validation.serving.report import serving_report
-from app.validation.unpredicted import NotPredictedError
+from meshwright.app.validation.serving.calibration import LEAST_ROWS, calibrate, figures
+from meshwright.app.validation.serving.deployment import deployment
+from meshwright.app.validation.serving.recipes import EngineName
+from meshwright.app.validation.serving.replay import default_constants, replay
+from meshwright.app.validation.serving.report import serving_report
+from meshwright.app.validation.unpredicted import NotPredictedError
 from tests.app.command_line import Cli
 from tests.app.validation.serving.tables import point, points, write_points
 

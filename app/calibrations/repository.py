@@ -1,0 +1,201 @@
+"""Calibrations in the database: only ever added, numbered by device key; and which plans rest on older ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, and_, bindparam, func, insert, select, text
+
+from meshwright.app.db.dialects import in_utc
+from meshwright.app.db.engine import reading, writing
+from meshwright.app.db.scope import TENANT, owned
+from meshwright.app.db.tables.calibrations import calibrations, plan_calibrations
+from meshwright.app.db.tables.metadata import DEFAULT_TENANT
+from meshwright.app.db.tables.plans import plans
+from meshwright.costmodels.calibration.calibration import calibration_key
+
+# Any number that other programs on the same PostgreSQL will hardly take; derived from "meshcali".
+_POSTGRESQL_LOCK = 0x6D657368_63616C69
+
+
+@dataclass(frozen=True, slots=True)
+class NewCalibration:
+    """A calibration to be stored; its fields are described at the table."""
+
+    name: str
+    key: str
+    created_at: datetime
+    source: str
+    samples: int
+    samples_digest: str
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSummary:
+    """A stored calibration without its document; ``id`` is its place in the order of arrival."""
+
+    id: int
+    name: str
+    key: str
+    version: int
+    created_at: datetime
+    source: str
+    samples: int
+    samples_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class StaleUse:
+    """A plan that rests on a calibration although a newer one of the same device was stored after the plan.
+
+    used     the calibration it rests on: a stored one's name, or the bare key of the one that Meshwright ships
+    newest   name of the newest stored calibration of the key
+    since    when the first newer one was stored
+    """
+
+    plan_digest: str
+    key: str
+    used: str
+    newest: str
+    since: datetime
+
+
+SUMMARY_COLUMNS = tuple(calibrations.c[name] for name in CalibrationSummary.__dataclass_fields__)
+
+
+class CalibrationRepository:
+    """Reads and additions of one tenant's calibrations. Every method raises StoreError when the database can't serve it."""
+
+    def __init__(self, engine: Engine, tenant: str = DEFAULT_TENANT):
+        self._engine, self._tenant = engine, tenant
+
+    def add(self, calibration: NewCalibration) -> tuple[CalibrationSummary, bool]:
+        """Store under the key's next version unless this content is stored already; the row, and whether it is new."""
+        with writing(self._engine) as connection:
+            return self.add_with(connection, calibration)
+
+    def add_with(self, connection: Connection, calibration: NewCalibration) -> tuple[CalibrationSummary, bool]:
+        """As ``add``, in the caller's transaction."""
+        _lock(connection)
+        same = self._summaries().where(calibrations.c.name == calibration.name)
+        row = connection.execute(same).mappings().one_or_none()
+        if row is not None:
+            return _summary(row), False
+        versions = owned(select(func.max(calibrations.c.version)), calibrations, self._tenant)
+        newest = connection.execute(versions.where(calibrations.c.key == calibration.key)).scalar_one()
+        values = {name: getattr(calibration, name) for name in NewCalibration.__dataclass_fields__}
+        added = insert(calibrations).values(tenant=self._tenant, **values, version=(newest or 0) + 1)
+        return _summary(connection.execute(added.returning(*SUMMARY_COLUMNS)).mappings().one()), True
+
+    def document(self, name: str) -> str | None:
+        """JSON text of the calibration of a name."""
+        query = owned(select(calibrations.c.document), calibrations, self._tenant).where(calibrations.c.name == name)
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar_one_or_none()
+
+    def newest_document(self, key: str) -> str | None:
+        """JSON text of the newest calibration of a device key."""
+        query = owned(select(calibrations.c.document), calibrations, self._tenant).where(calibrations.c.key == key)
+        with reading(self._engine) as connection:
+            return connection.execute(query.order_by(calibrations.c.version.desc()).limit(1)).scalar_one_or_none()
+
+    def find(self, name: str) -> CalibrationSummary | None:
+        """The calibration of a name."""
+        return self._one(calibrations.c.name == name)
+
+    def find_version(self, key: str, version: int) -> CalibrationSummary | None:
+        """The calibration of a device key with a version."""
+        return self._one(and_(calibrations.c.key == key, calibrations.c.version == version))
+
+    def newest(self, key: str) -> CalibrationSummary | None:
+        """The newest calibration of a device key."""
+        found = self.list(key=key, limit=1)
+        return found[0] if found else None
+
+    def list(self, *, key: str | None = None, before: int | None = None, limit: int) -> tuple[CalibrationSummary, ...]:
+        """At most ``limit`` calibrations, newest first; with ``key`` only that device's, with ``before`` those before a row."""
+        query = self._summaries().order_by(calibrations.c.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(calibrations.c.id < before)
+        if key is not None:
+            query = query.where(calibrations.c.key == key)
+        with reading(self._engine) as connection:
+            return tuple(_summary(row) for row in connection.execute(query).mappings())
+
+    def stale_uses(self, plan_digests: tuple[str, ...] | None = None) -> tuple[StaleUse, ...]:
+        """Calibrations that plans rest on and that a newer one, stored after the plan, replaces; in order of plans.
+
+        ``plan_digests`` restricts the answer to those plans; None asks for every stored plan.
+        """
+        query, given = _STALE, dict[str, Any](tenant=self._tenant)
+        if plan_digests is not None:
+            query, given = _STALE_AMONG, given | {"digests": plan_digests}
+        with reading(self._engine) as connection:
+            rows = connection.execute(query, given).mappings().all()
+            if not rows:
+                return ()
+            newest_ids = {row["newest_id"] for row in rows}
+            by_id = select(calibrations.c.id, calibrations.c.name).where(calibrations.c.id.in_(newest_ids))
+            names = {row.id: row.name for row in connection.execute(by_id)}
+        return tuple(
+            StaleUse(row["digest"], row["key"], row["calibration"], names[row["newest_id"]], row["since"])
+            for row in map(in_utc, rows)
+        )
+
+    def _one(self, condition: ColumnElement[bool]) -> CalibrationSummary | None:
+        with reading(self._engine) as connection:
+            row = connection.execute(self._summaries().where(condition)).mappings().one_or_none()
+        return None if row is None else _summary(row)
+
+    def _summaries(self) -> Select[Any]:
+        return owned(select(*SUMMARY_COLUMNS), calibrations, self._tenant)
+
+
+def note_calibrations(connection: Connection, *, plan: str, request: str, tenant: str) -> None:
+    """Note what a plan that is being stored rests on: the calibrations that its request's devices name."""
+    groups = json.loads(request).get("cluster", {}).get("groups", ())
+    names = {group["node"]["device"]["calibration"] for group in groups}
+    for key, name in sorted({calibration_key(name): name for name in sorted(names)}.items()):
+        connection.execute(insert(plan_calibrations).values(tenant=tenant, plan=plan, key=key, calibration=name))
+
+
+def _stale_uses() -> Select[Any]:
+    rests_on = and_(plan_calibrations.c.tenant == plans.c.tenant, plan_calibrations.c.plan == plans.c.digest)
+    newer = and_(
+        calibrations.c.tenant == plans.c.tenant,
+        calibrations.c.key == plan_calibrations.c.key,
+        calibrations.c.created_at > plans.c.created_at,
+        calibrations.c.name != plan_calibrations.c.calibration,
+    )
+    query = (
+        select(
+            plans.c.digest,
+            plan_calibrations.c.key,
+            plan_calibrations.c.calibration,
+            func.min(calibrations.c.created_at).label("since"),
+            func.max(calibrations.c.id).label("newest_id"),
+        )
+        .join(plan_calibrations, rests_on)
+        .join(calibrations, newer)
+        .group_by(plans.c.id, plans.c.digest, plan_calibrations.c.key, plan_calibrations.c.calibration)
+        .order_by(plans.c.id, plan_calibrations.c.key)
+    )
+    return owned(query, plans, TENANT)
+
+
+_STALE = _stale_uses()
+_STALE_AMONG = _STALE.where(plans.c.digest.in_(bindparam("digests", expanding=True)))
+
+
+def _lock(connection: Connection) -> None:
+    """Let one process number calibrations at a time: SQLite's BEGIN IMMEDIATE does, PostgreSQL needs an advisory lock."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRESQL_LOCK})
+
+
+def _summary(row: RowMapping) -> CalibrationSummary:
+    return CalibrationSummary(**in_utc(row))

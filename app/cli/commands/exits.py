@@ -1,0 +1,131 @@
+"""How commands end: exit codes, messages on stderr, and a bug report where the fault is ours."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, ParamSpec, cast
+
+import typer
+
+from meshwright.app.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_NO,
+    EXIT_PIPE,
+    ServiceError,
+    SolveTimeoutError,
+    StoreError,
+)
+from meshwright.app.quoting import json_text, terminal_line, terminal_lines
+from meshwright.app.version import VERSION
+from meshwright.costmodels.errors import InfeasibleError, InvalidInputError, MeshwrightError
+
+Options = ParamSpec("Options")
+
+USAGE_ERROR = cast(
+    "type[typer.BadParameter]", next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
+)
+"""What Typer raises for a command line that it can't read. It exports only this subclass, whose home its versions differ in."""
+
+debug: ContextVar[bool] = ContextVar("debug", default=False)
+"""Whether ``--debug`` was given: defects then end in a traceback."""
+
+
+def exits(command: Callable[Options, int]) -> Callable[Options, None]:
+    """The command, ending the process with the exit code it returns or with that of the error it raises."""
+
+    @functools.wraps(command)
+    def run(*args: Options.args, **kwargs: Options.kwargs) -> None:
+        try:
+            code = command(*args, **kwargs)
+            sys.stdout.flush()
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:
+            say("interrupted")
+            code = EXIT_INTERRUPTED
+        except BrokenPipeError:
+            # Nobody reads on; what Python would still flush at exit goes nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = EXIT_PIPE
+        except Exception as error:
+            if debug.get():
+                traceback.print_exc()
+            code = _explain(error, as_json=bool(kwargs.get("as_json")))
+        raise typer.Exit(code)
+
+    return run
+
+
+def explain_usage(error: typer.BadParameter) -> int:
+    """Tell how a command line is wrong, with ``--json`` as a problem document too; the exit code for it."""
+    if "--json" in sys.argv[1:]:
+        from meshwright.app.http.problems import problem_of
+
+        wrong = InvalidInputError(f"the command line can't be read: {error.format_message()}", remedy="see --help")
+        print_json(problem_of(wrong))
+    error.show()
+    return EXIT_BAD_INPUT
+
+
+def say(message: str) -> None:
+    """A message on stderr; its lines after the first are indented."""
+    print(terminal_lines(f"meshwright: {message}"), file=sys.stderr)
+
+
+def tell(text: str) -> None:
+    """A line on stdout."""
+    print(terminal_line(text))
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout."""
+    print(json_text(document))
+
+
+def _explain(error: Exception, *, as_json: bool) -> int:
+    """Tell what went wrong and give the exit code for it."""
+    if as_json:
+        from meshwright.app.http.problems import problem_of
+
+        print_json(problem_of(error))
+    if isinstance(error, InvalidInputError):
+        say(f"error: {error}")
+        return EXIT_BAD_INPUT
+    if isinstance(error, InfeasibleError):
+        say(str(error))
+        return EXIT_NO
+    if isinstance(error, StoreError | SolveTimeoutError | ServiceError):
+        say(f"error: {error}")
+    else:
+        say(f"internal error: {_first_line(error)}; please report it with the file {_write_report(error)}")
+    return EXIT_INTERNAL
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().split("\n")[0][:200]
+    name = "" if isinstance(error, MeshwrightError) else type(error).__name__
+    return ": ".join(part for part in (name, text) if part)
+
+
+def _write_report(error: Exception) -> str:
+    """A file with what a report of a defect needs; its path, or why there is none."""
+    lines = [
+        f"meshwright {VERSION}, Python {platform.python_version()}, {platform.platform()}",
+        f"command: {sys.argv}",
+        "".join(traceback.format_exception(error)),
+    ]
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="meshwright-bug-", suffix=".txt", delete=False) as report:
+            report.write("\n".join(lines))
+    except OSError as unwritable:
+        return f"(not written: {unwritable})"
+    return report.name

@@ -1,0 +1,90 @@
+"""``schema``, ``migrate`` and ``serve``."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+
+from meshwright.app.cli.commands.exits import print_json, tell
+from meshwright.app.errors import EXIT_GOOD
+from meshwright.app.settings import Auth, LogLevel, SettingError, Settings
+
+SHUTDOWN_S = 10
+"""Time that running requests have to finish when the service is told to stop; then their solves are ended."""
+
+
+def run_schema(name: str | None) -> int:
+    """Print a JSON Schema, or the names of all."""
+    from meshwright.app.json_schemas import json_schema, schema_id, schema_names
+
+    if name is None:
+        for known in schema_names():
+            print(f"{known:20} {schema_id(known)}")
+    else:
+        print_json(json_schema(name))
+    return EXIT_GOOD
+
+
+def run_migrate(down_to: str | None, settings: Settings) -> int:
+    """Bring the database to this version's schema, the queue's tables too; or the schema down to a revision."""
+    from meshwright.app.db.engine import open_engine, shown_url
+    from meshwright.app.db.migrate import HEAD_REVISION, current_revision, downgrade, upgrade
+
+    engine = open_engine(settings.database_url)
+    if down_to is None:
+        from meshwright.app.jobs.engine import migrate_queue
+
+        upgrade(engine)
+        migrate_queue(settings.database_url)
+    else:
+        downgrade(engine, down_to)
+    tell(f"{shown_url(engine)} is at revision {current_revision(engine) or 'base'} (newest: {HEAD_REVISION})")
+    return EXIT_GOOD
+
+
+def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
+    """Serve REST until the process is told to stop, with worker processes of its own.
+
+    Raises SettingError for an open door to other machines.
+    """
+    import uvicorn
+
+    from meshwright.app.cli.commands.working import Workers
+    from meshwright.app.jobs.queue_metrics import serve_metrics
+    from meshwright.app.observability.tracing import start_tracing
+    from meshwright.app.rest.main import create_app
+
+    if settings.auth is Auth.OFF and not is_loopback(host):
+        raise SettingError(
+            "without authentication the service may only listen on this machine",
+            given=f"MESHWRIGHT_AUTH=off and --host {host}",
+            allowed="a loopback address, as 127.0.0.1",
+            remedy="unset MESHWRIGHT_AUTH, and make keys with 'meshwright keys create'",
+        )
+    app = create_app(settings)
+    serve_metrics(settings.metrics_address, app.state.engine)
+    start_tracing(settings.otlp_endpoint, service="serve")
+    # The access log is our own: it has the request id.
+    level = LogLevel.INFO if settings.log_level is LogLevel.WARNING else settings.log_level
+    # Uvicorn ends the process by the signal that stopped it once it has shut down; the workers are to be stopped first.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    with Workers(workers, settings):
+        uvicorn.run(
+            app,
+            host=host,
+            port=port,
+            log_config=None,
+            access_log=False,
+            log_level=level.value,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+        )
+    return EXIT_GOOD
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a service that listens there can be reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        # Of names, only this one is bound to loopback addresses by standard (RFC 6761, 6.3).
+        return host == "localhost"

@@ -1,0 +1,222 @@
+"""``plan`` and ``predict``: from a request file to a printed plan."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from meshwright.app.cli.commands.exits import print_json, say
+from meshwright.app.cli.commands.stored_plans import is_readable, open_store
+from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
+from meshwright.app.documents.output_files import is_stdout, write_output
+from meshwright.app.documents.records import to_document
+from meshwright.app.errors import EXIT_GOOD, EXIT_NO, StoreError
+from meshwright.app.plans.documents import REQUEST_FIELD, plan_document, read_plan
+from meshwright.app.plans.store import KeyedRequest, PlanStore, keyed_request, plan_text
+from meshwright.app.quoting import json_text, shell_word
+from meshwright.app.requests.files import STDIN, CalibrationsOf, read_document, read_request
+from meshwright.app.requests.resolve import request_document
+from meshwright.app.settings import Settings
+from meshwright.app.solving import predict_here, solve_here
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import FrontierScope
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+
+if TYPE_CHECKING:
+    from meshwright.solver.serving.explain import LayoutExplanation
+    from meshwright.solver.training.explain import Explanation
+
+    Explanations = tuple[Explanation, ...] | tuple[LayoutExplanation, ...]
+
+PAGE_WIDTH = 80
+"""Columns of a page that does not go to a terminal."""
+
+SHORT_DIGEST = len("sha256:") + 12
+"""Characters of a digest that a command names: enough to be the only one so among millions of plans."""
+
+
+SHORT_NAME = 48
+"""Characters of a calibration's name that a note shows: its key and the start of its digest."""
+
+
+class Store(Enum):
+    """How ``plan`` uses the plan store."""
+
+    USE = "use"
+    FRESH = "solve although a plan may be stored"
+    NONE = "neither look nor keep"
+
+
+class Output(Enum):
+    """What goes to stdout."""
+
+    PAGE = "page"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCommand:
+    """Options of ``plan``: the request's path, the file to write, the store's use, what is printed, calibrations to use,
+    the operator or layout that is explained, if any, and the frontier's scope where it is not the request's."""
+
+    request: str
+    file: Path | None
+    store: Store
+    output: Output
+    calibrations: tuple[str, ...] = ()
+    explain: str | None = None
+    frontier: FrontierScope | None = None
+
+
+def run_plan(command: PlanCommand, settings: Settings) -> int:
+    """Plan a request, print the plan, keep it; exit code 1 when the answer is no."""
+    request = read_request(command.request, stored=CalibrationsOf(settings), calibrations=command.calibrations)
+    if command.frontier is not None:
+        request = replace(request, search=replace(request.search, frontier=command.frontier))
+    _check_name(request, command.explain)
+    key = keyed_request(request)
+    store = None if command.store is Store.NONE else open_store(settings)
+    text, stored = _answer(key, store, command)
+    document = json.loads(text)
+    prints_json = command.output is Output.JSON
+    if command.file is not None and not (prints_json and is_stdout(command.file)):
+        # With --json stdout has the document already, once.
+        _write_file(command.file, document)
+    plan = read_plan(document)
+    explained = _explained(request, plan, command.explain)
+    if prints_json:
+        print_json(document | _explanation_field(explained))
+    else:
+        to = sys.stderr if is_stdout(command.file) else sys.stdout
+        _print_page(plan, request, _next_step(plan, request, command, is_stored=stored), explained, to=to)
+    return EXIT_GOOD if plan.feasible else EXIT_NO
+
+
+def run_predict(
+    request_path: str,
+    plan_path: str,
+    output: Output,
+    settings: Settings,
+    *,
+    calibrations: tuple[str, ...] = (),
+    explain: str | None = None,
+) -> int:
+    """Predict a given plan's figures for a request, print them; exit code 1 when the plan misses a constraint.
+
+    ``explain`` names an operator whose sharding is explained, or a layout of a serving request.
+    """
+    if request_path == plan_path == STDIN:
+        raise InvalidInputError("request and plan can't both come from stdin", given="-")
+    request = read_request(request_path, stored=CalibrationsOf(settings), calibrations=calibrations)
+    _check_name(request, explain)
+    plan = read_plan(read_document(plan_path, what="plan"))
+    predicted = replace(predict_here(request, plan), digest="")
+    explained = _explained(request, predicted, explain)
+    if output is Output.JSON:
+        print_json(plan_document(predicted) | {REQUEST_FIELD: request_document(request)} | _explanation_field(explained))
+    else:
+        _print_page(predicted, request, NextStep("Predicted only: this plan is not stored.", None), explained)
+    return EXIT_GOOD if predicted.feasible else EXIT_NO
+
+
+def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) -> tuple[str, bool]:
+    """Text of the plan document, and whether it is in the store."""
+    if store is not None and command.store is Store.USE:
+        found = store.find(key.digest)
+        if found is not None and is_readable(found):
+            _say_if_stale(store, key.digest)
+            return found, True
+    plan = _solve(key.request)
+    if store is None or not plan.is_decided:
+        return plan_text(plan, key), False
+    try:
+        kept, is_new = store.keep(plan, key)
+    except StoreError as error:
+        # The answer has been worked out: it is worth more than the store.
+        say(f"warning: the plan was not stored: {error}")
+        return plan_text(plan, key), False
+    return (kept if is_new else plan_text(plan, key)), True
+
+
+def _say_if_stale(store: PlanStore, digest: str) -> None:
+    for use in store.stale_uses(digest):
+        say(
+            f"note: this plan is stale: it rests on the calibration {use.used[:SHORT_NAME]}, and a newer one of {use.key} was "
+            f"stored on {use.since:%Y-%m-%d}; plan with it: --calibration {use.key}"
+        )
+
+
+def _solve(request: PlanRequest) -> Plan:
+    from meshwright.app.cli.pages.progress_bar import progress_bar
+
+    with progress_bar(f"planning {request.model.name}") as on_progress:
+        return solve_here(request, on_progress)
+
+
+def _check_name(request: PlanRequest, explain: str | None) -> None:
+    """Refuse to explain what isn't there before anything is solved."""
+    if explain is None:
+        return
+    if isinstance(request, TrainingRequest):
+        from meshwright.solver.training.explain import named_operators
+
+        named_operators(request.model, explain)
+    else:
+        from meshwright.solver.serving.explain import named_layouts
+
+        named_layouts(request, explain)
+
+
+def _explained(request: PlanRequest, plan: Plan, explain: str | None) -> Explanations:
+    """Explanations of an operator or of layouts; none where none was asked for, or a training plan has no stages."""
+    if explain is None:
+        return ()
+    from meshwright.solver.api import explain as explain_operator
+    from meshwright.solver.api import explain_serving
+
+    if not isinstance(request, TrainingRequest):
+        return explain_serving(request, plan, explain)
+    return explain_operator(request, plan, explain) if plan.stages else ()
+
+
+def _explanation_field(explained: Explanations) -> dict[str, object]:
+    return {"explanations": [to_document(type(each), each) for each in explained]} if explained else {}
+
+
+def _print_page(
+    plan: Plan, request: PlanRequest, next_step: NextStep, explained: Explanations, *, to: TextIO | None = None
+) -> None:
+    from meshwright.app.text.console import page_console
+
+    console = page_console(to)
+    print_plan(console, plan, request, next_step)
+    if explained:
+        from meshwright.app.cli.pages.explanation_page import print_explanations
+
+        print_explanations(console, explained)
+
+
+def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stored: bool) -> NextStep:
+    where = []
+    if is_stored:
+        where.append(f"stored as {plan.digest}")
+    file = None if is_stdout(command.file) else command.file
+    if command.file is not None:
+        where.append("written to stdout" if file is None else f"written to {file}")
+    place = f"Plan {' and '.join(where) or 'neither stored nor written to a file'}"
+    if not plan.feasible:
+        return NextStep(place, None)
+    if file is None and not is_stored:
+        frontier = "" if command.frontier is None else " --frontier"
+        return NextStep(place, f"meshwright plan {shell_word(command.request)}{frontier} -o plan.json")
+    source = plan.digest[:SHORT_DIGEST] if file is None else str(file)
+    return NextStep(place, f"meshwright export {shell_word(source)} --to {default_launcher(request)}")
+
+
+def _write_file(path: Path, document: object) -> None:
+    write_output(path, json_text(document) + "\n", what="plan")

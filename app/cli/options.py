@@ -1,0 +1,51 @@
+"""What several groups of the command line take alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.app.documents.output_files import check_output, is_stdout
+from meshwright.costmodels.errors import InvalidInputError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+
+
+def output_file(name: str) -> Path:
+    """Return the path of an option that names a file to write; every such option has this as its parser.
+
+    Raises BadParameter for what can't be written, before any work.
+    """
+    try:
+        check_output(Path(name), what="output")
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error)) from None
+    return Path(name)
+
+
+def output_folder(name: str) -> Path:
+    """Return the path of an option that names a folder to write files into; every such option has this as its parser."""
+    path = Path(name)
+    if path.exists() and not path.is_dir() and not is_stdout(path):
+        error = InvalidInputError(
+            "files can't be written into it: this is not a directory",
+            given=name,
+            allowed="a directory, a name where nothing is yet, or - for stdout",
+        )
+        raise typer.BadParameter(str(error))
+    return path
+
+
+def group_of(name: str, *, purpose: str, exit_codes: str | None = None) -> typer.Typer:
+    """A group of commands whose help is plain text and whose errors are shown without a traceback."""
+    return typer.Typer(
+        name=name,
+        help=purpose,
+        epilog=exit_codes,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )

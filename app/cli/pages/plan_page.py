@@ -1,0 +1,299 @@
+"""The page that ``meshwright plan`` prints: the answer first, then why, then what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from meshwright.app.cli.pages.frontier_table import frontier_parts
+from meshwright.app.cli.pages.interactivity_chart import interactivity_parts
+from meshwright.app.cli.pages.stages import memory_bars, stage_table
+from meshwright.app.text.bars import Part, bar, parts_table
+from meshwright.app.text.console import plain
+from meshwright.app.text.figures import amount, axes, band, counted, percent, seconds, significant
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.answer.plan import Plan, ReplicaPool, SwitchedPrompts, WorkerKind
+from meshwright.solver.answer.predicted import Predicted, Status, TimeBreakdown
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.problem.choices import Gradients, Launcher, Objective, TpOverlap
+from meshwright.solver.problem.request import Arrivals, PlanRequest, ServingRequest, TrainingWorkload
+from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
+from meshwright.solver.training.space.candidate_names import away
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What the page ends with: where the plan is, and a command that goes on from here."""
+
+    place: str
+    command: str | None
+
+
+def print_plan(console: Console, plan: Plan, request: PlanRequest, next_step: NextStep) -> None:
+    """Print the page of a plan, feasible or not."""
+    console.print(plain(_question(plan, request), style="bold"))
+    parts = _feasible(plan, request) if plan.feasible else _infeasible(plan, request)
+    for part in (*parts, *_notes(plan), _ending(next_step)):
+        console.print()
+        console.print(part)
+
+
+def _question(plan: Plan, request: PlanRequest) -> str:
+    groups = " + ".join(f"{group.nodes} x {group.node.name}" for group in request.cluster.groups)
+    work = request.workload
+    if isinstance(work, TrainingWorkload):
+        asked = f"training in {work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens a step"
+    else:
+        asked = f"serving in {work.precision}, {_arrivals(work.arrivals)}"
+    return f"{plan.model or request.model.name} on {groups} ({counted(request.cluster.n_devices, 'device')}): {asked}"
+
+
+def _arrivals(arrivals: Arrivals) -> str:
+    match arrivals:
+        case PoissonArrivals():
+            return f"{arrivals.requests_per_s:g} requests/s"
+        case GammaArrivals():
+            return f"{arrivals.requests_per_s:g} requests/s, cv {arrivals.cv:g}"
+        case TraceArrivals():
+            return f"a trace of {counted(len(arrivals.times_s), 'request')}, {significant(arrivals.requests_per_s)}/s"
+        case ClosedArrivals():
+            return counted(arrivals.concurrency, "client")
+
+
+def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
+    assert plan.predicted is not None
+    predicted = plan.predicted
+    headline = plain("Feasible: ", style="bold green") + plain(_speed(plan, predicted), style="bold")
+    parts: list[RenderableType] = [
+        Group(headline, plain(certificate_in_words(plan, request)), plain(f"Space: {plan.certificate.space}", style="dim")),
+        *_pools(plan),
+    ]
+    if plan.breakdown is not None:
+        parts.append(_time(plan.breakdown))
+    parts += [_comparison(plan), *frontier_parts(plan), *interactivity_parts(plan), _calibration(plan)]
+    return parts
+
+
+def _speed(plan: Plan, predicted: Predicted) -> str:
+    bands = predicted.bands
+    figures = [f"{significant(predicted.tokens_per_s)} tokens/s{band(predicted.tokens_per_s, bands.get('tokens_per_s'))}"]
+    if predicted.step_time_s is not None:
+        figures.append(f"{seconds(predicted.step_time_s)} a step")
+    if predicted.mfu is not None:
+        figures.append(f"MFU {percent(predicted.mfu)}")
+    if predicted.ttft_p95_s is not None:
+        figures.append(f"P95 TTFT {seconds(predicted.ttft_p95_s)}{band(predicted.ttft_p95_s, bands.get('ttft_p95_s'))}")
+    if predicted.tpot_p95_s is not None:
+        figures.append(f"P95 TPOT {seconds(predicted.tpot_p95_s)}{band(predicted.tpot_p95_s, bands.get('tpot_p95_s'))}")
+    if predicted.energy_per_token_j is not None:
+        figures.append(f"{significant(predicted.energy_per_token_j)} J a token")
+    if plan.kind == "serving":
+        figures.append(counted(plan.devices, "device"))
+    return ", ".join(figures)
+
+
+def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
+    """What the certificate claims, in a sentence; it speaks of the cost model's figures, not of the real machine."""
+    certificate = plan.certificate
+    space, better = request.search.space.value, _BETTER[request.objective]
+    match certificate.status:
+        case Status.OPTIMAL:
+            return f"Optimal: no plan in the {space} space {better} under this cost model."
+        case Status.FEASIBLE:
+            gap = "" if certificate.gap is None else f" by more than {percent(certificate.gap)}"
+            return f"Best found: no plan in the {space} space {better}{gap} under this cost model."
+        case Status.INFEASIBLE:
+            return f"Proven: no plan in the {space} space meets every constraint under this cost model."
+        case Status.UNDECIDED:
+            return f"Undecided: whether a plan in the {space} space meets every constraint is not known."
+        case _:
+            assert_never(certificate.status)
+
+
+_BETTER = {
+    Objective.THROUGHPUT: "is faster",
+    Objective.STEP_TIME: "is faster",
+    Objective.DEVICES: "needs fewer devices",
+    Objective.COST: "costs less",
+    Objective.ENERGY: "takes less energy",
+}
+
+
+def _pools(plan: Plan) -> list[RenderableType]:
+    """Stages and memory of the plan, kind by kind of its workers; of the prefill pool first where there is one."""
+    if plan.kinds:
+        return [part for kind in plan.kinds for part in _of_kind(plan, kind)]
+    name = "Layout of answers" if plan.switched else "Decode workers" if plan.prefill else "Layout"
+    own: list[RenderableType] = [Group(plain(f"{name}: {_layout(plan)}"), stage_table(plan)), memory_bars(plan)]
+    if plan.shares is not None:
+        taken = f"First node group: {plan.shares.sequences} sequences in {seconds(plan.shares.step_time_s)}"
+        return [plain(taken), *own, *(part for beside in plan.shares.pools for part in _beside(plan, beside))]
+    if plan.switched is not None:
+        return [*_prompts(plan, plan.switched), *own]
+    pool = plan.prefill
+    if pool is None:
+        return own
+    said = (
+        f"Prefill workers: {axes(pool.axes)}; {counted(pool.workers, 'worker')}, {percent(pool.utilisation)} busy; at most "
+        f"{pool.max_num_batched_tokens:,} tokens a step; keys and values reach a decode worker in {seconds(pool.transfer_s)}"
+    )
+    view = replace(plan, stages=pool.stages)
+    return [Group(plain(said), stage_table(view, serving_step="prefill step")), memory_bars(view), *own]
+
+
+def _of_kind(plan: Plan, kind: WorkerKind) -> list[RenderableType]:
+    """Share, figures, layout and memory of one kind of workers."""
+    view, predicted = plan.of_kind(kind), kind.predicted
+    taken = f"{percent(kind.share)} of arrivals, {significant(kind.requests_per_s)} requests/s: {_speed(view, predicted)}"
+    return [Group(plain(taken, style="bold"), plain(f"Layout: {_layout(view)}"), stage_table(view)), memory_bars(view)]
+
+
+def _prompts(plan: Plan, prompts: SwitchedPrompts) -> list[RenderableType]:
+    """The layout of prompts of workers that switch, and what a change takes."""
+    said = (
+        f"Layout of prompts, on the same devices: {axes(prompts.axes)}; at most {prompts.max_num_batched_tokens:,} tokens a "
+        f"step; {percent(prompts.prefill_share)} of the time, from one phase of prompts to the next {seconds(prompts.cycle_s)}"
+    )
+    change = (
+        f"Changes: {seconds(prompts.to_decode_s)} to the layout of answers ({amount(prompts.to_decode_bytes, 'bytes')} a "
+        f"device), {seconds(prompts.to_prefill_s)} back, {percent(prompts.switching_share)} of the time; host memory has room "
+        f"for {prompts.buffer_tokens:,} tokens of a worker ({amount(prompts.host_bytes, 'bytes')} of a node with the weights)"
+    )
+    view = replace(plan, stages=prompts.stages)
+    return [Group(plain(said), plain(change), stage_table(view, serving_step="prefill step")), memory_bars(view)]
+
+
+def _beside(plan: Plan, pool: ReplicaPool) -> list[RenderableType]:
+    """Layout and memory of another node group's replicas."""
+    view = plan.laid_out_as(pool)
+    taken = f"{pool.group}: {pool.sequences} sequences in {seconds(pool.step_time_s)}; layout: {_layout(view)}"
+    return [Group(plain(taken), stage_table(view)), memory_bars(view)]
+
+
+def _layout(plan: Plan) -> str:
+    parts = [axes(plan.axes)] if plan.axes else []
+    if plan.schedule and plan.axes and plan.axes.pp > 1:
+        parts.append(f"{plan.schedule} schedule")
+    if plan.token_slices:
+        parts.append(f"token slices of {', '.join(str(each.tokens) for each in plan.token_slices)}")
+    if plan.microbatch is not None:
+        parts.append(f"{counted(plan.microbatch.count, 'micro-batch', 'micro-batches')} of {plan.microbatch.size}")
+    if plan.sequence_parallel:
+        parts.append("sequence parallel")
+    if plan.optimizer is not None:
+        parts.append(f"optimizer {plan.optimizer.value}")
+    if any(stage.gradients is Gradients.RELEASED for stage in plan.stages):
+        parts.append("gradients released layer by layer")
+    if plan.stages:
+        parts += away(plan.stages[0].offload)
+    if plan.tp_overlap is TpOverlap.CHUNKED:
+        parts.append("chunked products")
+    if plan.serving is not None:
+        layout = plan.serving
+        parts.append(f"{counted(layout.replicas, 'replica')}, {percent(layout.utilisation)} busy")
+        parts.append(f"at most {counted(layout.max_num_seqs, 'sequence')} and {layout.max_num_batched_tokens:,} tokens a step")
+    return "; ".join(parts)
+
+
+def _time(breakdown: TimeBreakdown) -> Group:
+    exposed = breakdown.tp_comm_s + breakdown.cp_comm_s + breakdown.pp_comm_s + breakdown.dp_comm_s + breakdown.ep_comm_s
+    amounts = (
+        ("compute", breakdown.compute_s),
+        ("recompute", breakdown.recompute_s),
+        ("exposed communication", exposed),
+        ("bubble", breakdown.bubble_s),
+        ("optimizer", breakdown.optimizer_s),
+        *([("moves to the host", breakdown.offload_s)] if breakdown.offload_s else []),
+    )
+    whole = sum(amount for _, amount in amounts)
+    parts = tuple(Part(name, amount, seconds(amount)) for name, amount in amounts)
+    kinds = (
+        ("tp", breakdown.tp_comm_s),
+        ("cp", breakdown.cp_comm_s),
+        ("pp", breakdown.pp_comm_s),
+        ("dp", breakdown.dp_comm_s),
+        ("ep", breakdown.ep_comm_s),
+    )
+    named = ", ".join(f"{name} {seconds(amount)}" for name, amount in kinds if amount > 0)
+    lines: list[RenderableType] = [plain(f"Time of a step, {seconds(whole)}", style="bold"), parts_table(parts, whole)]
+    if named:
+        lines.append(_indented(plain(f"communication by axis: {named}", style="dim"), 2))
+    return Group(*lines)
+
+
+SHOWN_RUNNERS_UP = 3
+
+
+def _comparison(plan: Plan) -> RenderableType:
+    if not plan.runners_up:
+        return plain("Nothing came close: the search kept no runner-up.")
+    lines: list[RenderableType] = [plain("Why not another plan", style="bold")]
+    for other in plan.runners_up[:SHOWN_RUNNERS_UP]:
+        lines += [_indented(plain(other.summary), 2), _indented(plain(other.why_not, style="dim"), 4)]
+    return Group(*lines)
+
+
+def _calibration(plan: Plan) -> Group:
+    lines: list[RenderableType] = [plain("Calibration: error on measurements that it was not fitted to", style="bold")]
+    for used in plan.calibration:
+        lines.append(plain(f"  {used.id}: {percent(used.median_error)} median, {percent(used.p95_error)} P95"))
+        lines.append(_indented(plain(used.basis, style="dim"), 4))
+    stats = plan.search
+    lines.append(plain(f"Search: {stats.candidates:,} candidates in {seconds(stats.seconds)} of CPU time", style="dim"))
+    return Group(*lines)
+
+
+def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
+    reason = plan.reason
+    assert reason is not None
+    if not plan.is_decided:
+        return [
+            plain("Not decided: the search was stopped", style="bold yellow"),
+            plain(reason.message),
+            *_remedies(reason),
+        ]
+    where = "" if reason.stage is None else f" in stage {reason.stage}"
+    name = reason.constraint.replace("_", " ")
+    lines: list[RenderableType] = [
+        plain("Infeasible: ", style="bold red") + plain(f"{name} is the tightest constraint{where}", style="bold"),
+        plain(f"  need {amount(reason.need, reason.unit)}, have {amount(reason.have, reason.unit)}"),
+    ]
+    if reason.have > 0:
+        share = reason.need / reason.have
+        lines.append(plain("  ") + bar(share) + plain(f" {percent(share)} of what there is"))
+    lines.append(plain(certificate_in_words(plan, request)))
+    return [Group(*lines), plain(reason.message), *_remedies(reason)]
+
+
+def _remedies(reason: Reason) -> list[RenderableType]:
+    if not reason.remedies:
+        return []
+    remedies = [_indented(plain(f"- {remedy}"), 2) for remedy in reason.remedies]
+    return [Group(plain("What would help", style="bold"), *remedies)]
+
+
+def _notes(plan: Plan) -> list[RenderableType]:
+    return [Group(*(plain(f"Note: {note}", style="dim") for note in plan.notes))] if plan.notes else []
+
+
+def _indented(text: Text, columns: int) -> Padding:
+    """Text whose every line starts so far to the right."""
+    return Padding(text, (0, 0, 0, columns), expand=False)
+
+
+def _ending(next_step: NextStep) -> Group:
+    lines = [plain(next_step.place, style="dim")]
+    if next_step.command is not None:
+        lines.append(plain("Next: ", style="bold") + plain(next_step.command, style="bold cyan"))
+    return Group(*lines)
+
+
+def default_launcher(request: PlanRequest) -> Launcher:
+    """The launcher that a next command names."""
+    if not isinstance(request, ServingRequest):
+        return request.search.launcher
+    return Launcher.SGLANG if request.search.engine is ServingEngine.SGLANG else Launcher.VLLM

@@ -1,0 +1,100 @@
+"""The stages of a plan: a table of what they hold and how, and bars of what they need; equal neighbours are one line."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich import box
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+
+from meshwright.app.text.bars import bar
+from meshwright.app.text.console import plain
+from meshwright.app.text.figures import axes, gib, number_range, percent, seconds, spread
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Stage
+
+NumberedStage = tuple[int, Stage]
+
+
+def stage_table(plan: Plan, *, serving_step: str = "decode step") -> Table:
+    """One line for each run of equal stages: layers, ranks, recompute, ZeRO and time; axes where stages differ in them."""
+    differ = len({stage.axes for stage in plan.stages}) > 1
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    for name in ("stage", "layers", "ranks", *(["axes"] if differ else []), "recompute", "ZeRO"):
+        table.add_column(name, overflow="fold")
+    table.add_column("micro-batch" if plan.kind == "training" else serving_step, justify="right")
+    for run in folded(plan.stages):
+        stages = [stage for _, stage in run]
+        first = stages[0]
+        table.add_row(
+            number_range(number for number, _ in run),
+            _layers(first) + (" each" if len(run) > 1 else ""),
+            _ranks(first, stages[-1]),
+            *([axes(first.axes)] if differ else []),
+            first.recompute.value,
+            str(first.zero_stage),
+            spread(seconds(time_s) for time_s in sorted(stage.time_s for stage in stages)),
+        )
+    return table
+
+
+def memory_bars(plan: Plan) -> Group:
+    """One bar for each run of equal stages, its fullest device against what may be used, and what fills the fullest of all."""
+    table = Table.grid(padding=(0, 1))
+    for run in folded(plan.stages):
+        totals = [stage.memory.total_bytes for _, stage in run]
+        fullest = max((stage for _, stage in run), key=_fullness)
+        amount = spread(gib(total) for total in sorted({min(totals), max(totals)}))
+        numbers = number_range(number for number, _ in run)
+        table.add_row(f"  stage {numbers}", bar(_fullness(fullest)), amount, percent(_fullness(fullest)))
+    fullest = max(plan.stages, key=_fullness)
+    title = f"Memory of the fullest device, of {gib(fullest.memory.capacity_bytes)} that may be used"
+    kinds = plain(f"at most: {_memory_kinds(fullest)}", style="dim")
+    return Group(plain(title, style="bold"), table, Padding(kinds, (0, 0, 0, 2), expand=False))
+
+
+def folded(stages: tuple[Stage, ...]) -> list[list[NumberedStage]]:
+    """Stages with their numbers, grouped where neighbours hold the same layers on as many devices in the same way."""
+    return [list(run) for _, run in groupby(enumerate(stages), key=lambda numbered: _likeness(numbered[1]))]
+
+
+def _likeness(stage: Stage) -> tuple[object, ...]:
+    n_devices = sum(part.count for part in stage.devices)
+    return (tuple(_counts(stage).items()), n_devices, stage.axes, stage.recompute, stage.zero_stage)
+
+
+def _layers(stage: Stage) -> str:
+    return " + ".join(block if count == 1 else f"{count} x {block}" for block, count in _counts(stage).items())
+
+
+def _counts(stage: Stage) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for span in stage.blocks:
+        counts[span.block] = counts.get(span.block, 0) + span.count
+    return counts
+
+
+def _ranks(first: Stage, last: Stage) -> str:
+    end = max(part.first + part.count for part in last.devices) - 1
+    return number_range({min(part.first for part in first.devices), end})
+
+
+def _fullness(stage: Stage) -> float:
+    return stage.memory.total_bytes / stage.memory.capacity_bytes
+
+
+def _memory_kinds(stage: Stage) -> str:
+    memory = stage.memory
+    kinds = (
+        ("weights", memory.weights_bytes),
+        ("gradients", memory.gradients_bytes),
+        ("optimizer", memory.optimizer_bytes),
+        ("activations", memory.activations_bytes),
+        ("KV cache", memory.kv_cache_bytes),
+        ("transient", memory.transient_bytes),
+        ("fragmentation", memory.fragmentation_bytes),
+        ("overhead", memory.overhead_bytes),
+    )
+    return ", ".join(f"{name} {gib(amount)}" for name, amount in kinds if amount > 0)

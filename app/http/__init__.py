@@ -1,0 +1,1 @@
+"""What all endpoints share: bodies, pages of lists, problem documents and middleware. The endpoints are in `app.rest`."""

@@ -1,0 +1,49 @@
+"""What a running job tells: how far its search is, and the best plan so far, as JSON texts."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict
+from typing import Any
+
+from meshwright.app.documents.json_text import compact_json
+from meshwright.app.plans.store import KeyedRequest, plan_text
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import Progress
+
+
+class News:
+    """Turns the progress of one attempt into texts; remembers what it said of the best plan, which does not come every time."""
+
+    def __init__(self, key: KeyedRequest):
+        self._key = key
+        self._best_plan: dict[str, Any] | None = None
+
+    def texts(self, progress: Progress) -> tuple[str, str | None]:
+        """The progress, and the document of the best plan if there is a new one."""
+        plan = None if progress.incumbent is None else progress.incumbent()
+        document = None if plan is None else plan_text(plan, self._key)
+        if plan is not None and document is not None:
+            self._best_plan = _summary(plan, document)
+        best, bound = progress.best, progress.bound
+        gap = None if not best or bound is None else abs(best - bound) / abs(best)
+        fields = {"done": progress.done, "total": progress.total, "best": best, "bound": bound, "gap": gap}
+        return compact_json(fields | {"note": progress.note, "best_plan": self._best_plan}), document
+
+
+def _summary(plan: Plan, document: str) -> dict[str, Any]:
+    """What an event says of a best plan."""
+    assert plan.predicted is not None and plan.axes is not None, "only feasible plans are the best so far"
+    return {
+        "digest": f"sha256:{hashlib.sha256(document.encode()).hexdigest()}",
+        "objective": plan.certificate.objective,
+        "unit": plan.certificate.unit,
+        "bound": plan.certificate.bound,
+        "gap": plan.certificate.gap,
+        "devices": plan.devices,
+        "tokens_per_s": plan.predicted.tokens_per_s,
+        "peak_memory_bytes": plan.predicted.peak_memory_bytes,
+        "axes": asdict(plan.axes),
+        "microbatch": None if plan.microbatch is None else asdict(plan.microbatch),
+        "schedule": plan.schedule,
+    }

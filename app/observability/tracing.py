@@ -1,0 +1,128 @@
+"""Spans of requests, jobs and solves, for OpenTelemetry; nothing is recorded unless a collector is configured.
+
+The package is an extra (``meshwright[otel]``) and is loaded only then. A job carries the trace of the request that began it,
+so that its spans in a worker belong to that request's trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+from meshwright.app.http.middleware import HttpMiddleware
+from meshwright.app.settings import SettingError
+from meshwright.app.version import VERSION
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor
+    from opentelemetry.trace import Tracer
+
+SERVICE = "meshwright"
+PARENT_HEADER = "traceparent"
+"""W3C Trace Context, section 3.2."""
+
+Value = str | int | float | bool
+
+
+class Span(Protocol):
+    """What is being timed."""
+
+    def set_attribute(self, key: str, value: Value) -> None:
+        """Note a figure or a name."""
+        ...
+
+
+class _NoSpan:
+    def set_attribute(self, key: str, value: Value) -> None:
+        """Nobody listens."""
+
+
+_NO_SPAN = _NoSpan()
+
+
+class _Tracing:
+    """Where the process's spans go; nowhere until it is started."""
+
+    tracer: Tracer | None = None
+
+
+_tracing = _Tracing()
+
+
+def start_tracing(endpoint: str, *, service: str) -> None:
+    """Send this process's spans to an OTLP collector over HTTP; without an endpoint, do nothing.
+
+    ``service`` says which process this is: ``serve`` or ``worker``. Raises SettingError when the extra is not installed.
+    """
+    if not endpoint:
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise SettingError(
+            "MESHWRIGHT_OTLP_ENDPOINT needs a package that is not installed",
+            given=endpoint,
+            remedy="pip install 'meshwright[otel]'",
+        ) from None
+    trace_to(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)), service=service)
+
+
+def trace_to(processor: SpanProcessor, *, service: str) -> None:
+    """Give this process's spans to a processor."""
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+
+    resource = Resource.create({"service.name": f"{SERVICE}-{service}", "service.version": VERSION})
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(processor)
+    _tracing.tracer = provider.get_tracer(SERVICE, VERSION)
+
+
+def stop_tracing() -> None:
+    """Record nothing any more."""
+    _tracing.tracer = None
+
+
+@contextmanager
+def span(name: str, attributes: Mapping[str, Value], *, parent: str | None = None) -> Iterator[Span]:
+    """A span around what runs inside, a child of the one that runs already or of ``parent`` (a ``traceparent``)."""
+    if _tracing.tracer is None:
+        yield _NO_SPAN
+        return
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    context = None if parent is None else TraceContextTextMapPropagator().extract({PARENT_HEADER: parent})
+    with _tracing.tracer.start_as_current_span(name, context=context, attributes=dict(attributes)) as started:
+        yield started
+
+
+def current_parent() -> str | None:
+    """The ``traceparent`` of the span that runs now, for what continues it elsewhere; None where nothing is recorded."""
+    if _tracing.tracer is None:
+        return None
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    return carrier.get(PARENT_HEADER)
+
+
+class TracingMiddleware(HttpMiddleware):
+    """A span of every request, a child of the caller's where it sends a ``traceparent``."""
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parent = Headers(scope=scope).get(PARENT_HEADER)
+        with span("request", {"http.request.method": scope["method"]}, parent=parent) as current:
+
+            async def send_noting(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    current.set_attribute("http.response.status_code", message["status"])
+                    current.set_attribute("http.route", getattr(scope.get("route"), "path", "none"))
+                await send(message)
+
+            await self._app(scope, receive, send_noting)

@@ -1,0 +1,214 @@
+"""Answering plan requests: from the store, or with a job that makes the plan."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+
+from meshwright.app.db.engine import writing
+from meshwright.app.db.idempotency_repository import IdempotencyRepository
+from meshwright.app.db.tables.jobs import MAX_OWNER
+from meshwright.app.documents.json_text import compact_json
+from meshwright.app.errors import DocumentError, FieldError, QueueFullError
+from meshwright.app.fleet.registry import NOTHING_READ, FleetNamedError, FleetNow, StoredRegistry
+from meshwright.app.jobs.job import Job, JobKind
+from meshwright.app.jobs.queue import JobQueue
+from meshwright.app.jobs.repository import JobRepository
+from meshwright.app.jobs.submission import plan_job, submit
+from meshwright.app.plans.remembered import RememberedTexts
+from meshwright.app.plans.store import KeyedRequest, PlanStore, keyed_request
+from meshwright.app.questions.repository import Asked, QuestionRepository
+from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.app.security.principal import Principal
+from meshwright.app.settings import Settings
+from meshwright.solver.problem.request import PlanRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What came of a request: the text of the stored plan, or the job that makes it, and whether this call began it."""
+
+    digest: str
+    text: str | None
+    job: Job | None = None
+    is_new: bool = False
+
+    @property
+    def how(self) -> str:
+        """In a word, for the metrics: stored, queued, or joined."""
+        if self.text is not None:
+            return "stored"
+        return "queued" if self.is_new else "joined"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a caller asks: a request document, how soon it is wanted, and the key that makes asking it twice the same."""
+
+    caller: Principal
+    document: dict[str, Any]
+    urgency: int
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The request of a call, and the question that it asks of the fleet if it does."""
+
+    key: KeyedRequest
+    asked: Asked | None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A call that can't be answered without writing: its request, the question that it asks of the fleet if it does, and the
+    text of the stored plan if there is one."""
+
+    caller: Principal
+    key: KeyedRequest
+    asked: Asked | None
+    urgency: int
+    idempotency: _Idempotency
+    text: str | None
+
+
+class PlanService:
+    """Takes plan requests for one caller at a time. Its methods block."""
+
+    def __init__(self, engine: Engine, queue: JobQueue, settings: Settings):
+        self._engine, self._queue, self._settings = engine, queue, settings
+        self._texts = RememberedTexts()
+
+    def submit(self, call: Call) -> Submission:
+        """The stored plan of a request document, or the job that will make it.
+
+        Raises as ``look_up`` and ``begin``, and StoreError.
+        """
+        found = self.look_up(call)
+        if isinstance(found, Submission):
+            return found
+        with writing(self._engine) as connection:
+            return self.begin(found, connection)
+
+    def resolve_alone(self, call: Call) -> Resolved | None:
+        """The request of a call whose document says everything itself; None when it names something of the fleet.
+
+        Reads no database. Raises DocumentError on a faulty request.
+        """
+        try:
+            request = resolve_request(call.document, files=NoFiles(), registry=NOTHING_READ, stored=NOTHING_READ)
+        except FleetNamedError:
+            return None
+        self._check_time_limit(request)
+        return Resolved(keyed_request(request), None)
+
+    def remembered(self, call: Call, resolved: Resolved | None) -> Submission | None:
+        """The answer to a resolved call whose plan this process has read before; None when it must be looked up."""
+        if resolved is None or call.idempotency_key is not None:
+            return None
+        text = self._texts.find(call.caller.tenant, resolved.key.digest)
+        return None if text is None else Submission(resolved.key.digest, text)
+
+    def look_up(self, call: Call, resolved: Resolved | None = None) -> Submission | Wanted:
+        """The answer to a call, resolved or not, if reading alone gives it; otherwise what ``begin`` needs.
+
+        Raises DocumentError on a faulty request, KeyReusedError, StoreError.
+        """
+        tenant = call.caller.tenant
+        resolved = resolved or self._resolve(call)
+        key, asked = resolved.key, resolved.asked
+        idempotency = _Idempotency(self._engine, tenant, call.idempotency_key, call.document)
+        repeated = idempotency.target()
+        if repeated is not None:
+            return self._repeat(call.caller, repeated)
+        text = self._texts.find(tenant, key.digest) or PlanStore(self._engine, tenant).find(key.digest)
+        if text is not None:
+            self._texts.keep(tenant, key.digest, text)
+        if text is None or asked is not None or idempotency.key is not None:
+            return Wanted(call.caller, key, asked, call.urgency, idempotency, text)
+        return Submission(key.digest, text)
+
+    def _resolve(self, call: Call) -> Resolved:
+        registry = StoredRegistry(FleetNow(self._engine, call.caller.tenant))
+        request = resolve_request(call.document, files=NoFiles(), registry=registry, stored=registry)
+        self._check_time_limit(request)
+        return Resolved(keyed_request(request), registry.asked(call.document))
+
+    def begin(self, wanted: Wanted, connection: Connection) -> Submission:
+        """Note what a call asked, and start a job if its plan is not stored, in the caller's transaction.
+
+        Raises QueueFullError, with which what was done is to be taken back; KeyReusedError.
+        """
+        if wanted.text is None:
+            return self._start(wanted, connection)
+        self._note(wanted, connection)
+        return Submission(wanted.key.digest, wanted.text)
+
+    def _start(self, wanted: Wanted, connection: Connection) -> Submission:
+        caller, key = wanted.caller, wanted.key
+        new = plan_job(key, owner=caller.name, kind=JobKind.PLAN, urgency=wanted.urgency)
+        job, is_new = submit(self._engine, self._queue, connection, caller.tenant, new)
+        if is_new:
+            jobs = JobRepository(self._engine, caller.tenant)
+            self._check_waiting(jobs.waiting(connection, caller.name[:MAX_OWNER]) - 1)
+        if wanted.asked is not None:
+            questions = QuestionRepository(self._engine, caller.tenant)
+            questions.ask(connection, wanted.asked, plan=key.digest, is_there=False)
+        wanted.idempotency.note(connection, f"job:{job.id}")
+        return Submission(key.digest, None, job, is_new)
+
+    def _note(self, wanted: Wanted, connection: Connection) -> None:
+        """Note that a stored plan answers a question and a call, unless both are known."""
+        if wanted.asked is not None:
+            questions = QuestionRepository(self._engine, wanted.caller.tenant)
+            known = questions.find(connection, wanted.asked.digest)
+            if known is None or not known.is_answered_by(wanted.key.digest):
+                questions.ask(connection, wanted.asked, plan=wanted.key.digest, is_there=True)
+        wanted.idempotency.note(connection, f"plan:{wanted.key.digest}")
+
+    def _repeat(self, caller: Principal, target: str) -> Submission:
+        """What a call led to when it was first made."""
+        kind, _, name = target.partition(":")
+        if kind == "plan":
+            return Submission(name, PlanStore(self._engine, caller.tenant).get(name))
+        job = JobRepository(self._engine, caller.tenant).find(name)
+        assert job is not None, "jobs are never deleted"
+        return Submission(job.digest, PlanStore(self._engine, caller.tenant).find(job.digest), job)
+
+    def _check_time_limit(self, request: PlanRequest) -> None:
+        limit_s = self._settings.max_time_limit_s
+        if request.search.time_limit_s > limit_s:
+            fault = FieldError(
+                "search.time_limit_s",
+                "longer than this service solves",
+                given=f"{request.search.time_limit_s:g}",
+                allowed=f"at most {limit_s}",
+            )
+            raise DocumentError("this request can't be used", (fault,))
+
+    def _check_waiting(self, waiting: int) -> None:
+        most = self._settings.max_waiting_jobs
+        if waiting >= most:
+            raise QueueFullError(
+                f"{waiting} of your jobs wait already", allowed=f"at most {most}", remedy="try again when some have run"
+            )
+
+
+class _Idempotency:
+    """The idempotency key of a call, if it has one."""
+
+    def __init__(self, engine: Engine, tenant: str, key: str | None, document: object):
+        self._keys, self.key = IdempotencyRepository(engine, tenant), key
+        self._fingerprint = "" if key is None else f"sha256:{hashlib.sha256(compact_json(document).encode()).hexdigest()}"
+
+    def target(self) -> str | None:
+        """What the call led to, if it was made before."""
+        return None if self.key is None else self._keys.target(self.key, self._fingerprint)
+
+    def note(self, connection: Connection, target: str) -> None:
+        """Note what the call leads to."""
+        if self.key is not None:
+            self._keys.note(connection, self.key, self._fingerprint, target)

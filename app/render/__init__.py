@@ -1,1 +1,0 @@
-"""Plans as a person reads them in a terminal 80 columns wide."""

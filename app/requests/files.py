@@ -1,0 +1,104 @@
+"""Reading what commands are given: documents from files or stdin, and files that a request names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from meshwright.app.documents.compressed import read_bounded
+from meshwright.app.documents.text import MAX_DOCUMENT_BYTES, NonFinite, parse_document
+from meshwright.app.requests.calibrations import StoredCalibrations
+from meshwright.app.requests.limits import Entry
+from meshwright.app.requests.resolve import NO_STORE, resolve_request
+from meshwright.app.settings import Settings
+from meshwright.costmodels.calibration.calibration import Calibration
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.problem.request import PlanRequest
+
+STDIN = "-"
+
+
+class FilesBeside:
+    """Files that a request names, found relative to the request file."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def read(self, path: str) -> object:
+        """The parsed document at a path; raises InvalidInputError.
+
+        These may be files of other tools, in which Infinity stands; fields that want a number don't take it.
+        """
+        what = f"file {path}"
+        return parse_document(_read(self._folder / path, what), what=what, non_finite=NonFinite.AS_TEXT)
+
+    def read_text(self, path: str) -> str:
+        """The text of the file at a path; raises InvalidInputError."""
+        what = f"file {path}"
+        try:
+            return _read(self._folder / path, what).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise InvalidInputError(f"the {what} is not text in UTF-8", given=path) from None
+
+
+def read_document(path: str, *, what: str) -> object:
+    """The parsed document in a file, or on stdin for "-"; raises InvalidInputError."""
+    text = _bounded(sys.stdin.buffer, what) if path == STDIN else _read(Path(path), what)
+    return parse_document(text, what=what)
+
+
+class CalibrationsOf:
+    """The calibrations of the settings' database, opened when a request names one."""
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+
+    def find(self, reference: str) -> Calibration:
+        """The calibration of a reference; raises CalibrationNotFoundError or StoreError."""
+        from meshwright.app.calibrations.store import CalibrationStore
+        from meshwright.app.db.engine import open_engine
+        from meshwright.app.db.migrate import ensure_ready
+
+        engine = open_engine(self._settings.database_url)
+        try:
+            ensure_ready(engine)
+            return CalibrationStore(engine).find(reference)
+        finally:
+            engine.dispose()
+
+
+def read_request(
+    path: str, *, stored: StoredCalibrations = NO_STORE, calibrations: Sequence[str] = (), entry: Entry = Entry.NEW
+) -> PlanRequest:
+    """The request in a file, or on stdin for "-", references resolved; raises InvalidInputError.
+
+    ``calibrations`` are used instead of those that it names.
+    """
+    document = read_document(path, what="request")
+    if calibrations and isinstance(document, dict):
+        document = {**document, "calibrations": list(calibrations)}
+    return resolve_request(document, files=FilesBeside(folder_of(path)), stored=stored, entry=entry)
+
+
+def folder_of(path: str) -> Path:
+    """The folder against which a request's paths are read: the file's, or for stdin the current one."""
+    return Path() if path == STDIN else Path(path).parent
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return _bounded(file, what)
+    except InvalidInputError:
+        raise
+    except (OSError, ValueError) as error:
+        # ValueError: a path with a null character.
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidInputError(f"the {what} can't be read: {reason}", given=str(path)) from None
+
+
+def _bounded(file: BinaryIO, what: str) -> bytes:
+    """What a file holds, read no further than a document may be long."""
+    return read_bounded(file, limit=MAX_DOCUMENT_BYTES, what=what)

@@ -1,0 +1,64 @@
+"""What stands before the endpoints: every one of them names the scope it needs, and gets the caller that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
+from fastapi.security.http import HTTPAuthorizationCredentials
+
+from meshwright.app.errors import AuthenticationError
+from meshwright.app.security.authentication import Authenticator
+from meshwright.app.security.principal import Principal, Scope
+from meshwright.app.security.rate_limit import RateLimiter
+
+_bearer = HTTPBearer(
+    auto_error=False, scheme_name="bearer", description="An API key of 'meshwright keys create', or a token of the issuer."
+)
+
+
+class Gate:
+    """Lets requests in: tells their callers, and counts what they ask.
+
+    callers    requests a second of each caller; None sets no limit
+    strangers  failed attempts a second from one address; None sets no limit
+    """
+
+    def __init__(self, authenticator: Authenticator, callers: RateLimiter | None, strangers: RateLimiter | None):
+        self._authenticator, self._callers, self._strangers = authenticator, callers, strangers
+
+    async def admit(self, request: Request) -> Principal:
+        """The caller of a request; raises AuthenticationError, RateLimitedError, StoreError or IssuerUnavailableError."""
+        try:
+            principal = await self._authenticator.caller(request.headers.get("authorization"))
+        except AuthenticationError:
+            if self._strangers is not None:
+                self._strangers.take(request.client.host if request.client else "")
+            raise
+        if self._callers is not None:
+            self._callers.take(f"{principal.tenant}/{principal.name}")
+        return principal
+
+
+def needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:
+    """A dependency that gives the caller if it holds a scope; raises ForbiddenError and what ``Gate.admit`` raises."""
+
+    async def caller(
+        request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None
+    ) -> Principal:
+        gate: Gate = request.app.state.gate
+        principal = await gate.admit(request)
+        request.state.principal = principal
+        principal.demand(scope)
+        return principal
+
+    return caller
+
+
+Reader = Annotated[Principal, Depends(needs(Scope.PLANS_READ))]
+Writer = Annotated[Principal, Depends(needs(Scope.PLANS_WRITE))]
+CalibrationWriter = Annotated[Principal, Depends(needs(Scope.CALIBRATIONS_WRITE))]
+ClusterWriter = Annotated[Principal, Depends(needs(Scope.CLUSTERS_WRITE))]
+Admin = Annotated[Principal, Depends(needs(Scope.ADMIN))]

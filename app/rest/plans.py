@@ -1,0 +1,178 @@
+"""REST endpoints of plans."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+from sqlalchemy import Engine
+
+from meshwright.app.db.engine import read_soon
+from meshwright.app.db.writes import Writes
+from meshwright.app.http.bodies import JSON, is_short, read_json_body
+from meshwright.app.http.cursors import cursor_of
+from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
+from meshwright.app.http.problem_responses import problem_answers, problem_response
+from meshwright.app.jobs.job import Job, JobStatus
+from meshwright.app.jobs.schemas import job_address, job_document
+from meshwright.app.jobs.watcher import JobWatcher
+from meshwright.app.observability.metrics import ANSWERS
+from meshwright.app.planning.service import Call, PlanService, Submission, Wanted
+from meshwright.app.plans.examples import REQUEST_EXAMPLES
+from meshwright.app.plans.repository import PlanFilter, Staleness
+from meshwright.app.plans.schemas import PlanPage, plan_item
+from meshwright.app.plans.store import PlanStore
+from meshwright.app.rest.gate import Reader, Writer
+from meshwright.app.rest.preferences import IDEMPOTENCY_KEY, PREFER, PRIORITY, urgency_of, wait_of
+from meshwright.app.security.principal import Principal
+from meshwright.app.settings import Settings
+from meshwright.solver.answer.predicted import Status
+
+router = APIRouter(prefix="/v1/plans", tags=["plans"])
+
+_CURSOR = "plan"
+_PLAN_ANSWER = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/PlanDocument"}}}}
+_JOB_ANSWER = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/JobDocument"}}}}
+_REQUEST_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {JSON: {"schema": {"$ref": "#/components/schemas/RequestDocument"}, "examples": REQUEST_EXAMPLES}},
+    }
+}
+
+
+@router.post(
+    "",
+    summary="Plan a model on a cluster",
+    openapi_extra=_REQUEST_BODY,
+    response_class=Response,
+    responses={
+        200: {"description": "The plan stored for this request.", **_PLAN_ANSWER},
+        201: {"description": "A new plan, made while the caller waited ('Prefer: wait').", **_PLAN_ANSWER},
+        202: {"description": "The job that makes the plan.", **_JOB_ANSWER},
+        **problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503, 504, 507),
+    },
+)
+async def make_plan(
+    request: Request,
+    caller: Writer,
+    prefer: Annotated[str | None, Header(description=PREFER, max_length=200)] = None,
+    priority: Annotated[str | None, Header(description=PRIORITY, max_length=200)] = None,
+    idempotency_key: Annotated[str | None, Header(description=IDEMPOTENCY_KEY, max_length=255, pattern=PRINTABLE)] = None,
+) -> Response:
+    """Give the plan stored for a request, or the job that makes it. Infeasible requests have a plan too, with a ``reason``."""
+    settings: Settings = request.app.state.settings
+    service: PlanService = request.app.state.service
+    watcher: JobWatcher = request.app.state.watcher
+    engine: Engine = request.app.state.engine
+    writes: Writes = request.app.state.writes
+    wait_s, urgency = wait_of(prefer), urgency_of(priority)
+    document = await read_json_body(request, max_bytes=settings.max_body_bytes)
+    call = Call(caller, document, urgency, idempotency_key)
+    # What needs no database is answered here: handing it to a thread would take as long.
+    resolved = service.resolve_alone(call) if is_short(request) else None
+    wanted: Submission | Wanted | None = service.remembered(call, resolved)
+    if wanted is None:
+        wanted = await read_soon(engine, service.look_up, call, resolved)
+    made = wanted if isinstance(wanted, Submission) else await writes.soon(partial(service.begin, wanted))
+    ANSWERS.labels(made.how).inc()
+    if made.text is not None:
+        return _plan_response(made.digest, made.text, status=200)
+    assert made.job is not None, "a submission has a text or a job"
+    job = await watcher.final(caller.tenant, made.job, within_s=wait_s)
+    response = await read_soon(engine, _job_response, request, caller, made, job)
+    if wait_s:
+        response.headers["preference-applied"] = f"wait={wait_s:g}"
+    return response
+
+
+def _job_response(request: Request, caller: Principal, made: Submission, job: Job) -> Response:
+    """The answer to a request whose job stands so: its plan, its problem, or the job itself."""
+    if job.status is JobStatus.SUCCEEDED:
+        if job.answer is not None:
+            return Response(job.answer, media_type=JSON, headers={"location": f"{job_address(job)}/plan"})
+        text = PlanStore(request.app.state.engine, caller.tenant).get(job.digest)
+        return _plan_response(job.digest, text, status=201 if made.is_new else 200)
+    if job.status is JobStatus.FAILED and job.problem is not None:
+        return problem_response(request, json.loads(job.problem))
+    location = {"location": job_address(job)}
+    return JSONResponse(job_document(job).model_dump(mode="json"), 202, location)
+
+
+@router.get(
+    "/{digest}",
+    summary="Get a stored plan",
+    response_class=Response,
+    responses={
+        200: {"description": "The plan.", **_PLAN_ANSWER},
+        304: {"description": "The caller has it already."},
+        **problem_answers(401, 403, 404, 422, 429, 500, 503),
+    },
+)
+async def get_plan(
+    request: Request,
+    caller: Reader,
+    digest: str,
+    if_none_match: Annotated[str | None, Header(max_length=1000, description="ETags that the caller has.")] = None,
+) -> Response:
+    """The plan stored under a digest, byte for byte as it was stored. Its ETag is its digest: it never changes.
+
+    The header ``Meshwright-Stale-Since`` says when a newer calibration of one of its devices was stored, if one was.
+    """
+    store = PlanStore(request.app.state.engine, caller.tenant)
+    text, since = await read_soon(request.app.state.engine, _text_and_staleness, store, digest)
+    headers = _caching(digest) | ({} if since is None else {"meshwright-stale-since": since.isoformat()})
+    if if_none_match is not None and _etag(digest) in if_none_match:
+        return Response(status_code=304, headers=headers)
+    return Response(text, media_type=JSON, headers=headers)
+
+
+@router.get("", summary="List stored plans", responses=problem_answers(401, 403, 422, 429, 500, 503))
+def list_plans(
+    request: Request,
+    caller: Reader,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    model: NameFilter = None,
+    cluster: NameFilter = None,
+    feasible: Annotated[bool | None, Query(description="Only feasible, or only infeasible ones.")] = None,
+    status: Annotated[Status | None, Query(description="Only plans with this certificate.")] = None,
+    staleness: Annotated[Staleness | None, Query(description="Only plans that stand so to the fleet.")] = None,
+) -> PlanPage:
+    """Stored plans, newest first, a page at a time."""
+    store = PlanStore(request.app.state.engine, caller.tenant)
+    wanted = PlanFilter(model, feasible, cluster, None if status is None else status.value, staleness)
+    # One more than asked tells whether there is a next page.
+    items, more = page_of(store.page(wanted, before=before_of(_CURSOR, cursor), limit=limit + 1), limit)
+    following = cursor_of(_CURSOR, items[-1].id) if more else None
+    stale = _stale_since(store, *(row.digest for row in items))
+    return PlanPage(plans=[plan_item(row, stale.get(row.digest)) for row in items], next_cursor=following)
+
+
+def _text_and_staleness(store: PlanStore, digest: str) -> tuple[str, datetime | None]:
+    return store.get(digest), _stale_since(store, digest).get(digest)
+
+
+def _stale_since(store: PlanStore, *digests: str) -> dict[str, datetime]:
+    """When plans became stale, by digest; fresh plans are left out."""
+    since: dict[str, datetime] = {}
+    for use in store.stale_uses(*digests):
+        since[use.plan_digest] = min(use.since, since.get(use.plan_digest, use.since))
+    return since
+
+
+def _plan_response(digest: str, text: str, *, status: int) -> Response:
+    headers = {"location": f"/v1/plans/{digest}", "etag": _etag(digest)}
+    return Response(text, status_code=status, media_type=JSON, headers=headers)
+
+
+def _etag(digest: str) -> str:
+    return f'"{digest}"'
+
+
+def _caching(digest: str) -> dict[str, str]:
+    return {"etag": _etag(digest), "cache-control": "private, no-cache"}

@@ -1,0 +1,102 @@
+"""REST endpoints that only say what there is: health, schemas, models and hardware."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from sqlalchemy import Engine
+
+from meshwright.app import catalog
+from meshwright.app.db.migrate import HEAD_REVISION, current_revision
+from meshwright.app.errors import StoreError
+from meshwright.app.http.problem_responses import problem_answers, problem_response
+from meshwright.app.http.problems import NOT_READY, problem_document
+from meshwright.app.jobs.desk import WORKER_ALIVE_S, JobDesk
+from meshwright.app.json_schemas import json_schema, schema_id, schema_names
+from meshwright.app.rest.reference_schemas import (
+    HardwareList,
+    Health,
+    ModelItem,
+    ModelList,
+    NodeItem,
+    Readiness,
+    SchemaItem,
+    SchemaList,
+)
+from meshwright.app.settings import Settings
+from meshwright.costmodels.hardware import node_types
+
+router = APIRouter()
+
+
+@router.get("/healthz", tags=["operation"], summary="Whether the process answers")
+def health() -> Health:
+    """Says ok as long as the process answers; looks at nothing else."""
+    return Health(status="ok")
+
+
+@router.get(
+    "/readyz",
+    tags=["operation"],
+    summary="Whether requests can be served",
+    response_model=Readiness,
+    responses=problem_answers(503),
+)
+def ready(request: Request) -> Response:
+    """Says ok when the database answers and has the schema of this version, and no job waits for too long."""
+    engine: Engine = request.app.state.engine
+    settings: Settings = request.app.state.settings
+    try:
+        revision = current_revision(engine)
+        if revision != HEAD_REVISION:
+            detail = f"the database is at revision {revision}, this version needs {HEAD_REVISION}: run 'meshwright migrate'"
+            return problem_response(request, problem_document(NOT_READY, detail))
+        queue = JobDesk(engine).state(worker_alive_s=WORKER_ALIVE_S)
+    except StoreError as error:
+        return problem_response(request, problem_document(NOT_READY, str(error)))
+    if queue.oldest_s > settings.max_queue_age_s:
+        detail = f"a job has waited for {queue.oldest_s:.0f} s, with {queue.workers} workers alive: start workers"
+        return problem_response(request, problem_document(NOT_READY, detail))
+    return JSONResponse({"status": "ok", "queue": asdict(queue)})
+
+
+@router.get("/v1/schemas", tags=["reference"], summary="List the JSON Schemas")
+def list_schemas() -> SchemaList:
+    """Every document format, by name and versioned id."""
+    return SchemaList(schemas=[SchemaItem(name=name, id=schema_id(name)) for name in schema_names()])
+
+
+@router.get("/v1/schemas/{name}", tags=["reference"], summary="Get a JSON Schema", responses=problem_answers(422))
+def get_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a document format."""
+    return json_schema(name)
+
+
+@router.get("/v1/models", tags=["reference"], summary="List the catalogue's models")
+def list_models() -> ModelList:
+    """Models that a request can name as ``model.catalog``."""
+    graphs = [(name, catalog.model(name)) for name in catalog.model_names()]
+    return ModelList(
+        models=[ModelItem(name=name, parameters=graph.parameters(), layers=len(graph.layers)) for name, graph in graphs]
+    )
+
+
+@router.get("/v1/hardware", tags=["reference"], summary="List the catalogue's node types")
+def list_hardware() -> HardwareList:
+    """Node types that a request can name as ``cluster.catalog`` or as a group's ``node``."""
+    return HardwareList(
+        node_types=[
+            NodeItem(
+                name=node.name,
+                device=node.device.name,
+                devices_per_node=node.devices_per_node,
+                device_memory_bytes=node.device.memory_bytes,
+                intra_bytes_per_s=node.intra.bytes_per_s,
+                inter_bytes_per_s=node.inter.bytes_per_s,
+            )
+            for node in node_types()
+        ]
+    )

@@ -1,0 +1,78 @@
+"""Numbers as a person reads them: three significant digits, a unit, ranges folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from meshwright.costmodels.units import GIB
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.predicted import Band
+
+
+def seconds(value: float) -> str:
+    """A duration: 17.1 s, 42.0 ms, 3.2 us, 12 min."""
+    if value >= 600:
+        return f"{value / 60:,.0f} min"
+    if value >= 1:
+        return f"{significant(value)} s"
+    if value >= 1e-3:
+        return f"{significant(value * 1e3)} ms"
+    return f"{significant(value * 1e6)} us" if value > 0 else "0 s"
+
+
+def gib(value_bytes: float) -> str:
+    """An amount of memory in GiB."""
+    return f"{value_bytes / GIB:.1f} GiB"
+
+
+def amount(value: float, unit: str) -> str:
+    """A value in its unit: memory in GiB, durations as ``seconds`` shows them."""
+    if unit == "bytes":
+        return gib(value)
+    return seconds(value) if unit == "s" else f"{significant(value)} {unit}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage; a small one keeps a digit."""
+    if 0 < share < 0.0005:
+        return "<0.1%"
+    return f"{share:.0%}" if share >= 0.0995 or share <= 0 else f"{share:.1%}"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number of things: "1 device", "16,384 devices"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def significant(value: float) -> str:
+    """Three significant digits, never in exponent form."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def band(figure: float, around: Band | None) -> str:
+    """ " (16.2 to 18.0)" as shares of the figure: "(-5% to +6%)"; nothing without a band."""
+    if around is None or figure <= 0:
+        return ""
+    return f" ({around.low / figure - 1:+.0%} to {around.high / figure - 1:+.0%})"
+
+
+def axes(degrees: Axes) -> str:
+    """Degrees that are not 1, in mesh order; "one device" when all are."""
+    cp = "cp" if degrees.ulysses == 1 else f"cp (ulysses {degrees.ulysses})"
+    ep = "ep" if degrees.etp is None else "ep (whole experts)"
+    named = (("dp", degrees.dp), ("pp", degrees.pp), ("tp", degrees.tp), (cp, degrees.cp), (ep, degrees.ep))
+    return " x ".join(f"{name} {degree}" for name, degree in named if degree > 1) or "one device"
+
+
+def number_range(numbers: Iterable[int]) -> str:
+    """``3`` or ``3-7`` for consecutive numbers."""
+    ordered = sorted(numbers)
+    return str(ordered[0]) if len(ordered) == 1 else f"{ordered[0]}-{ordered[-1]}"
+
+
+def spread(texts: Iterable[str]) -> str:
+    """One text when all are equal, otherwise "first to last" of the sorted ones."""
+    distinct = list(dict.fromkeys(texts))
+    return distinct[0] if len(distinct) == 1 else f"{distinct[0]} .. {distinct[-1]}"

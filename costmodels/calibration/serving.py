@@ -1,0 +1,73 @@
+"""Calibrations of kernels that only serving engines run: fused routed experts, and decode attention over MLA's latent cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from meshwright.costmodels.calibration.calibration import calibration_key
+from meshwright.costmodels.calibration.kernel_file import read_fitted
+from meshwright.costmodels.calibration.kernels import Fitted, KernelError
+from meshwright.costmodels.curves.attention import DecodeCurve
+from meshwright.costmodels.curves.experts import ExpertCurve
+from meshwright.costmodels.errors import ClusterError
+
+
+@dataclass(frozen=True, slots=True)
+class ServingCalibration:
+    """Curves of one device: ``experts`` by weight format, those of an engine's own kernels by engine before that;
+    ``latent_decode`` by format of the cache."""
+
+    key: str
+    experts: Mapping[str, Fitted[ExpertCurve]]
+    engine_experts: Mapping[str, Mapping[str, Fitted[ExpertCurve]]]
+    latent_decode: Mapping[str, Fitted[DecodeCurve]]
+    provenance: Mapping[str, str]
+
+
+@cache
+def serving_calibration(key: str) -> ServingCalibration:
+    """The shipped calibration of a key, also for a measured one's name; raises ClusterError when there is none."""
+    key = calibration_key(key)
+    folder = files("meshwright.costmodels.hardware").joinpath("calibrations", "serving")
+    known = sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+    if key not in known:
+        raise ClusterError(
+            "no calibration of serving kernels of this name",
+            given=key,
+            allowed=", ".join(known),
+            remedy="name the nearest device's calibration",
+        )
+    return _read(json.loads(folder.joinpath(f"{key}.json").read_text(encoding="utf-8")))
+
+
+def _read(document: Mapping[str, Any]) -> ServingCalibration:
+    """Curves of the file; those that it lacks come from its base, scaled by the silicon alone, with the error it states."""
+    experts = _curves(document.get("experts", {}))
+    engines = {engine: _curves(entries) for engine, entries in document.get("engine_experts", {}).items()}
+    latent = {name: read_fitted(entry, DecodeCurve) for name, entry in document.get("latent_decode", {}).items()}
+    if "base" in document:
+        base = serving_calibration(document["base"]["key"])
+        error = KernelError(**document["base"]["error"])
+        cores = float(document["cores"])
+        experts = _on_silicon(base.experts, cores, error, base.key) | experts
+        if "experts" not in document:
+            engines = {engine: _on_silicon(curves, cores, error, base.key) for engine, curves in base.engine_experts.items()}
+        latent = {
+            name: Fitted(decode.curve._replace(cores=cores), error, base.key) for name, decode in base.latent_decode.items()
+        } | latent
+    return ServingCalibration(document["key"], experts, engines, latent, document["provenance"])
+
+
+def _curves(entries: Mapping[str, Any]) -> dict[str, Fitted[ExpertCurve]]:
+    return {name: read_fitted(entry, ExpertCurve) for name, entry in entries.items()}
+
+
+def _on_silicon(
+    curves: Mapping[str, Fitted[ExpertCurve]], cores: float, error: KernelError, base: str
+) -> dict[str, Fitted[ExpertCurve]]:
+    return {name: Fitted(fitted.curve._replace(cores=cores), error, base) for name, fitted in curves.items()}

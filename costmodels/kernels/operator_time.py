@@ -1,0 +1,259 @@
+"""Time of one operator on one device, forward and backward, from its local sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from meshwright.costmodels.calibration.kernels import VectorKernel
+from meshwright.costmodels.cluster.cluster import Device
+from meshwright.costmodels.kernels.attention_generations import attention_slowdown
+from meshwright.costmodels.kernels.compute import attention_backward_s, attention_forward_s
+from meshwright.costmodels.kernels.dense_kernels import convolution_products_s, product_s
+from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_traffic
+from meshwright.costmodels.kernels.sustained import sustained_matmul_s, sustained_memory_s
+from meshwright.costmodels.kernels.vector_traffic import KernelTraffic, vector_traffic
+from meshwright.costmodels.model.implementation import FlashAttention, LossKernels, ScanKernels, TrainedWeights, VectorKernels
+from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.model.operators import (
+    BATCH,
+    SEQ,
+    Operator,
+    OperatorKind,
+    forward_flops,
+    key_tokens,
+    key_value_elements,
+    matmul_groups,
+    matmul_shape,
+    query_tokens,
+)
+from meshwright.costmodels.model.token_slice import WHOLE_SEQUENCE, TokenSlice
+from meshwright.costmodels.units import DType
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """Seconds of the forward pass and of the backward pass (input and weight gradients together)."""
+
+    forward_s: float
+    backward_s: float
+
+
+def operator_time(
+    operator: Operator,
+    sizes: Mapping[str, int],
+    *,
+    device: Device,
+    dtype: DType,
+    cp: int = 1,
+    gradient_dtype: DType | None = None,
+    kernels: VectorKernels = VectorKernels.FUSED,
+    attention: FlashAttention = FlashAttention.NATIVE,
+    recipe: MatmulRecipe = MatmulRecipe.WORKING,
+    trained: TrainedWeights = TrainedWeights.ALL,
+    scan: ScanKernels = ScanKernels.FUSED,
+    loss: LossKernels = LossKernels.BY_HAND,
+    place: TokenSlice = WHOLE_SEQUENCE,
+) -> OperatorTime:
+    """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
+
+    ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
+    ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention, ``recipe`` how
+    this operator's products are cast, ``trained`` whether its weights have gradients, ``scan`` how state-space mixers run,
+    ``loss`` how the cross entropy, ``place`` where the tokens lie in their sequence (cp 1).
+    """
+    if operator.kind is OperatorKind.MATMUL:
+        time = _matmul_time(operator, sizes, device=device, dtype=recipe.dtype or dtype, trained=trained)
+        if recipe.scaling_passes:
+            time = _with_scaling(time, operator, sizes, device, dtype, recipe)
+        if gradient_dtype is None or trained is TrainedWeights.ADAPTERS:
+            return time
+        return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
+    if operator.kind is OperatorKind.ATTENTION:
+        time = _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp, attention=attention, earlier=place.earlier)
+        return _with_slice_gradients(time, operator, sizes, device, dtype, place) if place.later else time
+    if operator.kind is OperatorKind.PRODUCT:
+        return OperatorTime(*product_s(operator, sizes, device=device, dtype=dtype))
+    steps = step_by_step_traffic(operator, sizes, dtype) if scan is ScanKernels.STEP_BY_STEP else None
+    if operator.kind is OperatorKind.SCAN and operator.chunk is not None and steps is None:
+        return _chunked_scan_time(operator, sizes, device=device, dtype=dtype)
+    traffic = steps or vector_traffic(operator, sizes, dtype=dtype, kernels=kernels, curve=vector_kernel(operator), loss=loss)
+    moved = OperatorTime(_kernels_s(traffic.forward, device), _kernels_s(traffic.backward, device))
+    if operator.kind is OperatorKind.CONVOLUTION:
+        forward_s, backward_s = convolution_products_s(operator, sizes, device=device, dtype=dtype)
+        return OperatorTime(max(moved.forward_s, forward_s), max(moved.backward_s, backward_s))
+    return moved
+
+
+def _kernels_s(kernels: tuple[KernelTraffic, ...], device: Device) -> float:
+    return sum(sustained_memory_s(device, kernel.bytes_moved, kernel=kernel.curve) for kernel in kernels)
+
+
+def _matmul_time(
+    operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, trained: TrainedWeights
+) -> OperatorTime:
+    """One GEMM forward, two backward; with routed weights a grouped GEMM whose rows are spread evenly over the experts."""
+    m, n, k = matmul_shape(operator, sizes)
+    groups = min(matmul_groups(operator, sizes), max(1, m))
+    rows = -(-m // groups)
+    forward = sustained_matmul_s(device, dtype, rows, n, k, batch=groups)
+    # Input gradient dY W^T is (m, k, n); weight gradient X^T dY is (k, n, m).
+    input_gradient = sustained_matmul_s(device, dtype, rows, k, n, batch=groups)
+    if trained is TrainedWeights.ADAPTERS:
+        adapter = _adapter_time(operator, sizes, device, dtype)
+        return OperatorTime(forward + adapter.forward_s, input_gradient + adapter.backward_s)
+    weight_gradient = sustained_matmul_s(device, dtype, k, n, rows, batch=groups)
+    return OperatorTime(forward, input_gradient + weight_gradient)
+
+
+class Product(Enum):
+    """A product that a MATMUL operator runs on rows of tokens: forward, or backward for its input's gradient."""
+
+    OUTPUT = "output"
+    INPUT_GRADIENT = "input gradient"
+
+
+def product_in_parts_s(
+    product: Product, operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, parts: int
+) -> tuple[float, float]:
+    """Seconds of a product of a MATMUL operator in one piece, and of one of ``parts`` pieces of its rows."""
+    m, n, k = matmul_shape(operator, sizes)
+    n, k = (n, k) if product is Product.OUTPUT else (k, n)
+    whole_s, part_s = (sustained_matmul_s(device, dtype, rows, n, k) for rows in (m, -(-m // parts)))
+    return whole_s, part_s
+
+
+def weight_gradient_s(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> float:
+    """Seconds of a product's weight gradient alone."""
+    m, n, k = matmul_shape(operator, sizes)
+    groups = min(matmul_groups(operator, sizes), max(1, m))
+    return sustained_matmul_s(device, dtype, k, n, -(-m // groups), batch=groups)
+
+
+def _adapter_time(operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType) -> OperatorTime:
+    """A low-rank adapter, its rank far below the sizes of the product: one thin product reads the input, one writes an output
+    that is added to the product's. Backward, three read the output's gradient or the input, one writes an input gradient,
+    which is added too (Hu et al. 2021, section 4.1).
+    """
+    inputs, outputs = (
+        sum(tensor.elements(sizes) for tensor in tensors) * max(dtype.size_bytes, DType.BF16.size_bytes)
+        for tensors in (operator.inputs, operator.outputs)
+    )
+    return OperatorTime(
+        sum(sustained_memory_s(device, moved) for moved in (inputs, outputs, 3 * outputs)),
+        sum(sustained_memory_s(device, moved) for moved in (outputs, outputs, inputs, inputs, 3 * inputs)),
+    )
+
+
+def _with_scaling(
+    time: OperatorTime, operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType, recipe: MatmulRecipe
+) -> OperatorTime:
+    """The time with a reading of the input, and backward of the output's gradient, to find their scales.
+
+    Casts are in the products' own times: the tables of fp8 and fp4 kernels hold an activation's quantisation.
+    """
+    inputs, outputs = (
+        recipe.scaling_passes * sustained_memory_s(device, sum(t.elements(sizes) for t in tensors) * dtype.size_bytes)
+        for tensors in (operator.inputs, operator.outputs)
+    )
+    return OperatorTime(time.forward_s + inputs, time.backward_s + outputs)
+
+
+def _accumulation_s(operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType, gradient_dtype: DType) -> float:
+    """Adding a weight gradient to the sum of those before, in the epilogue of its GEMM (Megatron-LM's gradient accumulation
+    fusion): the sum is read and written instead of a gradient in ``dtype`` being written, which the GEMM's time counts.
+
+    A tied weight's gradient is added where it is used. No kernel of its own: the bytes alone take time.
+    """
+    elements = sum(weight.elements(sizes) for weight in operator.weights)
+    more_bytes = max(0.0, elements * (2 * gradient_dtype.size_bytes - dtype.size_bytes))
+    return sustained_memory_s(device, 2 * more_bytes) - sustained_memory_s(device, more_bytes)
+
+
+def _chunked_scan_time(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> OperatorTime:
+    """State-space duality: four batched products a chunk and head, or its memory traffic where that takes longer.
+
+    C B^T (l, l, n), its product with x (l, p, l), states of chunks (p, n, l) and what they add to outputs (l, p, n):
+    survey 5.3, steps 1 to 5. Each product has two in the backward pass.
+    """
+    assert operator.chunk is not None, "only chunked scans come here"
+    x, b = operator.inputs[0], operator.inputs[1]
+    width, state = sizes[x.dims[-1]], sizes[b.dims[-1]]
+    chunk = min(operator.chunk, sizes[SEQ])
+    batch = max(1, x.elements(sizes) // (width * chunk))
+    shapes = ((chunk, chunk, state), (chunk, width, chunk), (width, state, chunk), (chunk, width, state))
+    products = sum(sustained_matmul_s(device, dtype, m, n, k, batch=batch) for m, n, k in shapes)
+    # What a delta rule computes besides is products of the same sides.
+    products *= 1.0 + operator.flops_per_element * x.elements(sizes) / sum(2.0 * batch * m * n * k for m, n, k in shapes)
+    traffic = vector_traffic(operator, sizes, dtype=dtype, kernels=VectorKernels.FUSED, curve=VectorKernel.STREAM)
+    return OperatorTime(
+        max(products, _kernels_s(traffic.forward, device)), max(2 * products, _kernels_s(traffic.backward, device))
+    )
+
+
+def _with_slice_gradients(
+    time: OperatorTime, operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType, place: TokenSlice
+) -> OperatorTime:
+    """The time with adding a slice's gradients of keys and values to those of the slices behind it, which ran before: sums and
+    addends are read, sums written. The last slice of a sequence writes its own as the sums."""
+    of_keys = key_value_elements(operator, sizes) * (1.0 + place.earlier / sizes[SEQ])
+    return OperatorTime(time.forward_s, time.backward_s + sustained_memory_s(device, 3 * of_keys * dtype.size_bytes))
+
+
+def _attention_time(
+    operator: Operator,
+    sizes: Mapping[str, int],
+    *,
+    device: Device,
+    dtype: DType,
+    cp: int,
+    attention: FlashAttention,
+    earlier: int = 0,
+) -> OperatorTime:
+    """Flash attention; in a ring (cp > 1) one kernel a chunk of keys, and a merge of the partial outputs after each.
+
+    Zig-zag chunks balance the causal mask, so each step has 1/cp of the rank's pairs. A merge reads the running output
+    and the new one, and writes the running one, all in fp32 (Liu et al. 2023, Ring Attention, algorithm 1). A token slice
+    reads the ``earlier`` keys of its sequence, too.
+    """
+    query, key, _ = operator.inputs
+    head_dim = sizes[query.dims[-1]]
+    queries, keys = sizes[query_tokens(operator)], sizes[key_tokens(operator)]
+    forward, backward = (
+        cp
+        * float(
+            pass_s(
+                device,
+                dtype,
+                flops=forward_flops(operator, sizes, keys * cp, earlier=earlier) / cp,
+                q_tokens=queries,
+                kv_tokens=keys + earlier,
+                batch=sizes[BATCH],
+                heads=query.elements(sizes) // (sizes[BATCH] * queries * head_dim),
+                kv_heads=key.elements(sizes) // (sizes[BATCH] * keys * sizes[key.dims[-1]]),
+                head_dim=head_dim,
+            )
+        )
+        for pass_s in (attention_forward_s, attention_backward_s)
+    )
+    slowdown = attention_slowdown(attention, device)
+    forward, backward = forward * slowdown.forward, backward * slowdown.backward
+    if cp > 1:
+        outputs = sum(tensor.elements(sizes) for tensor in operator.outputs)
+        merge = sustained_memory_s(device, 3 * outputs * DType.FP32.size_bytes)
+        # Backward adds up the query gradient the same way.
+        forward, backward = forward + (cp - 1) * merge, backward + (cp - 1) * merge
+    return OperatorTime(forward, backward)
+
+
+def vector_kernel(operator: Operator) -> VectorKernel:
+    """The kind of memory-bound kernel that runs a vector operator; one FLOP an element is an addition."""
+    if operator.kind is OperatorKind.NORM and not operator.weights:
+        # A fused softmax holds its row in registers; the curve of norms is of kernels that read their rows twice.
+        return VectorKernel.STREAM
+    if operator.kind in (OperatorKind.NORM, OperatorKind.LOSS):
+        return VectorKernel.NORM
+    if operator.kind is OperatorKind.EMBEDDING:
+        return VectorKernel.GATHER
+    return VectorKernel.ACTIVATION if operator.flops_per_element > 1 else VectorKernel.STREAM

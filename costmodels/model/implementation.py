@@ -1,0 +1,171 @@
+"""How a framework runs what lies between matrix products: which kernels there are, and so what they read, write and keep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class VectorKernels(StrEnum):
+    """Kernels of norms, rotary embeddings, gated activations, dropout and residual sums."""
+
+    EAGER = "eager"
+    """Each step of a formula is a kernel of its own; norms and rotary embeddings work in fp32 and cast."""
+    FUSED_NORMS = "fused-norms"
+    """Norms are one kernel each (Apex, flash-attention's), the rest is eager."""
+    FUSED = "fused"
+    """One kernel an operator, written by hand (Transformer Engine, Megatron-LM's fused kernels)."""
+    COMPILED = "compiled"
+    """torch.compile fuses what lies between two matrix products."""
+
+
+class FlashAttention(StrEnum):
+    """Which generation of fused attention kernels a framework calls."""
+
+    NATIVE = "native"
+    """The fastest for the device, as its calibration measured (FlashAttention-2 on Ampere, 3 or cuDNN's from Hopper on)."""
+    FLASH_2 = "flash-2"
+    """FlashAttention-2 (Dao 2023), also inside PyTorch's scaled_dot_product_attention; no instructions of Hopper's."""
+    FLASH_1 = "flash-1"
+    """FlashAttention (Dao et al. 2022)."""
+    FLASH_1_TRITON = "flash-1-triton"
+    """FlashAttention written in Triton, which can add biases such as ALiBi."""
+
+
+class SelectiveRecompute(StrEnum):
+    """What a framework's selective recomputation runs again."""
+
+    ATTENTION_AND_NORMS = "attention-and-norms"
+    """Attention cores and norms (Korthikanti et al., MLSys'23, section 5; Megatron-LM's modules core_attn and layernorm)."""
+    EVERY_SECOND_PRODUCT = "every-second-product"
+    """All but attention and every second matrix product of a layer (torchtitan's selective_ac_option "op")."""
+
+
+class LossKernels(StrEnum):
+    """How the cross entropy over the vocabulary runs, and so what it keeps."""
+
+    BY_HAND = "by-hand"
+    """In place, split over tp (Megatron-LM's vocab_parallel_cross_entropy)."""
+    FUSED_IN_PARTS = "fused-in-parts"
+    """Its steps compiled one by one (Megatron-LM's --cross-entropy-loss-fusion): what ran in place is written anew."""
+    EAGER = "eager"
+    """PyTorch's log-softmax and its gradient, in fp32."""
+    COMPILED = "compiled"
+    """One compiled function: softmax is made again from the 16-bit logits (torchtitan since pull request 1033)."""
+
+
+class Logits(StrEnum):
+    """What the loss reads where tp splits the vocabulary."""
+
+    SPLIT = "split"
+    """Each rank its own columns (Megatron-LM, torchtitan's loss parallelism)."""
+    GATHERED = "gathered"
+    """All columns on every rank, gathered after the head (Aleph Alpha's scaling, whose head has no parallel output)."""
+
+
+class GatedProducts(StrEnum):
+    """How a gated feed-forward network reads its input."""
+
+    ONE = "one"
+    """Gate and up projection are one product (Megatron-LM, Transformer Engine)."""
+    TWO = "two"
+    """Two modules, each of which sums its own gradient of the input over tp (Aleph Alpha's scaling, ParallelSwiGLUMLP)."""
+
+
+class ValueStorage(StrEnum):
+    """What an attention kernel keeps of its value, where query, key and value are written by one projection."""
+
+    OWN = "own"
+    """A tensor of its own: there are three projections, or the value is copied."""
+    SLICE = "slice"
+    """A slice of the projection's output, all of which stays for it (Aleph Alpha's scaling; fused kernels always)."""
+
+
+class ScanKernels(StrEnum):
+    """How the chunked scan of a state-space mixer (Mamba-2) and the convolution before it run."""
+
+    FUSED = "fused"
+    """Hand-written kernels (mamba-ssm's in Triton)."""
+    STEP_BY_STEP = "step-by-step"
+    """Batched products with copies and element-wise kernels between (`costmodels.kernels.step_by_step_scan`)."""
+
+
+class ScanOverRanks(StrEnum):
+    """How the ranks of a sequence (context parallelism) share a state-space mixer."""
+
+    STATES = "states"
+    """Each scans its own tokens; one all-gather tells all the states between them (LASP-2, Sun et al. 2025)."""
+    HEADS = "heads"
+    """They exchange tokens for heads and back (Megatron-LM, megatron/core/ssm/mamba_context_parallel.py)."""
+
+
+class HostPath(StrEnum):
+    """How much the host does for each operator before its kernels are on their way."""
+
+    MODULES = "modules"
+    """PyTorch modules that call their kernels (Hugging Face, torchtitan, Megatron-LM of 2022)."""
+    MEGATRON_CORE = "megatron-core"
+    """Megatron Core with its hooks for gradients and communication, Transformer Engine or not."""
+
+
+class Projections(StrEnum):
+    """How queries, keys and values come from the residual stream."""
+
+    JOINT = "joint"
+    """One product, of whose output all three are views (Megatron-LM's linear_qkv)."""
+    SEPARATE = "separate"
+    """A product each (wq, wk and wv of Meta's published Llama code)."""
+
+
+class TensorOverlap(StrEnum):
+    """What tensor-parallel communication runs under computation."""
+
+    NONE = "none"
+    WEIGHT_GRADIENT = "weight-gradient"
+    """The sum of a product's input gradients over tp, while its weight gradient is computed (Megatron-LM's
+    LinearWithGradAccumulationAndAsyncCommunication, for all-reduce and reduce-scatter alike)."""
+    USERBUFFERS = "userbuffers"
+    """That too, and gathers and scatters of chunks beside the products that read or feed them (Transformer Engine's
+    userbuffers, Megatron-LM's --tp-comm-overlap)."""
+    SYMMETRIC_MEMORY = "symmetric-memory"
+    """Gathers and scatters of chunks beside the products that read or feed them, both ways (PyTorch's asynchronous tensor
+    parallelism)."""
+
+
+class TrainedWeights(StrEnum):
+    """Which weights a step changes."""
+
+    ALL = "all"
+    ADAPTERS = "adapters"
+    """Low-rank adapters beside frozen weights (LoRA, Hu et al. 2021): products have no weight gradient, but an adapter beside
+    each, whose products are thin: they only move memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """How a framework runs a layer."""
+
+    kernels: VectorKernels = VectorKernels.FUSED
+    attention: FlashAttention = FlashAttention.NATIVE
+    selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
+    host: HostPath = HostPath.MODULES
+    trained: TrainedWeights = TrainedWeights.ALL
+    scan: ScanKernels = ScanKernels.FUSED
+    scan_over_ranks: ScanOverRanks = ScanOverRanks.STATES
+    stated_loss: LossKernels | None = None
+    logits: Logits = Logits.SPLIT
+    tensor_overlap: TensorOverlap = TensorOverlap.NONE
+    projections: Projections = Projections.JOINT
+    gated: GatedProducts = GatedProducts.ONE
+    value: ValueStorage = ValueStorage.OWN
+
+    @property
+    def loss(self) -> LossKernels:
+        """The loss as stated, else as the other kernels are: a compiler of layers leaves it eager."""
+        if self.stated_loss is not None:
+            return self.stated_loss
+        return LossKernels.BY_HAND if self.kernels is VectorKernels.FUSED else LossKernels.EAGER
+
+
+HAND_FUSED = Implementation()
+"""The best that can be written by hand: one kernel an operator, the device's fastest attention."""

@@ -1,0 +1,1 @@
+"""Percentiles and rates of a replica by formula, checked against `simulation`."""

@@ -1,0 +1,1 @@
+"""Replicas simulated event by event: continuous batching, pools, switching layouts. Formulas are in `analytic`."""

@@ -1,0 +1,147 @@
+"""A shortcut of the simulation: decode rounds in one go while nothing else can happen."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from meshwright.costmodels.queueing.simulation.engine_state import NOBODY, FloatArray, IntArray, RecordArray, Stages, compiled
+from meshwright.costmodels.queueing.simulation.step_forming import (
+    ADMIT_UNTIL_FULL,
+    EVICTED,
+    KNOWN,
+    KV_USED,
+    NEXT_NEW,
+    Limits,
+    Tables,
+    grid_cell,
+    tokens_at_admission,
+)
+
+
+@compiled
+def coast(
+    tables: Tables,
+    limits: Limits,
+    requests: RecordArray,
+    slots: RecordArray,
+    ends: IntArray,
+    counters: IntArray,
+    evicted: IntArray,
+    stages: Stages,
+    now: float,
+) -> int:
+    """Run decode rounds of a single stage in one go while nothing else can happen: no prompt is under way, nobody can be
+    admitted, and nobody finishes. Only a shortcut: rounds formed one by one take the same time.
+
+    Returns the rounds run; they end when the stage is free.
+    """
+    decoding = slots[0].decoding
+    if decoding == 0 or slots[0].queue_length > 0:
+        return 0
+    upcoming_s = next_admission(limits, requests, slots, counters, evicted)
+    if upcoming_s <= now:
+        return 0
+    most = rounds_before_an_end(ends[0], slots[0].rounds, ends.shape[1])
+    if limits.admission == ADMIT_UNTIL_FULL:
+        most = min(most, (limits.kv_tokens - counters[KV_USED]) // decoding)
+    fixed_s = tables.tokens_s[0, decoding * tables.query_tokens] + tables.logits_s[0, decoding]
+    rounds, end_s = _rounds_until(
+        tables.kv_grid, tables.decode_s[0, decoding], fixed_s, slots[0].kv_sum / decoding, most, upcoming_s - now
+    )
+    if rounds > 0:
+        slots[0].kv_sum += rounds * decoding
+        slots[0].rounds += rounds
+        if limits.admission == ADMIT_UNTIL_FULL:
+            counters[KV_USED] += rounds * decoding
+        stages.free_s[0] = now + end_s
+        stages.busy_s[0] += end_s
+    return rounds  # type: ignore[no-any-return]
+
+
+@compiled
+def rounds_before_an_end(ends: IntArray, rounds: int, most: int) -> int:
+    """Rounds, at most ``most``, that a slot can do until one in which somebody gets the last token; that one is not counted.
+    ``ends`` are the slot's."""
+    columns = len(ends)
+    column, free = rounds % columns, 0
+    while free < most:
+        column = column + 1 if column + 1 < columns else 0
+        if ends[column] != NOBODY:
+            break
+        free += 1
+    return free
+
+
+@compiled
+def _rounds_until(grid: FloatArray, attention_s: FloatArray, fixed_s: float, kv_tokens: float, most: int, until_s: float):  # type: ignore[no-untyped-def]
+    """Rounds, at most ``most``, of sequences that hold kv_tokens tokens each on average and one more in each round, up to the
+    first that ends at ``until_s`` or later; and when it ends.
+
+    Within a cell of the grid rounds take linearly more time, so their sum is quadratic in their number.
+    """
+    rounds, spent_s, last = 0, 0.0, len(grid) - 1
+    while rounds < most and spent_s < until_s:
+        first = kv_tokens + rounds + 1
+        j, fraction = grid_cell(grid, first)
+        first_s = fixed_s + attention_s[j] * (1.0 - fraction) + attention_s[j + 1] * fraction
+        more, slope_s = most - rounds, 0.0
+        if first < grid[0]:
+            more = min(more, int(grid[0] - first) + 1)
+        elif first < grid[last]:
+            slope_s = (attention_s[j + 1] - attention_s[j]) / (grid[j + 1] - grid[j])
+            more = min(more, int(grid[j + 1] - first) + 1)
+        left_s = until_s - spent_s
+        if sum_s(first_s, slope_s, more) >= left_s:
+            more = least_with_sum(first_s, slope_s, more, left_s)
+        spent_s += sum_s(first_s, slope_s, more)
+        rounds += more
+    return rounds, spent_s
+
+
+@compiled
+def sum_s(first_s: float, slope_s: float, rounds: int) -> float:
+    """Time of rounds each of which takes slope_s more than the one before."""
+    return rounds * (first_s + slope_s * (rounds - 1) / 2.0)
+
+
+@compiled
+def least_with_sum(first_s: float, slope_s: float, most: int, wanted_s: float) -> int:
+    """The fewest rounds, at most ``most``, which take wanted_s or more: the root of the sum, put right where it is rounded."""
+    middle_s = first_s - slope_s / 2.0
+    root = middle_s + math.sqrt(max(0.0, middle_s * middle_s + 2.0 * slope_s * wanted_s))
+    rounds = most
+    if root > 0.0:
+        rounds = min(most, max(1, math.ceil(min(float(most), 2.0 * wanted_s / root))))
+    while rounds > 1 and sum_s(first_s, slope_s, rounds - 1) >= wanted_s:
+        rounds -= 1
+    while rounds < most and sum_s(first_s, slope_s, rounds) < wanted_s:
+        rounds += 1
+    return rounds
+
+
+@compiled
+def next_admission(limits: Limits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray) -> float:
+    """When the next request could be admitted if nobody finishes before: its arrival, or never where it finds no room."""
+    if not _has_place(slots, limits.sequences):
+        return np.inf
+    if counters[EVICTED] > 0:
+        request = evicted[counters[EVICTED] - 1]
+        arrival_s = -np.inf
+    elif counters[NEXT_NEW] < counters[KNOWN]:
+        request = counters[NEXT_NEW]
+        arrival_s = requests[request].arrival_s
+    else:
+        return np.inf
+    if counters[KV_USED] + tokens_at_admission(limits, requests, request) > limits.kv_tokens:
+        return np.inf
+    return arrival_s
+
+
+@compiled
+def _has_place(slots: RecordArray, sequences: int) -> bool:
+    fewest = slots[0].running
+    for slot in range(1, len(slots)):
+        fewest = min(fewest, slots[slot].running)
+    return fewest < sequences  # type: ignore[no-any-return]

@@ -1,0 +1,215 @@
+"""The compiled core of the simulation: events of one replica of one attention group."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from meshwright.costmodels.queueing.simulation import (
+    batch_steps,
+    coasting,
+    engine_state,
+    missed_targets,
+    pipeline_coasting,
+    step_forming,
+)
+from meshwright.costmodels.queueing.simulation.batch_steps import finish_step, form_step, work_s
+from meshwright.costmodels.queueing.simulation.coasting import coast
+from meshwright.costmodels.queueing.simulation.engine_state import (
+    NOBODY,
+    IntArray,
+    Lists,
+    RecordArray,
+    Stages,
+    busiest,
+    compiled,
+    pass_stages,
+    source_digest,
+    worked_on_average,
+)
+from meshwright.costmodels.queueing.simulation.missed_targets import Promise, count_late_starts, is_missed, is_sure_to_miss
+from meshwright.costmodels.queueing.simulation.pipeline_coasting import coast_round
+from meshwright.costmodels.queueing.simulation.step_forming import (
+    ARRIVED,
+    COMPLETED,
+    COUNTERS,
+    EVICTED,
+    EVICTIONS,
+    KNOWN,
+    NEXT_NEW,
+    PEAK,
+    RUNNING,
+    Limits,
+    Tables,
+)
+
+EVENTS_BETWEEN_LOOKS = 16
+"""Least number of events between two looks at what running requests are sure to miss."""
+
+PARTS = (batch_steps, coasting, engine_state, pipeline_coasting, missed_targets, step_forming)
+"""Modules whose code ends up in the compiled simulation."""
+
+
+def _compiled(sources: str):  # type: ignore[no-untyped-def]
+    """The simulation, kept on disk once compiled.
+
+    Numba recompiles what is on disk only when the file of the function itself changes, but keeps variables of a closure in
+    the key: with ``sources`` among them a change of any file counts.
+    """
+
+    @njit(cache=True)
+    def run(tables, limits, promise, delay_s, requests, slots, lists, stages, known):  # type: ignore[no-untyped-def]
+        if len(sources) == 0:
+            raise ValueError("the digest is part of the key")
+        counters = np.zeros(COUNTERS, dtype=np.int64)
+        counters[KNOWN] = known
+        evicted = np.zeros(len(requests), dtype=np.int64)
+        return _run(tables, limits, promise, delay_s, requests, slots, lists, stages, counters, evicted)
+
+    return run
+
+
+@compiled
+def _run(  # type: ignore[no-untyped-def]
+    tables: Tables,
+    limits: Limits,
+    promise: Promise,
+    delay_s: float,
+    requests: RecordArray,
+    slots: RecordArray,
+    lists: Lists,
+    stages: Stages,
+    counters: IntArray,
+    evicted: IntArray,
+):
+    """Run until every counted request is answered, or a target is sure to be missed.
+
+    The first requests have an arrival time; the others arrive each ``delay_s`` after another one completes. Returns (missed,
+    duration, busy time of the busiest stage and of a mean one, waiting requests over time, peak of running requests, steps,
+    evictions).
+    """
+    now, waiting_s, steps, turn, missed, unseen = 0.0, 0.0, 0, 0, False, 0
+    while True:
+        for slot in range(len(slots)):
+            if slots[slot].in_flight == 1 and slots[slot].ready_s <= now:
+                finish_step(requests, slots, lists.finishing, lists.ends, slot, counters, limits, promise, delay_s)
+        count_late_starts(requests, counters, promise, now)
+        # A look at every running request costs as much as so many events.
+        unseen += 1
+        if unseen > counters[RUNNING] + EVENTS_BETWEEN_LOOKS and not np.isinf(promise.tpot_s):
+            missed, unseen = is_sure_to_miss(requests, slots, counters, promise, now), 0
+        if missed or is_missed(counters, promise):
+            missed = True
+            break
+        if counters[COMPLETED] == promise.end - promise.first:
+            break
+        if stages.free_s[0] <= now:
+            coasted, until = 0, now
+            if len(slots) == 1:
+                coasted = coast(tables, limits, requests, slots, lists.ends, counters, evicted, stages, now)
+                until = stages.free_s[0] if coasted > 0 else now
+            else:
+                until, coasted, turn = coast_round(
+                    tables, limits, requests, slots, lists.ends, counters, evicted, stages, now, turn
+                )
+            steps += coasted
+            if until > now:
+                waiting_s += _waiting_time_until(requests, counters, now, until)
+                now = until
+            if stages.free_s[0] <= now:
+                slot = _start_any_step(tables, limits, requests, slots, lists, counters, evicted, stages, now, turn)
+                if slot != NOBODY:
+                    steps += 1
+                    turn = (slot + 1) % len(slots)
+                    continue
+        following = _next_event(requests, slots, counters, stages.free_s[0], now)
+        if np.isinf(following):
+            now = following
+            break
+        waiting_s += _waiting_time_until(requests, counters, now, following)
+        now = following
+    worked_s = worked_on_average(stages, tables.kinds)
+    return missed, now, busiest(stages), worked_s, waiting_s, counters[PEAK], steps, counters[EVICTIONS]
+
+
+@compiled
+def _waiting_time_until(requests: RecordArray, counters: IntArray, now: float, until: float) -> float:
+    """Number of waiting requests, integrated from now to a later time in which nobody is admitted."""
+    waiting = counters[EVICTED] + _arrived(requests, counters, now)
+    total = waiting * (until - now)
+    request = counters[NEXT_NEW] + _arrived(requests, counters, now)
+    while request < counters[KNOWN] and requests[request].arrival_s < until:
+        total += until - requests[request].arrival_s
+        request += 1
+    return total  # type: ignore[no-any-return]
+
+
+@compiled
+def _next_event(requests: RecordArray, slots: RecordArray, counters: IntArray, first_stage_free: float, now: float) -> float:
+    """When the next step ends, or a step could start: the first stage is free and a slot idle, or a request arrives."""
+    following = np.inf
+    idle = False
+    for slot in range(len(slots)):
+        if slots[slot].in_flight == 1:
+            following = min(following, slots[slot].ready_s)
+        else:
+            idle = True
+    if idle:
+        if first_stage_free > now:
+            following = min(following, first_stage_free)
+        else:
+            upcoming = counters[NEXT_NEW] + _arrived(requests, counters, now)
+            if upcoming < counters[KNOWN]:
+                following = min(following, requests[upcoming].arrival_s)
+    return following
+
+
+@compiled
+def _arrived(requests: RecordArray, counters: IntArray, now: float) -> int:
+    """Requests that have arrived and were never admitted; asked for times that never go back."""
+    while counters[ARRIVED] < counters[KNOWN] and requests[counters[ARRIVED]].arrival_s <= now:
+        counters[ARRIVED] += 1
+    return counters[ARRIVED] - counters[NEXT_NEW]  # type: ignore[no-any-return]
+
+
+@compiled
+def _start_any_step(
+    tables: Tables,
+    limits: Limits,
+    requests: RecordArray,
+    slots: RecordArray,
+    lists: Lists,
+    counters: IntArray,
+    evicted: IntArray,
+    stages: Stages,
+    now: float,
+    turn: int,
+) -> int:
+    """Form a step for the first idle slot, from ``turn`` on, that has something to do, and send it through the pipeline;
+    returns the slot or NOBODY."""
+    for k in range(len(slots)):
+        slot = (turn + k) % len(slots)
+        if slots[slot].in_flight == 1:
+            continue
+        decoding, prompt_tokens = form_step(
+            tables, limits, requests, slots, lists, slot, counters, evicted, stages.attention_s, now, False
+        )
+        if prompt_tokens + decoding > 0:
+            slots[slot].in_flight = 1
+            slots[slot].ready_s = through_pipeline(tables, slots, stages, slot, decoding, prompt_tokens, now)
+            slots[slot].busy_s = busiest(stages)
+            return slot
+    return NOBODY
+
+
+@compiled
+def through_pipeline(
+    tables: Tables, slots: RecordArray, stages: Stages, slot: int, decoding: int, prompt_tokens: int, now: float
+) -> float:
+    """Send the slot's step through the pipeline; returns when it leaves the last stage."""
+    for kind in range(len(stages.step_s)):
+        stages.step_s[kind] = work_s(tables, slots, kind, slot, decoding, prompt_tokens, stages.attention_s[kind])
+    return pass_stages(stages, tables.kinds, now)
+
+
+run = _compiled(source_digest(*PARTS, __file__))

@@ -1,0 +1,335 @@
+"""Discrete-event simulation of continuous batching on one serving replica.
+
+A step holds one token of every decoding sequence and, within the token limit, chunks of prompts in order of arrival
+(Sarathi-Serve, OSDI'24); with prefill-first scheduling a step holds either prompts or decoding sequences (Orca, OSDI'22,
+and the first vLLM). A pipeline of p stages keeps p batches ("slots") in flight, each sequence staying in its slot.
+Attention groups form a batch each, of requests of their own, and step together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.queueing.group_times import GroupTimes
+from meshwright.costmodels.queueing.load import RequestStream
+from meshwright.costmodels.queueing.results import RequestTimes, SimulationResult, pooled
+from meshwright.costmodels.queueing.simulation.engine_state import RecordArray, new_lists, new_requests, new_slots, new_stages
+from meshwright.costmodels.queueing.simulation.event_loop import run
+from meshwright.costmodels.queueing.simulation.group_coasting import Joint
+from meshwright.costmodels.queueing.simulation.group_loop import run_groups
+from meshwright.costmodels.queueing.simulation.missed_targets import Promise
+from meshwright.costmodels.queueing.simulation.step_forming import (
+    ADMIT_RESERVED,
+    ADMIT_UNTIL_FULL,
+    CHUNKED,
+    CHUNKS_ONLY,
+    PREFILL_ONLY,
+    WHOLE,
+    Limits,
+    Tables,
+)
+from meshwright.costmodels.queueing.step_times import StepTimes
+
+__all__ = [
+    "Admission",
+    "BatchLimits",
+    "RequestTimes",
+    "Scheduling",
+    "SimulationResult",
+    "Targets",
+    "Window",
+    "may_miss",
+    "pooled",
+    "result_of",
+    "simulate",
+    "simulate_closed_loop",
+    "tables_of",
+]
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Scheduling(StrEnum):
+    """What a step of the engine holds.
+
+    chunked_prefill   decode first: a token of every decoding sequence, and prompts in chunks in what is left
+    whole_prompts     decode first too, but only prompts that fit whole in what is left (TensorRT-LLM without chunked context)
+    prefill_first     whole prompts as long as any wait, else a token of every decoding sequence
+    chunks_first      the same with prompts in chunks (SGLang without --enable-mixed-chunk)
+    """
+
+    CHUNKED_PREFILL = "chunked_prefill"
+    WHOLE_PROMPTS = "whole_prompts"
+    PREFILL_FIRST = "prefill_first"
+    CHUNKS_FIRST = "chunks_first"
+
+    @property
+    def prompts_apart(self) -> bool:
+        """Whether no step holds both prompts and decoding sequences."""
+        return self in (Scheduling.PREFILL_FIRST, Scheduling.CHUNKS_FIRST)
+
+    @property
+    def cuts_prompts(self) -> bool:
+        """Whether prompts come in chunks."""
+        return self in (Scheduling.CHUNKED_PREFILL, Scheduling.CHUNKS_FIRST)
+
+
+_SCHEDULING_CODES = {
+    Scheduling.CHUNKED_PREFILL: CHUNKED,
+    Scheduling.WHOLE_PROMPTS: WHOLE,
+    Scheduling.PREFILL_FIRST: PREFILL_ONLY,
+    Scheduling.CHUNKS_FIRST: CHUNKS_ONLY,
+}
+
+
+class Admission(StrEnum):
+    """When a waiting request may start.
+
+    reserve   when the cache has room for its prompt and all its output (TensorRT-LLM, GUARANTEED_NO_EVICT)
+    preempt   when the cache has room for its prompt; when the cache is full, the newest request is evicted and its tokens
+              are computed again later (vLLM, recompute)
+    """
+
+    RESERVE = "reserve"
+    PREEMPT = "preempt"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Limits of a replica's engine: sequences at once, tokens in a step, tokens that the KV cache holds; of several attention
+    groups those of each."""
+
+    sequences: int
+    step_tokens: int
+    kv_tokens: int
+    scheduling: Scheduling = Scheduling.CHUNKED_PREFILL
+    admission: Admission = Admission.RESERVE
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """P95 targets; a simulation ends early once its 95th percentile is sure to miss one of them."""
+
+    ttft_s: float = math.inf
+    tpot_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which requests are counted: those after a warm-up share, up to a cool-down share at the end."""
+
+    warm_up: float = 0.10
+    cool_down: float = 0.05
+
+    def measured(self, requests: int) -> tuple[int, int]:
+        """First and one past the last counted request."""
+        return int(requests * self.warm_up), requests - int(requests * self.cool_down)
+
+
+NO_TARGETS = Targets()
+MIDDLE = Window()
+
+
+def simulate(
+    times: StepTimes | GroupTimes,
+    stream: RequestStream,
+    limits: BatchLimits,
+    *,
+    targets: Targets = NO_TARGETS,
+    window: Window = MIDDLE,
+) -> SimulationResult:
+    """Requests of the stream through one replica, arriving as the stream says; all its attention groups together.
+
+    Raises WorkloadError when the engine could never run a request (longer than the cache or, unless prompts are chunked,
+    than a step).
+    """
+    return _simulate(times, stream, limits, targets, window, known=len(stream))
+
+
+def simulate_closed_loop(
+    times: StepTimes | GroupTimes,
+    stream: RequestStream,
+    limits: BatchLimits,
+    *,
+    concurrency: int,
+    delay_s: float = 0.0,
+    targets: Targets = NO_TARGETS,
+    window: Window = MIDDLE,
+) -> SimulationResult:
+    """As ``simulate``, with ``concurrency`` clients that send their next request as soon as the last is answered (how
+    public benchmarks measure); arrival times of the stream are not used.
+
+    Network, tokenizer and client take ``delay_s`` from an answer to the next request's place in the queue. The result's
+    arrivals are when clients sent.
+    """
+    known = min(concurrency, len(stream))
+    arrival_s = np.full(len(stream), np.inf)
+    arrival_s[:known] = delay_s
+    closed = replace(stream, arrival_s=arrival_s)
+    result = _simulate(times, closed, limits, targets, window, known=known, delay_s=delay_s)
+    return replace(result, requests=replace(result.requests, arrival_s=result.requests.arrival_s - delay_s))
+
+
+def _simulate(
+    times: StepTimes | GroupTimes,
+    stream: RequestStream,
+    limits: BatchLimits,
+    targets: Targets,
+    window: Window,
+    *,
+    known: int,
+    delay_s: float = 0.0,
+) -> SimulationResult:
+    own = times.own if isinstance(times, GroupTimes) else times
+    _require_runnable(own, stream, limits)
+    per_slot = -(-limits.sequences // own.stages)
+    requests = new_requests(
+        stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens, stream.rounds, stream.shared
+    )
+    first, end = window.measured(len(stream))
+    counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
+    compiled_limits = Limits(
+        per_slot,
+        limits.step_tokens,
+        limits.kv_tokens - stream.shared_tokens,
+        _SCHEDULING_CODES[limits.scheduling],
+        ADMIT_RESERVED if limits.admission is Admission.RESERVE else ADMIT_UNTIL_FULL,
+    )
+    promise = Promise(first, end, targets.ttft_s, targets.tpot_s, may_miss(end - first), may_miss(counted_tpot))
+    slots = times.groups if isinstance(times, GroupTimes) else own.stages
+    lists = new_lists(slots, sequences=per_slot, max_output=int(stream.output_tokens.max()))
+    given = (compiled_limits, promise, delay_s, requests, new_slots(slots), lists)
+    if isinstance(times, GroupTimes):
+        # The host launches the kernels of both parts: its least time is that of whole steps.
+        tables = tables_of(own)._replace(least_prompt_s=np.zeros(1))
+        outcome = run_groups(tables, _joint(times), *given, known)
+        return result_of(requests, outcome, first, end, groups=times.groups)
+    outcome = run(tables_of(own), *given, new_stages(own.stages, len(own.kinds[0])), known)
+    return result_of(requests, outcome, first, end)
+
+
+def _joint(times: GroupTimes) -> Joint:
+    """The joint part as the compiled simulation takes it."""
+    return Joint(
+        times.total_grid,
+        times.experts_s,
+        times.gathered_s,
+        times.exchanged_s,
+        times.shared_s,
+        times.beside_tokens,
+        float(times.own.least_prompt_s[0]),
+        times.joined_steps,
+        times.dealing.waiting,
+        times.dealing.running,
+    )
+
+
+def tables_of(times: StepTimes) -> Tables:
+    """The tables as the compiled simulation takes them: one for each kind of stage."""
+    first, kinds = times.kinds
+    by_stage = (
+        times.tokens_s,
+        times.logits_s,
+        times.decode_s,
+        times.prefill_s_per_pair,
+        times.prefill_launch_s,
+        times.least_prompt_s,
+    )
+    alike = by_stage if len(first) == times.stages else tuple(table[first] for table in by_stage)
+    tokens_s, logits_s, decode_s, prefill_s_per_pair, prefill_launch_s, least_prompt_s = alike
+    return Tables(
+        tokens_s,
+        logits_s,
+        decode_s,
+        times.kv_grid,
+        prefill_s_per_pair,
+        times.query_grid,
+        times.prefix_grid,
+        prefill_launch_s,
+        least_prompt_s,
+        kinds,
+        times.query_tokens,
+    )
+
+
+def may_miss(counted: int) -> int:
+    """How many of the counted requests may be over the target while the 95th percentile is not."""
+    return counted - math.ceil(0.95 * counted)
+
+
+def result_of(
+    requests: RecordArray,
+    outcome: tuple[bool, float, float, float, float, int, int, int],
+    first: int,
+    end: int,
+    *,
+    groups: int = 1,
+) -> SimulationResult:
+    """What requests [first, end) saw, from what the compiled simulation leaves and returns."""
+    missed, duration_s, busy_s, worked_s, waiting_s, peak_running, steps, evictions = outcome
+    assert math.isfinite(duration_s), "requests wait that nothing can start"
+    counted = np.zeros(len(requests), dtype=np.bool_)
+    counted[first:end] = True
+    first_s, last_s = requests["first_s"].copy(), requests["last_s"].copy()
+    # Requests still decoding at the end of the run count until then; those without a first token are nan and do not count.
+    decoding_s = np.nansum(np.where(np.isfinite(last_s), np.minimum(last_s, duration_s), duration_s) - first_s)
+    return SimulationResult(
+        requests=RequestTimes(
+            arrival_s=requests["arrival_s"].copy(),
+            first_s=first_s,
+            last_s=last_s,
+            output_tokens=requests["answer"].copy(),
+            counted=counted,
+            busy_s=requests["busy_s"].copy(),
+            group=requests["group"].copy(),
+        ),
+        missed=missed,
+        duration_s=duration_s,
+        busy=busy_s / duration_s,
+        worked_s=groups * worked_s,
+        mean_batch=float(decoding_s) / duration_s / groups,
+        mean_waiting=waiting_s / duration_s / groups,
+        peak_running=peak_running,
+        steps=steps,
+        evictions=evictions,
+        groups=groups,
+    )
+
+
+def _require_runnable(times: StepTimes, stream: RequestStream, limits: BatchLimits) -> None:
+    if stream.cache_tokens > limits.kv_tokens:
+        raise WorkloadError(
+            "the KV cache can't hold the longest request",
+            given=stream.cache_tokens,
+            allowed=f"at most {limits.kv_tokens} tokens",
+        )
+    # An evicted request comes back with the tokens it has generated.
+    longest = int((stream.prompt_tokens + stream.output_tokens).max())
+    whole = longest if limits.admission is Admission.PREEMPT else int(stream.prompt_tokens.max())
+    if not limits.scheduling.cuts_prompts and whole > limits.step_tokens:
+        raise WorkloadError(
+            "without chunks a prompt must fit in one step", given=whole, allowed=f"at most {limits.step_tokens} tokens"
+        )
+    if stream.rounds is not None and limits.admission is Admission.PREEMPT:
+        raise WorkloadError(
+            "rounds that give several tokens are simulated with reserved room only",
+            given=limits.admission.value,
+            allowed=Admission.RESERVE.value,
+        )
+    per_slot, most = -(-limits.sequences // times.stages), limits.step_tokens // times.query_tokens
+    if limits.sequences < 1 or per_slot > min(most, times.max_sequences):
+        raise WorkloadError(
+            "impossible limit of sequences at once",
+            given=limits.sequences,
+            allowed=f"1 to {times.stages * min(most, times.max_sequences)}",
+        )
+    if limits.step_tokens > times.max_tokens:
+        raise WorkloadError(
+            "step times are not known for so many tokens", given=limits.step_tokens, allowed=f"at most {times.max_tokens}"
+        )

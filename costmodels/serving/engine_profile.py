@@ -1,0 +1,86 @@
+"""What a serving engine adds to the kernels: host time of a step, passes over the logits, memory it leaves free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from meshwright.costmodels.queueing.group_times import IN_TURN, Dealing
+
+
+class ServingEngine(StrEnum):
+    """Engines whose habits are known."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+    TENSORRT_LLM = "tensorrt-llm"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProfile:
+    """Constants of a serving engine, each with its source below.
+
+    engine                whose kernels run where engines have their own (routed experts)
+    step_s                host time of a step that the device does not hide: scheduling, input preparation, sampled tokens
+    sequence_s            what each sequence adds to it
+    logits_bytes          bytes moved for each logit besides writing it: conversion to fp32, softmax, choice of a token
+    memory_share          share of device memory that the engine may fill
+    prompt_operator_s     host time of an operator in a step with prompt tokens, where it launches them one by one
+    beside_tokens         tokens of a step up to which a shared expert runs beside the routed ones, on a stream of its own
+    dealing               how requests are given to attention groups
+    """
+
+    engine: ServingEngine
+    step_s: float
+    sequence_s: float
+    logits_bytes: float
+    memory_share: float
+    prompt_operator_s: float
+    beside_tokens: int
+    dealing: Dealing
+
+
+ENGINE_VLLM = EngineProfile(
+    engine=ServingEngine.VLLM,
+    # vLLM V1, Llama-3.2-1B: 2.61 ms between tokens (vllm-project/vllm pull 17866) whose 2.5 GB of weights and 16 layers of
+    # kernels take 1.1 ms on an H100.
+    step_s=1.5e-3,
+    # Scheduler.update_from_output takes 0.142 ms at 128 sequences (vllm-project/vllm pull 46112).
+    sequence_s=1.1e-6,
+    # vLLM V1 sampler: read 16-bit and write fp32 (6), softmax reads and writes fp32 (8), the choice reads it (4).
+    logits_bytes=18.0,
+    # Default of --gpu-memory-utilization (vLLM engine arguments).
+    memory_share=0.90,
+    # Steps with prompts run compiled, in pieces of CUDA graphs (vLLM documentation, piecewise CUDA graphs).
+    prompt_operator_s=0.0,
+    # Default of VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD.
+    beside_tokens=256,
+    # Its load balancer over data-parallel ranks counts 4 for a waiting request and 1 for a running one (vllm-project/vllm pull
+    # 43279), ties in turn (pull 47420).
+    dealing=Dealing(waiting=4, running=1),
+)
+
+# Both launch the next step while the host works on the last one (TensorRT-LLM documentation, overlap scheduler, on by
+# default; SGLang v0.4 announcement, zero-overhead batch scheduler).
+# TensorRT-LLM uses streams inside CUDA graphs only, captured up to 128 sequences (CudaGraphConfig); SGLang up to 1024 tokens
+# (DUAL_STREAM_TOKEN_THRESHOLD of its MoE models).
+# TensorRT-LLM gives requests to the ranks with the fewest active ones (its attention-DP router); SGLang in turn (the default
+# round_robin of --load-balance-method).
+ENGINE_TENSORRT_LLM = replace(
+    ENGINE_VLLM,
+    engine=ServingEngine.TENSORRT_LLM,
+    step_s=0.0,
+    sequence_s=0.0,
+    beside_tokens=128,
+    dealing=Dealing(waiting=1, running=1),
+)
+ENGINE_SGLANG = replace(
+    ENGINE_VLLM, engine=ServingEngine.SGLANG, step_s=0.0, sequence_s=0.0, beside_tokens=1024, dealing=IN_TURN
+)
+
+ENGINE_PROFILES: Mapping[ServingEngine, EngineProfile] = {
+    ServingEngine.VLLM: ENGINE_VLLM,
+    ServingEngine.SGLANG: ENGINE_SGLANG,
+    ServingEngine.TENSORRT_LLM: ENGINE_TENSORRT_LLM,
+}

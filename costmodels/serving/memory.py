@@ -1,0 +1,145 @@
+"""Memory of a serving replica: weights, caches, states and workspace of one block on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind
+from meshwright.costmodels.model.split_dims import EXPERTS, VOCAB, RankGrid, cache_sizes, is_expert_step, is_routed, local_sizes
+from meshwright.costmodels.serving.latent_attention import latent_cache
+from meshwright.costmodels.serving.operators import state_bytes
+from meshwright.costmodels.serving.precision import ServingPrecision
+from meshwright.costmodels.units import DType
+
+CACHE_BLOCK_TOKENS = 16
+"""Tokens of a cache block (vLLM, --block-size)."""
+
+UNLIMITED_TOKENS = 2**62
+"""Tokens that a cache holds which keeps nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheBytes:
+    """What sequences keep on one rank.
+
+    per_token      of layers that keep every token
+    windowed       by window: bytes a token of layers that need no more than the window (sliding and chunked attention)
+    per_sequence   recurrent states
+    """
+
+    per_token: float = 0.0
+    windowed: Mapping[int, float] = field(default_factory=dict)
+    per_sequence: float = 0.0
+
+    def plus(self, other: CacheBytes, *, times: int = 1) -> CacheBytes:
+        """This and ``times`` copies of another."""
+        windows = {**self.windowed, **other.windowed}
+        windowed = {w: self.windowed.get(w, 0.0) + times * other.windowed.get(w, 0.0) for w in windows}
+        return CacheBytes(self.per_token + times * other.per_token, windowed, self.per_sequence + times * other.per_sequence)
+
+    def tokens_that_fit(self, free_bytes: float, *, sequences: int, step_tokens: int) -> int:
+        """Tokens that fit in whole blocks, of up to ``sequences`` sequences at once.
+
+        Layers with a window either keep every token, or a window of each sequence and the tokens of a step: the engine frees
+        what lies behind it (vLLM, hybrid KV cache manager). Both are room enough; the roomier counts.
+        """
+        free_bytes -= sequences * self.per_sequence
+        bounded = free_bytes - self._window_bytes(sequences=sequences, step_tokens=step_tokens)
+        every = self.per_token + sum(self.windowed.values())
+        return max(_blocks_of_tokens(free_bytes, every), _blocks_of_tokens(bounded, self.per_token))
+
+    def bytes_of(self, tokens: int, *, sequences: int, step_tokens: int) -> float:
+        """Bytes that a cache of so many tokens is given."""
+        if tokens >= UNLIMITED_TOKENS:
+            tokens = 0
+        window_bytes = self._window_bytes(sequences=sequences, step_tokens=step_tokens)
+        windows = min(tokens * sum(self.windowed.values()), window_bytes)
+        return tokens * self.per_token + windows + sequences * self.per_sequence
+
+    def _window_bytes(self, *, sequences: int, step_tokens: int) -> float:
+        return sum((sequences * window + step_tokens) * size for window, size in self.windowed.items())
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMemory:
+    """Bytes of one copy of a block on one rank.
+
+    tied_bytes     weights whose owner is another block, by the owner ("block/operator/weight")
+    cache          keys, values, latents and states
+    token_bytes    activations of one token of a step at the fullest moment
+    answer_bytes   the same of a token that every cp group of ranks runs
+    logits_bytes   logits of one sequence that gets a token
+    """
+
+    weights_bytes: float
+    tied_bytes: Mapping[str, float]
+    cache: CacheBytes
+    token_bytes: float
+    logits_bytes: float
+    answer_bytes: float
+
+
+def block_memory(
+    operators: Sequence[Operator],
+    dims: Mapping[str, int],
+    *,
+    grid: RankGrid,
+    precision: ServingPrecision,
+    routing: ExpertRouting = BALANCED,
+) -> BlockMemory:
+    """Memory of a block on one rank of a grid, copies of hot experts included."""
+    weights, token, logits = 0.0, 0.0, 0.0
+    cache = CacheBytes()
+    tied: dict[str, float] = {}
+    one_token = {**dims, BATCH: 1, SEQ: 1}
+    # The residual stream stays while an operator works on its branch.
+    residual = operators[0].inputs[0].elements(one_token)
+    for operator in operators:
+        local = local_sizes(operator, one_token, grid)
+        if is_routed(operator):
+            local[EXPERTS] = (dims[EXPERTS] + routing.redundant_experts) // grid.ep
+        for weight in operator.weights:
+            size = weight.elements(local) * precision.of(operator).size_bytes
+            if weight.tied_to is None:
+                weights += size
+            else:
+                tied[weight.tied_to] = size
+        cache = cache.plus(_cache(operator, operators, one_token, grid, precision))
+        if VOCAB in operator.dims and operator.kind is not OperatorKind.EMBEDDING:
+            # Gathered logits in 16 bits, and their fp32 copy in the sampler.
+            logits = max(logits, dims[VOCAB] * (precision.activations.size_bytes + DType.FP32.size_bytes))
+        else:
+            live = sum(tensor.elements(local) for tensor in (*operator.inputs, *operator.outputs))
+            # Every attention group's tokens come to the experts, whose rows are spread over the ep ranks.
+            groups = grid.token_groups / grid.ep if is_expert_step(operator) else 1.0
+            token = max(token, (live * groups + residual) * precision.activations.size_bytes)
+    answer = token
+    if grid.cp > 1:
+        # A rank has its share of a step's tokens, and the gathered keys and values of them all.
+        token = token / grid.cp + cache.per_token + sum(cache.windowed.values())
+    return BlockMemory(weights, tied, cache, token, logits, answer)
+
+
+def _cache(
+    operator: Operator, operators: Sequence[Operator], one_token: Mapping[str, int], grid: RankGrid, precision: ServingPrecision
+) -> CacheBytes:
+    if operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
+        return CacheBytes(per_sequence=state_bytes(operator, local_sizes(operator, one_token, grid)))
+    if operator.kind is not OperatorKind.ATTENTION:
+        return CacheBytes()
+    latent = latent_cache(operators, one_token)
+    if latent is not None:
+        elements = latent.elements
+    else:
+        local = cache_sizes(operator, one_token, grid)
+        elements = sum(tensor.elements(local) for tensor in operator.inputs[1:])
+    size = elements * precision.kv.size_bytes / grid.kvp
+    return CacheBytes(per_token=size) if operator.window is None else CacheBytes(windowed={operator.window: size})
+
+
+def _blocks_of_tokens(free_bytes: float, bytes_per_token: float) -> int:
+    if bytes_per_token == 0.0:
+        return UNLIMITED_TOKENS if free_bytes >= 0.0 else 0
+    return max(0, int(free_bytes / (bytes_per_token * CACHE_BLOCK_TOKENS))) * CACHE_BLOCK_TOKENS

@@ -1,0 +1,42 @@
+"""Number formats of a serving engine: stored weights, everything that computes in 16 bits, and the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from meshwright.costmodels.model.operators import Operator, OperatorKind
+from meshwright.costmodels.model.split_dims import EXPERT_FFN, EXPERTS, FFN, SHARED_FFN, VOCAB, is_routed
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.units import DType
+
+
+class Quantised(StrEnum):
+    """Which weights a quantised checkpoint stores narrow: all projections of its layers, or feed-forward networks and experts
+    alone (gpt-oss; NVIDIA's DeepSeek-R1-FP4)."""
+
+    PROJECTIONS = "projections"
+    FEED_FORWARD = "feed_forward"
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPrecision:
+    """Formats: ``weights`` of the quantised products, ``activations`` of everything else (embeddings, norms, router, vocabulary
+    head, residual stream), as quantised checkpoints keep them; ``kv`` of the cache."""
+
+    weights: WeightFormat
+    activations: DType
+    kv: DType
+    quantised: Quantised = Quantised.PROJECTIONS
+
+    def of(self, operator: Operator) -> WeightFormat:
+        """Format of the operator's weights."""
+        if operator.kind is OperatorKind.MATMUL and self._quantises(operator):
+            return self.weights
+        return WeightFormat(self.activations.value)
+
+    def _quantises(self, operator: Operator) -> bool:
+        # The router and the vocabulary head stay in 16 bits.
+        if {VOCAB, EXPERTS} & operator.dims and not is_routed(operator):
+            return False
+        return self.quantised is Quantised.PROJECTIONS or bool({FFN, SHARED_FFN, EXPERT_FFN} & operator.dims)

@@ -1,0 +1,309 @@
+"""Step times of a serving layout, from the operators of the model.
+
+A step runs every layer once on t tokens of an attention group: weights are read once however many sequences share it.
+Projections, norms, experts and collectives depend on t alone; attention on what the sequences hold; the vocabulary head on how
+many of them get a token. Tables over t, sequences and cache lengths are made once for a block and rank grid, and added up to
+stages. Where a stage has several attention groups, the tables are of one, the others doing the same at the same time; and
+beside them those of what a group does by itself and of what all do together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.costmodels.calibration.kernels import VectorKernel
+from meshwright.costmodels.cluster.cluster import GroupTopology
+from meshwright.costmodels.kernels.compute import memory_bound_s
+from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting
+from meshwright.costmodels.model.operators import Operator, OperatorKind
+from meshwright.costmodels.model.split_dims import SHARED_FFN, VOCAB, is_expert_step, is_routed, leaves_partial_sums
+from meshwright.costmodels.network.collectives import Collective
+from meshwright.costmodels.queueing.group_times import GroupTimes
+from meshwright.costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.serving.attention import decode_s, gathered_context_s, prefill_s_per_pair
+from meshwright.costmodels.serving.engine_profile import EngineProfile
+from meshwright.costmodels.serving.experts import dispatch, expert_kernels_s, routed_experts_s
+from meshwright.costmodels.serving.latent_attention import latent_cache, latent_expansion
+from meshwright.costmodels.serving.operators import (
+    ServedOn,
+    collective_seconds,
+    fused_products,
+    head_s,
+    operator_s,
+    partial_sums_s,
+    state_s,
+)
+from meshwright.costmodels.serving.precision import ServingPrecision
+
+__all__ = ["BlockTimes", "ServingPrecision", "TableRange", "block_times", "step_times"]
+
+FloatArray = npt.NDArray[np.float64]
+
+_TOKEN_STEPS = ((64, 1), (512, 16), (4096, 64), (2**62, 128))
+"""Token counts at which tables are evaluated: each up to 64, then multiples of the rows that tiles hold; linear between."""
+
+_SEQUENCE_STEPS = ((64, 1), (2**62, 16))
+"""As well for sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRange:
+    """Largest step and longest sequence that tables must answer for."""
+
+    step_tokens: int
+    sequences: int
+    sequence_tokens: int
+
+
+@dataclass(frozen=True, eq=False)
+class JointTimes:
+    """A block's experts, where attention groups share them, as GroupTimes defines the tables; ``own_tokens_s`` is what of
+    tokens_s a group does by itself."""
+
+    own_tokens_s: FloatArray
+    experts_s: FloatArray
+    gathered_s: FloatArray
+    exchanged_s: FloatArray
+    shared_s: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTimes:
+    """Times of one copy of a block, as StepTimes defines them, without the stage dimension; ``joint`` is None where groups
+    share nothing; ``operators`` are those that a host launches one by one."""
+
+    tokens_s: FloatArray
+    joint: JointTimes | None
+    logits_s: FloatArray
+    decode_s: FloatArray
+    prefill_s_per_pair: FloatArray
+    prefill_launch_s: float
+    operators: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Grids:
+    tokens: FloatArray
+    sequences: FloatArray
+    kv: FloatArray
+    query: FloatArray
+    prefix: FloatArray
+
+
+def block_times(
+    operators: Sequence[Operator],
+    on: ServedOn,
+    *,
+    engine: EngineProfile,
+    table_range: TableRange,
+    routing: ExpertRouting = BALANCED,
+) -> BlockTimes:
+    """Tables of one block on one rank; ``routing`` says how tokens spread over experts."""
+    grids = _grids(table_range)
+    own = on.own_tokens(grids.tokens)
+    tokens_s, logits_s = np.zeros_like(grids.tokens), np.zeros_like(grids.sequences)
+    routed_s = np.zeros_like(grids.tokens)
+    attention_s = np.zeros((len(grids.sequences), len(grids.kv)))
+    prefill_s, launch_s = np.zeros((len(grids.query), len(grids.prefix))), 0.0
+    latent, expansion = latent_cache(operators, on.dims), latent_expansion(operators)
+    routed = [operator for operator in operators if is_routed(operator)]
+    if routed:
+        routed_s = routed_experts_s(routed, on, routing, own)
+        tokens_s += routed_s
+    fused = fused_products(operators, on)
+    shared_s = np.zeros_like(grids.tokens)
+    for operator in operators:
+        if is_expert_step(operator) or operator.name in fused.followers:
+            continue
+        if operator.kind is OperatorKind.ATTENTION:
+            attention_s += decode_s(operator, on, latent=latent, sequences=grids.sequences, kv_tokens=grids.kv)
+            per_pair, launch = prefill_s_per_pair(operator, on, expansion=expansion, query=grids.query, prefix=grids.prefix)
+            prefill_s, launch_s = prefill_s + per_pair, launch_s + launch
+            tokens_s += gathered_context_s(operator, on, latent=latent, tokens=grids.tokens)
+        elif operator.kind is OperatorKind.LOSS:
+            moved = grids.sequences * on.dims[VOCAB] * engine.logits_bytes
+            logits_s += memory_bound_s(on.device, moved, kernel=VectorKernel.NORM)
+        elif operator.kind is OperatorKind.MATMUL and VOCAB in operator.dims:
+            logits_s += head_s(operator, on, grids.sequences)
+        else:
+            # Latents are gathered before they are expanded: every rank expands those of the whole prompt.
+            mine = grids.tokens if operator is expansion else own
+            time_s = operator_s(operator, on, mine, more_columns=fused.more_columns.get(operator.name, 0))
+            tokens_s += time_s
+            if SHARED_FFN in operator.dims:
+                shared_s += time_s
+            if not (routed and _joins_the_experts(operator, on)):
+                tokens_s += partial_sums_s(operator, on, own)
+            if operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
+                attention_s += state_s(operator, on, grids.sequences)[:, None]
+    joint = None
+    if routed and on.ranks.grid.attention_dp > 1:
+        joint = _joint_times(routed, on, routing, grids, own_s=tokens_s - routed_s - shared_s, shared_s=shared_s)
+    if routed:
+        tokens_s -= np.where(grids.tokens <= engine.beside_tokens, np.minimum(shared_s, routed_s), 0.0)
+    every_sequence = np.arange(table_range.sequences + 1)
+    attention_s = np.maximum.accumulate(attention_s, axis=1)
+    every_token = np.arange(table_range.step_tokens + 1)
+    return BlockTimes(
+        tokens_s=_interpolated(every_token, grids.tokens, tokens_s),
+        joint=joint,
+        logits_s=_interpolated(every_sequence, grids.sequences, logits_s),
+        decode_s=np.stack([_interpolated(every_sequence, grids.sequences, column) for column in attention_s.T], axis=1),
+        prefill_s_per_pair=prefill_s,
+        prefill_launch_s=launch_s,
+        operators=len(operators),
+    )
+
+
+def _joint_times(
+    routed: Sequence[Operator],
+    on: ServedOn,
+    routing: ExpertRouting,
+    grids: _Grids,
+    *,
+    own_s: FloatArray,
+    shared_s: FloatArray,
+) -> JointTimes:
+    """What groups do together, apart from ``own_s`` of one of them and from its shared experts."""
+    groups, total = on.ranks.grid.attention_dp, _totals(grids, on.ranks.grid.attention_dp)
+    kernels_s = expert_kernels_s(routed, on, routing, total)
+    # Fewer tokens than groups take no less time each: what bounds throughput counts on it.
+    whole_s = kernels_s[np.searchsorted(total, groups)]
+    kernels_s = np.maximum(kernels_s, whole_s * np.minimum(1.0, total / groups))
+    sent, to_all = dispatch(on, grids.tokens, grids.tokens * groups), dispatch(on, total / groups, total)
+    assert to_all.gathered_s is not None, "several groups gather tokens"
+    every_token = np.arange(int(grids.tokens[-1]) + 1)
+    never = np.full(len(every_token), np.inf)
+    return JointTimes(
+        own_tokens_s=_interpolated(every_token, grids.tokens, own_s + sent.common_s),
+        experts_s=kernels_s,
+        gathered_s=np.maximum.accumulate(to_all.gathered_s),
+        exchanged_s=never if sent.exchanged_s is None else _interpolated(every_token, grids.tokens, sent.exchanged_s),
+        shared_s=_interpolated(every_token, grids.tokens, shared_s),
+    )
+
+
+def _joins_the_experts(operator: Operator, on: ServedOn) -> bool:
+    """Whether partial sums are added to those of the experts, whose one all-reduce serves both: a shared expert's, where all
+    ranks have all tokens."""
+    return on.ranks.grid.token_groups == 1 and leaves_partial_sums(operator) and SHARED_FFN in operator.dims
+
+
+def step_times(
+    stages: Sequence[Sequence[tuple[BlockTimes, int]]],
+    *,
+    boundary_elements: int,
+    links: Sequence[GroupTopology],
+    precision: ServingPrecision,
+    engine: EngineProfile,
+    table_range: TableRange,
+) -> StepTimes:
+    """Step times of a pipeline: each stage a list of (block, copies), ``links`` between one stage and the next.
+
+    ``boundary_elements`` of each token go from one stage to the next.
+
+    The engine's host time falls on the first stage, where steps are formed, and holds that stage only.
+    """
+    grids = _grids(table_range)
+    blocks = list({id(times): times for stage in stages for times, _ in stage}.values())
+    copies = np.array([[float(sum(n for times, n in stage if times is block)) for block in blocks] for stage in stages])
+    # Most stages are alike: each kind is added up once.
+    distinct, which = np.unique(copies, axis=0, return_inverse=True)
+    which = which.ravel()
+
+    def added(table: Callable[[BlockTimes], FloatArray | float]) -> FloatArray:
+        tables = [np.asarray(table(block)) for block in blocks]
+        sums = [sum((n * t for n, t in zip(row, tables, strict=True) if n), np.zeros_like(tables[0])) for row in distinct]
+        return np.array(sums, dtype=np.float64)[which]
+
+    tokens_s = added(lambda times: times.tokens_s)
+    logits_s = added(lambda times: times.logits_s)
+    tokens = np.arange(table_range.step_tokens + 1)
+    for i, link in enumerate(links):
+        sent = grids.tokens * boundary_elements * precision.activations.size_bytes
+        tokens_s[i] += _interpolated(tokens, grids.tokens, collective_seconds(Collective.SEND_RECV, sent, link))
+    tokens_s[0] += engine.step_s
+    logits_s[0] += engine.sequence_s * np.arange(table_range.sequences + 1)
+    return StepTimes(
+        tokens_s=tokens_s,
+        logits_s=logits_s,
+        decode_s=added(lambda times: times.decode_s),
+        kv_grid=grids.kv,
+        prefill_s_per_pair=added(lambda times: times.prefill_s_per_pair),
+        query_grid=grids.query,
+        prefix_grid=grids.prefix,
+        prefill_launch_s=added(lambda times: times.prefill_launch_s),
+        least_prompt_s=engine.prompt_operator_s * added(lambda times: float(times.operators)),
+    )
+
+
+def group_times(
+    layers: Sequence[tuple[BlockTimes, int]],
+    alike: StepTimes,
+    *,
+    groups: int,
+    engine: EngineProfile,
+    table_range: TableRange,
+) -> GroupTimes:
+    """Step times of attention groups apart, from the layers of their one stage and the step times of a group among others
+    alike."""
+    joint = [(times.joint, copies) for times, copies in layers if times.joint is not None]
+    total = _totals(_grids(table_range), groups)
+
+    def added(table: Callable[[JointTimes], FloatArray]) -> FloatArray:
+        return np.asarray(sum(copies * table(times) for times, copies in joint), dtype=np.float64)
+
+    tokens_s = sum(n * (times.tokens_s if times.joint is None else times.joint.own_tokens_s) for times, n in layers)
+    tokens_s = np.asarray(tokens_s) + engine.step_s
+    return GroupTimes(
+        own=replace(alike, tokens_s=tokens_s[None, :]),
+        groups=groups,
+        total_grid=total,
+        experts_s=added(lambda times: times.experts_s),
+        gathered_s=added(lambda times: times.gathered_s),
+        exchanged_s=added(lambda times: times.exchanged_s),
+        shared_s=added(lambda times: times.shared_s),
+        beside_tokens=engine.beside_tokens,
+        dealing=engine.dealing,
+    )
+
+
+def _totals(grids: _Grids, groups: int) -> FloatArray:
+    """Tokens of all groups at which their joint part is evaluated: few, and as many of each as other tables know."""
+    few = 2.0 ** np.arange(groups.bit_length())
+    return np.unique(np.concatenate([few[few < groups], groups * grids.tokens]))
+
+
+def _grids(table_range: TableRange) -> _Grids:
+    tokens = _points(table_range.step_tokens, _TOKEN_STEPS)
+    sequences = _points(table_range.sequences, _SEQUENCE_STEPS)
+    kv = _powers_of_two(64, table_range.sequence_tokens)
+    prefix = np.concatenate([[0.0], kv])
+    return _Grids(tokens, sequences, kv, _powers_of_two(16, table_range.step_tokens), prefix)
+
+
+def _points(largest: int, steps: Sequence[tuple[int, int]]) -> FloatArray:
+    """1 to ``largest`` in steps that widen: up to each bound by its own width, and ``largest`` itself."""
+    points, last = [largest], 0
+    for bound, width in steps:
+        points += range(last + width, min(bound, largest) + 1, width)
+        last = min(bound, largest)
+    return np.unique(np.array(points, dtype=np.float64))
+
+
+def _powers_of_two(first: int, largest: int) -> FloatArray:
+    points = [float(first)]
+    while points[-1] < largest:
+        points.append(points[-1] * 2.0)
+    return np.array(points if len(points) > 1 else [*points, points[-1] * 2.0])
+
+
+def _interpolated(counts: npt.NDArray[np.int64], grid: FloatArray, values: FloatArray) -> FloatArray:
+    """Values at every count; nothing takes no time, and more never less: an engine may pad a batch to the faster size."""
+    filled = np.interp(counts, grid, np.maximum.accumulate(values))
+    filled[0] = 0.0
+    return np.asarray(filled)

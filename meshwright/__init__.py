@@ -1,0 +1,1 @@
+"""Meshwright plans how large models train and serve on a cluster."""

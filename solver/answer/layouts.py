@@ -1,0 +1,211 @@
+"""The forms of a plan: which devices do what, as one type a form. Consumers match on the type.
+
+Training plans are `Uniform`, `ByGroup` or `Stagewise`; serving plans `Replicas`, `Pools`, `Switched` or `Kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
+from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
+from meshwright.solver.answer.token_slice import PlanSlice
+from meshwright.solver.problem.choices import TpOverlap
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """Equal pipelines, one a replica.
+
+    shardings           of operators over tp, the same in all stages; empty where stages differ and say their own
+    sequence_parallel   what the ranks of tp do not split over heads or columns, they split over the sequence
+    token_slices        parts that sequences pass the pipeline in; empty: whole
+    """
+
+    axes: Axes
+    stages: tuple[Stage, ...]
+    shardings: tuple[OperatorSharding, ...]
+    sequence_parallel: bool
+    schedule: str
+    microbatch: Microbatch
+    tp_overlap: TpOverlap = TpOverlap.EXPOSED
+    token_slices: tuple[PlanSlice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What every form of a training plan says besides its pipelines.
+
+    optimizer      the one that was chosen of several, None for the workload's own
+    group_order    node groups in the order in which ranks go through them, where it is not the cluster's own
+    idle_devices   how many devices of each node have no ranks, by node group
+    breakdown      where the time of a step goes
+    """
+
+    optimizer: Optimizer | None = None
+    group_order: tuple[str, ...] = ()
+    idle_devices: Mapping[str, int] = field(default_factory=dict)
+    breakdown: TimeBreakdown | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Training: all stages have the same degrees, sharding and places of state."""
+
+    pipelines: Pipelines
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Stagewise:
+    """Training: each stage has degrees, sharding and places of state of its own.
+
+    ``pipelines`` are those of the whole; their axes and micro-batch are the first stage's, their stages say the rest.
+    """
+
+    pipelines: Pipelines
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReplicas:
+    """The replicas of a training plan on one node group.
+
+    sequences     of the global batch that they take
+    step_time_s   of their own pipelines, before gradients are exchanged with other groups
+    """
+
+    group: str
+    sequences: int
+    step_time_s: float
+    pipelines: Pipelines
+
+
+@dataclass(frozen=True, slots=True)
+class ByGroup:
+    """Training: each node group has replicas of its own, which share the batch.
+
+    groups       replicas of each node group, in the cluster's order
+    exchange_s   all-reduce of gradients between the groups, when the slowest is done
+    """
+
+    groups: tuple[GroupReplicas, ...]
+    exchange_s: float
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """Batch limits of an engine's replicas, and its queue at the requested arrival rate."""
+
+    replicas: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    utilisation: float
+    prefill_time_s: float
+    decode_step_s: float
+    mean_batch: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Serving: equal replicas that compute prompts and answers."""
+
+    axes: Axes
+    stages: tuple[Stage, ...]
+    load: EngineLoad
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillWorkers:
+    """Workers that only compute prompts.
+
+    utilisation   share of what they can keep up with that arrives
+    transfer_s    mean time from the end of a prompt until its keys and values are at a decode worker, waiting included
+    """
+
+    workers: int
+    axes: Axes
+    stages: tuple[Stage, ...]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    utilisation: float
+    transfer_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Serving: a pool of workers computes prompts, another one answers."""
+
+    prefill: PrefillWorkers
+    decode: Replicas
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPhase:
+    """How workers that switch layouts compute prompts.
+
+    to_decode_bytes, to_prefill_bytes   weights that the device which lacks most loads from host memory when layouts change
+    to_decode_s, to_prefill_s           how long that takes
+    out_token_s, in_token_s             keys and values of a token on their way to host memory, and back
+    buffer_tokens                       tokens of prompts whose keys and values a worker's share of host memory holds
+    host_bytes                          of a node's memory: the weights, and the buffers of all workers that fit on it
+    prefill_share, switching_share      of time: in the layout of prompts, waiting for one included, and in changes
+    cycle_s                             mean time from one phase of prompts to the next
+    """
+
+    axes: Axes
+    stages: tuple[Stage, ...]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    to_decode_bytes: float
+    to_prefill_bytes: float
+    to_decode_s: float
+    to_prefill_s: float
+    out_token_s: float
+    in_token_s: float
+    buffer_tokens: int
+    host_bytes: float
+    prefill_share: float
+    switching_share: float
+    cycle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """Serving: each worker computes prompts in one layout and answers in another, on the same devices."""
+
+    prompts: PromptPhase
+    answers: Replicas
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKind:
+    """One kind of workers of a serving plan that has several.
+
+    share            of the arrivals that it takes
+    requests_per_s   that it takes of the load which the plan's figures are at
+    devices          of all its replicas
+    predicted        figures of its own requests and devices
+    """
+
+    share: float
+    requests_per_s: float
+    devices: int
+    predicted: Predicted
+    replicas: Replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Serving: several kinds of workers beside each other, each with a share of the arrivals."""
+
+    kinds: tuple[WorkerKind, ...]
+
+
+TrainingLayout = Uniform | ByGroup | Stagewise
+ServingLayout = Replicas | Pools | Switched | Kinds
+Layout = TrainingLayout | ServingLayout

@@ -1,0 +1,127 @@
+"""Figures of a plan: what is predicted, with which error, and how far from optimal it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason
+
+
+class Status(StrEnum):
+    """What the certificate claims."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNDECIDED = "undecided"
+    """Nothing: the search was stopped before it found a plan or proved that there is none."""
+
+
+def status_without_plan(reason: Reason) -> Status:
+    """What an answer without a plan claims: that nothing fits, or, of a search that was stopped, nothing at all."""
+    return Status.UNDECIDED if reason.constraint == UNFINISHED_SEARCH else Status.INFEASIBLE
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How far from optimal the plan can be.
+
+    ``bound`` is a proven lower bound on the predicted objective of every plan in ``space`` under the cost model; it says
+    nothing of the cost model's own error, which stands in ``Predicted.bands``. ``objective`` and ``bound`` are in ``unit``,
+    smaller is better. For an infeasible request both are None.
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    status: Status
+    objective: float | None
+    bound: float | None
+    gap: float | None
+    unit: str
+    space: str
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Where a predicted figure is expected to fall: the relative error of the calibration behind it, and what that is."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    low: float
+    high: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Predicted figures; those that do not go with the workload are None."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    tokens_per_s: float
+    peak_memory_bytes: float
+    step_time_s: float | None = None
+    mfu: float | None = None
+    ttft_p95_s: float | None = None
+    tpot_p95_s: float | None = None
+    cost_per_million_tokens: float | None = None
+    energy_per_step_j: float | None = None
+    energy_per_token_j: float | None = None
+    power_w: float | None = None
+    bands: Mapping[str, Band] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBreakdown:
+    """Where the time of a step goes, in seconds, on the slowest stage's path; the parts add up to the step time."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    compute_s: float
+    recompute_s: float
+    tp_comm_s: float
+    cp_comm_s: float
+    pp_comm_s: float
+    dp_comm_s: float
+    bubble_s: float
+    optimizer_s: float
+    ep_comm_s: float = 0.0
+    offload_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerUp:
+    """A plan that lost: its axes, its objective (None when it does not fit at all), and why it lost."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    summary: str
+    objective: float | None
+    why_not: str
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationUse:
+    """The calibration that a prediction rests on, and its measured error (relative, held-out rows)."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    id: str
+    device: str
+    median_error: float
+    p95_error: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStats:
+    """What the search did. ``candidates`` is deterministic; ``seconds`` is CPU time and is not."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    candidates: int
+    evaluated: int
+    seconds: float

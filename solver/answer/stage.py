@@ -1,0 +1,123 @@
+"""A stage of a plan: its layers, devices, memory and times, how its operators are sharded, and the micro-batches it sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
+from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.problem.choices import Gradients, Recompute
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpan:
+    """Layers ``first`` .. ``first + count - 1`` of the model, all copies of one block."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    block: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRange:
+    """Ranks ``first`` .. ``first + count - 1``."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSharding:
+    """How an operator is sharded over the tp axis: the dim that is split, or "replicate"."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    block: str
+    operator: str
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """Peak memory of the fullest device of a stage, by kind, in bytes; ``capacity_bytes`` is what may be used.
+
+    ``host_bytes`` are those of each device in its host's memory, ``nvme_bytes`` those on its node's drives, both
+    in no sum."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    transient_bytes: float
+    overhead_bytes: float
+    capacity_bytes: float
+    kv_cache_bytes: float = 0.0
+    fragmentation_bytes: float = 0.0
+    host_bytes: float = 0.0
+    nvme_bytes: float = 0.0
+
+    @property
+    def total_bytes(self) -> float:
+        """All kinds together."""
+        return (
+            self.weights_bytes
+            + self.gradients_bytes
+            + self.optimizer_bytes
+            + self.activations_bytes
+            + self.transient_bytes
+            + self.overhead_bytes
+            + self.kv_cache_bytes
+            + self.fragmentation_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A pipeline rank: which layers on which devices, and how.
+
+    time_s        steady time of one micro-batch, forward and backward (serving: one decode step)
+    hidden_s      sending that goes on beside time_s, under the passes of other micro-batches (eager-1F1B)
+    extra_s       what the step's first and last micro-batch add: gradient reduction, optimizer, parameter all-gather
+    in_flight     micro-batches whose activations are held at once (a fraction where a rank holds several model chunks)
+    shard_ranks   neighbours among which ZeRO-3 shards, where they are fewer than dp x cp
+    gradients     whether they are kept until the step's update, or released layer by layer
+    offload       shares of optimizer states and saved activations that lie in host memory
+    chunk_layers  layers of each model chunk (virtual stage) on the rank, in order of the model; empty: one chunk
+    shardings, sequence_parallel   those of this stage where stages may differ; else empty and None: the plan's
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    blocks: tuple[LayerSpan, ...]
+    devices: tuple[DeviceRange, ...]
+    axes: Axes
+    recompute: Recompute
+    zero_stage: int
+    time_s: float
+    extra_s: float
+    in_flight: float
+    memory: StageMemory
+    chunk_layers: tuple[int, ...] = ()
+    shard_ranks: int | None = None
+    offload: Offload = NOTHING_OFFLOADED
+    gradients: Gradients = Gradients.KEPT
+    shardings: tuple[OperatorSharding, ...] = ()
+    sequence_parallel: bool | None = None
+    hidden_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """Sequences a replica runs at once, and how many such micro-batches a step has."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    size: int
+    count: int

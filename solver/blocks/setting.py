@@ -1,0 +1,120 @@
+"""What the costs of a block depend on besides the block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+from meshwright.costmodels.cluster.cluster import Device, GroupTopology
+from meshwright.costmodels.model.implementation import HAND_FUSED, Implementation
+from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.costmodels.model.token_slice import WHOLE_SEQUENCE, TokenSlice, slices_of
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.units import DType
+from meshwright.solver.blocks.sequence_costs import SequenceRanks
+from meshwright.solver.blocks.tp_strategies import Spec
+from meshwright.solver.problem.choices import Space
+
+
+@dataclass(frozen=True)
+class BlockSetting:
+    """Everything the costs of a block depend on besides the block.
+
+    seq_len is the whole sequence; a rank holds seq_len / cp tokens of it. ``boundary`` is the layout of the residual
+    stream between blocks; ``padded`` dims need not divide by tp; ``implementation`` is the framework's. Without an
+    ``ep_topology`` each rank holds all experts, without a ``heads_topology`` all cp ranks are one ring; ``recipe`` is that
+    of the products that `low_precision_products` names, ``saved`` the format of what is kept, ``expert_load`` the rows of the
+    ep rank with the most over the mean. A model with scans has a ``cp_topology`` beside context parallelism, whose ranks have
+    ``sequence_parts`` parts of the sequence each. ``dispatch`` is how tokens get to ranks with their experts, of
+    which ``expert_tp`` share one: tp where it is None, or one, which works on its own part of the sequence. A sequence that is
+    cut into ``slices`` of tokens passes slice by slice; of one of these (`parts`) seq_len are its own tokens, and ``place`` is
+    where they lie.
+    """
+
+    device: Device
+    tp_topology: GroupTopology
+    ring_topology: GroupTopology
+    dtype: DType
+    gradient_dtype: DType
+    microbatch: int
+    seq_len: int
+    boundary: Spec
+    space: Space
+    padded: frozenset[str] = frozenset()
+    implementation: Implementation = HAND_FUSED
+    ep_topology: GroupTopology | None = None
+    heads_topology: GroupTopology | None = None
+    recipe: MatmulRecipe = MatmulRecipe.WORKING
+    saved: SavedFormat = SavedFormat.WORKING
+    expert_load: float = 1.0
+    cp_topology: GroupTopology | None = None
+    sequence_parts: int = 2
+    dispatch: TokenDispatch = TokenDispatch.COPIES
+    expert_tp: int | None = None
+    slices: tuple[int, ...] = ()
+    place: TokenSlice = WHOLE_SEQUENCE
+
+    def __hash__(self) -> int:
+        # Settings are parts of many cache keys, and have many parts themselves.
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel degree."""
+        return self.tp_topology.n
+
+    @property
+    def cp(self) -> int:
+        """Context-parallel degree."""
+        return self.ring_topology.n * self.ulysses
+
+    @property
+    def ulysses(self) -> int:
+        """Ranks that exchange tokens for heads."""
+        return 1 if self.heads_topology is None else self.heads_topology.n
+
+    @property
+    def ep(self) -> int:
+        """Expert-parallel degree."""
+        return 1 if self.ep_topology is None else self.ep_topology.n
+
+    @property
+    def whole_experts(self) -> bool:
+        """Whether a rank holds whole experts beside tp."""
+        return self.expert_tp is not None and self.expert_tp < self.tp
+
+    @property
+    def sequence_ranks(self) -> SequenceRanks:
+        """The ranks that share a sequence."""
+        return SequenceRanks(
+            ring=self.ring_topology,
+            heads=self.heads_topology,
+            cp=self.cp_topology,
+            parts=self.sequence_parts,
+            offered=self.implementation.scan_over_ranks,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+    @cached_property
+    def parts(self) -> tuple[BlockSetting, ...]:
+        """The settings of the token slices, first to last; itself where sequences pass whole."""
+        if not self.slices:
+            return (self,)
+        places = zip(self.slices, slices_of(self.slices), strict=True)
+        return tuple(replace(self, seq_len=tokens, slices=(), place=place) for tokens, place in places)
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Tokens of a sequence that pass a layer at once, on all ranks of cp."""
+        return max(self.slices, default=self.seq_len)
+
+    @cached_property
+    def beside_attention(self) -> tuple[int, BlockSetting]:
+        """What the costs of all operators but attention depend on: cp, but not how its ranks see each other's tokens, nor where
+        in their sequence tokens lie."""
+        return self.cp, replace(self, ring_topology=self.tp_topology, heads_topology=None, place=WHOLE_SEQUENCE)

@@ -1,0 +1,328 @@
+"""The sharding problem of one block under fixed degrees: cost vectors of strategies, and resharding between operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
+from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_kept_bytes
+from meshwright.costmodels.memory.saved_activations import loss_transient_element_bytes
+from meshwright.costmodels.model.expert_parallel import expert_dims, expert_region
+from meshwright.costmodels.model.implementation import (
+    Logits,
+    ScanKernels,
+)
+from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, key_value_elements, parameters
+from meshwright.costmodels.model.split_dims import EXPERTS, VOCAB
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.network.token_dispatch import dispatch_s, expert_choice
+from meshwright.solver.blocks.intra_op import IntraOpProblem, ReshardEdge
+from meshwright.solver.blocks.kept_bytes import KeptBytes, kept_bytes
+from meshwright.solver.blocks.setting import BlockSetting
+from meshwright.solver.blocks.tensor_communication import Placed, TensorCommunication
+from meshwright.solver.blocks.tp_strategies import REPLICATED, Strategy, strategies
+from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.graph import Block, ModelGraph
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Criterion(IntEnum):
+    """Components of a block's cost vector; all are sums over operators, smaller is better."""
+
+    TIME_S = 0
+    """Forward and backward pass of a micro-batch with exposed communication, nothing recomputed."""
+    FORWARD_S = 1
+    """Its forward part, which full recomputation runs again."""
+    SYNC_S = 2
+    """Once a step: all-reduce over tp of gradients of weights that every rank holds but uses on its share of tokens."""
+    PARAMETERS = 3
+    """Parameters a rank stores, those of experts spread over the ep axis left out."""
+    SAVED_BYTES = 4
+    """Activations kept for backward, nothing recomputed."""
+    TRANSIENT_BYTES = 5
+    """Buffers that live only while the block runs."""
+    EXPERT_PARAMETERS = 6
+    """Parameters a rank stores of experts spread over the ep axis, which fewer ranks share."""
+    SELECTIVE_S = 7
+    """What selective recomputation runs again."""
+    SELECTIVE_BYTES = 8
+    """Activations kept under selective recomputation."""
+    FINE_GRAINED_S = 9
+    """What fine-grained recomputation runs again."""
+    FINE_GRAINED_BYTES = 10
+    """Activations kept under fine-grained recomputation."""
+    KEY_VALUE_BYTES = 11
+    """Keys and values of token slices that later slices of their sequence read."""
+    # What follows is part of TIME_S and only reported.
+    TP_COMM_S = 12
+    """Part of TIME_S that is tensor-parallel communication."""
+    CP_COMM_S = 13
+    """Part of TIME_S that is context-parallel communication not hidden under attention."""
+    EP_COMM_S = 14
+    """Part of TIME_S that is the exchange of tokens between ranks that hold different experts."""
+
+
+OF_MODE = {
+    Recompute.SELECTIVE: (Criterion.SELECTIVE_S, Criterion.SELECTIVE_BYTES),
+    Recompute.FINE_GRAINED: (Criterion.FINE_GRAINED_S, Criterion.FINE_GRAINED_BYTES),
+}
+"""What each partial recompute mode runs again and keeps."""
+
+_ALONG_THE_SEQUENCE = (OperatorKind.ATTENTION, OperatorKind.SCAN, OperatorKind.CONVOLUTION)
+
+_KEPT_BYTES = [Criterion.SAVED_BYTES, *(kept for _, kept in OF_MODE.values())]
+
+
+def n_objectives(modes: Collection[Recompute], *, sliced: bool = False) -> int:
+    """How many criteria, from the first, decide which sharding beats which when stages may run these recompute modes, on whole
+    sequences or on token slices."""
+    if sliced:
+        return Criterion.TP_COMM_S
+    if Recompute.FINE_GRAINED in modes:
+        return Criterion.KEY_VALUE_BYTES
+    return Criterion.FINE_GRAINED_S if Recompute.SELECTIVE in modes else Criterion.SELECTIVE_S
+
+
+@dataclass(frozen=True)
+class BlockProblem:
+    """The problem, with the strategies that its indices stand for."""
+
+    problem: IntraOpProblem
+    strategies: tuple[tuple[Strategy, ...], ...]
+
+
+_OF_PARAMETERS = [Criterion.SYNC_S, Criterion.PARAMETERS, Criterion.EXPERT_PARAMETERS]
+
+
+def sum_of_slices(costs: FloatArray) -> FloatArray:
+    """``[..., criterion]``: the cost of all token slices together from ``[slice, ..., criterion]``; the same parameters serve
+    them all, and buffers of one at a time live."""
+    total = np.asarray(costs.sum(axis=0), np.float64)
+    total[..., _OF_PARAMETERS] = costs[0][..., _OF_PARAMETERS]
+    total[..., Criterion.TRANSIENT_BYTES] = costs[..., Criterion.TRANSIENT_BYTES].max(axis=0)
+    return total
+
+
+def joined_slices(slices: Sequence[BlockProblem]) -> BlockProblem:
+    """The problem of a block whose sequences pass in token slices, from the problem of each slice: one sharding for all."""
+    nodes = tuple(sum_of_slices(np.array(costs)) for costs in zip(*(each.problem.node_costs for each in slices), strict=True))
+    edges = tuple(
+        replace(of_slices[0], cost=sum_of_slices(np.array([edge.cost for edge in of_slices])))
+        for of_slices in zip(*(each.problem.edges for each in slices), strict=True)
+    )
+    return BlockProblem(IntraOpProblem(nodes, edges, n_objectives=n_objectives((), sliced=True)), slices[0].strategies)
+
+
+def build_block_problem(
+    graph: ModelGraph, block: Block, setting: BlockSetting, *, like: BlockProblem | None = None
+) -> BlockProblem | None:
+    """The sharding problem of a block; None when an operator has no strategy in the space (a dim does not divide).
+
+    All costs but attention's are those of ``like``, the block's problem under the same setting `BlockSetting.beside_attention`.
+    """
+    sizes = {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp}
+    if like is not None:
+        if all(operator.kind is not OperatorKind.ATTENTION for operator in block.operators):
+            return like
+        costing = _Costing(graph, block, setting, sizes)
+        nodes = tuple(
+            costing.nodes(operator, options) if operator.kind is OperatorKind.ATTENTION else known
+            for operator, options, known in zip(block.operators, like.strategies, like.problem.node_costs, strict=True)
+        )
+        return replace(like, problem=replace(like.problem, node_costs=nodes))
+    whole = expert_region(block.operators).operators if setting.whole_experts else frozenset()
+    choices = tuple(
+        _over_tokens(sizes, setting.tp) if operator.name in whole else _strategies(operator, sizes, setting)
+        for operator in block.operators
+    )
+    if not all(choices):
+        return None
+    costing = _Costing(graph, block, setting, sizes)
+    node_costs = tuple(costing.nodes(operator, options) for operator, options in zip(block.operators, choices, strict=True))
+    index = {operator.name: i for i, operator in enumerate(block.operators)}
+    edges = []
+    for source, target, tensor_name in block.edges():
+        u, v = index[source], index[target]
+        tensor = next(t for t in block.operators[u].outputs if t.name == tensor_name)
+        table = np.array(
+            [[costing.edge(block.operators[u], a, block.operators[v], b, tensor) for b in choices[v]] for a in choices[u]],
+            dtype=np.float64,
+        )
+        if table.any():
+            edges.append(ReshardEdge(u, v, table))
+    return BlockProblem(IntraOpProblem(node_costs, tuple(edges), n_objectives=n_objectives(OF_MODE)), choices)
+
+
+def _over_tokens(sizes: dict[str, int], tp: int) -> tuple[Strategy, ...]:
+    """The strategy of what whole experts compute: each rank of tp has tokens of its own."""
+    return () if sizes[SEQ] % tp else (Strategy(SEQ),)
+
+
+def _strategies(operator: Operator, sizes: dict[str, int], setting: BlockSetting) -> tuple[Strategy, ...]:
+    """Strategies in the space. Launchers switch sequence parallelism for the whole model, so there the vector operators
+    on the residual stream lie as the boundary does."""
+    if operator.kind is OperatorKind.LOSS and setting.implementation.logits is Logits.GATHERED:
+        return (Strategy(None),)
+    options = strategies(operator, sizes, setting.tp, setting.space, padded=setting.padded)
+    if setting.space is Space.FREE or len(options) < 2:
+        return options
+    return tuple(strategy for strategy in options if strategy.dim == setting.boundary.dim) or options[:1]
+
+
+class _Costing:
+    """Cost vectors of one block's operators and edges."""
+
+    def __init__(self, graph: ModelGraph, block: Block, setting: BlockSetting, sizes: dict[str, int]):
+        self.block = block
+        self.setting = setting
+        self.sizes = sizes
+        self.is_first = graph.layers[0] == block.name
+        self.is_last = graph.layers[-1] == block.name
+        self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
+        self.region = expert_region(block.operators)
+        self.kept_bytes = kept_in(block, setting)
+        self.ranks = setting.sequence_ranks
+        self.experts = expert_choice(graph.dims) if EXPERTS in graph.dims else None
+        self.communication = TensorCommunication(setting, sizes, self.region, self.kept_bytes.rules)
+
+    def nodes(self, operator: Operator, options: tuple[Strategy, ...]) -> FloatArray:
+        """Cost vectors of one operator, a row for each strategy."""
+        return np.array([self.node(operator, strategy) for strategy in options], dtype=np.float64)
+
+    def node(self, operator: Operator, strategy: Strategy) -> FloatArray:
+        """Cost vector of one operator under a strategy; conversions at the block's own boundary included."""
+        setting = self.setting
+        evenly = strategy.local_sizes(self.sizes, setting.tp)
+        local = self.region.local_sizes(operator, evenly, ep=setting.ep)
+        cost = np.zeros(len(Criterion))
+        time = operator_time(
+            operator,
+            self.ranks.attended_sizes(self.block, operator, local)
+            if operator.kind in _ALONG_THE_SEQUENCE
+            else self.region.local_sizes(operator, evenly, ep=setting.ep, load=setting.expert_load),
+            device=setting.device,
+            dtype=setting.dtype,
+            cp=setting.ring_topology.n,
+            gradient_dtype=setting.gradient_dtype,
+            kernels=setting.implementation.kernels,
+            attention=setting.implementation.attention,
+            trained=setting.implementation.trained,
+            scan=setting.implementation.scan,
+            loss=setting.implementation.loss,
+            recipe=setting.recipe if operator.name in self.kept_bytes.rules.low_precision else MatmulRecipe.WORKING,
+            place=setting.place,
+        )
+        cost[Criterion.TIME_S] = time.forward_s + time.backward_s
+        cost[Criterion.FORWARD_S] = time.forward_s
+        for mode, (rerun_s, _) in OF_MODE.items():
+            cost[rerun_s] = self.kept_bytes.tensors[mode].rerun_share(operator, local) * time.forward_s
+        spread = (setting.ep > 1 or setting.whole_experts) and expert_dims(operator)
+        cost[Criterion.EXPERT_PARAMETERS if spread else Criterion.PARAMETERS] = parameters(operator, local)
+        cost[Criterion.SYNC_S] = self._gradient_sync_s(operator, strategy, local)
+        if operator.kind is OperatorKind.LOSS:
+            cost[Criterion.TRANSIENT_BYTES] = operator.inputs[0].elements(local) * loss_transient_element_bytes(
+                self.kept_bytes.rules
+            )
+        for tensor in operator.outputs:
+            self._add_saved(cost, tensor, local)
+        if operator.kind is OperatorKind.ATTENTION and setting.place.later:
+            cost[Criterion.KEY_VALUE_BYTES] = key_value_elements(operator, local) * setting.dtype.size_bytes
+        if setting.implementation.scan is ScanKernels.STEP_BY_STEP:
+            # No partial mode runs a scan again.
+            cost[_KEPT_BYTES] += step_by_step_kept_bytes(operator, local, setting.dtype)
+        self._add_boundary(cost, operator, strategy)
+        self._add_expert_parallel(cost, operator, strategy)
+        if operator.kind in _ALONG_THE_SEQUENCE and setting.cp > 1:
+            self._add_context_parallel(cost, operator, local, time)
+        return cost
+
+    def edge(self, source: Operator, a: Strategy, target: Operator, b: Strategy, tensor: Tensor) -> FloatArray:
+        """Cost vector of resharding one tensor forward, and its gradient backward."""
+        forward, backward = self.communication.edge_s(Placed(source, a), Placed(target, b), tensor)
+        cost = self._communication(forward, backward)
+        if target.kind is OperatorKind.MATMUL and target.name in self.kept_bytes.tensors[Recompute.FINE_GRAINED].reruns:
+            # An up-projection that runs again gathers its latent again.
+            cost[Criterion.FINE_GRAINED_S] += forward
+        return cost
+
+    def _communication(self, forward_s: float, backward_s: float) -> FloatArray:
+        cost = np.zeros(len(Criterion))
+        cost[Criterion.TIME_S] = cost[Criterion.TP_COMM_S] = forward_s + backward_s
+        cost[Criterion.FORWARD_S] = forward_s
+        return cost
+
+    def _add_saved(self, cost: FloatArray, tensor: Tensor, local: dict[str, int]) -> None:
+        gathered = self.setting.implementation.logits is Logits.GATHERED and VOCAB in tensor.dims
+        # The loss keeps its own copy, of all columns once they are gathered.
+        elements = float(tensor.elements(self.sizes if gathered else local))
+        if tensor.name in self.region.tensors:
+            elements *= self.setting.expert_load
+        elements *= self.ranks.copies(self.block, tensor, local)
+        by_mode = self.kept_bytes.by_mode
+        cost[Criterion.SAVED_BYTES] += elements * by_mode[Recompute.NONE].get(tensor.name, 0.0)
+        for mode, (_, held) in OF_MODE.items():
+            cost[held] += elements * by_mode[mode].get(tensor.name, 0.0)
+
+    def _add_boundary(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
+        """Resharding between the residual stream's layout and the operators at the block's ends."""
+        boundary, convert_s = self.setting.boundary, self.communication.convert_s
+        if not self.is_first:
+            for tensor in operator.inputs:
+                if tensor.name not in self.written:
+                    forward = convert_s(boundary, strategy.spec(tensor), tensor)
+                    backward = convert_s(strategy.input_gradient_spec(operator, tensor), boundary, tensor)
+                    cost += self._communication(forward, backward)
+        for tensor in operator.outputs:
+            if tensor.name == self.block.output:
+                target = REPLICATED if self.is_last else boundary
+                forward = convert_s(strategy.output_spec(operator, tensor), target, tensor)
+                backward = 0.0 if self.is_last else convert_s(boundary, strategy.output_gradient_spec(tensor), tensor)
+                cost += self._communication(forward, backward)
+
+    def _gradient_sync_s(self, operator: Operator, strategy: Strategy, local: dict[str, int]) -> float:
+        if strategy.dim is None or not any(strategy.dim in tensor.dims for tensor in operator.outputs):
+            return 0.0
+        if self.setting.whole_experts and expert_dims(operator):
+            # Ranks of tp are among those that share an expert's gradients.
+            return 0.0
+        whole = [weight for weight in operator.weights if set(weight.dims).isdisjoint(strategy.dims())]
+        size = sum(weight.elements(local) for weight in whole) * self.setting.gradient_dtype.size_bytes
+        return float(collective_s(Collective.ALL_REDUCE, size, self.setting.tp_topology)) if size else 0.0
+
+    def _add_expert_parallel(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
+        """Rows that go to other ranks' experts or come back, and their gradients; nothing hides them."""
+        if self.setting.ep_topology is None or self.experts is None:
+            return
+        local = strategy.local_sizes(self.sizes, self.setting.tp)
+        for name, tensor in self.region.exchanged:
+            if name == operator.name:
+                size = tensor.elements(local) * self.setting.dtype.size_bytes * self.setting.expert_load
+                choice, ranks = self.experts, self.setting.ep_topology
+                each_s = dispatch_s(self.setting.dispatch, size / choice.top_k, choice, ranks)
+                cost[Criterion.TIME_S] += 2 * each_s
+                cost[Criterion.FORWARD_S] += each_s
+                cost[Criterion.EP_COMM_S] += 2 * each_s
+
+    def _add_context_parallel(self, cost: FloatArray, operator: Operator, local: dict[str, int], kernels: OperatorTime) -> None:
+        """Exposed communication over the ranks of a sequence; a forward pass that runs again has it again."""
+        shown = self.ranks.communication_s(self.block, operator, local, kernels)
+        forward, backward = shown.forward_s, shown.backward_s
+        # No partial mode runs a scan again, so all keep the states that it began with.
+        cost[_KEPT_BYTES] += self.ranks.kept_bytes(self.block, operator, local)
+        cost[Criterion.TIME_S] += forward + backward
+        cost[Criterion.FORWARD_S] += forward
+        cost[Criterion.CP_COMM_S] += forward + backward
+        for mode, (rerun_s, _) in OF_MODE.items():
+            cost[rerun_s] += self.kept_bytes.tensors[mode].rerun_share(operator, local) * forward
+
+
+def kept_in(block: Block, setting: BlockSetting) -> KeptBytes:
+    """What a block keeps for the backward pass in a setting."""
+    return kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved, cp=setting.cp)

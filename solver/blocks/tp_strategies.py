@@ -1,0 +1,184 @@
+"""Strategies of an operator on the tp axis, and what each needs of its neighbours.
+
+A strategy shards one named dim of the operator, or replicates it. From that follow, mechanically: the layout of every
+input and output, which gradients are partial sums, and the collectives between two operators. Column and row tensor
+parallelism, sequence parallelism and vocabulary parallelism are points of this space, not special cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
+from meshwright.costmodels.network.collectives import Collective
+from meshwright.solver.problem.choices import Space
+
+REPLICATE = "replicate"
+MEGATRON_DIMS = ("heads", "ffn", "expert_ffn", "shared_ffn", "ssm_heads", "vocab")
+"""Dims that Megatron-style launchers shard over tp in matrix operators (column, row and vocabulary parallel)."""
+
+_FOLLOWS = {"heads": ("kv_heads",), "ssm_heads": ("ssm_groups",)}
+"""Dims that are sharded with another one: key/value heads go with the query heads that use them, groups of B and C with
+the heads of a state-space mixer."""
+
+_NORMALISED_IN_GROUPS = ("ssm_heads",)
+"""Dims that a norm does not reduce over although its weight has them: a state-space mixer's gated norm works by group."""
+
+
+class SpecKind(StrEnum):
+    """How a tensor lies on the tp axis."""
+
+    REPLICATED = "replicated"
+    SHARDED = "sharded"
+    PARTIAL = "partial"
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Layout of a tensor on the tp axis: replicated, sharded on a dim, or partial sums to be added."""
+
+    kind: SpecKind
+    dim: str | None = None
+
+
+REPLICATED = Spec(SpecKind.REPLICATED)
+PARTIAL = Spec(SpecKind.PARTIAL)
+
+
+def sharded(dim: str) -> Spec:
+    """Layout of a tensor whose ``dim`` is split over the axis."""
+    return Spec(SpecKind.SHARDED, dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to place an operator on the tp axis: the dim it shards, or None to replicate it."""
+
+    dim: str | None
+
+    @property
+    def name(self) -> str:
+        """The name that plans carry: the sharded dim, or "replicate"."""
+        return REPLICATE if self.dim is None else self.dim
+
+    def dims(self) -> tuple[str, ...]:
+        """All dims split by the strategy, those that follow included."""
+        return () if self.dim is None else (self.dim, *_FOLLOWS.get(self.dim, ()))
+
+    def local_sizes(self, sizes: Mapping[str, int], tp: int) -> dict[str, int]:
+        """Sizes of dims on one rank, rounded up where a dim is padded; key/value heads fewer than tp are one on each rank."""
+        local = dict(sizes)
+        for dim in self.dims():
+            if dim in local:
+                local[dim] = -(-local[dim] // tp)
+        return local
+
+    def spec(self, tensor: Tensor) -> Spec:
+        """Layout in which the operator reads or writes a tensor, partial sums aside."""
+        for dim in self.dims():
+            if dim in tensor.dims:
+                return sharded(dim)
+        return REPLICATED
+
+    def output_spec(self, operator: Operator, tensor: Tensor) -> Spec:
+        """Layout of an output: partial sums where the sharded dim is summed away."""
+        spec = self.spec(tensor)
+        if spec is REPLICATED and self.dim is not None and _sums_away(operator, self.dim):
+            return PARTIAL
+        return spec
+
+    def input_gradient_spec(self, operator: Operator, tensor: Tensor) -> Spec:
+        """Layout of the gradient of an input: partial sums where every rank has only its share of the outputs."""
+        spec = self.spec(tensor)
+        if spec is REPLICATED and self.dim is not None:
+            return PARTIAL
+        return spec
+
+    def output_gradient_spec(self, tensor: Tensor) -> Spec:
+        """Layout in which the operator wants the gradient of an output."""
+        return self.spec(tensor)
+
+
+def strategies(
+    operator: Operator, sizes: Mapping[str, int], tp: int, space: Space, *, padded: frozenset[str] = frozenset()
+) -> tuple[Strategy, ...]:
+    """Strategies of an operator in a space, in canonical order; empty when the space has none (a dim does not divide).
+
+    Launchable: matrix operators shard heads, ffn or vocab as launchers do; norms and other vector operators on the
+    residual stream are replicated or sharded over the sequence (sequence parallelism). Free: every dim that divides.
+    ``padded`` dims are filled up where they do not divide (Megatron-LM's --make-vocab-size-divisible-by).
+    """
+    if tp == 1:
+        return (Strategy(None),)
+    legal = [dim for dim in shardable_dims(operator) if dim in padded or _divides(dim, sizes, tp)]
+    if space is Space.FREE:
+        return (Strategy(None), *(Strategy(dim) for dim in legal))
+    parallel = [dim for dim in MEGATRON_DIMS if dim in operator.dims]
+    if parallel:
+        return tuple(Strategy(dim) for dim in parallel[:1] if dim in legal)
+    return (Strategy(None), *(Strategy(dim) for dim in legal if dim == SEQ))
+
+
+def shardable_dims(operator: Operator) -> list[str]:
+    """Dims that may be split without changing what the operator computes, in canonical order."""
+    followers = {name for names in _FOLLOWS.values() for name in names}
+    candidates = sorted(operator.dims - {BATCH, "head_dim"} - followers)
+    if operator.kind is OperatorKind.ATTENTION:
+        # Over the sequence, attention is context parallelism: the cp axis, not this one.
+        return [dim for dim in candidates if dim == "heads"]
+    if operator.kind is OperatorKind.NORM:
+        # A norm reduces over its weight's dims, or the last dim of an unweighted input.
+        reduced = {dim for weight in operator.weights for dim in weight.dims} or {operator.inputs[0].dims[-1]}
+        return [dim for dim in candidates if dim not in reduced or dim in _NORMALISED_IN_GROUPS]
+    if operator.kind is OperatorKind.ELEMENTWISE:
+        return [dim for dim in candidates if all(_has(dim, tensor) for tensor in (*operator.inputs, *operator.outputs))]
+    if operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
+        # Over the sequence these pass a state or a margin on: another axis than this one.
+        return [dim for dim in candidates if dim == "ssm_heads"]
+    if operator.kind is OperatorKind.LOSS:
+        return [dim for dim in candidates if dim in operator.inputs[0].dims]
+    return candidates
+
+
+def _has(dim: str, tensor: Tensor) -> bool:
+    return dim in tensor.dims or any(follower in tensor.dims for follower in _FOLLOWS.get(dim, ()))
+
+
+def _sums_away(operator: Operator, dim: str) -> bool:
+    """Whether the operator reduces over the dim: a contraction, a lookup in a split table, or a loss over shares."""
+    if operator.kind is OperatorKind.MATMUL:
+        return dim in operator.contracted_dims
+    return operator.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS)
+
+
+def _divides(dim: str, sizes: Mapping[str, int], tp: int) -> bool:
+    if sizes.get(dim, 0) % tp:
+        return False
+    return all(
+        sizes[follower] % tp == 0 or tp % sizes[follower] == 0 for follower in _FOLLOWS.get(dim, ()) if follower in sizes
+    )
+
+
+def conversion(source: Spec, target: Spec) -> Collective | None:
+    """The collective that turns one layout into another, None when it is free (nothing to do, or a local slice).
+
+    Raises ValueError when the target is partial: no reader asks for partial sums.
+    """
+    if target.kind is SpecKind.PARTIAL:
+        raise ValueError("no operator reads partial sums")
+    if source.kind is SpecKind.PARTIAL:
+        return Collective.ALL_REDUCE if target.kind is SpecKind.REPLICATED else Collective.REDUCE_SCATTER
+    if source.kind is SpecKind.SHARDED:
+        if target.kind is SpecKind.REPLICATED:
+            return Collective.ALL_GATHER
+        return None if source.dim == target.dim else Collective.ALL_TO_ALL
+    return None
+
+
+def boundary_specs(tp: int, seq_len: int) -> Iterable[Spec]:
+    """Layouts that the residual stream may have between blocks, in canonical order."""
+    yield REPLICATED
+    if tp > 1 and seq_len % tp == 0:
+        yield sharded(SEQ)

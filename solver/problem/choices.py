@@ -1,0 +1,111 @@
+"""What a request may choose among, by the words of request files: objectives, spaces, launchers and forms of a plan."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Recompute(StrEnum):
+    """Activation recomputation of a stage: nothing; norms, activation functions of routed experts and up-projections of
+    latent attention; attention cores and norms; or whole layers."""
+
+    NONE = "none"
+    FINE_GRAINED = "fine-grained"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Gradients(StrEnum):
+    """How long gradients of a training step live: until the step's one update, or each layer's until its own update, which
+    follows its backward pass at once (LOMO, Lv et al. 2024)."""
+
+    KEPT = "kept"
+    RELEASED = "released"
+
+
+class Objective(StrEnum):
+    """What the best plan is best at."""
+
+    THROUGHPUT = "throughput"
+    STEP_TIME = "step_time"
+    DEVICES = "devices"
+    COST = "cost"
+    ENERGY = "energy"
+
+
+class FrontierScope(StrEnum):
+    """Which plans the frontier of a training plan is of: those that the search for the best one costed, or those of a sweep
+    over numbers of devices and memory that is left free. A sweep of a serving plan is over all layouts and batch limits, and
+    pairs of pools where these are searched, for throughput of a device against tokens per second of a user."""
+
+    VISITED = "visited"
+    SWEPT = "swept"
+
+
+class TpOverlap(StrEnum):
+    """Whether gathers and scatters over tp run before and after whole products, or chunk by chunk beside them."""
+
+    EXPOSED = "exposed"
+    CHUNKED = "chunked"
+
+
+class GroupOrder(StrEnum):
+    """In which order ranks of a training plan go through the cluster's node groups: as given, or as is best."""
+
+    GIVEN = "given"
+    ANY = "any"
+
+
+class BatchShares(StrEnum):
+    """How the replicas of a training plan share the batch: evenly; or, where each node group may have whole replicas of its
+    own, as many sequences for each group as is best."""
+
+    EVEN = "even"
+    BY_GROUP = "by_group"
+
+
+class StageDegrees(StrEnum):
+    """Whether all stages of a training plan have the same degrees, sharding and place of state, or each its own."""
+
+    SAME = "same"
+    ANY = "any"
+
+
+class Space(StrEnum):
+    """Which plans compete: those that a launcher can express, or any sharding of any dim."""
+
+    LAUNCHABLE = "launchable"
+    FREE = "free"
+
+
+class ServingMode(StrEnum):
+    """Whether one worker computes prompts and answers, workers of two pools do, or one worker in layouts that switch."""
+
+    AGGREGATED = "aggregated"
+    DISAGGREGATED = "disaggregated"
+    SWITCHED = "switched"
+
+
+class Launcher(StrEnum):
+    """Frameworks whose command line a launchable plan must fit."""
+
+    MEGATRON_LM = "megatron-lm"
+    DEEPSPEED = "deepspeed"
+    TORCHTITAN = "torchtitan"
+    VLLM = "vllm"
+    SGLANG = "sglang"
+
+
+class System(StrEnum):
+    """Published planners whose training space a search may be limited to (`solver.training.space.presets`)."""
+
+    PIPER = "piper"
+    ALPA = "alpa"
+    GALVATRON = "galvatron"
+    AMP = "amp"
+    COLOSSAL_AI = "colossal-ai"
+    MERAK = "merak"
+    METIS = "metis"
+    MIST = "mist"
+    ACESO = "aceso"
+    NNSCALER = "nnscaler"

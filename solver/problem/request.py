@@ -1,0 +1,362 @@
+"""What is asked: workload, service level objective, objective and the space to search.
+
+These records are read from request files as they are (Pydantic validates them at the edge, strictly) and enter the
+digest of the request, so a change of a default is a change of schema version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Literal
+
+from annotated_types import Interval, Len
+
+from meshwright.costmodels.calibration.calibration import Calibration
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.memory.offload import Tier
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting
+from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.precision import Quantised
+from meshwright.costmodels.serving.speculation import Speculation
+from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
+from meshwright.solver.problem.choices import (
+    BatchShares,
+    FrontierScope,
+    Gradients,
+    GroupOrder,
+    Launcher,
+    Objective,
+    Recompute,
+    ServingMode,
+    Space,
+    StageDegrees,
+    System,
+    TpOverlap,
+)
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.serving_load import (
+    ClosedArrivals,
+    EmpiricalLength,
+    FixedLength,
+    GammaArrivals,
+    LognormalLength,
+    PoissonArrivals,
+    PrefixCache,
+    TraceArrivals,
+)
+
+REQUEST_SCHEMA = "meshwright.request/1"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingWorkload:
+    """Training: ``global_batch`` sequences of ``seq_len`` tokens a step.
+
+    ``precision`` is the working format of weights and activations, ``matmul`` that of the layers' matrix products,
+    ``saved_activations`` that of what layers keep for the backward pass. ``experts`` says how tokens spread over routed
+    experts: ranks that hold some of them wait for the one with the most rows; ``dispatch`` how tokens get there.
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    kind: Literal["training"]
+    global_batch: PositiveInt
+    seq_len: PositiveInt
+    precision: DType = DType.BF16
+    optimizer: Optimizer = Optimizer.ADAMW
+    gradient_dtype: DType = DType.FP32
+    matmul: MatmulRecipe = MatmulRecipe.WORKING
+    saved_activations: SavedFormat = SavedFormat.WORKING
+    experts: ExpertRouting = BALANCED
+    dispatch: TokenDispatch = TokenDispatch.COPIES
+
+    def __post_init__(self) -> None:
+        if self.experts.redundant_experts:
+            raise WorkloadError(
+                "training keeps one copy of each expert", given=self.experts.redundant_experts, allowed="0 redundant_experts"
+            )
+        _require_one_of("precision", self.precision, (DType.BF16, DType.FP16, DType.FP32))
+        _require_one_of("gradient_dtype", self.gradient_dtype, (DType.BF16, DType.FP16, DType.FP32))
+        if self.matmul is not MatmulRecipe.WORKING:
+            _require_one_of("precision beside a matmul recipe", self.precision, (DType.BF16, DType.FP16))
+        if self.saved_activations is not SavedFormat.WORKING:
+            _require_one_of("precision beside saved_activations", self.precision, (DType.BF16, DType.FP16))
+
+
+Arrivals = PoissonArrivals | GammaArrivals | TraceArrivals | ClosedArrivals
+
+
+Length = FixedLength | LognormalLength | EmpiricalLength
+
+
+WEIGHT_FORMATS: Mapping[DType, tuple[WeightFormat, ...]] = {
+    DType.BF16: (WeightFormat.BF16, WeightFormat.INT8, WeightFormat.INT4),
+    DType.FP16: (WeightFormat.FP16, WeightFormat.INT8, WeightFormat.INT4),
+    DType.FP8: (WeightFormat.FP8, WeightFormat.FP8_BLOCK),
+    DType.FP4: (WeightFormat.NVFP4, WeightFormat.MXFP4),
+}
+"""Formats that weights can be stored in, by the precision that they compute in; the first is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingWorkload:
+    """Serving: requests of a prompt and an output length, and how they arrive. A trace has its own lengths.
+
+    precision          format that the layers' products compute in; fp4 computes in 16 bits on devices without it
+    kv_dtype           format of the cache, by default that of what is not quantised
+    prefix_hit_ratio   share of each prompt whose keys and values are in the prefix cache already
+    prefix_cache       what requests find in it, each by itself, and what all share
+    weights            format that quantised weights are stored in, by default the precision's own
+    quantised          which weights are
+    experts            how tokens spread over routed experts, and copies of hot ones
+    speculation        drafted tokens that steps verify, how many are kept, and what they cost; None drafts nothing
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    kind: Literal["serving"]
+    arrivals: Arrivals
+    prompt_tokens: Length | None = None
+    output_tokens: Length | None = None
+    precision: DType = DType.BF16
+    kv_dtype: DType | None = None
+    prefix_hit_ratio: Fraction = 0.0
+    prefix_cache: PrefixCache | None = None
+    weights: WeightFormat | None = None
+    quantised: Quantised = Quantised.PROJECTIONS
+    experts: ExpertRouting = BALANCED
+    speculation: Speculation | None = None
+
+    def __post_init__(self) -> None:
+        traced = isinstance(self.arrivals, TraceArrivals)
+        for name, length in (("prompt_tokens", self.prompt_tokens), ("output_tokens", self.output_tokens)):
+            if traced and length is not None:
+                raise WorkloadError(f"{name} does not go with a trace, which has lengths of its own", given=length)
+            if not traced and length is None:
+                raise WorkloadError(f"{name} is missing", allowed="fixed, mean and p95, or empirical; only a trace has its own")
+        self._require_one_account_of_hits()
+        _require_one_of("precision", self.precision, tuple(WEIGHT_FORMATS))
+        if self.kv_dtype is not None:
+            _require_one_of("kv_dtype", self.kv_dtype, (DType.BF16, DType.FP16, DType.FP8))
+        if self.weight_format not in WEIGHT_FORMATS[self.precision]:
+            raise WorkloadError(
+                "weights of this format do not compute in this precision",
+                given={"weights": self.weight_format.value, "precision": self.precision.value},
+                allowed=", ".join(weights.value for weights in WEIGHT_FORMATS[self.precision]),
+            )
+
+    def _require_one_account_of_hits(self) -> None:
+        recorded = isinstance(self.arrivals, TraceArrivals) and bool(self.arrivals.cached_tokens)
+        drawn = self.prefix_cache is not None and self.prefix_cache.hit_ratio > 0.0
+        told = {
+            "prefix_hit_ratio": self.prefix_hit_ratio > 0.0,
+            "prefix_cache": self.prefix_cache is not None and (drawn or not recorded),
+            "cached tokens of the trace": recorded,
+        }
+        given = [name for name, is_told in told.items() if is_told]
+        if len(given) > 1:
+            raise WorkloadError(
+                "hits of the prefix cache are told twice", given=given, allowed="one; a trace's with system_tokens"
+            )
+
+    @property
+    def hits_by_request(self) -> bool:
+        """Whether requests differ in what they find in the prefix cache, or share some of it."""
+        return self.prefix_cache is not None or (isinstance(self.arrivals, TraceArrivals) and bool(self.arrivals.cached_tokens))
+
+    def without_prefix_cache(self) -> ServingWorkload:
+        """The workload whose prompts find nothing in the prefix cache."""
+        arrivals = replace(self.arrivals, cached_tokens=()) if isinstance(self.arrivals, TraceArrivals) else self.arrivals
+        return replace(self, arrivals=arrivals, prefix_cache=None, prefix_hit_ratio=0.0)
+
+    @property
+    def weight_format(self) -> WeightFormat:
+        """How quantised weights are stored: as named, else the first format of the precision."""
+        return self.weights or WEIGHT_FORMATS[self.precision][0]
+
+
+Workload = TrainingWorkload | ServingWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Service level objective; what is left out is not promised."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    min_tokens_per_s: PositiveFloat | None = None
+    max_step_time_s: PositiveFloat | None = None
+    p95_ttft_ms: PositiveFloat | None = None
+    p95_tpot_ms: PositiveFloat | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The space and its restrictions. An empty tuple does not restrict.
+
+    engine                       serving engine whose layouts compete and whose host times count
+    dp, tp, pp, cp, ep           allowed degrees
+    etp                          allowed numbers of ranks that share an expert: tp, or 1; none named: tp alone
+    ulysses                      allowed shares of cp that exchange tokens for heads; the others form rings
+    attention_dp, kvp            allowed degrees of serving layouts
+    microbatch                   allowed micro-batch sizes
+    modes                        allowed ways of serving; pools and switching layouts are searched only where this names them
+    worker_kinds                 layouts that workers of a serving plan which do both phases may have at once
+    recompute, zero_stages       allowed memory choices
+    shard_ranks                  allowed numbers of ranks among which ZeRO-3 shards, where they are fewer than dp x cp
+    optimizers                   optimizers that the plan may choose from; none named: the workload's alone
+    gradients                    whether gradients may be released layer by layer; none named: they are kept
+    offload_optimizer            shares of the optimizer states that may lie in host memory; none named: nothing does
+    offload_activations          the same of saved activations
+    offload_weights              the same of weights
+    offload_gradients            the same of gradients
+    offload_optimizer_to         whether shares of optimizer states lie in host memory or on NVMe drives; none named: in memory
+    offload_weights_to           the same of weights
+    tp_overlap                   allowed ways of gathers and scatters over tp; none named: exposed
+    schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
+    token_slices                 allowed numbers of slices that sequences pass a pipeline in; none named: 1, whole
+    system                       only what this published planner searches
+    frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
+    group_order                  in which order ranks of a training plan go through the node groups
+    idle_groups                  node groups of whose nodes a training plan may leave devices idle, as many in each, or all
+    stage_degrees                whether stages may differ in degrees, shardings and places of state
+    batch_shares                 whether replicas may lie on one node group each and take unequal shares of the batch
+    max_candidates               stop after this many outer candidates (deterministic on any machine)
+    time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    space: Space = Space.LAUNCHABLE
+    launcher: Launcher = Launcher.MEGATRON_LM
+    engine: ServingEngine = ServingEngine.VLLM
+    dp: tuple[PositiveInt, ...] = ()
+    tp: tuple[PositiveInt, ...] = ()
+    pp: tuple[PositiveInt, ...] = ()
+    cp: tuple[PositiveInt, ...] = ()
+    ep: tuple[PositiveInt, ...] = ()
+    etp: tuple[PositiveInt, ...] = ()
+    ulysses: tuple[PositiveInt, ...] = ()
+    attention_dp: tuple[PositiveInt, ...] = ()
+    kvp: tuple[PositiveInt, ...] = ()
+    modes: Annotated[tuple[ServingMode, ...], Len(1)] = (ServingMode.AGGREGATED,)
+    worker_kinds: Annotated[int, Interval(ge=1, le=4)] = 1
+    microbatch: tuple[PositiveInt, ...] = ()
+    recompute: tuple[Recompute, ...] = ()
+    zero_stages: tuple[NonNegativeInt, ...] = ()
+    shard_ranks: tuple[PositiveInt, ...] = ()
+    optimizers: tuple[Optimizer, ...] = ()
+    gradients: tuple[Gradients, ...] = ()
+    offload_optimizer: tuple[Fraction, ...] = ()
+    offload_activations: tuple[Fraction, ...] = ()
+    offload_weights: tuple[Fraction, ...] = ()
+    offload_gradients: tuple[Fraction, ...] = ()
+    offload_optimizer_to: tuple[Tier, ...] = ()
+    offload_weights_to: tuple[Tier, ...] = ()
+    tp_overlap: tuple[TpOverlap, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
+    virtual_stages: tuple[PositiveInt, ...] = ()
+    token_slices: tuple[PositiveInt, ...] = ()
+    system: System | None = None
+    frontier: FrontierScope = FrontierScope.VISITED
+    group_order: GroupOrder = GroupOrder.GIVEN
+    idle_groups: tuple[Name, ...] = ()
+    batch_shares: BatchShares = BatchShares.EVEN
+    stage_degrees: StageDegrees = StageDegrees.SAME
+    max_candidates: PositiveInt | None = None
+    time_limit_s: PositiveFloat = 60.0
+    seed: NonNegativeInt = 0
+
+    def __post_init__(self) -> None:
+        too_high = [stage for stage in self.zero_stages if stage > 3]
+        if too_high:
+            raise WorkloadError("unknown ZeRO stage", given=too_high, allowed="0, 1, 2, 3")
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """Everything a training plan depends on, references resolved.
+
+    calibrations   measured ones that devices of the cluster name; those that are shipped need no entry
+    """
+
+    model: ModelGraph
+    cluster: Cluster
+    workload: TrainingWorkload
+    slo: Slo = field(default_factory=Slo)
+    objective: Objective = Objective.THROUGHPUT
+    search: Search = field(default_factory=Search)
+    calibrations: tuple[Calibration, ...] = ()
+
+    def __post_init__(self) -> None:
+        positions = self.model.dims.get("positions")
+        if positions is not None and self.workload.seq_len > positions:
+            raise WorkloadError(
+                "the sequence is longer than the model has position embeddings",
+                given=self.workload.seq_len,
+                allowed=f"at most {positions}",
+            )
+        _require_targets_of(self.slo, self.workload)
+
+
+@dataclass(frozen=True)
+class ServingRequest:
+    """Everything a serving plan depends on, references resolved.
+
+    calibrations   measured ones that devices of the cluster name; those that are shipped need no entry
+    """
+
+    model: ModelGraph
+    cluster: Cluster
+    workload: ServingWorkload
+    slo: Slo = field(default_factory=Slo)
+    objective: Objective = Objective.THROUGHPUT
+    search: Search = field(default_factory=Search)
+    calibrations: tuple[Calibration, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_targets_of(self.slo, self.workload)
+
+
+PlanRequest = TrainingRequest | ServingRequest
+
+
+def plan_request(
+    model: ModelGraph,
+    cluster: Cluster,
+    workload: Workload,
+    *,
+    slo: Slo,
+    objective: Objective,
+    search: Search,
+    calibrations: tuple[Calibration, ...] = (),
+) -> PlanRequest:
+    """Return the request of a workload of either kind. Raises WorkloadError for parts that do not go together."""
+    if isinstance(workload, TrainingWorkload):
+        return TrainingRequest(model, cluster, workload, slo, objective, search, calibrations)
+    return ServingRequest(model, cluster, workload, slo, objective, search, calibrations)
+
+
+_TARGETS = {"training": ("min_tokens_per_s", "max_step_time_s"), "serving": ("p95_ttft_ms", "p95_tpot_ms")}
+"""Fields of an SLO that go with each kind of workload."""
+
+
+def _require_targets_of(slo: Slo, workload: Workload) -> None:
+    allowed = _TARGETS[workload.kind]
+    given = [each.name for each in fields(slo) if each.name not in allowed and getattr(slo, each.name) is not None]
+    if given:
+        raise WorkloadError(f"SLO fields do not go with a {workload.kind} workload", given=given, allowed=", ".join(allowed))
+
+
+def _require_one_of(field_name: str, value: DType, allowed: tuple[DType, ...]) -> None:
+    if value not in allowed:
+        raise WorkloadError(
+            f"{field_name} can't be used here", given=value.value, allowed=", ".join(dtype.value for dtype in allowed)
+        )

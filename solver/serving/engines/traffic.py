@@ -1,0 +1,189 @@
+"""Requests as replicas see them: streams of an arrival process, of a trace, or of clients in a closed loop."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, request_stream
+from meshwright.costmodels.serving.speculation import drawn_rounds
+from meshwright.solver.problem.request import Length, ServingWorkload
+from meshwright.solver.problem.serving_load import (
+    ClosedArrivals,
+    EmpiricalLength,
+    FixedLength,
+    GammaArrivals,
+    LognormalLength,
+    TraceArrivals,
+)
+
+_UNIT_RATE = 1.0
+
+_ROUNDS_SEED = 1
+"""Added to the seed for rounds, whose draws are none of those that lengths come from."""
+
+_HITS_SEED = 2
+"""The same for hits of the prefix cache."""
+
+_REQUESTS_PER_CLIENT = 10
+"""Requests of each client of a closed loop, at least: as public benchmarks run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of ``replicas`` that share a load evenly: requests per second of all of them, or clients of a closed loop."""
+
+    load: float
+    replicas: int = 1
+
+    @property
+    def each(self) -> float:
+        """Load of one replica."""
+        return self.load / self.replicas
+
+
+@dataclass
+class Traffic:
+    """Requests of a workload under a seed.
+
+    ``load`` is what is asked for: requests per second or, in a closed loop, clients. ``requests`` are those of a simulation,
+    ``whole`` is that stream at one request per second; a trace has its own. ``output_rounds`` are a request's first token and
+    its decode rounds, which are its tokens where none are drafted.
+    """
+
+    workload: ServingWorkload
+    seed: int
+    requests: int
+    _unit: dict[tuple[int, int], RequestStream] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        arrivals = self.workload.arrivals
+        if isinstance(arrivals, TraceArrivals):
+            self.prompt = TokenCount.empirical(arrivals.prompt_tokens)
+            self.output = TokenCount.empirical(arrivals.output_tokens)
+        else:
+            assert self.workload.prompt_tokens is not None and self.workload.output_tokens is not None
+            self.prompt = token_count(self.workload.prompt_tokens)
+            self.output = token_count(self.workload.output_tokens)
+        self.load = float(arrivals.concurrency) if isinstance(arrivals, ClosedArrivals) else arrivals.requests_per_s
+        unit = self.whole = self._unit_stream(1, self.requests)
+        self.longest_request = unit.cache_tokens
+        self.longest_prompt = int(unit.prompt_tokens.max())
+        self._cached_share, self._shared_tokens = self.workload.prefix_hit_ratio, 0.0
+        if self.workload.hits_by_request and unit.cached_tokens is not None:
+            self._cached_share = float(unit.cached_tokens.sum() / unit.prompt_tokens.sum())
+            self._shared_tokens = float(unit.shared.mean())
+        self.output_rounds, self.rounds_per_token = self.output, 1.0
+        if unit.rounds is not None:
+            self.output_rounds = TokenCount.empirical(1 + unit.rounds)
+            self.rounds_per_token = float(unit.rounds.sum()) / max(1.0, float(unit.output_tokens.sum() - len(unit)))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether clients wait for answers, so that a load can't outrun an engine."""
+        return isinstance(self.workload.arrivals, ClosedArrivals)
+
+    def key(self, share: Share) -> tuple[float, int]:
+        """What tells the streams of one replica apart: for Poisson arrivals and clients the load of each is enough."""
+        split = isinstance(self.workload.arrivals, GammaArrivals | TraceArrivals)
+        return (share.load, share.replicas) if split else (share.each, 1)
+
+    def clients(self, share: Share) -> int:
+        """Clients of the fullest replica of a closed loop."""
+        return math.ceil(share.each - 1e-9)
+
+    def load_of(self, share: Share) -> Load:
+        """The load of one replica as the analytic model takes it; in a closed loop of one request per second."""
+        arrivals = self.workload.arrivals
+        cv = arrivals.cv if isinstance(arrivals, GammaArrivals) else 1.0
+        # Of a renewal process split at random over n replicas, each sees squared variation 1 + (cv^2 - 1) / n.
+        split_cv = math.sqrt(1.0 + (cv * cv - 1.0) / share.replicas)
+        rate = _UNIT_RATE if self.is_closed else share.each
+        return Load(rate, self.prompt, self.output, split_cv, self._cached_share, self._shared_tokens)
+
+    def streams(self, share: Share, requests: int | None = None, *, at_least: int = 0) -> tuple[RequestStream, ...]:
+        """Requests of one replica, as all replicas are alike; of a trace those of every replica, dealt out in turn.
+
+        ``requests`` bounds their number, for a short simulation; ``at_least`` asks for more than a simulation has otherwise, of
+        which a trace has none.
+        """
+        arrivals = self.workload.arrivals
+        available = self.requests
+        while at_least > available:
+            available *= 2
+        if isinstance(arrivals, TraceArrivals):
+            whole = self._unit_stream(1, self.requests)[:requests].faster(share.load / arrivals.requests_per_s)
+            return tuple(whole[k :: share.replicas] for k in range(min(share.replicas, len(whole))))
+        if self.is_closed:
+            # Clients start together: each must come back often enough to fall out of step.
+            enough = _REQUESTS_PER_CLIENT * self.clients(share)
+            return (self._unit_stream(1, available)[: max(enough, requests or self.requests)],)
+        split = share.replicas if isinstance(arrivals, GammaArrivals) else 1
+        return (self._unit_stream(split, available)[:requests].faster(share.each),)
+
+    def _unit_stream(self, split: int, requests: int) -> RequestStream:
+        """So many requests at one per second; a trace at its own rate, as long as it is."""
+        key = (split, requests)
+        if key not in self._unit:
+            arrivals = self.workload.arrivals
+            if isinstance(arrivals, TraceArrivals):
+                prompts = np.array(arrivals.prompt_tokens, dtype=np.int64)
+                self._unit[key] = RequestStream(
+                    arrival_s=np.array(arrivals.times_s) - arrivals.times_s[0],
+                    prompt_tokens=prompts,
+                    output_tokens=np.array(arrivals.output_tokens, dtype=np.int64),
+                    cached_tokens=cached_tokens(prompts, self.workload.prefix_hit_ratio),
+                )
+            else:
+                cv = arrivals.cv if isinstance(arrivals, GammaArrivals) else 1.0
+                load = Load(_UNIT_RATE, self.prompt, self.output, cv, self.workload.prefix_hit_ratio)
+                enough = max(requests, int(_REQUESTS_PER_CLIENT * self.load)) if self.is_closed else requests
+                self._unit[key] = request_stream(load, requests=enough, seed=self.seed, split=split)
+            self._unit[key] = self._with_rounds(self._with_hits(self._unit[key]))
+        return self._unit[key]
+
+    def _with_hits(self, stream: RequestStream) -> RequestStream:
+        """What every request finds in the prefix cache, as recorded or drawn, where requests differ in it."""
+        if not self.workload.hits_by_request:
+            return stream
+        found, cache, arrivals = np.zeros(len(stream), dtype=np.int64), self.workload.prefix_cache, self.workload.arrivals
+        if isinstance(arrivals, TraceArrivals) and arrivals.cached_tokens:
+            found = np.array(arrivals.cached_tokens, dtype=np.int64)
+        if cache is not None and cache.hit_tokens is not None:
+            hits, lengths = np.random.Generator(np.random.PCG64(self.seed + _HITS_SEED)).random((2, len(stream)))
+            drawn = token_count(cache.hit_tokens).sample(np.maximum(lengths, np.finfo(np.float64).tiny))
+            found = np.where(hits < cache.hit_ratio, drawn, 0)
+        system = 0 if cache is None else cache.system_tokens
+        cached = np.minimum(np.maximum(found, system), stream.prompt_tokens - 1)
+        return replace(stream, cached_tokens=cached, shared_tokens=system)
+
+    def _with_rounds(self, stream: RequestStream) -> RequestStream:
+        """The decode rounds of every request drawn, where rounds give several tokens."""
+        speculation = self.workload.speculation
+        if speculation is None:
+            return stream
+        rounds = drawn_rounds(stream.output_tokens - 1, speculation, seed=self.seed + _ROUNDS_SEED)
+        return replace(stream, rounds=rounds)
+
+
+def token_count(length: Length) -> TokenCount:
+    """The distribution of a request's token count, as the queueing model takes it."""
+    match length:
+        case FixedLength():
+            return TokenCount(float(length.fixed))
+        case EmpiricalLength():
+            return TokenCount.empirical(length.empirical)
+        case LognormalLength():
+            return TokenCount(length.mean, lognormal_sigma(length))
+
+
+def lognormal_sigma(length: LognormalLength) -> float:
+    """Log-scale deviation of a lognormal with this mean and 95th percentile.
+
+    ln p95 = ln mean - sigma^2 / 2 + z sigma has two solutions; the smaller one is meant.
+    """
+    z = 1.6448536269514722
+    spread = z * z - 2.0 * math.log(length.p95 / length.mean)
+    return z - math.sqrt(max(0.0, spread))

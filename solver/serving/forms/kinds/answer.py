@@ -1,0 +1,164 @@
+"""From several kinds of workers to the Plan that is handed out: each kind as a plan of its own, and what all requests see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from meshwright.costmodels.queueing.mixture import Part, mixture_percentile
+from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
+from meshwright.costmodels.queueing.statistics import Percentile
+from meshwright.solver.answer.plan import Plan, WorkerKind
+from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats
+from meshwright.solver.answer.stage import DeviceRange, Stage
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.calibrations import calibrations_used
+from meshwright.solver.serving.forms.replicas.answer import (
+    decode_point,
+    feasible_plan,
+    percentile_errors,
+    prompt_point,
+    widened_bands,
+)
+from meshwright.solver.serving.promise.evaluation import P95, REQUESTS, Evaluator, Measured
+from meshwright.solver.serving.promise.question import Found
+from meshwright.solver.serving.promise.room import room_note
+
+
+@dataclass(frozen=True, eq=False)
+class KindMeasured:
+    """A kind of workers under its load by itself: what it is asked, what simulates it, and the first rank that it has."""
+
+    request: ServingRequest
+    evaluator: Evaluator
+    measured: Measured
+    share: float
+    first_rank: int
+
+    @property
+    def requests_per_s(self) -> float:
+        """Load of all its replicas."""
+        return self.measured.share.load
+
+
+def first_ranks(measured: Sequence[Measured]) -> list[int]:
+    """First ranks of kinds that lie one after another on their node groups."""
+    firsts = []
+    for _, kinds in groupby(measured, key=lambda kind: kind.candidate.engine.layout.group.name):
+        taken = 0
+        for kind in kinds:
+            firsts.append(kind.candidate.engine.layout.first_rank + taken)
+            taken += kind.share.replicas * kind.candidate.engine.layout.devices
+    return firsts
+
+
+def mixture_plan(
+    request: ServingRequest,
+    kinds: Sequence[KindMeasured],
+    *,
+    certificate: Certificate,
+    stats: SearchStats,
+    notes: Sequence[str],
+) -> Plan:
+    """The plan of several kinds of workers, each of which keeps the promise by itself."""
+    plans = [_own_plan(kind, certificate, stats) for kind in kinds]
+    runs = [(kind.share, _run(kind)) for kind in kinds]
+    ttft, tpot = mixed_percentiles(runs, P95)
+    errors = [
+        percentile_errors(request, prompt=prompt_point(k.measured, k.evaluator), decode=decode_point(k.measured, k.evaluator))
+        for k in kinds
+    ]
+    worst = max(first for first, _ in errors), max(later for _, later in errors)
+    points = [point(k.measured, k.evaluator) for k in kinds for point in (decode_point, prompt_point)]
+    figures = _added([plan.predicted for plan in plans if plan.predicted is not None])
+    bands = widened_bands(worst, ttft=ttft, tpot=tpot)
+    return Plan(
+        kind="serving",
+        feasible=True,
+        certificate=certificate,
+        devices=sum(plan.devices for plan in plans),
+        search=stats,
+        calibration=calibrations_used(request, tuple(points)),
+        model=request.model.name,
+        predicted=replace(figures, ttft_p95_s=ttft.value, tpot_p95_s=tpot.value, bands=bands),
+        kinds=tuple(_record(kind, plan) for kind, plan in zip(kinds, plans, strict=True)),
+        notes=(*notes, *(_kind_note(kind) for kind in kinds)),
+    )
+
+
+def mixed_percentiles(runs: Sequence[tuple[float, SimulationResult]], probability: float) -> tuple[Percentile, Percentile]:
+    """Percentiles of the times to first token and per token over the requests of all kinds, of shares and simulations."""
+    first = mixture_percentile([Part(share, run.ttft_s) for share, run in runs], probability)
+    several = token_parts(runs)
+    return first, mixture_percentile(several, probability) if several else Percentile(0.0, 0.0, 0.0)
+
+
+def token_parts(runs: Sequence[tuple[float, SimulationResult]]) -> list[Part]:
+    """Times per token by kind; a kind counts for as many requests as have a second token."""
+    return [Part(share * len(run.tpot_s) / len(run.ttft_s), run.tpot_s) for share, run in runs if len(run.tpot_s)]
+
+
+def mixture_objective(request: ServingRequest, kinds: Sequence[Measured]) -> float:
+    """The figure that the request's objective minimises."""
+    if request.objective is Objective.THROUGHPUT:
+        return 1.0 / math.fsum(kind.share.load for kind in kinds)
+    found = [Found(kind) for kind in kinds]
+    if request.objective is Objective.COST:
+        return sum(each.devices * (each.engine.layout.group.node.device.price_per_hour or 0.0) for each in found)
+    return float(sum(each.devices for each in found))
+
+
+def _own_plan(kind: KindMeasured, certificate: Certificate, stats: SearchStats) -> Plan:
+    """A kind as a plan of its own, on its devices."""
+    found = Found(kind.measured)
+    plan = feasible_plan(kind.request, found, evaluator=kind.evaluator, certificate=certificate, stats=stats, notes=())
+    by = kind.first_rank - found.engine.layout.first_rank
+    return replace(plan, stages=tuple(_moved(stage, by) for stage in plan.stages))
+
+
+def _moved(stage: Stage, by: int) -> Stage:
+    return replace(stage, devices=tuple(DeviceRange(each.first + by, each.count) for each in stage.devices))
+
+
+def _run(kind: KindMeasured) -> SimulationResult:
+    """The long simulation of a kind, every request's times."""
+    measured = kind.measured
+    return pooled(kind.evaluator.simulations_of(measured.candidate, measured.share, requests=REQUESTS))
+
+
+def _added(figures: Sequence[Predicted]) -> Predicted:
+    """Figures of all kinds together, but those of percentiles."""
+    tokens_per_s = math.fsum(each.tokens_per_s for each in figures)
+    power_w = math.fsum(each.power_w or 0.0 for each in figures)
+    costs = [each.cost_per_million_tokens for each in figures]
+    spent = [cost * each.tokens_per_s for cost, each in zip(costs, figures, strict=True) if cost is not None]
+    return Predicted(
+        tokens_per_s=tokens_per_s,
+        peak_memory_bytes=max(each.peak_memory_bytes for each in figures),
+        cost_per_million_tokens=math.fsum(spent) / tokens_per_s if len(spent) == len(figures) else None,
+        energy_per_token_j=power_w / tokens_per_s,
+        power_w=power_w,
+    )
+
+
+def _record(kind: KindMeasured, plan: Plan) -> WorkerKind:
+    assert plan.predicted is not None and plan.axes is not None and plan.serving is not None
+    return WorkerKind(
+        share=kind.share,
+        requests_per_s=kind.requests_per_s,
+        devices=plan.devices,
+        predicted=plan.predicted,
+        axes=plan.axes,
+        stages=plan.stages,
+        serving=plan.serving,
+    )
+
+
+def _kind_note(kind: KindMeasured) -> str:
+    measured = kind.measured
+    note = room_note(kind.evaluator.targets, ttft=measured.ttft, tpot=measured.tpot, load=measured.utilisation)
+    layout = measured.candidate.engine.layout
+    return f"{measured.share.replicas} x {layout.name} on {layout.group.name}, {kind.share:.1%} of arrivals: {note}"

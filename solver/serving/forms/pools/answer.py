@@ -1,0 +1,150 @@
+"""From a pair of pools to the Plan that is handed out: the decode pool's layout, and the prefill pool's beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshwright.solver.answer.plan import Plan, PrefillPool, ServingLayout
+from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.calibrations import calibrations_used
+from meshwright.solver.serving.engines.layouts import SPACE
+from meshwright.solver.serving.forms.pools.pools import MeasuredPair, PoolPair
+from meshwright.solver.serving.forms.replicas.answer import (
+    axes_of,
+    decode_point,
+    decode_stage_s,
+    percentile_bands,
+    prompt_point,
+    stage_memory_of,
+    stages_of,
+)
+from meshwright.solver.serving.promise.certificates import UNITS, added_space, bounded_certificate
+from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator, Measured
+from meshwright.solver.serving.promise.room import room_note
+
+PAIR_PROOF = (
+    f"prefill and decode pools, each of them: {SPACE}; batch limits of each phase are those with most room. A pair counts "
+    f"when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed) meet the targets. Others are "
+    "refused by memory, by a request alone, by a throughput bound of any schedule, by one phase simulated by itself, or by "
+    "simulation of both; fewer workers and higher rates are taken never to be better, and decode workers that miss under the "
+    "arrivals of the whole system to miss behind prefill workers too"
+)
+
+PAIR_GOODPUT = (
+    ". The rate is the highest of a grid of 1% at which, and at all of its rates below, the targets are met (simulated down to "
+    "half)"
+)
+
+
+PAIR_ENERGY = ". Energy is that of each phase simulated by itself"
+
+
+def pair_plan(
+    request: ServingRequest,
+    found: MeasuredPair,
+    *,
+    evaluator: Evaluator,
+    certificate: Certificate,
+    stats: SearchStats,
+    notes: Sequence[str],
+) -> Plan:
+    """The plan of a pair of pools that keeps the promise."""
+    pair = found.pair
+    prefill, decode = pair.prefill, pair.decode
+    tokens_per_s = found.load * evaluator.output.mean
+    step_s = decode_stage_s(decode, evaluator)
+    load = max(prefill.utilisation, decode.utilisation)
+    prompt_s = prompt_stage_s(prefill, evaluator)
+    points = {"prompt": prompt_point(prefill, evaluator), "decode": decode_point(decode, evaluator)}
+    return Plan(
+        kind="serving",
+        feasible=True,
+        certificate=certificate,
+        devices=pair.devices,
+        search=stats,
+        calibration=calibrations_used(request, tuple(points.values())),
+        model=request.model.name,
+        predicted=Predicted(
+            tokens_per_s=tokens_per_s,
+            peak_memory_bytes=max(m.total_bytes for pool in (prefill, decode) for m in stage_memory_of(pool)),
+            ttft_p95_s=found.ttft.value,
+            tpot_p95_s=found.tpot.value,
+            cost_per_million_tokens=_cost_per_million_tokens(pair, tokens_per_s),
+            energy_per_token_j=pair.energy_per_token_j,
+            power_w=pair.energy_per_token_j * tokens_per_s,
+            bands=percentile_bands(request, **points, ttft=found.ttft, tpot=found.tpot),
+        ),
+        axes=axes_of(decode.candidate.engine.layout, decode.share.replicas),
+        stages=stages_of(decode, step_s, first_rank=pair.decode_first),
+        serving=ServingLayout(
+            replicas=decode.share.replicas,
+            max_num_seqs=decode.candidate.sequences,
+            max_num_batched_tokens=decode.candidate.step_tokens,
+            utilisation=decode.utilisation,
+            prefill_time_s=float(prompt_s.sum()),
+            decode_step_s=float(step_s.sum()),
+            mean_batch=found.mean_batch,
+        ),
+        prefill=PrefillPool(
+            workers=prefill.share.replicas,
+            axes=axes_of(prefill.candidate.engine.layout, prefill.share.replicas),
+            stages=stages_of(prefill, prompt_s, first_rank=pair.prefill_first),
+            max_num_seqs=prefill.candidate.sequences,
+            max_num_batched_tokens=prefill.candidate.step_tokens,
+            utilisation=prefill.utilisation,
+            transfer_s=found.mean_transfer_s,
+        ),
+        notes=(*notes, room_note(evaluator.targets, ttft=found.ttft, tpot=found.tpot, load=load)),
+    )
+
+
+def pair_objective(request: ServingRequest, found: MeasuredPair) -> float:
+    """The figure that the request's objective minimises."""
+    if request.objective is Objective.THROUGHPUT:
+        return 1.0 / found.load
+    if request.objective is Objective.COST:
+        return _price_per_hour(found.pair) or 0.0
+    if request.objective is Objective.ENERGY:
+        return found.pair.energy_per_token_j
+    return float(found.pair.devices)
+
+
+def pair_certificate(request: ServingRequest, found: MeasuredPair, bound: float | None) -> Certificate:
+    """What a search proves, or without a bound that this pair keeps the promise."""
+    objective = pair_objective(request, found)
+    if bound is None:
+        return Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
+    more = {Objective.THROUGHPUT: PAIR_GOODPUT, Objective.ENERGY: PAIR_ENERGY}
+    proof = PAIR_PROOF + more.get(request.objective, "") + added_space(request)
+    return bounded_certificate(request, objective, bound, proof)
+
+
+def pair_runner_up(request: ServingRequest, found: MeasuredPair, why: str) -> RunnerUp:
+    """A pair that lost."""
+    figures = f"P95 TTFT {found.ttft.value * 1e3:.0f} ms, P95 TPOT {found.tpot.value * 1e3:.1f} ms"
+    return RunnerUp(found.pair.name, pair_objective(request, found), f"{why}: {figures}")
+
+
+def prompt_stage_s(measured: Measured, evaluator: Evaluator) -> np.ndarray:
+    """[stage] time of the mean prompt in one step, with nobody else in it."""
+    nothing = np.zeros(1)
+    prompt = min(evaluator.prompt.mean, float(measured.candidate.step_tokens))
+    times = measured.candidate.engine.times
+    return np.asarray(times.mixed_step_s(nothing, 1.0, prompt_tokens=nothing + prompt, prefix_tokens=nothing)[:, 0])
+
+
+def _price_per_hour(pair: PoolPair) -> float | None:
+    prices = [
+        (m.candidate.engine.layout.group.node.device.price_per_hour, m.share.replicas * m.candidate.engine.layout.devices)
+        for m in (pair.prefill, pair.decode)
+    ]
+    return None if any(price is None for price, _ in prices) else sum((price or 0.0) * count for price, count in prices)
+
+
+def _cost_per_million_tokens(pair: PoolPair, tokens_per_s: float) -> float | None:
+    per_hour = _price_per_hour(pair)
+    return None if per_hour is None else per_hour / 3600.0 / tokens_per_s * 1e6

@@ -1,0 +1,118 @@
+"""A plan of two pools as it was given: predicted anew, or simulated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.queueing.simulation.disaggregated import DisaggregatedResult
+from meshwright.solver.answer.plan import Plan, PrefillPool
+from meshwright.solver.answer.predicted import SearchStats
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts, require_servable
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.forms.pools.answer import pair_certificate, pair_plan
+from meshwright.solver.serving.forms.pools.phases import PhaseKind, phase_evaluator
+from meshwright.solver.serving.forms.pools.pools import MeasuredPair, PairSimulator, PoolPair
+from meshwright.solver.serving.forms.replicas.answer import infeasible_plan
+from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, step_below
+from meshwright.solver.serving.forms.replicas.prediction import candidate_of
+from meshwright.solver.serving.forms.replicas.reasons import memory_shortfall, missed_figures
+from meshwright.solver.serving.promise.energy import energy_per_token_j
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+
+
+def predict_pair(request: ServingRequest, plan: Plan) -> Plan:
+    """The plan's pools with every figure predicted anew; infeasible, with the reason, when a pool does not fit in memory or
+    a target is missed. Objective throughput: figures are at the plan's own rate, or at the request's where that is missed.
+
+    Raises PlanFileError when the plan does not belong to the request.
+    """
+    given = GivenPair(request, plan)
+    stats = SearchStats(candidates=1, evaluated=1, seconds=0.0)
+    shortfall = given.memory_shortfall()
+    if shortfall is not None:
+        return infeasible_plan(request, shortfall, stats)
+    evaluator, loads = given.evaluator, [given.evaluator.traffic.load]
+    if request.objective is Objective.THROUGHPUT and plan.predicted is not None:
+        # Goodputs are rates of a grid; tokens per second have their rounding.
+        claimed = RATE_GRID ** step_below(plan.predicted.tokens_per_s / evaluator.output.mean)
+        loads.insert(0, max(loads[0], claimed))
+    found = given.measured(loads[0])
+    if not found.keeps and loads[-1] < loads[0]:
+        found = given.measured(loads[-1])
+    if not found.keeps:
+        busy = max(found.pair.prefill.utilisation, found.pair.decode.utilisation)
+        reason = missed_figures(evaluator, ttft=found.ttft, tpot=found.tpot, utilisation=busy)
+        return infeasible_plan(request, reason, stats)
+    certificate = pair_certificate(request, found, None)
+    return pair_plan(request, found, evaluator=evaluator, certificate=certificate, stats=stats, notes=())
+
+
+class GivenPair:
+    """The pools that a plan describes; raises PlanFileError when they are none of the request."""
+
+    def __init__(self, request: ServingRequest, plan: Plan):
+        require_servable(request)
+        assert plan.prefill is not None
+        if request.workload.speculation is not None:
+            raise PlanFileError(
+                "pools of prefill and decode workers do not draft tokens",
+                given="a plan with a prefill pool",
+                allowed="a plan of workers that do both phases; or no workload.speculation",
+            )
+        self._request = request
+        self.evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+        self._phases = {kind: phase_evaluator(kind, request) for kind in PhaseKind}
+        self._workers: dict[PhaseKind, tuple[Candidate, Share]] = {}
+        self._firsts: dict[PhaseKind, int] = {}
+        for kind, pool in ((PhaseKind.PREFILL, _prefill_plan(plan, plan.prefill)), (PhaseKind.DECODE, plan)):
+            among = prefill_layouts if kind is PhaseKind.PREFILL else layouts
+            self._workers[kind] = candidate_of(request, pool, self._phases[kind], among=among)
+            self._firsts[kind] = min(devices.first for stage in pool.stages for devices in stage.devices)
+
+    def memory_shortfall(self) -> Reason | None:
+        """What a pool lacks to hold its longest request; None where both hold theirs."""
+        for kind, (candidate, _) in self._workers.items():
+            longest = self._phases[kind].longest_request
+            if candidate.limits.kv_tokens < longest:
+                limits = {"step_tokens": candidate.step_tokens, "sequences": candidate.sequences}
+                return memory_shortfall(candidate.engine, **limits, tokens=longest)
+        return None
+
+    def measured(self, load: float) -> MeasuredPair:
+        """Both pools simulated together under a load."""
+        return PairSimulator(self._request.cluster, self.evaluator).measure(self._under(load), load)
+
+    def simulated(self) -> DisaggregatedResult:
+        """Both pools under the request's load, every request's times."""
+        load = self.evaluator.traffic.load
+        return PairSimulator(self._request.cluster, self.evaluator).run(self._under(load), load)
+
+    def _under(self, load: float) -> PoolPair:
+        """The pools, each measured by itself under a load."""
+        measured = [
+            self._phases[kind].measure_fully(candidate, replace(share, load=load))
+            for kind, (candidate, share) in self._workers.items()
+        ]
+        prefill, decode = measured
+        output_tokens = self.evaluator.output.mean
+        energy_j = sum(
+            energy_per_token_j(found, self._phases[kind], output_tokens=output_tokens)
+            for kind, found in ((PhaseKind.PREFILL, prefill), (PhaseKind.DECODE, decode))
+        )
+        return PoolPair(prefill, decode, self._firsts[PhaseKind.PREFILL], self._firsts[PhaseKind.DECODE], energy_j)
+
+
+def _prefill_plan(plan: Plan, pool: PrefillPool) -> Plan:
+    """The prefill pool as the plan of replicas that it is."""
+    assert plan.serving is not None
+    layout = replace(
+        plan.serving,
+        replicas=pool.workers,
+        max_num_seqs=pool.max_num_seqs,
+        max_num_batched_tokens=pool.max_num_batched_tokens,
+    )
+    return replace(plan, axes=pool.axes, stages=pool.stages, serving=layout, prefill=None)

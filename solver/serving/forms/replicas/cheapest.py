@@ -1,0 +1,150 @@
+"""The fewest or cheapest devices that keep the promise, engine by engine.
+
+Exact in its space: an engine is left out only when a bound or a simulation refuses every batch limit at the largest number
+of replicas that would still beat the best plan so far. What follows for fewer replicas rests on one assumption, stated in
+the certificate: a replica that misses its targets at a rate misses them at every higher rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from meshwright.solver.serving.engines.engine import Engine
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.promise.evaluation import Candidate, SearchStoppedError
+from meshwright.solver.serving.promise.question import (
+    Cause,
+    Found,
+    Question,
+    Refused,
+    SearchResult,
+    expected_strain,
+    least_replicas,
+    measurements,
+    ordering_candidate,
+    replica_count,
+    usable_candidates,
+)
+
+
+def cheapest(question: Question) -> SearchResult:
+    """The fewest devices, or the cheapest, that keep the promise at the requested rate; of several the first that is met."""
+    result = SearchResult()
+    remaining = {engine.key: engine for engine in question.engines}
+    for done, engine in enumerate(_by_expected_cost(question, result)):
+        try:
+            _try_to_beat(question, engine, result)
+        except SearchStoppedError:
+            rest = [question.cost(engine, least_replicas(question, engine)) for engine in remaining.values()]
+            result.bound = min([result.bound, *rest])
+            result.stopped = True
+            break
+        del remaining[engine.key]
+        best_cost = None if result.best is None else question.cost(result.best.engine, result.best.replicas)
+        question.tell(result, done + 1, best_cost, engine.layout.name)
+    if result.best is not None:
+        result.bound = min(result.bound, question.cost(result.best.engine, result.best.replicas))
+    return result
+
+
+def _try_to_beat(question: Question, engine: Engine, result: SearchResult) -> None:
+    """Find the least replicas of the engine that cost less than the best so far, or note why there are none."""
+    usable = usable_candidates(question.evaluator, engine)
+    if isinstance(usable, Refused):
+        result.refused.append(usable)
+        return
+    result.considered += len(usable)
+    least = least_replicas(question, engine)
+    floor = question.cost(engine, least)
+    most = engine.layout.most_replicas
+    if question.at_most < math.inf:
+        most = min(most, math.floor(question.at_most / question.cost(engine, 1)))
+    if result.best is not None:
+        limit = question.cost(result.best.engine, result.best.replicas)
+        most = min(most, math.ceil(limit / question.cost(engine, 1)) - 1)
+    counts = question.counts(engine, least, most)
+    if not counts:
+        if least == 1:
+            result.refused.append(Refused(engine, Cause.COST, "one replica costs as much as the best plan", floor))
+        else:
+            why = f"needs at least {replica_count(least)} at this rate, by its throughput"
+            result.refused.append(Refused(engine, Cause.RATE, why, floor))
+        return
+    found = _first_that_keeps(question, usable, counts[-1])
+    if found is None:
+        why = f"misses the targets with {replica_count(counts[-1])} in simulation, whatever the batch limits"
+        result.refused.append(Refused(engine, Cause.RATE, why, question.cost(engine, counts[-1] + 1)))
+        return
+    low, high = 0, len(counts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        better = _first_that_keeps(question, usable, counts[middle])
+        if better is None:
+            low = middle + 1
+        else:
+            high, found = middle, better
+    if result.best is not None:
+        result.beaten.append(result.best)
+    result.best = found
+
+
+def _first_that_keeps(question: Question, candidates: list[Candidate], replicas: int) -> Found | None:
+    """The first candidate that keeps the promise with so many replicas, those expected to do best tried first."""
+    for measured in measurements(question.evaluator, candidates, Share(question.load, replicas)):
+        if measured.keeps:
+            return Found(measured)
+    return None
+
+
+def _by_expected_cost(question: Question, result: SearchResult) -> Iterator[Engine]:
+    """Engines by what the analytic model thinks that they cost.
+
+    Asked only where it matters: not before the bound of an engine's cost has its turn, nor once the best plan costs no more.
+    """
+    ahead = [(_floor(question, engine), 0, engine.key, engine) for engine in question.engines]
+    heapify(ahead)
+    while ahead:
+        cost, known, key, engine = heappop(ahead)
+        beaten = result.best is not None and cost >= question.cost(result.best.engine, result.best.replicas)
+        if known or beaten or cost == math.inf:
+            yield engine
+        else:
+            heappush(ahead, (_expected_cost(question, engine), 1, key, engine))
+
+
+def _floor(question: Question, engine: Engine) -> float:
+    """Cost of the fewest replicas that the arrivals do not outrun; infinite for an engine that does not fit."""
+    if not question.evaluator.candidates(engine):
+        return math.inf
+    return question.cost(engine, least_replicas(question, engine))
+
+
+def _expected_cost(question: Question, engine: Engine) -> float:
+    """Cost of the replicas that the analytic model thinks are needed; infinite when it thinks none are enough."""
+    candidates = question.evaluator.candidates(engine)
+    if not candidates:
+        return math.inf
+    candidate = ordering_candidate(candidates)
+    counts = question.counts(engine, least_replicas(question, engine), engine.layout.most_replicas)
+
+    def strained(replicas: int) -> bool:
+        return expected_strain(question.evaluator, candidate, Share(question.load, replicas)) > 1.0
+
+    if not counts or strained(counts[-1]):
+        return math.inf
+    low, high = 0, len(counts) - 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if strained(counts[middle]) else (low, middle)
+    return question.cost(engine, counts[low])
+
+
+def of_equal_cost(question: Question, best: Found) -> Iterator[tuple[Engine, int]]:
+    """Engines, each with the number of replicas that costs as much as the best plan."""
+    cost = question.cost(best.engine, best.replicas)
+    for engine in question.engines:
+        replicas = round(cost / question.cost(engine, 1))
+        if question.cost(engine, replicas) == cost and question.counts(engine, replicas, replicas):
+            yield engine, replicas

@@ -1,0 +1,286 @@
+"""The largest goodput: the highest rate that a layout sustains with all devices that it can use.
+
+A rate is sustained when the promise is kept at it and at every lower rate of the grid: next to its capacity a run may keep the
+targets at a rate above one at which it misses them, which is luck and no promise. So one rate that is missed refuses all
+higher ones by definition, and an engine is left out when a bound or a simulation refuses every batch limit at the next rate
+above the best. The answer's lower rates are simulated down to half of it; those below are taken to be kept as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from meshwright.solver.serving.engines.engine import Engine
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.forms.replicas.roomiest import choose_roomiest
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured, SearchStoppedError
+from meshwright.solver.serving.promise.question import (
+    Cause,
+    Found,
+    Question,
+    Refused,
+    SearchResult,
+    expected_strain,
+    measurements,
+    ordering_candidate,
+    replica_count,
+    usable_candidates,
+)
+
+RATE_GRID = 1.01
+"""Goodput is found on a geometric grid of rates, one percent apart."""
+
+SUSTAINED_STEPS = math.ceil(math.log(2.0) / math.log(RATE_GRID))
+"""Rates of the grid below a goodput that are simulated too: down to half of it."""
+
+LEAST_RATE_SHARE = 1e-3
+"""Share of an engine's capacity below which no goodput is looked for."""
+
+_COARSE_GRID = 1.1
+"""Ratio of the rates that the analytic model is asked about."""
+
+_GRID_ROUNDING = 1e-9
+"""Steps that a rate may be off its own for rounding."""
+
+_KeptAt = Callable[[int], Found | None]
+"""What keeps the promise at a step of the rate grid; None where nothing does."""
+
+_Kept = TypeVar("_Kept")
+
+Judge = Callable[[Question, list[Candidate], int, int], Found | None]
+"""The same of some candidates and a number of replicas."""
+
+
+def largest_goodput(question: Question) -> SearchResult:
+    """The layout that sustains the highest rate of the grid with all devices that it can use.
+
+    Looked for first as if whatever is kept were sustained, which one more look at the answer mostly confirms.
+    """
+    result = _searched(question, keeping_at)
+    if result.stopped or result.best is None:
+        return result
+    try:
+        if is_sustained(question, result.best.measured):
+            return result
+    except SearchStoppedError:
+        # No layout sustains the next rate, and this one may not sustain its own.
+        result.bound = 1.0 / (result.best.load * RATE_GRID)
+        result.stopped = True
+        return result
+    return _searched(question, sustaining_at)
+
+
+def choose_roomiest_goodput(question: Question, result: SearchResult) -> None:
+    """Put the roomiest plan that sustains the rate of the best in its place."""
+    counts = ((engine, question.counts(engine, 1, engine.layout.most_replicas)) for engine in question.engines)
+    equals = [(engine, allowed[-1]) for engine, allowed in counts if allowed]
+    choose_roomiest(question, result, equals, accepts=partial(is_sustained, question))
+
+
+def goodput_of(question: Question, candidate: Candidate, found: Found, *, claimed_per_s: float) -> Found:
+    """The highest rate of the grid that one candidate sustains.
+
+    Looked for upwards from the rate that a plan claims, or, where it does not sustain that, from one at which it is known to
+    keep the promise.
+    """
+    kept_at = partial(sustaining_at, question, [candidate], found.replicas)
+    for rate in (claimed_per_s, found.load):
+        step = step_below(rate)
+        kept = kept_at(step)
+        if kept is not None:
+            return _upwards(kept_at, kept, step)
+    return found
+
+
+def _searched(question: Question, judge: Judge) -> SearchResult:
+    """The best of all engines by a judge for whom what is refused at a rate is refused at higher rates too."""
+    result = SearchResult()
+    ordered = sorted(question.engines, key=lambda engine: (-_expected_goodput(question, engine), engine.key))
+    result.bound = 0.0
+    for done, engine in enumerate(ordered):
+        try:
+            _raise_goodput(question, engine, result, judge)
+        except SearchStoppedError:
+            ceilings = [_goodput_ceiling(question, engine) for engine in ordered[done:]]
+            result.bound = 1.0 / max(*ceilings, 1e-12, result.best.load if result.best else 0.0)
+            result.stopped = True
+            return result
+        best = None if result.best is None else 1.0 / result.best.load
+        question.tell(result, done + 1, best, engine.layout.name)
+    result.bound = 1.0 / result.best.load if result.best else math.inf
+    return result
+
+
+def _raise_goodput(question: Question, engine: Engine, result: SearchResult, judge: Judge) -> None:
+    usable = usable_candidates(question.evaluator, engine)
+    if isinstance(usable, Refused):
+        result.refused.append(usable)
+        return
+    result.considered += len(usable)
+    counts = question.counts(engine, 1, engine.layout.most_replicas)
+    if not counts:
+        result.refused.append(Refused(engine, Cause.MEMORY, "the allowed numbers of replicas do not fit in the cluster"))
+        return
+    replicas = counts[-1]
+    kept_at = partial(judge, question, usable, replicas)
+    before = result.best
+    beaten = question.above if before is None else before.load
+    step = step_below(beaten) + 1 if beaten else step_below(_goodput_ceiling(question, engine))
+    found = kept_at(step)
+    if found is None and not beaten:
+        found, step = _downwards(kept_at, step)
+    if found is None:
+        rate = RATE_GRID**step
+        why = f"misses the targets at {rate:.3g} requests/s with {replica_count(replicas)}, whatever the batch limits"
+        result.refused.append(Refused(engine, Cause.RATE, why, 1.0 / rate))
+        return
+    if before is not None:
+        result.beaten.append(before)
+    result.best = _upwards(kept_at, found, step)
+
+
+def keeping_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
+    """The first candidate that keeps the promise at a step."""
+    for measured in measurements(question.evaluator, candidates, Share(RATE_GRID**step, replicas)):
+        if measured.keeps:
+            return Found(measured)
+    return None
+
+
+def sustaining_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
+    """The first candidate that sustains a step."""
+    share = Share(RATE_GRID**step, replicas)
+    for candidate in candidates:
+        if question.evaluator.can_keep_up(candidate, share):
+            measured = question.evaluator.measure(candidate, share)
+            if measured.keeps and is_sustained(question, measured):
+                return Found(measured)
+    return None
+
+
+def is_sustained(question: Question, kept: Measured) -> bool:
+    """Whether the promise is kept at the lower rates of the grid too, down to half of this one."""
+    replicas, step = kept.share.replicas, step_below(kept.share.load)
+    lower = (Share(RATE_GRID ** (step - down), replicas) for down in range(1, SUSTAINED_STEPS + 1))
+    return all(question.evaluator.measure(kept.candidate, share).keeps for share in lower)
+
+
+def _downwards(kept_at: _KeptAt, refused_step: int) -> tuple[Found | None, int]:
+    """The highest step of the rate grid, below one that is refused, at which the promise is kept."""
+    stride, found, step = 8, None, refused_step
+    lowest = refused_step + math.floor(math.log(LEAST_RATE_SHARE) / math.log(RATE_GRID))
+    while found is None:
+        refused_step, step = step, step - stride
+        if step < lowest:
+            return None, lowest
+        found, stride = kept_at(step), 2 * stride
+    return _between(kept_at, found, step, refused_step)
+
+
+def _upwards(kept_at: _KeptAt, found: Found, step: int) -> Found:
+    """From a step at which the promise is kept to the highest one."""
+    stride = 1
+    while True:
+        higher = kept_at(step + stride)
+        if higher is None:
+            return _between(kept_at, found, step, step + stride)[0]
+        found, step, stride = higher, step + stride, 2 * stride
+
+
+def _between(kept_at: _KeptAt, found: Found, kept: int, refused: int) -> tuple[Found, int]:
+    """The highest step between one that is kept and one that is refused, and what keeps it."""
+    while refused - kept > 1:
+        middle = (kept + refused) // 2
+        higher = kept_at(middle)
+        if higher is None:
+            refused = middle
+        else:
+            kept, found = middle, higher
+    return found, kept
+
+
+def highest_kept(kept_at: Callable[[int], _Kept | None], lowest: int, expected: int, ceiling: int) -> _Kept | None:
+    """What is kept at the highest step from ``lowest`` to ``ceiling`` at which anything is; None where the lowest is missed.
+
+    Looked for upwards from what is expected, else from the lowest step, in strides that double.
+    """
+    step, refused = max(lowest, expected), ceiling + 1
+    found = kept_at(step)
+    if found is None and step > lowest:
+        step, refused = lowest, step
+        found = kept_at(step)
+    if found is None:
+        return None
+    stride = 1
+    while refused - step > 1:
+        ahead = min(step + stride, (step + refused) // 2)
+        higher = kept_at(ahead)
+        if higher is None:
+            refused = ahead
+        else:
+            found, step, stride = higher, ahead, 2 * stride
+    return found
+
+
+def replica_goodput(question: Question, engine: Engine, judge: Judge, *, lowest: int, expected: int) -> Found | None:
+    """What a judge takes of one replica at the highest step of the rate grid from ``lowest`` on; None where it refuses that
+    one. Looked for from ``expected``."""
+    usable = usable_candidates(question.evaluator, engine)
+    ceiling = step_below(question.evaluator.best_rate_bound(engine))
+    if isinstance(usable, Refused) or ceiling < lowest:
+        return None
+    return highest_kept(partial(judge, question, usable, 1), lowest, min(expected, ceiling), ceiling)
+
+
+def expected_rate(evaluator: Evaluator, usable: list[Candidate]) -> float:
+    """Requests per second at which the analytic model thinks that one worker keeps its targets, to a tenth; 0 where it does so
+    at none that is worth a look."""
+    candidate = ordering_candidate(usable)
+    steps = math.ceil(math.log(1.0 / LEAST_RATE_SHARE) / math.log(_COARSE_GRID))
+    bound = evaluator.rate_bound(candidate)
+    low, high = 0, steps
+    while low < high:
+        middle = (low + high) // 2
+        strained = expected_strain(evaluator, candidate, Share(bound * _COARSE_GRID**-middle)) > 1.0
+        low, high = (middle + 1, high) if strained else (low, middle)
+    return 0.0 if low == steps else float(bound * _COARSE_GRID**-low)
+
+
+def step_below(rate_per_s: float) -> int:
+    """Last step of the rate grid that is not above a rate."""
+    return math.floor(math.log(rate_per_s) / math.log(RATE_GRID) + _GRID_ROUNDING)
+
+
+def step_under(rate_per_s: float) -> int:
+    """Last step of the rate grid that is less than a rate."""
+    return math.ceil(math.log(rate_per_s) / math.log(RATE_GRID) - _GRID_ROUNDING) - 1
+
+
+def _goodput_ceiling(question: Question, engine: Engine) -> float:
+    """Load that no schedule exceeds with all devices that the layout can use; in a closed loop what was asked for, which is
+    looked into only once it is refused."""
+    if question.evaluator.traffic.is_closed:
+        return question.load
+    candidates = question.evaluator.candidates(engine)
+    counts = question.counts(engine, 1, engine.layout.most_replicas)
+    if not candidates or not counts:
+        return 1e-12
+    return counts[-1] * question.evaluator.best_rate_bound(engine)
+
+
+def _expected_goodput(question: Question, engine: Engine) -> float:
+    """Rate that the analytic model thinks keeps the promise with all devices, to a factor of two."""
+    candidates = question.evaluator.candidates(engine)
+    counts = question.counts(engine, 1, engine.layout.most_replicas)
+    if not candidates or not counts:
+        return 0.0
+    candidate = ordering_candidate(candidates)
+    rate = _goodput_ceiling(question, engine) / counts[-1]
+    for _ in range(10):
+        if expected_strain(question.evaluator, candidate, Share(rate)) <= 1.0:
+            return rate * counts[-1]
+        rate /= 2.0
+    return 0.0

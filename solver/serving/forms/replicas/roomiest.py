@@ -1,0 +1,110 @@
+"""Of plans that cost the same, the one that leaves most room to its targets.
+
+Room is what the tighter target has left above the upper end of its confidence interval. Of equal room fewer replicas are
+better, then the layout that comes first in canonical order, the smaller limit of tokens and the larger one of sequences. So
+the answer does not depend on which of them a search meets first. Exact: a candidate is passed over only when a request alone
+or a simulation of it takes more of a target than the best so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from meshwright.solver.serving.engines.engine import Engine
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.promise.evaluation import Candidate, CandidateKey, Evaluator, Measured, SearchStoppedError
+from meshwright.solver.serving.promise.question import (
+    Found,
+    Question,
+    Refused,
+    SearchResult,
+    expected_strain,
+    measurements,
+    ordering_candidate,
+    usable_candidates,
+)
+
+_ROUNDING = 1e-9
+"""Relative difference of two times that may be rounding alone."""
+
+
+Accepts = Callable[[Measured], bool]
+"""Whether what keeps the promise at a load counts."""
+
+
+@dataclass
+class Roomiest:
+    """The roomiest of the candidates that were looked at, keep the promise and are accepted; ``best`` is the first to beat, if
+    any."""
+
+    evaluator: Evaluator
+    best: Measured | None = None
+    accepts: Accepts = field(default=lambda _: True)
+
+    def look_at(self, candidates: list[Candidate], share: Share) -> None:
+        """Simulate those candidates that may be roomier under a load, as far as that takes."""
+        alone = {step: self._strain_alone(candidates[0].engine, step) for step in {c.step_tokens for c in candidates}}
+        most = self._within * (1.0 + _ROUNDING)
+        promising = [candidate for candidate in candidates if alone[candidate.step_tokens] <= most]
+        for measured in measurements(self.evaluator, promising, share, self._measure):
+            if measured.keeps and (
+                self.best is None or roominess(self.evaluator, measured) < roominess(self.evaluator, self.best)
+            ):
+                self.best = measured
+
+    @property
+    def _within(self) -> float:
+        """The share of its targets that a candidate may take at most to be as roomy as the best."""
+        return 1.0 if self.best is None else self.evaluator.strain(ttft=self.best.ttft, tpot=self.best.tpot)
+
+    def _measure(self, candidate: Candidate, share: Share) -> Measured:
+        return self.evaluator.measure(candidate, share, within=self._within)
+
+    def _strain_alone(self, engine: Engine, step_tokens: int) -> float:
+        """The larger ratio of a lone request's time to its target, below which no load leaves the engine."""
+        alone, targets = self.evaluator.alone(engine, step_tokens), self.evaluator.targets
+        return max(alone.ttft_s / targets.ttft_s, alone.tpot_s / targets.tpot_s)
+
+
+def roominess(evaluator: Evaluator, measured: Measured) -> tuple[float, int, CandidateKey]:
+    """What plans of equal cost are compared by, the best one least."""
+    *engine, step_tokens, sequences = measured.candidate.key
+    assert isinstance(sequences, int)
+    strain = evaluator.strain(ttft=measured.ttft, tpot=measured.tpot)
+    return strain, measured.share.replicas, (*engine, step_tokens, -sequences)
+
+
+def choose_roomiest(
+    question: Question, result: SearchResult, equals: Iterable[tuple[Engine, int]], *, accepts: Accepts | None = None
+) -> None:
+    """Put the roomiest plan in the place of the best one: of its engine and ``equals``, engines with so many replicas each.
+
+    Those that the analytic model thinks roomiest come first.
+    """
+    assert result.best is not None, "there is a plan to be as good as"
+    found = Roomiest(question.evaluator, result.best.measured, *(() if accepts is None else (accepts,)))
+    # What a stop leaves is a plan that is no worse, only less roomy.
+    with suppress(SearchStoppedError):
+        for candidates, share in _by_expected_room(question, result.best, equals):
+            found.look_at(candidates, share)
+    assert found.best is not None, "it began with the best"
+    result.best = Found(found.best)
+    chosen = result.best.engine.key
+    result.refused = [refused for refused in result.refused if refused.engine.key != chosen]
+
+
+def _by_expected_room(
+    question: Question, best: Found, equals: Iterable[tuple[Engine, int]]
+) -> list[tuple[list[Candidate], Share]]:
+    """Usable candidates of engines with their shares of the best plan's load; its own engine first."""
+    ordered = []
+    for engine, replicas in equals:
+        candidates, share = usable_candidates(question.evaluator, engine), Share(best.load, replicas)
+        if not isinstance(candidates, Refused):
+            strain = expected_strain(question.evaluator, ordering_candidate(candidates), share)
+            own = engine.key == best.engine.key
+            ordered.append((not own, math.inf if math.isnan(strain) else strain, engine.key, candidates, share))
+    return [(candidates, share) for *_, candidates, share in sorted(ordered, key=lambda entry: entry[:3])]

@@ -1,0 +1,1 @@
+"""Workers that change their layout between prompts and answers."""

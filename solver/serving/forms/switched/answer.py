@@ -1,0 +1,107 @@
+"""From workers that switch layouts to the Plan that is handed out: the layout of answers, and that of prompts beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshwright.costmodels.queueing.simulation.switched import pooled_switched
+from meshwright.solver.answer.plan import Plan, SwitchedPrompts
+from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.calibrations import calibrations_used, step_error
+from meshwright.solver.serving.forms.pools.answer import prompt_stage_s
+from meshwright.solver.serving.forms.replicas.answer import (
+    axes_of,
+    band_of,
+    decode_point,
+    feasible_plan,
+    prompt_point,
+    stages_of,
+)
+from meshwright.solver.serving.forms.switched.engine import SwitchedEngine
+from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.promise.certificates import UNITS, objective_of, searched_certificate
+from meshwright.solver.serving.promise.evaluation import Candidate, Measured
+from meshwright.solver.serving.promise.question import Found
+
+
+def switched_plan(
+    request: ServingRequest,
+    found: Found,
+    *,
+    evaluator: SwitchedEvaluator,
+    bound: float | None,
+    stats: SearchStats,
+    notes: Sequence[str],
+) -> Plan:
+    """The plan of workers that keep the promise; without a ``bound`` nothing is claimed of others."""
+    engine = found.engine
+    assert isinstance(engine, SwitchedEngine)
+    plan = feasible_plan(
+        request,
+        found,
+        evaluator=evaluator,
+        certificate=_certificate(request, found, evaluator, bound),
+        stats=stats,
+        notes=notes,
+    )
+    prompts = _of_prompts(found.measured, engine)
+    points = prompt_point(prompts, evaluator), decode_point(found.measured, evaluator)
+    stages = stages_of(prompts, prompt_stage_s(prompts, evaluator), first_rank=engine.layout.first_rank)
+    # Either figure waits for the other phase, so the worse error of both counts.
+    error, basis = max(step_error(request, point) for point in points)
+    assert plan.predicted is not None and plan.serving is not None
+    return replace(
+        plan,
+        calibration=calibrations_used(request, points),
+        predicted=replace(
+            plan.predicted,
+            peak_memory_bytes=max(stage.memory.total_bytes for stage in (*plan.stages, *stages)),
+            bands={
+                "ttft_p95_s": band_of(found.measured.ttft, error, basis),
+                "tpot_p95_s": band_of(found.measured.tpot, error, basis),
+            },
+        ),
+        serving=replace(plan.serving, max_num_batched_tokens=engine.decode_step_tokens),
+        switched=replace(_prompts_of(found.measured, engine, evaluator), stages=stages),
+    )
+
+
+def _certificate(request: ServingRequest, found: Found, evaluator: SwitchedEvaluator, bound: float | None) -> Certificate:
+    if bound is not None:
+        return searched_certificate(request, found, evaluator, bound=bound)
+    objective = objective_of(request, found, evaluator)
+    return Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
+
+
+def _of_prompts(measured: Measured, engine: SwitchedEngine) -> Measured:
+    """The worker while it computes prompts."""
+    step_tokens = measured.candidate.step_tokens
+    return replace(measured, candidate=Candidate(engine.prefill, step_tokens, engine.prompts_in_a_step(step_tokens)))
+
+
+def _prompts_of(measured: Measured, engine: SwitchedEngine, evaluator: SwitchedEvaluator) -> SwitchedPrompts:
+    """What the plan says of prompts and of changes; shares are those of one simulation under the worker's load."""
+    runs = evaluator.runs_of(measured.candidate, measured.share, requests=evaluator.traffic.requests)
+    run, change = pooled_switched(runs), engine.change
+    whole_s = run.prefill_s + run.decode_s + run.switching_s
+    buffered = change.buffer_tokens * engine.host_token_bytes * engine.replicas_per_node
+    step_tokens = measured.candidate.step_tokens
+    return SwitchedPrompts(
+        axes=axes_of(engine.prefill.layout, measured.share.replicas),
+        stages=(),
+        max_num_seqs=engine.prompts_in_a_step(step_tokens),
+        max_num_batched_tokens=step_tokens,
+        to_decode_bytes=engine.to_decode_bytes,
+        to_prefill_bytes=engine.to_prefill_bytes,
+        to_decode_s=change.to_decode_s,
+        to_prefill_s=change.to_prefill_s,
+        out_token_s=change.out_token_s,
+        in_token_s=change.in_token_s,
+        buffer_tokens=change.buffer_tokens,
+        host_bytes=engine.host_weights_bytes + buffered,
+        prefill_share=run.prefill_s / whole_s,
+        switching_share=run.switching_s / whole_s,
+        cycle_s=whole_s / max(1, run.phases),
+    )

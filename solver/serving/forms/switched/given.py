@@ -1,0 +1,86 @@
+"""A plan of workers that switch layouts as it was given: predicted anew, or simulated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.queueing.simulation.switched import SwitchedResult
+from meshwright.solver.answer.plan import Plan, SwitchedPrompts
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import require_servable
+from meshwright.solver.serving.engines.switched_rules import require_switchable
+from meshwright.solver.serving.forms.replicas.answer import infeasible_plan
+from meshwright.solver.serving.forms.replicas.prediction import candidate_of, judged, one_plan_stats
+from meshwright.solver.serving.forms.switched.answer import switched_plan
+from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, SwitchedEngine, can_switch
+from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.forms.switched.search import room_shortfall
+from meshwright.solver.serving.promise.evaluation import REQUESTS, Candidate
+
+
+def predict_switched(request: ServingRequest, plan: Plan) -> Plan:
+    """The plan's workers with every figure predicted anew; infeasible, with the reason, when they do not fit in memory or miss
+    a target. Raises PlanFileError when the plan does not belong to the request."""
+    given = GivenSwitched(request, plan)
+    evaluator = given.evaluator
+    shortfall = given.memory_shortfall()
+    found = judged(request, plan, evaluator, given.candidate, given.share) if shortfall is None else shortfall
+    stats = one_plan_stats(evaluator)
+    if isinstance(found, Reason):
+        return infeasible_plan(request, found, stats)
+    return switched_plan(request, found, evaluator=evaluator, bound=None, stats=stats, notes=())
+
+
+class GivenSwitched:
+    """The workers that a plan describes; raises PlanFileError when they are none of the request."""
+
+    def __init__(self, request: ServingRequest, plan: Plan):
+        require_servable(request)
+        require_switchable(request)
+        assert plan.switched is not None
+        self.evaluator = SwitchedEvaluator(request.workload, request.slo, request.search.seed)
+        prompts, _ = candidate_of(request, prompts_plan(plan, plan.switched), self.evaluator)
+        answers, self.share = candidate_of(request, replace(plan, switched=None), self.evaluator)
+        layouts = prompts.engine.layout, answers.engine.layout
+        if (
+            not all(map(can_switch, layouts))
+            or layouts[0].group != layouts[1].group
+            or layouts[0].devices != layouts[1].devices
+        ):
+            raise PlanFileError(
+                "the plan's layouts do not switch on the same devices of a node",
+                given=" and ".join(layout.name for layout in layouts),
+                remedy="use layouts of as many devices, which divide a node, without attention_dp and kvp",
+            )
+        shortest = int(self.evaluator.traffic.whole.prompt_tokens.min())
+        builder = EngineBuilder(request, sequence_tokens=self.evaluator.longest_request)
+        self.engine: SwitchedEngine = SwitchedBuilder(request, builder, shortest_prompt=shortest).engine(
+            prompts.engine,
+            answers.engine,
+            prompts_at_once=prompts.sequences,
+            decode_step_tokens=answers.step_tokens,
+        )
+        self.candidate = Candidate(self.engine, prompts.step_tokens, answers.sequences)
+
+    def memory_shortfall(self) -> Reason | None:
+        """What the workers lack to hold their longest request; None where there is room."""
+        if self.evaluator.has_room(self.candidate):
+            return None
+        limits = {"step_tokens": self.candidate.step_tokens, "sequences": self.candidate.sequences}
+        return room_shortfall(self.engine, self.evaluator, **limits)
+
+    def simulated(self) -> list[SwitchedResult]:
+        """The workers under the request's load, every request's times."""
+        return self.evaluator.runs_of(self.candidate, self.share, requests=REQUESTS)
+
+
+def prompts_plan(plan: Plan, prompts: SwitchedPrompts) -> Plan:
+    """The plan's workers while they compute prompts, as the plan of replicas that they are then."""
+    assert plan.serving is not None
+    layout = replace(
+        plan.serving, max_num_seqs=prompts.max_num_seqs, max_num_batched_tokens=prompts.max_num_batched_tokens, mean_batch=0.0
+    )
+    return replace(plan, axes=prompts.axes, stages=prompts.stages, serving=layout, switched=None)

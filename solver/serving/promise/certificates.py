@@ -1,0 +1,96 @@
+"""What a serving plan's objective is worth, and what its certificate says of it."""
+
+from __future__ import annotations
+
+from meshwright.solver.answer.predicted import Certificate, Status
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.layouts import SPACE
+from meshwright.solver.serving.promise.energy import energy_per_token_j
+from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
+from meshwright.solver.serving.promise.question import Found
+
+UNITS = {
+    Objective.DEVICES: "devices",
+    Objective.COST: "USD/h",
+    Objective.THROUGHPUT: "s/request",
+    Objective.ENERGY: "J/token",
+}
+
+_COUNTS = (
+    f"{SPACE}; a layout counts when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed) meet "
+    "the targets. Others are refused by memory, by a request alone, by a throughput bound of any schedule, or by simulation; "
+)
+
+PROOF = _COUNTS + "a layout refused at a rate is taken to be refused at higher rates"
+
+GOODPUT_PROOF = _COUNTS + (
+    "the rate is the highest of a grid of 1% at which, and at all of its rates below, they are met (simulated down to half)"
+)
+
+ENERGY_PROOF = _COUNTS + (
+    "for each number of replicas the energy has a bound of idle power and least work, and no bound below this plan is left"
+)
+
+DRAFTED = "; with drafted tokens pp is 1 and requests start when the cache has room for all their tokens"
+"""What speculative decoding leaves of the space."""
+
+KINDS = (
+    "; up to {kinds} kinds of workers at once, each of which keeps the targets by itself at its share of the arrivals, drawn "
+    "at random, its replicas at rates of a grid of 1% that one of them sustains (simulated down to half); kinds of a node "
+    "group lie one after another, widest stages first, and the best numbers of replicas are those of an exact knapsack"
+)
+"""What several kinds of workers add to the space."""
+
+SWITCHED = (
+    "; with layouts that switch: every pair of different ones on the same devices, whose number divides a node, without "
+    "attention groups and kvp; steps of prompts and sequences of answers limited as above, as many prompts at once as steps "
+    "can end; layouts change when no prompt waits or host memory is full, and when all of it is answered"
+)
+"""What workers that switch layouts add to the space."""
+
+
+def objective_of(request: ServingRequest, found: Found, evaluator: Evaluator) -> float:
+    """The figure that the request's objective minimises."""
+    if request.objective is Objective.THROUGHPUT:
+        return 1.0 / found.load
+    if request.objective is Objective.COST:
+        return found.devices * (found.engine.layout.group.node.device.price_per_hour or 0.0)
+    if request.objective is Objective.ENERGY:
+        return energy_per_token_j(found.measured, evaluator)
+    return float(found.devices)
+
+
+def searched_certificate(request: ServingRequest, found: Found, evaluator: Evaluator, *, bound: float) -> Certificate:
+    """What a search proves: optimal when its bound meets the objective."""
+    return bounded_certificate(request, objective_of(request, found, evaluator), bound, proof(request))
+
+
+def bounded_certificate(request: ServingRequest, objective: float, bound: float, space: str) -> Certificate:
+    """What a bound says of an objective: optimal where they meet."""
+    bound = min(bound, objective)
+    gap = (objective - bound) / objective
+    status = Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE
+    return Certificate(status, objective, bound, gap, UNITS[request.objective], space)
+
+
+def proof(request: ServingRequest) -> str:
+    """What the certificate of a request's plan says of the space and of its proof."""
+    said = {Objective.THROUGHPUT: GOODPUT_PROOF, Objective.ENERGY: ENERGY_PROOF}.get(request.objective, PROOF)
+    said += added_space(request) if request.workload.speculation is None else DRAFTED + added_space(request)
+    return said
+
+
+def added_space(request: ServingRequest) -> str:
+    """What the request's search of several kinds of workers, or of layouts that switch, adds to the space; mostly empty."""
+    kinds = request.search.worker_kinds
+    if ServingMode.SWITCHED in request.search.modes:
+        return SWITCHED
+    return KINDS.format(kinds=kinds) if kinds > 1 else ""
+
+
+def predicted_certificate(request: ServingRequest, found: Found, evaluator: Evaluator) -> Certificate:
+    """What a prediction of a given plan proves: that it keeps the promise, nothing about others."""
+    return Certificate(
+        Status.FEASIBLE, objective_of(request, found, evaluator), None, None, UNITS[request.objective], "this plan only"
+    )

@@ -1,0 +1,28 @@
+"""How much room a plan leaves to each of its promises, tightest first."""
+
+from __future__ import annotations
+
+import math
+
+from meshwright.costmodels.queueing.simulation.replica import Targets
+from meshwright.costmodels.queueing.statistics import Percentile
+from meshwright.solver.serving.promise.evaluation import MAX_UTILISATION
+
+
+def room_note(targets: Targets, *, ttft: Percentile, tpot: Percentile, load: float | None) -> str:
+    """Which constraint binds: shares of the targets that the upper confidence limits take, and of the largest allowed load.
+
+    ``load`` is the share of what the engines keep up with, None where clients wait and no load is too high.
+    """
+    shares = {
+        "P95 TTFT": ttft.high / targets.ttft_s,
+        "P95 TPOT": tpot.high / targets.tpot_s,
+        "load": 0.0 if load is None else load / MAX_UTILISATION,
+    }
+    asked = [(share, name) for name, share in shares.items() if share > 0.0 and math.isfinite(share)]
+    if not asked:
+        return "No target binds"
+    ordered = sorted(asked, key=lambda entry: (-entry[0], entry[1]))
+    tightest, *others = [f"{name} ({share:.0%})" for share, name in ordered]
+    rest = f"; then {', '.join(others)}" if others else ""
+    return f"Binds most, by the share of what is allowed that it takes: {tightest}{rest}"

@@ -1,0 +1,262 @@
+"""Costs of a model's distinct blocks on one device of a stage: their sharding problems, frontiers and cost vectors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.costmodels.cluster.cluster import Device
+from meshwright.costmodels.model.implementation import Implementation
+from meshwright.costmodels.model.token_slice import SliceShares
+from meshwright.costmodels.network.chunked_products import CHUNKERS
+from meshwright.solver.blocks.intra_op import evaluate, frontier
+from meshwright.solver.blocks.kept_bytes import PARTIAL_MODES
+from meshwright.solver.blocks.memory import working_bytes
+from meshwright.solver.blocks.recompute import recomputable
+from meshwright.solver.blocks.setting import BlockSetting
+from meshwright.solver.blocks.sharding_problem import (
+    OF_MODE,
+    BlockProblem,
+    Criterion,
+    build_block_problem,
+    joined_slices,
+    kept_in,
+    n_objectives,
+    sum_of_slices,
+)
+from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec
+from meshwright.solver.control import Stop, heed, never_stop
+from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.training.costs.host import HostTime, host_time, step_host_s
+from meshwright.solver.training.costs.joint_block_problems import joined
+from meshwright.solver.training.costs.stage_table import FloatArray, Sharding
+from meshwright.solver.training.costs.tied_weights import agreements, restricted, tied_uses, unrestricted
+from meshwright.solver.training.space.candidates import recompute_modes
+from meshwright.solver.training.space.implementation import chunked_implementation, launcher_implementation
+
+COMMUNICATION = [Criterion.TP_COMM_S, Criterion.CP_COMM_S, Criterion.EP_COMM_S]
+_MODES = tuple(Recompute)
+
+
+class BlockCosts:
+    """Costs of a request's distinct blocks; what a setting takes is computed once.
+
+    ``implementation`` overrides how the request's launcher runs a layer.
+    """
+
+    def __init__(self, request: TrainingRequest, *, implementation: Implementation | None = None):
+        self.request = request
+        self.model: ModelGraph = request.model
+        self.workload: TrainingWorkload = request.workload
+        self.implementation = implementation or launcher_implementation(request.search)
+        self.chunked = chunked_implementation(self.implementation, request.search)
+        self._stop: Stop = never_stop
+        self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}
+        self._alike: dict[tuple[str, tuple[int, BlockSetting]], BlockProblem | None] = {}
+        self._costs: dict[tuple[str, BlockSetting, tuple[int, ...]], FloatArray] = {}
+        self._host_times: dict[tuple[str, str, int, int, int], HostTime] = {}
+        self._fastest: dict[BlockSetting, FloatArray | None] = {}
+        self._memory: dict[BlockSetting, tuple[dict[Recompute, FloatArray], FloatArray]] = {}
+
+    @contextmanager
+    def stopped_by(self, stop: Stop) -> Iterator[None]:
+        """Within this, what is not known yet is worked out until the rule says stop; then SearchStopped is raised.
+
+        One sharding frontier of a wide block in the free space can take longer than a whole search may.
+        """
+        before, self._stop = self._stop, stop
+        try:
+            yield
+        finally:
+            self._stop = before
+
+    @cached_property
+    def block_names(self) -> tuple[str, ...]:
+        """Distinct blocks in order of first use."""
+        return tuple(dict.fromkeys(self.model.layers))
+
+    @cached_property
+    def layer_block(self) -> npt.NDArray[np.int64]:
+        """Index into ``block_names`` of each layer."""
+        index = {name: i for i, name in enumerate(self.block_names)}
+        return np.array([index[name] for name in self.model.layers], dtype=np.int64)
+
+    @cached_property
+    def recomputable(self) -> npt.NDArray[np.bool_]:
+        """Whether each distinct block is a layer, whose passes may be run again, and not an end of the model."""
+        return np.array([recomputable(self.model.block(name)) for name in self.block_names])
+
+    @cached_property
+    def least_step_host_s(self) -> float:
+        """What the host's work between steps adds to the first layer of a chain, and so to every step, at least."""
+        devices = [group.node.device for group in self.request.cluster.groups]
+        return min(step_host_s(device, self.implementation) for device in devices) if self.model.is_chain else 0.0
+
+    def problem(self, block: str, setting: BlockSetting) -> BlockProblem | None:
+        """Sharding problem of a block; None where it can't be sharded this way."""
+        key = (block, setting)
+        if key not in self._problems:
+            heed(self._stop)
+        if key not in self._problems and setting.slices:
+            of_slices = [self.problem(block, part) for part in setting.parts]
+            known = [problem for problem in of_slices if problem is not None]
+            self._problems[key] = joined_slices(known) if len(known) == len(of_slices) else None
+        elif key not in self._problems:
+            beside = (block, setting.beside_attention)
+            built = build_block_problem(self.model, self.model.block(block), setting, like=self._alike.get(beside))
+            self._problems[key] = self._alike[beside] = built
+        return self._problems[key]
+
+    def combinations(self, settings: tuple[BlockSetting, ...]) -> Iterator[Sharding]:
+        """Combinations of Pareto-optimal shardings under every way in which uses of tied weights agree."""
+        built = {block: [self.problem(block, setting) for setting in settings] for block in self.block_names}
+        if any(problem is None for problems in built.values() for problem in problems):
+            return
+        known = {block: [problem for problem in problems if problem is not None] for block, problems in built.items()}
+        deciding = n_objectives(recompute_modes(self.request.search), sliced=bool(settings[0].slices))
+        wholes = {
+            block: joined([replace(problem.problem, n_objectives=deciding) for problem in problems])
+            for block, problems in known.items()
+        }
+        for left in agreements(tied_uses(self.model), {block: problems[0].strategies for block, problems in known.items()}):
+            choices = []
+            for block, whole in wholes.items():
+                mine = {node: kept for (where, node), kept in left.items() if where == block}
+                points = frontier(restricted(whole, mine) if mine else whole, self._stop)
+                choices.append([unrestricted(point.choice, mine) for point in points])
+            for sharding in itertools.product(*choices):
+                heed(self._stop)
+                yield sharding
+
+    def block_cost(self, block: str, setting: BlockSetting, choice: tuple[int, ...]) -> FloatArray:
+        """Cost vector of a block under a choice of strategies."""
+        key = (block, setting, choice)
+        if key not in self._costs:
+            heed(self._stop)
+        if key not in self._costs and setting.slices:
+            self._costs[key] = sum_of_slices(np.array([self.block_cost(block, part, choice) for part in setting.parts]))
+        elif key not in self._costs:
+            built = self.problem(block, setting)
+            assert built is not None, "shardings() offers no choice where there is no problem"
+            self._costs[key] = _bound_by_host(np.array(evaluate(built.problem, choice)), self._host_of(block, setting))
+        return self._costs[key]
+
+    def sharded_costs(self, setting: BlockSetting, sharding: Sharding) -> FloatArray:
+        """``[block, criterion]`` of the distinct blocks under a choice of strategies of each."""
+        costs = (self.block_cost(name, setting, choice) for name, choice in zip(self.block_names, sharding, strict=True))
+        return np.array(list(costs))
+
+    def rerun_s(self, mode: Recompute, costs: FloatArray) -> FloatArray:
+        """What a recompute mode runs again of each distinct block; ``costs`` as of `sharded_costs`."""
+        match mode:
+            case Recompute.NONE:
+                return np.zeros(len(costs))
+            case Recompute.FULL:
+                again_s = costs[:, Criterion.FORWARD_S]
+            case Recompute.FINE_GRAINED | Recompute.SELECTIVE:
+                again_s = costs[:, OF_MODE[mode][0]]
+        return np.where(self.recomputable, again_s, 0.0)
+
+    def slice_shares(self, setting: BlockSetting, sharding: Sharding, mode: Recompute) -> SliceShares:
+        """What each token slice takes of a micro-batch's time in all layers."""
+        forward, backward = [], []
+        for part in setting.parts:
+            costs = self.sharded_costs(part, sharding)
+            whole_s = (costs[:, Criterion.TIME_S] + self.rerun_s(mode, costs))[self.layer_block].sum()
+            forward.append(float(costs[self.layer_block, Criterion.FORWARD_S].sum()))
+            backward.append(float(whole_s) - forward[-1])
+        total = sum(forward) + sum(backward)
+        return SliceShares(tuple(each / total for each in forward), tuple(each / total for each in backward))
+
+    def fastest_layers_s(self, setting: BlockSetting, modes: Collection[Recompute] = (Recompute.NONE,)) -> FloatArray | None:
+        """Least time of a micro-batch through each layer under any of these modes; None where a block can't be sharded."""
+        least = self._least_s(setting)
+        if least is None:
+            return None
+        rerun_s = [least[2 + _MODES.index(mode)] for mode in modes]
+        return np.asarray(least[0] + np.min(rerun_s, axis=0), np.float64)
+
+    def least_compute_s(self, setting: BlockSetting) -> FloatArray | None:
+        """Least time that each layer computes of it, communication left out; None where a block can't be sharded."""
+        least = self._least_s(setting)
+        return None if least is None else least[1]
+
+    def implementation_of(self, overlap: TpOverlap) -> Implementation:
+        """How the launcher runs a layer with gathers and scatters of this way."""
+        return self.implementation if overlap is TpOverlap.EXPOSED else self.chunked
+
+    def launch_layers_s(
+        self, device: Device, *, tp: int, cp: int, boundary: Spec, overlap: TpOverlap, n_slices: int = 1
+    ) -> FloatArray:
+        """Time that the host takes to launch each layer's kernels for a micro-batch, slice by slice, nothing recomputed: none
+        goes faster."""
+        how = self.implementation_of(overlap)
+        launches = [self._host_time(block, device, how, tp=tp, cp=cp, boundary=boundary).total_s for block in self.block_names]
+        return n_slices * np.array(launches)[self.layer_block]
+
+    def _least_s(self, setting: BlockSetting) -> FloatArray | None:
+        """Rows: time, time without communication, and what each recompute mode runs again, each the least over shardings;
+        columns the layers."""
+        if setting not in self._fastest:
+            least = []
+            for block, can_rerun in zip(self.block_names, self.recomputable, strict=True):
+                built = self.problem(block, setting)
+                if built is None:
+                    break
+                costs = np.array([point.cost for point in frontier(built.problem, self._stop)])
+                host = self._host_of(block, setting)
+                launch_s, forward_s = (len(setting.parts) * each_s for each_s in (host.total_s, host.forward_s))
+                compute_s = costs[:, Criterion.TIME_S] - costs[:, COMMUNICATION].sum(axis=1)
+                lowest = costs.min(axis=0)
+                again_s = {mode: float(lowest[criterion]) for mode, (criterion, _) in OF_MODE.items()}
+                again_s |= {Recompute.NONE: 0.0, Recompute.FULL: max(float(lowest[Criterion.FORWARD_S]), forward_s)}
+                rerun_s = [again_s[mode] if can_rerun else 0.0 for mode in _MODES]
+                least.append((max(float(lowest[Criterion.TIME_S]), launch_s), float(compute_s.min()), *rerun_s))
+            whole = len(least) == len(self.block_names)
+            self._fastest[setting] = np.array(least).T[:, self.layer_block] if whole else None
+        return self._fastest[setting]
+
+    def _host_of(self, block: str, setting: BlockSetting) -> HostTime:
+        return self._host_time(
+            block, setting.device, setting.implementation, tp=setting.tp, cp=setting.cp, boundary=setting.boundary
+        )
+
+    def _host_time(
+        self, block: str, device: Device, implementation: Implementation, *, tp: int, cp: int, boundary: Spec
+    ) -> HostTime:
+        collectives = 0 if tp == 1 else 1 if boundary == REPLICATED else 2
+        chunks = tp if collectives == 2 and implementation.tensor_overlap in CHUNKERS else 1
+        key = (block, device.name, cp, collectives, chunks)
+        if key not in self._host_times:
+            self._host_times[key] = host_time(
+                self.model.block(block), device, implementation, cp=cp, collectives_of_sum=collectives, chunks=chunks
+            )
+        return self._host_times[key]
+
+    def block_memory(self, setting: BlockSetting) -> tuple[dict[Recompute, FloatArray], FloatArray]:
+        """By distinct block: bytes kept for an element of its own input under each partial recompute mode, and bytes of
+        gradients at work."""
+        if setting not in self._memory:
+            blocks = [self.model.block(name) for name in self.block_names]
+            kept = [kept_in(block, setting) for block in blocks]
+            inputs = {mode: np.array([each.inputs[mode] for each in kept]) for mode in PARTIAL_MODES}
+            at_once = replace(setting, seq_len=setting.tokens_at_once)
+            working = np.array([working_bytes(self.model, block, at_once) for block in blocks])
+            self._memory[setting] = (inputs, working)
+        return self._memory[setting]
+
+
+def _bound_by_host(cost: FloatArray, host: HostTime) -> FloatArray:
+    """A block's cost where the host launches kernels more slowly than they run: the larger of both times, pass by pass."""
+    backward_s = max(cost[Criterion.TIME_S] - cost[Criterion.FORWARD_S], host.backward_s)
+    cost[Criterion.FORWARD_S] = max(cost[Criterion.FORWARD_S], host.forward_s)
+    cost[Criterion.TIME_S] = cost[Criterion.FORWARD_S] + backward_s
+    return cost

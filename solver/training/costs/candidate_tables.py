@@ -1,0 +1,414 @@
+"""Cost tables of a training candidate: for every stage position and block, time and memory under each recompute mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import fields, replace
+from functools import cached_property
+from operator import attrgetter
+
+import numpy as np
+
+from meshwright.costmodels.cluster.cluster import group_topology
+from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED, framework_overhead_bytes
+from meshwright.costmodels.model.expert_routing import expert_placement
+from meshwright.costmodels.model.implementation import Implementation, TrainedWeights
+from meshwright.costmodels.model.split_dims import EXPERTS, TOP_K
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.pipeline import PassShares, Schedule, n_copies, slices_waiting_ratio
+from meshwright.solver.blocks.memory import boundary_bytes, chunk_buffer_bytes
+from meshwright.solver.blocks.mesh import stage_borders, stage_topology
+from meshwright.solver.blocks.setting import BlockSetting
+from meshwright.solver.blocks.sharding_problem import (
+    OF_MODE,
+    Criterion,
+)
+from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec
+from meshwright.solver.control import heed
+from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.block_costs import COMMUNICATION, BlockCosts
+from meshwright.solver.training.costs.host import step_host_s
+from meshwright.solver.training.costs.host_memory import HostMoves
+from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
+from meshwright.solver.training.costs.state_memory import training_state
+from meshwright.solver.training.costs.state_sync import SharedParameters, StateSync, state_sync
+from meshwright.solver.training.costs.tied_weights import node_index
+from meshwright.solver.training.space.candidates import Candidate, Mesh, padded_dims
+from meshwright.solver.training.space.schedules import PLAIN, pass_shares, waiting
+from meshwright.solver.training.space.sequence_split import has_scans, sequence_parts
+from meshwright.solver.training.space.state_places import hybrid_ranks
+
+_WITHOUT_SCHEDULE = attrgetter(*(each.name for each in fields(Candidate) if each.name != "pipelining"), "pipelining.slices")
+"""What tables of 1F1B depend on: all of a candidate but its schedule, and the lengths of its slices."""
+
+
+class TrainingCosts(BlockCosts):
+    """Costs of a request's candidates, stage by stage.
+
+    ``implementation`` overrides how the request's launcher runs a layer.
+    """
+
+    def __init__(self, request: TrainingRequest, *, implementation: Implementation | None = None):
+        super().__init__(request, implementation=implementation)
+        self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
+        self._kinds: dict[StageKind, StageKind] = {}
+        self._settings: dict[tuple[int, int, Spec, TpOverlap, tuple[int, ...]], tuple[BlockSetting, ...]] = {}
+        self._interned: dict[BlockSetting, BlockSetting] = {}
+        self._kinds_of: dict[tuple[Mesh, tuple[int, ...]], tuple[StageKind, ...]] = {}
+        self._insides: dict[int, StageKind] = {}
+        self._unscheduled: tuple[object, dict[int, StageTable]] = (None, {})
+
+    def with_memory_reserve(self, reserve: float) -> TrainingCosts:
+        """The same costs with another share of every device's memory kept free."""
+        other = copy(self)
+        other.request = replace(self.request, cluster=replace(self.request.cluster, memory_reserve=reserve))
+        other._unscheduled = (None, {})
+        return other
+
+    def with_batch(self, global_batch: int) -> TrainingCosts:
+        """The same costs for another global batch, on which none of them depends."""
+        other = copy(self)
+        other.workload = replace(self.workload, global_batch=global_batch)
+        other.request = replace(self.request, workload=other.workload)
+        return other
+
+    @cached_property
+    def _dag(self) -> LayerDag | None:
+        """Which layer reads which, of a model that branches."""
+        return None if self.model.is_chain else layer_dag(self.model)
+
+    def stage_kinds(self, candidate: Candidate) -> tuple[StageKind, ...]:
+        """The kind of each stage position, first to last; equal positions share one object."""
+        key = (candidate.mesh, self._shard_ranks(candidate))
+        if key not in self._kinds_of:
+            self._kinds_of[key] = self._stage_kinds(*key)
+        return self._kinds_of[key]
+
+    def _stage_kinds(self, mesh: Mesh, shard_ranks: tuple[int, ...]) -> tuple[StageKind, ...]:
+        cluster = self.request.cluster
+        kinds = []
+        for position in range(mesh.pp):
+            first = position * mesh.stage_devices
+            groups = cluster.groups_spanned(first, mesh.stage_devices)
+            devices = tuple(dict.fromkeys(group.node.device.name for group in groups))
+            by_name = {group.node.device.name: group.node.device for group in groups}
+            topology = stage_topology(
+                cluster,
+                first=first,
+                dp=mesh.dp,
+                tp=mesh.tp,
+                cp=mesh.cp,
+                ep=mesh.ep,
+                expert_tp=mesh.expert_tp,
+                ulysses=mesh.ulysses,
+                shard_ranks=shard_ranks,
+            )
+            kind = StageKind(
+                tuple(by_name[name] for name in devices),
+                topology,
+                stage_borders(cluster, position, pp=mesh.pp, ranks=mesh.stage_devices),
+            )
+            kinds.append(self._kinds.setdefault(kind, kind))
+            whole_nodes = len(cluster.groups) == 1 and mesh.stage_devices % groups[0].node.devices_per_node == 0
+            if whole_nodes and (cluster.nodes_per_leaf is None or cluster.oversubscription == 1.0):
+                # Equal nodes, whole nodes a stage, one network between all: every position is like the first.
+                return tuple(kinds * mesh.pp)
+        return tuple(kinds)
+
+    def _shard_ranks(self, candidate: Candidate) -> tuple[int, ...]:
+        """Numbers of ranks within which candidates of this one's family may shard, its own among them."""
+        known = hybrid_ranks(candidate.mesh, self.request.search)
+        own = () if candidate.shard_ranks is None else (candidate.shard_ranks,)
+        return tuple(sorted({*known, *own}))
+
+    def settings(self, candidate: Candidate, kind: StageKind) -> tuple[BlockSetting, ...]:
+        """The block setting for each device of a stage, one object for equal ones."""
+        key = (id(kind), candidate.microbatch, candidate.boundary, candidate.tp_overlap, candidate.pipelining.slices)
+        if key not in self._settings:
+            made = self._settings_of(candidate, kind)
+            self._settings[key] = tuple(self._interned.setdefault(setting, setting) for setting in made)
+        return self._settings[key]
+
+    def _settings_of(self, candidate: Candidate, kind: StageKind) -> Iterator[BlockSetting]:
+        return (
+            BlockSetting(
+                device=device,
+                tp_topology=kind.topology.tp,
+                ring_topology=kind.topology.ring,
+                dtype=self.workload.precision,
+                gradient_dtype=self.workload.gradient_dtype,
+                microbatch=candidate.microbatch,
+                seq_len=self.workload.seq_len,
+                boundary=candidate.boundary,
+                space=self.request.search.space,
+                padded=padded_dims(self.request.search),
+                implementation=self.implementation_of(candidate.tp_overlap),
+                ep_topology=kind.topology.ep if kind.topology.ep.n > 1 else None,
+                heads_topology=kind.topology.heads if kind.topology.heads.n > 1 else None,
+                cp_topology=kind.topology.cp if kind.topology.cp.n > 1 and self._has_scans else None,
+                sequence_parts=sequence_parts(self.model),
+                dispatch=self.workload.dispatch,
+                expert_tp=candidate.mesh.expert_tp,
+                recipe=self.workload.matmul,
+                saved=self.workload.saved_activations,
+                expert_load=self._expert_load(kind.topology.ep.n),
+                slices=candidate.pipelining.slices,
+            )
+            for device in kind.devices
+        )
+
+    @cached_property
+    def _has_scans(self) -> bool:
+        return has_scans(self.model)
+
+    def _expert_load(self, ep: int) -> float:
+        """Rows of the ep rank with the most over the mean."""
+        dims = self.model.dims
+        if ep == 1 or EXPERTS not in dims:
+            return 1.0
+        return expert_placement(self.workload.experts, experts=dims[EXPERTS], top_k=dims.get(TOP_K, 1), ep=ep).skew
+
+    def shardings(self, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Iterator[Sharding]:
+        """Every combination of one Pareto-optimal sharding a block, in canonical order; none where a dim does not divide.
+
+        Stages of different kinds run the same shardings, so a block's frontier is over its costs on all of them.
+        """
+        # Equal positions share one kind, whose hash is long in the making.
+        distinct = {id(kind): kind for kind in kinds}.values()
+        settings = tuple(dict.fromkeys(s for kind in distinct for s in self.settings(candidate, kind)))
+        if settings not in self._shardings:
+            self._shardings[settings] = list(dict.fromkeys(self.combinations(settings)))
+        yield from self._shardings[settings]
+
+    def table(self, candidate: Candidate, kind: StageKind, sharding: Sharding) -> StageTable:
+        """Cost table of one stage kind under a sharding; the slowest device decides each time.
+
+        Tables of candidates that differ in schedule only share all arrays.
+        """
+        key = (_WITHOUT_SCHEDULE(candidate), sharding)
+        if self._unscheduled[0] != key:
+            self._unscheduled = (key, {})
+        known = self._unscheduled[1]
+        if id(kind) not in known:
+            heed(self._stop)
+            settings = self.settings(candidate, kind)
+            inside = id(self._inside(kind))
+            if inside not in known:
+                made = [self._device_table(candidate, kind, setting, sharding) for setting in settings]
+                known[inside] = made[0] if len(made) == 1 else max_table(made)
+            boundary_s = max(sum(self.boundary_s(candidate, kind, part) for part in setting.parts) for setting in settings)
+            known[id(kind)] = replace(known[inside], boundary_s=boundary_s)
+        return self._scheduled(known[id(kind)], candidate, kind)
+
+    def _inside(self, kind: StageKind) -> StageKind:
+        """The kind without its borders, one object for equal ones: stages often differ in the links there alone."""
+        if id(kind) not in self._insides:
+            inside = replace(kind, borders=())
+            self._insides[id(kind)] = self._kinds.setdefault(inside, inside)
+        return self._insides[id(kind)]
+
+    def stage_tables(self, candidate: Candidate, sharding: Sharding, kinds: tuple[StageKind, ...]) -> tuple[StageTable, ...]:
+        """Cost table of each stage position; equal positions share one object, as `stage_kinds` gives them one."""
+        made = {id(kind): self.table(candidate, kind, sharding) for kind in {id(kind): kind for kind in kinds}.values()}
+        return tuple(made[id(kind)] for kind in kinds)
+
+    def _scheduled(self, table: StageTable, candidate: Candidate, kind: StageKind) -> StageTable:
+        """A table of 1F1B under the candidate's schedule: its sends, its wait, and sums over copies of a part."""
+        choice, mesh = candidate.pipelining, candidate.mesh
+        if choice == PLAIN:
+            return table
+        if table.slices is not None:
+            ratio = slices_waiting_ratio(choice.schedule, mesh.pp, candidate.n_microbatches, table.slices)
+            return replace(table, waiting=ratio)
+        shares = self._pass_shares[candidate.recompute[0]]
+        waits = waiting(choice, pp=mesh.pp, n_microbatches=candidate.n_microbatches, shares=shares)
+        extra_s, step_s, sends_s = table.extra_s, table.step_s, table.boundary_s * choice.chunks
+        if choice.schedule is Schedule.INTERLEAVED:
+            # Interleaved 1F1B receives under the pass of another chunk (Megatron-LM's overlap_p2p_comm, on by default): its
+            # steady sends show only beyond a mean stage's compute; those that fill and drain the pipeline show in full.
+            sends_s = max(0.0, sends_s - float(table.time_s.sum(axis=1).min()) / mesh.pp)
+            fill_s = (mesh.pp - 1) * table.boundary_s
+            extra_s, step_s = _plus_first(extra_s, fill_s), step_s + fill_s
+        beside_s = 0.0
+        if choice.schedule is Schedule.EAGER_ONE_F_ONE_B:
+            # What a stage waits for is on its way while it runs micro-batches that it took on more than 1F1B does.
+            sends_s, beside_s = 0.0, sends_s
+        if n_copies(choice.schedule) > 1:
+            # Both ranks that hold a part of the model sum its gradients, each those that ZeRO leaves it.
+            held = table.parts.gradients_bytes / (kind.topology.state.n if candidate.zero_stage == 1 else 1)
+            link = group_topology(self.request.cluster, n=n_copies(choice.schedule), stride=mesh.stage_devices)
+            extra_s = extra_s + np.asarray(collective_s(Collective.ALL_REDUCE, held, link), np.float64)
+        return replace(table, extra_s=extra_s, step_s=step_s, boundary_s=sends_s, waiting=waits, beside_s=beside_s)
+
+    @cached_property
+    def _pass_shares(self) -> dict[Recompute, PassShares]:
+        return {mode: pass_shares(self.model, seq_len=self.workload.seq_len, recompute=mode) for mode in Recompute}
+
+    def _device_table(self, candidate: Candidate, kind: StageKind, setting: BlockSetting, sharding: Sharding) -> StageTable:
+        workload = self.workload
+        costs = self.sharded_costs(setting, sharding)
+        shared = _shared_parameters(costs, kind, candidate.shard_ranks)
+        trained = () if setting.implementation.trained is TrainedWeights.ADAPTERS else shared
+        # Of token slices the first enters each layer first, and leaves it last.
+        beside = costs if not setting.slices else self.sharded_costs(setting.parts[0], sharding)
+        sync = state_sync(candidate.zero_stage, shared if candidate.zero_stage == 3 else trained, beside, workload)
+        state = training_state(
+            self.request,
+            candidate,
+            setting.device,
+            blocks=self.block_names,
+            shared=shared,
+            copies=self._tied_copies(candidate, setting, sharding),
+            only_weights=setting.implementation.trained is TrainedWeights.ADAPTERS,
+        )
+        time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
+        moved = candidate.offload.activations * activation * self.recomputable
+        moves = HostMoves(
+            weights_bytes=state.away_weights_bytes,
+            gradients_bytes=state.away_gradients_bytes,
+            activations_bytes=moved,
+            sums_gradients=candidate.n_microbatches > 1,
+            weights_read_s=state.weights_read_s,
+        )
+        forward_s = costs[:, Criterion.FORWARD_S]
+        moves_s = np.zeros_like(time_s)
+        if not candidate.offload.is_nothing:
+            moves_s = moves.exposed_s(setting.device, forward_s=forward_s, backward_s=time_s - forward_s)
+        # What a layer's backward pass reads is back on the device, and what the next one reads is on its way.
+        time_s, activation = time_s + moves_s, activation - moved
+        transient = transient + moves.at_once_bytes + state.passing_bytes
+        slice_gradients = costs[:, Criterion.KEY_VALUE_BYTES]
+        overhead = framework_overhead_bytes(
+            communicators=_communicators(candidate), communicator_bytes=setting.device.communicator_bytes
+        ) + chunk_buffer_bytes(self.model, setting)
+        layer = self.layer_block
+        host_s = step_host_s(setting.device, setting.implementation)
+        first_bucket_s = sync.hidden_step_s[layer] + host_s
+        return StageTable(
+            time_s=time_s[:, layer],
+            activation_bytes=activation[:, layer],
+            transient_bytes=transient[:, layer],
+            static_bytes=(state.device_bytes + slice_gradients)[layer],
+            extra_s=_plus_first(
+                (sync.exposed_step_s + state.update_s + costs[:, Criterion.SYNC_S])[layer], float(first_bucket_s[0])
+            ),
+            boundary_s=0.0,
+            step_s=float(first_bucket_s[1:-1].max() if len(layer) > 2 else first_bucket_s.max()),
+            capacity_bytes=(setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead)
+            / RESERVED_OVER_ALLOCATED,
+            parts=StageParts(
+                weights_bytes=state.weights_bytes[layer],
+                gradients_bytes=state.gradients_bytes[layer],
+                optimizer_bytes=state.optimizer_bytes[layer],
+                forward_s=costs[layer, Criterion.FORWARD_S],
+                compute_s=(costs[:, Criterion.TIME_S] - costs[:, COMMUNICATION].sum(axis=1))[layer],
+                tp_comm_s=costs[layer, Criterion.TP_COMM_S],
+                cp_comm_s=costs[layer, Criterion.CP_COMM_S],
+                dp_comm_s=sync.exposed_microbatch_s[layer],
+                ep_comm_s=costs[layer, Criterion.EP_COMM_S],
+                optimizer_s=state.update_s[layer],
+                step_host_s=host_s,
+                first_bucket_s=first_bucket_s,
+                overhead_bytes=overhead,
+                moves_s=moves_s[:, layer],
+                host_static_bytes=state.host_bytes[layer],
+                host_activation_bytes=moved[:, layer],
+                host_buffer_bytes=state.host_buffer_bytes,
+                host_capacity_bytes=state.host.memory_bytes - state.host_buffer_bytes,
+                nvme_bytes=state.nvme_bytes[layer],
+                nvme_capacity_bytes=state.host.nvme_bytes,
+                slice_gradients_bytes=slice_gradients[layer],
+            ),
+            slices=self.slice_shares(setting, sharding, candidate.recompute[0]) if setting.slices else None,
+            dag=self._dag,
+            side_bytes=0.0 if self._dag is None else boundary_bytes(self.model, setting),
+        )
+
+    def _by_mode(
+        self, candidate: Candidate, setting: BlockSetting, costs: FloatArray, sync: StateSync
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Time, kept activations and transient memory: rows the candidate's modes, columns the distinct blocks."""
+        entry = boundary_bytes(self.model, setting)
+        held_inputs, working = self.block_memory(setting)
+        elements = entry / setting.dtype.size_bytes
+        at_once = setting.tokens_at_once / setting.seq_len
+        saved = costs[:, Criterion.SAVED_BYTES] + elements * held_inputs[Recompute.NONE]
+        transient = costs[:, Criterion.TRANSIENT_BYTES] + sync.gathered_bytes + working
+        base = costs[:, Criterion.TIME_S] + sync.exposed_microbatch_s
+        time_s, held, live = [], [], []
+        for mode in candidate.recompute:
+            match mode:
+                case Recompute.NONE:
+                    stays = saved
+                case Recompute.FINE_GRAINED | Recompute.SELECTIVE:
+                    partly = costs[:, OF_MODE[mode][1]]
+                    stays = np.where(self.recomputable, partly + elements * held_inputs[mode], saved)
+                case Recompute.FULL:
+                    # Keys and values of earlier token slices are not made again for each slice.
+                    stays = np.where(self.recomputable, entry + costs[:, Criterion.KEY_VALUE_BYTES], saved)
+            time_s.append(base + self.rerun_s(mode, costs))
+            held.append(stays)
+            live.append(transient + at_once * np.maximum(saved - stays, 0.0))
+        return np.array(time_s), np.array(held), np.array(live)
+
+    def _tied_copies(self, candidate: Candidate, setting: BlockSetting, sharding: Sharding) -> FloatArray:
+        """Parameters that a block stores only because the stage that owns them is another one (tied embeddings)."""
+        copies = np.zeros(len(self.block_names))
+        if candidate.mesh.pp == 1:
+            return copies
+        for block, operator, weight in self.model.tied_weights():
+            place, built = self.block_names.index(block), self.problem(block, setting)
+            assert built is not None, "shardings() offers no choice where there is no problem"
+            node = node_index(self.model, block, operator)
+            strategy = built.strategies[node][sharding[place][node]]
+            copies[place] += weight.elements(strategy.local_sizes(self.model.dims, setting.tp))
+        return copies
+
+    def boundary_s(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> float:
+        """Activations and gradients over both borders of the stage, each micro-batch (1F1B does not hide them).
+
+        1F1B sends and receives at once: over the border behind it an activation goes and a gradient comes, over the one before
+        the reverse (Megatron-LM's send_forward_recv_backward). Where tp ranks hold the same activation, each sends a share and
+        the receivers gather the shares inside their node (Narayanan et al., SC'21, section 4.1, scatter/gather).
+        """
+        mesh = candidate.mesh
+        if mesh.pp == 1:
+            return 0.0
+        held = boundary_bytes(self.model, setting)
+        copies = setting.tp if setting.boundary == REPLICATED else 1
+        sends_s = sum(float(collective_s(Collective.SEND_RECV, held / copies, link)) for link in kind.borders)
+        gather_s = float(collective_s(Collective.ALL_GATHER, held, setting.tp_topology)) if copies > 1 else 0.0
+        return sends_s + 2.0 * gather_s
+
+
+def _shared_parameters(costs: FloatArray, kind: StageKind, shard_ranks: int | None) -> tuple[SharedParameters, ...]:
+    """Parameters by the group of ranks that hold them alike: dp x cp, and those of spread experts."""
+    if shard_ranks is not None:
+        groups = kind.topology.hybrid_of(shard_ranks)
+        return (SharedParameters(costs[:, Criterion.PARAMETERS], groups.shards, groups.replicas),)
+    return (
+        SharedParameters(costs[:, Criterion.PARAMETERS], kind.topology.state),
+        SharedParameters(costs[:, Criterion.EXPERT_PARAMETERS], kind.topology.expert_state),
+    )
+
+
+def _plus_first(values: FloatArray, addend: float) -> FloatArray:
+    changed = values.copy()
+    changed[0] += addend
+    return changed
+
+
+def _communicators(candidate: Candidate) -> int:
+    """Process groups with their own buffers: one for each axis longer than 1, and PyTorch's default group of all ranks, in
+    which launchers wait for one another at the start (Megatron-LM's initialize_megatron, DeepSpeed's init_distributed)."""
+    mesh = candidate.mesh
+    expert_groups = (mesh.ep, mesh.expert_places // mesh.ep) if mesh.spreads_experts else ()
+    state = mesh.dp * mesh.cp
+    state_groups = (state,) if candidate.shard_ranks is None else (candidate.shard_ranks, state // candidate.shard_ranks)
+    # Both levels of context parallelism have groups of their own where there are two.
+    cp_groups = (mesh.ulysses, mesh.ring) if 1 < mesh.ulysses < mesh.cp else ()
+    groups = (mesh.stage_devices * mesh.pp, mesh.tp, mesh.cp, *cp_groups, *state_groups, mesh.pp, *expert_groups)
+    return sum(degree > 1 for degree in groups)

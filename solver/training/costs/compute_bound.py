@@ -1,0 +1,28 @@
+"""What no training plan can be faster than: its model FLOPs at the peak of all devices."""
+
+from __future__ import annotations
+
+from meshwright.costmodels.model.operators import BATCH, SEQ, forward_flops
+from meshwright.solver.problem.request import TrainingRequest
+
+BACKWARD_OVER_FORWARD = 2.0
+"""Two products of gradients for each product of the forward pass."""
+
+
+def step_flops(request: TrainingRequest) -> float:
+    """Model FLOPs of a step: attention counted as its kernel runs it, nothing recomputed."""
+    workload = request.workload
+    sizes = {**request.model.dims, BATCH: workload.global_batch, SEQ: workload.seq_len}
+    forward = sum(
+        run.repeat * sum(forward_flops(op, sizes) for op in request.model.block(run.block).operators)
+        for run in request.model.chain
+    )
+    return (1.0 + BACKWARD_OVER_FORWARD) * forward
+
+
+def compute_bound_s(request: TrainingRequest) -> float:
+    """Seconds of a step if all devices ran at the peak of the fastest format that any product has."""
+    workload = request.workload
+    formats = {workload.precision, workload.matmul.dtype or workload.precision}
+    devices = ((group.n_devices, group.node.device) for group in request.cluster.groups)
+    return step_flops(request) / sum(count * max(device.peak(dtype) for dtype in formats) for count, device in devices)

@@ -1,0 +1,47 @@
+"""Energy and price of a training step: every device of every pipeline rank, by what keeps the rank busy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.costmodels.cluster.cluster import Cluster, Device
+from meshwright.costmodels.cluster.energy import BusyTime, device_energy_j
+from meshwright.solver.training.costs.breakdown import rank_breakdown
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost
+from meshwright.solver.training.costs.stage_table import StageTable
+
+
+def step_energy_j(cluster: Cluster, decision: Decision, cost: DecisionCost, tables: Sequence[StageTable]) -> float:
+    """Joules that the plan's devices take in a step; those that it leaves unused are not counted."""
+    per_rank = decision.candidate.mesh.stage_devices
+    total = 0.0
+    for rank in range(len(cost.stages)):
+        parts = rank_breakdown(decision, cost, tables, rank)
+        computing_s = parts.compute_s + parts.recompute_s + parts.optimizer_s
+        communicating_s = cost.step_time_s - computing_s - parts.bubble_s
+        busy = BusyTime(computing_s, max(0.0, communicating_s), cost.step_time_s)
+        devices = devices_of(cluster, first=rank * per_rank, count=per_rank)
+        total += sum(number * device_energy_j(device, busy) for device, number in devices)
+    return total
+
+
+def devices_of(cluster: Cluster, *, first: int, count: int) -> list[tuple[Device, int]]:
+    """Devices of a run of ranks, with how many of each node group's there are."""
+    found, start = [], 0
+    for group in cluster.groups:
+        number = min(first + count, start + group.n_devices) - max(first, start)
+        if number > 0:
+            found.append((group.node.device, number))
+        start += group.n_devices
+    return found
+
+
+def price_per_hour(cluster: Cluster) -> float | None:
+    """USD an hour of all the cluster's devices; None where one has no price."""
+    total = 0.0
+    for group in cluster.groups:
+        price = group.node.device.price_per_hour
+        if price is None:
+            return None
+        total += group.n_devices * price
+    return total

@@ -1,0 +1,116 @@
+"""Borders of the parts of a model under schedules that hold several of them on a rank: every even cut, costed at once.
+
+The first and the last part, which hold the embedding and the head, may have any number of layers up to one more than an
+even share; the parts between share the rest as evenly as they can, the longer ones first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.costmodels.pipeline import n_copies
+from meshwright.solver.training.costs.evaluate import held_by_part, positions
+from meshwright.solver.training.costs.stage_table import StageTable
+from meshwright.solver.training.space.candidates import Candidate
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class EvenCuts:
+    """All even cuts of a candidate with what they cost: ``[cut]`` step time, ``[cut, rank]`` memory; which parts a rank has."""
+
+    cuts: IntArray
+    step_s: FloatArray
+    need_bytes: FloatArray
+    capacity_bytes: FloatArray
+    parts: IntArray
+
+    def sums_of_ranks(self, by_layer: FloatArray) -> FloatArray:
+        """``[cut, rank]`` sums over the layers of a rank's parts."""
+        return np.asarray(_sums(by_layer, self.cuts)[:, self.parts].sum(axis=2), np.float64)
+
+
+@lru_cache(maxsize=1024)
+def even_cuts(n_layers: int, n_parts: int) -> IntArray:
+    """``[cut, part + 1]``: first layer of each part, and the end; fewest layers at the ends first. Two parts or more."""
+    most = -(-n_layers // n_parts) + 1
+    found = []
+    for first in range(1, most + 1):
+        for last in range(1, most + 1):
+            between, parts = n_layers - first - last, n_parts - 2
+            if between < parts or (parts == 0 and between):
+                continue
+            each, longer = divmod(between, parts) if parts else (0, 0)
+            sizes = [first, *(each + (part < longer) for part in range(parts)), last]
+            found.append(np.cumsum([0, *sizes]))
+    return np.array(found, np.int64)
+
+
+def cost_even_cuts(candidate: Candidate, tables: tuple[StageTable, ...]) -> EvenCuts:
+    """Step time and memory of every even cut; ``tables`` are those of the pipeline ranks. One recompute mode."""
+    cuts = even_cuts(tables[0].time_s.shape[1], candidate.pipelining.n_parts(candidate.mesh.pp))
+    parts = np.array(positions(candidate), np.int64)
+    times_s, extras_s = np.empty((len(cuts), len(parts))), np.empty((len(cuts), len(parts)))
+    passing_s, static, capacity = np.empty_like(times_s), np.empty_like(times_s), np.empty(len(parts))
+    kept = np.empty((len(cuts), *parts.shape))
+    transient = np.empty_like(times_s)
+    for table in dict.fromkeys(tables):
+        ranks = np.array([rank for rank, of_rank in enumerate(tables) if of_rank is table])
+        here = parts[ranks]
+        # A micro-batch passes one of the ranks that hold a part.
+        share = 1.0 / n_copies(candidate.pipelining.schedule)
+        computing_s = share * _sums(table.time_s[0], cuts)[:, here].sum(axis=2) + table.boundary_s
+        times_s[:, ranks] = np.maximum(computing_s, table.beside_s)
+        passing_s[:, ranks] = computing_s + table.beside_s
+        extras_s[:, ranks] = _sums(table.extra_s, cuts)[:, here].sum(axis=2) + np.where(ranks > 0, table.step_s, 0.0)
+        static[:, ranks] = _sums(table.static_bytes, cuts)[:, here].sum(axis=2)
+        kept[:, ranks] = _sums(table.activation_bytes[0], cuts)[:, here]
+        transient[:, ranks] = _maxima(table.transient_bytes[0], cuts)[:, here].max(axis=2)
+        capacity[ranks] = max(0.0, table.capacity_bytes)
+    waiting = tables[0].waiting
+    behind_s = waiting * np.cumsum(passing_s[:, ::-1], axis=1)[:, ::-1]
+    step_s = (candidate.n_microbatches - waiting) * times_s.max(axis=1) + (extras_s + behind_s).max(axis=1)
+    activation = np.stack([(kept[:, rank] @ held.T).max(axis=1) for rank, held in enumerate(held_by_part(candidate))], axis=1)
+    return EvenCuts(cuts, step_s, static + activation + transient, capacity, parts)
+
+
+def _sums(by_layer: FloatArray, cuts: IntArray) -> FloatArray:
+    """``[cut, part]`` sums over the layers of each part."""
+    running = np.concatenate([[0.0], np.cumsum(by_layer)])
+    return np.asarray(running[cuts[:, 1:]] - running[cuts[:, :-1]], np.float64)
+
+
+def _maxima(by_layer: FloatArray, cuts: IntArray) -> FloatArray:
+    """``[cut, part]`` maxima over the layers of each part, from the maxima of all runs of 1, 2, 4 ... layers."""
+    runs = [by_layer]
+    while 2 ** len(runs) <= len(by_layer):
+        half = 2 ** (len(runs) - 1)
+        padded = np.full(len(by_layer), -np.inf)
+        padded[: len(by_layer) - half] = runs[-1][half:]
+        runs.append(np.maximum(runs[-1], padded))
+    first, end = cuts[:, :-1], cuts[:, 1:]
+    level = np.int64(np.floor(np.log2(end - first)))
+    table = np.array(runs)
+    return np.asarray(np.maximum(table[level, first], table[level, end - 2**level]), np.float64)
+
+
+def fastest_that_fits(costed: EvenCuts, *, allowed: BoolArray | None = None) -> int | None:
+    """Index of the fastest cut that fits, of those ``allowed`` [cut] if given, the first of equals; None when none does."""
+    fits = (costed.need_bytes <= costed.capacity_bytes).all(axis=1)
+    if allowed is not None:
+        fits &= allowed
+    return int(np.argmin(np.where(fits, costed.step_s, np.inf))) if fits.any() else None
+
+
+def roomiest(costed: EvenCuts) -> tuple[int, int]:
+    """The cut whose fullest rank lacks least, and that rank."""
+    lacking = costed.need_bytes - costed.capacity_bytes
+    cut = int(np.argmin(lacking.max(axis=1)))
+    return cut, int(np.argmax(lacking[cut]))

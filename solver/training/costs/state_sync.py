@@ -1,0 +1,111 @@
+"""Sharing gradients, optimizer state and weights over the ranks that hold them: what of it a step has to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.costmodels.cluster.cluster import GroupTopology
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
+from meshwright.solver.blocks.sharding_problem import Criterion
+from meshwright.solver.problem.request import TrainingWorkload
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SharedParameters:
+    """Parameters of each distinct block that the ranks of ``group`` hold alike: dp x cp ranks, for experts fewer.
+
+    ``replicas`` are ranks of other groups that hold the same shard, where ZeRO-3 shards within a part of dp x cp.
+    """
+
+    parameters: FloatArray
+    group: GroupTopology
+    replicas: GroupTopology | None = None
+
+
+@dataclass(frozen=True)
+class StateSync:
+    """Time of sharing gradients and weights, by distinct block.
+
+    Buckets are layers: the bucket of one layer travels under the backward pass of the layer before it in the model (a gather
+    under the forward pass of the one before), as far as that is long enough.
+
+    exposed_microbatch_s   not hidden, each micro-batch (ZeRO 2 and 3)
+    exposed_step_s         not hidden, once a step
+    hidden_step_s          hidden once a step, unless the block is the first of its stage: nothing runs beside its bucket
+    gathered_bytes         whole weights and gradients of ZeRO 2 and 3 while in use
+    """
+
+    exposed_microbatch_s: FloatArray
+    exposed_step_s: FloatArray
+    hidden_step_s: FloatArray
+    gathered_bytes: FloatArray
+
+
+def state_sync(zero_stage: int, shared: Sequence[SharedParameters], costs: FloatArray, workload: TrainingWorkload) -> StateSync:
+    """Communication of a ZeRO stage; ``costs`` are by distinct block, as are the parameters of each group.
+
+    Groups use the same links, so their times add up. Stage 0 all-reduces gradients once a step; 1 reduce-scatters them and
+    gathers the new weights; 2 reduce-scatters every micro-batch, since no device may hold whole gradients; 3 gathers weights
+    for each pass as well.
+    """
+    nothing = np.zeros(len(costs))
+    shared = [share for share in shared if share.group.n > 1]
+    if not shared:
+        return StateSync(nothing, nothing, nothing, nothing)
+    gradient_bytes, weight_bytes = workload.gradient_dtype.size_bytes, workload.precision.size_bytes
+    parameters = np.sum([share.parameters for share in shared], axis=0)
+    gradients, weights = parameters * gradient_bytes, parameters * weight_bytes
+    forward_s = costs[:, Criterion.FORWARD_S]
+    backward_s = costs[:, Criterion.TIME_S] - forward_s
+    if zero_stage == 0:
+        reduce_s = _seconds(Collective.ALL_REDUCE, shared, gradient_bytes)
+        exposed_reduce_s = _exposed_s(reduce_s, backward_s, shared)
+        return StateSync(nothing, exposed_reduce_s, reduce_s - exposed_reduce_s, nothing)
+    reduce_s = _seconds(Collective.REDUCE_SCATTER, shared, gradient_bytes)
+    gather_s = _seconds(Collective.ALL_GATHER, shared, weight_bytes)
+    exposed_reduce_s, exposed_gather_s = (
+        _exposed_s(reduce_s, backward_s, shared),
+        _exposed_s(gather_s, forward_s, shared),
+    )
+    hidden_s = reduce_s - exposed_reduce_s
+    if zero_stage <= 2:
+        hidden_s = hidden_s + gather_s - exposed_gather_s
+    if zero_stage == 1:
+        return StateSync(nothing, exposed_reduce_s + exposed_gather_s, hidden_s, nothing)
+    if zero_stage == 2:
+        return StateSync(exposed_reduce_s, exposed_gather_s, hidden_s, gradients)
+    # Weights of the next layer are fetched ahead in each pass; gradients of the layer before leave under the backward pass.
+    each = exposed_gather_s + _exposed_s(gather_s + reduce_s, backward_s, shared)
+    # The layer in use and the one being fetched are whole at the same time, and one layer's gradients.
+    between_s = _between_replicas_s(shared, gradient_bytes)
+    exposed_between_s = _exposed_s(between_s, backward_s, shared)
+    return StateSync(each, exposed_between_s, hidden_s + between_s - exposed_between_s, 2 * weights + gradients)
+
+
+def _seconds(collective: Collective, shared: Sequence[SharedParameters], bytes_each: float) -> FloatArray:
+    times = [np.asarray(collective_s(collective, share.parameters * bytes_each, share.group)) for share in shared]
+    return np.asarray(np.sum(times, axis=0), np.float64)
+
+
+def _between_replicas_s(shared: Sequence[SharedParameters], bytes_each: float) -> FloatArray:
+    """All-reduce of gradient shards over groups that hold the same, once a step (MiCS, Zhang et al., VLDB'22, section 3.4)."""
+    times = [np.zeros(len(share.parameters)) for share in shared]
+    for time_s, share in zip(times, shared, strict=True):
+        if share.replicas is not None:
+            sharded = share.parameters * bytes_each / share.group.n
+            time_s += np.asarray(collective_s(Collective.ALL_REDUCE, sharded, share.replicas), np.float64)
+    return np.asarray(np.sum(times, axis=0), np.float64)
+
+
+def _exposed_s(communication_s: FloatArray, compute_s: FloatArray, shared: Sequence[SharedParameters]) -> FloatArray:
+    """What communication in the shadow of computation adds to it: its excess, and what it slows."""
+    groups = [group for share in shared for group in (share.group, share.replicas) if group is not None]
+    stream = Stream.INTER_NODE if any(group.spans_nodes for group in groups) else Stream.INTRA_NODE
+    return exposed_s(communication_s, compute_s, stream, MEASURED_INTERFERENCE)

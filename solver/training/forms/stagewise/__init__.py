@@ -1,0 +1,1 @@
+"""Stages that differ in degrees, sharding and places of state."""

@@ -1,0 +1,239 @@
+"""Stages that differ in everything: degrees, micro-batch, sharding, recompute and place of state, each stage its own.
+
+All stages see the same number of micro-batches; a stage with dp replicas cuts each into dp equal parts. The pipeline goes
+through the node groups in order, each stage inside one of them. For a number of micro-batches everything that a stage may be is
+a column of a dense table [first layer, last layer, devices and place, way], which `solver.stages.partition` solves exactly.
+Stages are parts of a node that fill it, or whole nodes, so that they always fill their group; each pays for its own sends,
+over the network whoever its neighbour is, and from group to group over the slower one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.costmodels.cluster.cluster import NodeType
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import Stop
+from meshwright.solver.problem.choices import GroupOrder, Space, StageDegrees, TpOverlap
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.stages import Partition, partition
+from meshwright.solver.training.costs.compute_bound import compute_bound_s
+from meshwright.solver.training.costs.evaluate import StageSpan
+from meshwright.solver.training.forms.joint_certificate import instead_of, widened
+from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_plan
+from meshwright.solver.training.forms.stagewise.stage_runs import unbeaten_runs
+from meshwright.solver.training.forms.stagewise.stage_sizes import (
+    Borders,
+    Place,
+    every_border,
+    places,
+    sized_request,
+    stage_sizes,
+)
+from meshwright.solver.training.forms.stagewise.stage_ways import Way, stage_ways
+from meshwright.solver.training.forms.uniform.device_orders import Arrangement, arranged
+from meshwright.solver.training.report.device_counts import require_whole_cluster
+from meshwright.solver.training.search.best_first import RELATIVE_TIE
+
+MAX_ENTRIES = 8_000_000
+"""Entries of a dense table, at most: three arrays of 64 MB."""
+
+
+def check_stage_degrees(request: TrainingRequest) -> None:
+    """Raise WorkloadError where stages of different degrees are asked for and can't be."""
+    search = request.search
+    if search.stage_degrees is StageDegrees.SAME:
+        return
+    if search.space is not Space.FREE:
+        raise WorkloadError(
+            "no launcher runs stages of different degrees", given="search.stage_degrees: any", allowed="with search.space: free"
+        )
+    if not request.model.is_chain or len(search.optimizers) > 1:
+        raise WorkloadError(
+            "stages of different degrees are searched for models without branches and one optimizer",
+            given={"chain": request.model.is_chain, "optimizers": [*search.optimizers]},
+            allowed="a chain of layers, at most one of search.optimizers",
+        )
+    if TpOverlap.CHUNKED in search.tp_overlap:
+        raise WorkloadError(
+            "stages that differ do not cut products into chunks", given="search.tp_overlap: chunked", allowed="exposed"
+        )
+    require_whole_cluster(request, "search.stage_degrees")
+
+
+def best_stagewise(
+    request: TrainingRequest, given: Plan, others: Sequence[Arrangement], *, slo_limit_s: float, stop: Stop
+) -> Plan:
+    """The better of ``given``, whose stages have the same degrees, and the best plan of stages that differ, where asked for,
+    over the cluster's own arrangement of node groups and the others."""
+    if request.search.stage_degrees is StageDegrees.SAME:
+        return given
+    limit_s = min(slo_limit_s, given.certificate.objective or math.inf)
+    best: _Found | None = None
+    known, finished = _Known(stop), True
+    for arrangement in (Arrangement(), *others):
+        space = _Space(arranged(request, arrangement), known)
+        for count in space.counts:
+            if stop():
+                break
+            found = space.best(count, below_s=limit_s)
+            if found is not None and found.objective_s < limit_s * (1 - RELATIVE_TIE):
+                best, limit_s = _Found(arrangement, space, count, found), found.objective_s
+        finished = finished and not stop()
+    bound_s = min(given.certificate.bound or 0.0, limit_s) if given.certificate.bound or given.is_decided else 0.0
+    if given.certificate.objective is None and given.is_decided:
+        bound_s = limit_s
+    # Of what was not searched this much is known.
+    return _certified(request, given, best, bound_s if finished else min(bound_s, compute_bound_s(request)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """The best stages so far: for a number of micro-batches in the space of an arrangement."""
+
+    arrangement: Arrangement
+    space: _Space
+    count: int
+    partition: Partition
+
+
+def _certified(request: TrainingRequest, given: Plan, best: _Found | None, bound_s: float) -> Plan:
+    objective = given.certificate.objective if best is None else best.partition.objective_s
+    if objective is None:
+        return given
+    text = (
+        "stages that each have degrees, shardings and memory choices of their own, under 1F1B, on whole nodes or, where "
+        f"nothing moves to hosts, parts of a node{_of_groups(request)}"
+    )
+    certificate = widened(given.certificate, objective, bound_s, by=text)
+    if best is None:
+        return replace(given, certificate=certificate)
+    arrangement = best.arrangement
+    ways, spans = best.space.chosen(best.count, best.partition)
+    stats = replace(given.search, evaluated=given.search.evaluated + len(best.space.counts))
+    plan = stagewise_plan(best.space.request, ways, spans, certificate=certificate, stats=stats)
+    plan = replace(
+        plan,
+        group_order=arrangement.order,
+        idle_devices=arrangement.idle,
+        notes=(*plan.notes, *arrangement.notes),
+    )
+    return instead_of(given, plan, "stages of the same degrees")
+
+
+def _of_groups(request: TrainingRequest) -> str:
+    """How stages lie on several node groups, in words."""
+    search = request.search
+    order = "any order" if search.group_order is GroupOrder.ANY else "order"
+    several = f", each in one node group, groups after one another in {order}" if len(request.cluster.groups) > 1 else ""
+    idle = f", any number of devices idle in each node of {', '.join(search.idle_groups)}" if search.idle_groups else ""
+    return several + idle
+
+
+class _Known:
+    """Ways to run a stage, by what they depend on: the nodes, the stage's devices and the links at its borders."""
+
+    def __init__(self, stop: Stop):
+        self._stop = stop
+        self._ways: dict[tuple[NodeType, int, tuple[Borders, ...]], dict[int, list[Way]]] = {}
+
+    def ways(self, sized: TrainingRequest, size: int, borders: tuple[Borders, ...]) -> dict[int, list[Way]]:
+        """By the number of micro-batches; those of a request that is not searched to the end are none."""
+        key = (sized.cluster.groups[0].node, size, borders)
+        if key not in self._ways:
+            found = stage_ways(sized, borders, stop=self._stop)
+            if found is None:
+                return {}
+            self._ways[key] = found
+        return self._ways[key]
+
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """Stages of a size in one place of a group, with ways to run them for each number of micro-batches."""
+
+    group: int
+    size: int
+    place: Place
+    ways: dict[int, list[Way]]
+    border: int
+
+
+class _Space:
+    """Stages that differ on one arrangement of the node groups."""
+
+    def __init__(self, request: TrainingRequest, known: _Known):
+        self.request = request
+        self._columns: list[_Column] = []
+        cluster = request.cluster
+        for index, group in enumerate(cluster.groups):
+            for size in stage_sizes(request, group):
+                borders = every_border(cluster, group)
+                ways = known.ways(sized_request(request, group, size, pp=2), size, borders)
+                if any(ways.values()):
+                    self._columns += [
+                        _Column(index, size, place, ways, borders.index(place.borders))
+                        for place in places(cluster, index, size)
+                    ]
+        self.counts = sorted({count for column in self._columns for count in column.ways})
+
+    def best(self, count: int, *, below_s: float) -> Partition | None:
+        """The best stages for a number of micro-batches, at least two of them, that take less than ``below_s``; configs are
+        ways."""
+        columns = [column for column in self._columns if column.ways.get(count)]
+        listed = [unbeaten_runs(column.ways[count], column.border, n_microbatches=count, below_s=below_s) for column in columns]
+        most = max((int(runs.number.max()) for runs in listed), default=0)
+        if not most:
+            return None
+        n_layers = len(self.request.model.layers)
+        shape = (n_layers, n_layers, len(listed), most)
+        if math.prod(shape) > MAX_ENTRIES:
+            raise WorkloadError(
+                "too many ways to run a stage to search all of them",
+                given=f"{most} ways of a run of layers, {len(listed)} sizes and places, {n_layers} layers",
+                allowed=f"{MAX_ENTRIES:,} entries of layers x layers x sizes and places x ways",
+                remedy="restrict dp, tp, cp, ep, recompute, zero_stages or microbatch in 'search'",
+            )
+        times, later, extra = np.full(shape, np.inf), np.full(shape, -1, np.int64), np.zeros(shape)
+        for place, runs in enumerate(listed):
+            width = min(most, runs.time_s.shape[2])
+            used = np.arange(width) < runs.number[:, :, None]
+            for dense, part in ((times, runs.time_s), (later, runs.later), (extra, runs.extra_s)):
+                dense[:, :, place, :width][used] = part[:, :, :width][used]
+        found = partition(
+            times,
+            later,
+            submesh_devices=np.array([column.size for column in columns]),
+            devices_before=np.array([(column.place.fewest, column.place.most) for column in columns]),
+            n_devices=self.request.cluster.n_devices,
+            n_microbatches=count,
+            extra_s=extra,
+            stage_counts=self.request.search.pp or None,
+            below_s=below_s,
+        )
+        if found is None:
+            return None
+        stages = tuple(
+            replace(
+                stage,
+                submesh=self._columns.index(columns[stage.submesh]),
+                config=int(listed[stage.submesh].way[stage.first, stage.last, stage.config]),
+            )
+            for stage in found.stages
+        )
+        return replace(found, stages=stages)
+
+    def chosen(self, count: int, found: Partition) -> tuple[list[StageWay], tuple[StageSpan, ...]]:
+        """How each stage of a partition is run."""
+        ways, spans = list[StageWay](), list[StageSpan]()
+        for stage in found.stages:
+            column = self._columns[stage.submesh]
+            way, group = column.ways[count][stage.config], self.request.cluster.groups[column.group]
+            ways.append(StageWay(way.costs, way.candidate, way.sharding, group, column.size, column.place.borders))
+            spans.append(StageSpan(stage.first, stage.last, way.mode))
+        return ways, tuple(spans)

@@ -1,0 +1,205 @@
+"""How ranks are laid on the node groups of a cluster: which devices of a node hold ranks, and which groups hold the first
+layers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from meshwright.costmodels.cluster.cluster import Cluster, part_of_node
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status
+from meshwright.solver.control import OnProgress, Stop
+from meshwright.solver.problem.choices import GroupOrder
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.report.device_counts import require_whole_cluster
+from meshwright.solver.training.report.plan_report import feasible_plan
+from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
+from meshwright.solver.training.search.best_first import RELATIVE_TIE, search
+
+MAX_ORDERS = 24
+"""Orders that a search goes through, at most: those of four different groups."""
+
+MAX_ARRANGEMENTS = 128
+"""Orders times ways of leaving devices idle, at most: those of two groups of eight devices a node in any order are 143."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Names of node groups in the order in which ranks go through them, empty for the cluster's own; and by name the devices
+    that each node of a group leaves idle, if any."""
+
+    order: tuple[str, ...] = ()
+    idle: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """In a few words."""
+        idle = ", ".join(f"{count} idle in each node of {name}" for name, count in self.idle.items()) or "no device idle"
+        order = f"node groups in the order {', '.join(self.order)}" if self.order else "node groups in the order given"
+        return f"{order}, {idle}" if self.idle else order
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What must be done to lay ranks so."""
+        said = []
+        if self.order:
+            said.append(f"ranks go through the node groups in the order {', '.join(self.order)}: list hosts in that order")
+        said += [f"each node of {name} leaves {count} of its devices idle" for name, count in self.idle.items()]
+        return tuple(said)
+
+
+def arranged(request: TrainingRequest, arrangement: Arrangement) -> TrainingRequest:
+    """The request with its node groups as an arrangement has them; raises PlanFileError where it does not fit the cluster."""
+    cluster = _without_idle(request.cluster, arrangement.idle)
+    names = arrangement.order
+    by_name = {group.name: group for group in cluster.groups}
+    if names and sorted(names) != sorted(by_name):
+        raise PlanFileError(
+            "the plan's group_order does not name the cluster's node groups, each once",
+            given=", ".join(names),
+            allowed=", ".join(by_name),
+        )
+    groups = tuple(by_name[name] for name in names) if names else cluster.groups
+    return replace(request, cluster=replace(cluster, groups=groups))
+
+
+def arrangement_of(plan: Plan) -> Arrangement:
+    """How a plan lays its ranks."""
+    return Arrangement(plan.group_order, plan.idle_devices)
+
+
+def best_arrangement(
+    request: TrainingRequest,
+    given: Plan,
+    others: Sequence[Arrangement],
+    *,
+    slo_limit_s: float,
+    stop: Stop,
+    progress: OnProgress,
+) -> Plan:
+    """The best plan over arrangements of the node groups; ``given`` is that of the cluster's own.
+
+    Others are searched for faster plans only.
+    """
+    if not others:
+        return given
+    best, losers = given, list[RunnerUp]()
+    proven = given.certificate.status in (Status.OPTIMAL, Status.INFEASIBLE)
+    # Of a search that was stopped without a plan no bound is known.
+    bound = given.certificate.bound or (math.inf if given.is_decided else 0.0)
+    for arrangement in others:
+        placed = arranged(request, arrangement)
+        costs = TrainingCosts(placed)
+        limit_s = min(slo_limit_s, best.certificate.objective or math.inf)
+        result = search(placed, costs, stop=stop, progress=progress, limit=limit_s)
+        proven = proven and (result.complete or (result.bound is not None and result.bound > limit_s))
+        bound = min(bound, math.inf if result.bound is None else result.bound)
+        if result.best is not None and result.best.value < limit_s * (1 - RELATIVE_TIE):
+            losers += _loser(best)
+            found = feasible_plan(placed, costs, result)
+            notes = (*found.notes, *arrangement.notes)
+            best = replace(found, group_order=arrangement.order, idle_devices=arrangement.idle, notes=notes)
+        else:
+            why = "no plan is faster" if math.isinf(limit_s) else f"no plan takes less than {limit_s:.4g} s"
+            losers.append(RunnerUp(arrangement.name, None, why))
+    objective = best.certificate.objective
+    if objective is None:
+        return best
+    bound = objective if proven else min(bound, objective)
+    searched = ["node groups in any order"] if request.search.group_order is GroupOrder.ANY else []
+    idle = request.search.idle_groups
+    searched += [f"any number of devices idle in each node of {', '.join(idle)}, alike in all"] if idle else []
+    certificate = Certificate(
+        status=Status.OPTIMAL if proven else Status.FEASIBLE,
+        objective=objective,
+        bound=bound,
+        gap=(objective - bound) / objective,
+        unit=best.certificate.unit,
+        space="; ".join((best.certificate.space, *searched)),
+    )
+    return replace(best, certificate=certificate, runners_up=(*losers, *best.runners_up)[:MAX_RUNNERS_UP])
+
+
+def _loser(plan: Plan) -> list[RunnerUp]:
+    """A plan of another arrangement that was best for a while."""
+    objective = plan.certificate.objective
+    if objective is None:
+        return []
+    return [RunnerUp(arrangement_of(plan).name, objective, f"takes {objective:.4g} s a step")]
+
+
+def other_arrangements(request: TrainingRequest) -> list[Arrangement]:
+    """Arrangements that the request allows and that differ from the cluster's own, and from one another, in their nodes; those
+    with fewest idle devices first.
+
+    Raises WorkloadError for more than `MAX_ORDERS` orders or `MAX_ARRANGEMENTS` in all, and for idle groups that can't be.
+    """
+    search, cluster = request.search, request.cluster
+    _check_idle(request)
+    if search.group_order is GroupOrder.ANY and math.factorial(len(cluster.groups)) > MAX_ORDERS:
+        raise WorkloadError(
+            "too many orders of node groups to search",
+            given=f"{len(cluster.groups)} groups",
+            allowed="at most 4 with search.group_order: any",
+        )
+    seen = {tuple((group.node, group.nodes) for group in cluster.groups)}
+    found: list[tuple[int, Arrangement]] = []
+    for idle in _idle_choices(cluster, search.idle_groups):
+        part = _without_idle(cluster, idle)
+        own = tuple(group.name for group in part.groups)
+        orders = itertools.permutations(part.groups) if search.group_order is GroupOrder.ANY else iter([part.groups])
+        for groups in orders:
+            nodes = tuple((group.node, group.nodes) for group in groups)
+            if nodes in seen:
+                continue
+            seen.add(nodes)
+            if len(found) == MAX_ARRANGEMENTS:
+                raise WorkloadError(
+                    "too many orders and idle devices of node groups to search",
+                    given=f"{len(cluster.groups)} groups, idle_groups {', '.join(search.idle_groups) or 'none'}",
+                    allowed=f"{MAX_ARRANGEMENTS} arrangements; let fewer groups leave devices idle, or give their order",
+                )
+            order = tuple(group.name for group in groups)
+            found.append((-part.n_devices, Arrangement(() if order == own else order, idle)))
+    return [arrangement for _, arrangement in sorted(found, key=lambda item: item[0])]
+
+
+def _check_idle(request: TrainingRequest) -> None:
+    idle, names = request.search.idle_groups, [group.name for group in request.cluster.groups]
+    unknown = sorted(set(idle) - set(names))
+    if unknown:
+        raise WorkloadError(
+            "search.idle_groups names no node group of the cluster", given=", ".join(unknown), allowed=", ".join(names)
+        )
+    if idle:
+        require_whole_cluster(request, "search.idle_groups")
+
+
+def _idle_choices(cluster: Cluster, may_idle: tuple[str, ...]) -> Iterator[dict[str, int]]:
+    """Devices that each node of the groups leaves idle, in every way that leaves any device at all."""
+    groups = [group for group in cluster.groups if group.name in may_idle]
+    for counts in itertools.product(*(range(group.node.devices_per_node + 1) for group in groups)):
+        idle = {group.name: count for group, count in zip(groups, counts, strict=True) if count}
+        if any(idle.get(group.name, 0) < group.node.devices_per_node for group in cluster.groups):
+            yield idle
+
+
+def _without_idle(cluster: Cluster, idle: Mapping[str, int]) -> Cluster:
+    """The part of the cluster that holds ranks; raises PlanFileError for groups or numbers that it does not have."""
+    known = {group.name: group.node.devices_per_node for group in cluster.groups}
+    if any(not 0 < count <= known.get(name, 0) for name, count in idle.items()):
+        raise PlanFileError(
+            "the plan's idle_devices are not devices of the cluster's nodes",
+            given=", ".join(f"{name}: {count}" for name, count in idle.items()),
+            allowed=", ".join(f"{name}: 1 to {count}" for name, count in known.items()),
+        )
+    left = ((group, group.node.devices_per_node - idle.get(group.name, 0)) for group in cluster.groups)
+    used = tuple(replace(group, node=part_of_node(group.node, count)) for group, count in left if count)
+    if not used:
+        raise PlanFileError("the plan leaves every device idle", given=", ".join(idle))
+    return replace(cluster, groups=used)

@@ -1,0 +1,196 @@
+"""Reads schedule and layers of a plan record that was given, not searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule, fills
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Stage
+from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.layer_dag import layer_dag
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.evaluate import StageSpan, positions
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.schedules import PLAIN, Pipelining
+from meshwright.solver.training.space.sliced_sequences import passes_in_slices, suits_slices
+from meshwright.solver.training.space.state_places import StatePlace, has_drives, may_move
+
+
+def given_pipelining(plan: Plan, request: TrainingRequest) -> Pipelining:
+    """The schedule of a plan with its chunks a rank and its token slices; raises PlanFileError for one that can't run on the
+    plan's pipeline."""
+    assert plan.axes is not None and plan.microbatch is not None
+    names = [schedule.value for schedule in Schedule]
+    if plan.schedule not in names:
+        raise PlanFileError("unknown pipeline schedule", given=plan.schedule, allowed=", ".join(names))
+    if plan.axes.pp == 1:
+        return PLAIN
+    schedule = Schedule(plan.schedule)
+    if schedule in TOKEN_SLICED or plan.token_slices:
+        return _given_slices(plan, schedule, request)
+    chunks = len(plan.stages[0].chunk_layers) if schedule is not Schedule.DUALPIPE else 1
+    choice = Pipelining(schedule, max(1, chunks))
+    n_parts = sum(max(1, len(stage.chunk_layers)) for stage in plan.stages)
+    expected = choice.n_parts(plan.axes.pp) * (2 if schedule is Schedule.DUALPIPE else 1)
+    if n_parts != expected or not fills(schedule, plan.axes.pp, plan.microbatch.count, choice.chunks):
+        raise PlanFileError(
+            "the pipeline can't run this schedule",
+            given=f"{schedule.value}: {plan.axes.pp} stages, {n_parts} parts, {plan.microbatch.count} micro-batches",
+            allowed=f"{expected} parts, and enough micro-batches to fill the schedule",
+        )
+    return choice
+
+
+def _given_slices(plan: Plan, schedule: Schedule, request: TrainingRequest) -> Pipelining:
+    assert plan.axes is not None
+    axes, lengths = plan.axes, tuple(each.tokens for each in plan.token_slices)
+    divides = not plan.sequence_parallel or all(tokens % axes.tp == 0 for tokens in lengths)
+    cuts = len(lengths) > 1 and min(lengths) > 0 and sum(lengths) == request.workload.seq_len and divides
+    if schedule not in TOKEN_SLICED or not cuts or any(stage.chunk_layers for stage in plan.stages):
+        raise PlanFileError(
+            "the plan's token slices can't run",
+            given=f"slices of {list(lengths)} tokens under {schedule.value}, tp {axes.tp}",
+            allowed=f"two or more of {request.workload.seq_len} tokens together, which tp divides beside sequence parallelism, "
+            f"under {', '.join(sorted(TOKEN_SLICED))}",
+        )
+    places = [StatePlace(s.zero_stage, s.shard_ranks, s.offload, gradients=s.gradients) for s in plan.stages]
+    light = any(stage.recompute is Recompute.FINE_GRAINED for stage in plan.stages)
+    fits = axes.cp == 1 and plan.tp_overlap is TpOverlap.EXPOSED and not light and all(suits_slices(p) for p in places)
+    if not fits or not passes_in_slices(request.model):
+        raise PlanFileError(
+            "sequences can't pass in token slices here",
+            given=f"cp {axes.cp}, ZeRO-{plan.stages[0].zero_stage}, model {request.model.name}",
+            allowed="a chain of layers with causal attention, cp 1, ZeRO 0 or 1, nothing but optimizer states on the host, no "
+            "chunked products, gradients kept, recompute none, selective or full",
+        )
+    return Pipelining(schedule, slices=lengths)
+
+
+def given_shard_ranks(plan: Plan, cluster: Cluster) -> int | None:
+    """Ranks among which ZeRO-3 shards, where they are fewer than dp x cp; raises PlanFileError where they can't be."""
+    stage, axes = plan.stages[0], plan.axes
+    assert axes is not None
+    if len({(each.shard_ranks, each.offload, each.gradients) for each in plan.stages}) > 1:
+        raise PlanFileError("stages differ in shard_ranks, offload or gradients", allowed="the same for all stages")
+    if stage.gradients is Gradients.RELEASED and (plan.microbatch is None or plan.microbatch.count > 1):
+        raise PlanFileError("gradients that are released can't be summed over micro-batches", allowed="one micro-batch a step")
+    _require_movable(stage, axes, plan.schedule)
+    if stage.offload.on_drives and not has_drives(cluster):
+        raise PlanFileError("the plan keeps state on NVMe drives", allowed="nodes that have 'nvme'")
+    ranks = stage.shard_ranks
+    spread = axes.ep > 1 or axes.etp is not None
+    if ranks is not None and (stage.zero_stage != 3 or spread or ranks < 2 or axes.dp * axes.cp % ranks):
+        raise PlanFileError(
+            "shard_ranks can't be",
+            given=f"{ranks} under ZeRO-{stage.zero_stage}, dp x cp {axes.dp * axes.cp}, ep {axes.ep}",
+            allowed="a divisor of dp x cp above 1, under ZeRO-3 and ep 1",
+        )
+    return ranks
+
+
+def _require_movable(stage: Stage, axes: Axes, schedule: str | None) -> None:
+    moved, of_ranks = stage.offload, stage.zero_stage if axes.dp * axes.cp > 1 else None
+    place = StatePlace(stage.zero_stage, stage.shard_ranks, moved)
+    suits = schedule is None or place.suits(Schedule(schedule))
+    if not (suits and may_move(of_ranks, stage.shard_ranks, moved)):
+        raise PlanFileError(
+            "these shares of weights and gradients can't lie on the host",
+            given=f"{moved.weights:g} of weights, {moved.gradients:g} of gradients under ZeRO-{stage.zero_stage}",
+            allowed="weights under ZeRO-3, gradients from ZeRO-2 up without shard_ranks or DualPipe, or one rank",
+        )
+
+
+def given_tp_overlap(plan: Plan) -> TpOverlap:
+    """How gathers and scatters over tp run; raises PlanFileError for chunks of what is neither gathered nor scattered."""
+    assert plan.axes is not None
+    if plan.tp_overlap is TpOverlap.CHUNKED and (plan.axes.tp == 1 or not plan.sequence_parallel):
+        raise PlanFileError(
+            "tp_overlap can't be chunked",
+            given=f"tp {plan.axes.tp}, sequence_parallel {plan.sequence_parallel}",
+            allowed="tp above 1 with sequence parallelism",
+        )
+    return plan.tp_overlap
+
+
+def given_spans(plan: Plan, layers: Sequence[str], candidate: Candidate) -> tuple[StageSpan, ...]:
+    """The parts of the model in order; raises PlanFileError unless they are the model's layers, each once a copy."""
+    found: dict[int, StageSpan] = {}
+    if len(plan.stages) != candidate.mesh.pp:
+        raise PlanFileError("the plan does not have pp stages", given=len(plan.stages), allowed=str(candidate.mesh.pp))
+    for stage, of_rank in zip(plan.stages, positions(candidate), strict=True):
+        for position, span in zip(of_rank, _parts(stage, layers), strict=True):
+            if found.setdefault(position, span) != span:
+                raise PlanFileError("two ranks that hold the same part of the model differ", given=f"part {position}")
+    expected = 0
+    for position in range(len(found)):
+        span = found[position]
+        if span.first != expected:
+            raise PlanFileError(
+                "the plan's layers are not the model's layers in order",
+                given=f"layers {span.first} to {span.last}",
+                allowed=f"layer {expected} next, of {len(layers)}",
+            )
+        expected = span.last + 1
+    if expected != len(layers):
+        raise PlanFileError("the plan does not cover the model", given=expected, allowed=str(len(layers)))
+    return tuple(found[position] for position in range(len(found)))
+
+
+def given_branches(plan: Plan, model: ModelGraph, candidate: Candidate) -> tuple[StageSpan, ...]:
+    """The stages of a model that branches; raises PlanFileError unless they are its layers, each once and after all that it
+    reads."""
+    if not candidate.pipelining.any_borders or len(plan.stages) != candidate.mesh.pp:
+        raise PlanFileError(
+            "stages of a model that branches are pp, each one part of it",
+            given=f"{len(plan.stages)} stages, schedule {candidate.pipelining.schedule.value}",
+            allowed=f"{candidate.mesh.pp} stages under a schedule without virtual stages",
+        )
+    dag, spans = layer_dag(model), []
+    done: set[int] = set()
+    for stage in plan.stages:
+        members = sorted(_listed(stage, model.layers))
+        done |= set(members)
+        missing = sorted({source for layer in members for source in dag.reads[layer]} - done)
+        if not members or missing:
+            raise PlanFileError(
+                "a stage reads layers that come after it" if members else "a stage holds no layer",
+                given=f"layers {missing}" if members else None,
+                allowed="stages that hold each layer after all that it reads",
+            )
+        spans.append(StageSpan(members[0], members[-1], stage.recompute, tuple(members)))
+    if sorted(layer for span in spans for layer in span.numbers) != list(range(dag.n_layers)):
+        raise PlanFileError("the plan does not hold each layer of the model once", given=len(done), allowed=str(dag.n_layers))
+    return tuple(spans)
+
+
+def _listed(stage: Stage, layers: Sequence[str]) -> list[int]:
+    """Numbers of a rank's layers, in the order in which the plan has them."""
+    listed: list[int] = []
+    for blocks in stage.blocks:
+        span = range(blocks.first, blocks.first + blocks.count)
+        names = layers[blocks.first : blocks.first + blocks.count]
+        if set(names) != {blocks.block} or len(names) != blocks.count:
+            raise PlanFileError(
+                "the plan's layers are not the model's layers in order",
+                given=f"{blocks.count} x {blocks.block} from layer {blocks.first}",
+                allowed=f"layers of {len(layers)}",
+            )
+        listed += span
+    return listed
+
+
+def _parts(stage: Stage, layers: Sequence[str]) -> Iterator[StageSpan]:
+    """The chunks of a rank, each a run of layers."""
+    listed = _listed(stage, layers)
+    start = 0
+    for count in stage.chunk_layers or (len(listed),):
+        chunk = listed[start : start + count]
+        if not chunk or chunk != list(range(chunk[0], chunk[0] + count)):
+            raise PlanFileError("a model chunk is not a run of layers", given=chunk, allowed=f"{count} layers in a row")
+        yield StageSpan(chunk[0], chunk[-1], stage.recompute)
+        start += count

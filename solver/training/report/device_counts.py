@@ -1,0 +1,190 @@
+"""Training plans that also choose how many devices to use: the fewest that meet the SLO, the cheapest or the least energy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status
+from meshwright.solver.control import OnProgress, Stop
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.energy import price_per_hour
+from meshwright.solver.training.report.frontier import Costed
+from meshwright.solver.training.search.aims import aim_of
+from meshwright.solver.training.search.best_first import SearchResult, search
+from meshwright.solver.training.space.candidate_names import summary
+
+SECONDS_PER_HOUR = 3600.0
+
+UNITS = {Objective.DEVICES: "devices", Objective.COST: "USD per step", Objective.ENERGY: "J per step"}
+"""What each objective that chooses a part of the cluster is counted in."""
+
+MAX_OTHER_SIZES = 2
+"""Other sizes that are named as runners-up."""
+
+
+@dataclass(frozen=True)
+class TriedSize:
+    """The search of one part of the cluster: its best plan and what that is worth, or why there is none of interest."""
+
+    n_devices: int
+    value: float
+    best: Costed | None
+    why_none: str
+
+    def runner_up(self, winner: float, unit: str) -> RunnerUp:
+        """Why this size was not chosen."""
+        name = "1 device" if self.n_devices == 1 else f"{self.n_devices:,} devices"
+        if self.best is None:
+            return RunnerUp(name, None, self.why_none)
+        step_s = self.best.solved.cost.step_time_s
+        why = f"{self.value / winner - 1:.1%} more {unit} ({step_s:.3g} s a step)"
+        return RunnerUp(f"{name}: {summary(self.best.solved.decision.candidate)}", self.value, why)
+
+
+@dataclass(frozen=True)
+class SizedResult:
+    """The best part of the cluster with its search, the certificate of the choice of size, and the other sizes' plans."""
+
+    request: TrainingRequest
+    costs: TrainingCosts
+    result: SearchResult
+    certificate: Certificate
+    others: tuple[Costed, ...]
+    runners_up: tuple[RunnerUp, ...]
+
+    def revalued(self, rival: RunnerUp) -> RunnerUp:
+        """A runner-up of this size's own search, in the unit of the objective."""
+        return rival if rival.objective is None else replace(rival, objective=_value(self.request, rival.objective))
+
+
+def require_whole_cluster(request: TrainingRequest, option: str) -> None:
+    """Raise WorkloadError where an option of the search that goes with all devices meets an objective that chooses a part."""
+    if request.objective in UNITS:
+        raise WorkloadError(
+            f"{option} goes with plans for the whole cluster",
+            given=request.objective.value,
+            allowed="throughput or step_time; the others choose how many devices to use themselves",
+        )
+
+
+def search_sizes(request: TrainingRequest, *, slo_limit_s: float, stop: Stop, progress: OnProgress) -> SizedResult | None:
+    """The part of the cluster that is best by ``request.objective``; None when no part meets the SLO.
+
+    Sizes are whole nodes from one upwards, and equal parts of one node, in the order of their devices; each is searched
+    for plans within the SLO that are worth less than the best so far. Raises WorkloadError for a cluster of several node
+    groups, or for the objective cost without a price.
+    """
+    if request.objective is Objective.COST:
+        _require_price(request)
+    best: tuple[TrainingRequest, TrainingCosts, SearchResult] | None = None
+    best_value, proven = math.inf, True
+    tried: list[TriedSize] = []
+    for part in cluster_parts(request.cluster):
+        sized = replace(request, cluster=part)
+        costs = TrainingCosts(sized)
+        limit = best_value if request.objective is Objective.ENERGY else min(slo_limit_s, _step_limit_s(sized, best_value))
+        aim = aim_of(sized, costs, slowest_s=slo_limit_s)
+        result = search(sized, costs, aim=aim, stop=stop, progress=progress, limit=limit)
+        proven = proven and (result.complete or (result.bound is not None and result.bound > limit))
+        found = result.best
+        value = math.inf if found is None or found.value > limit else _value(sized, found.value)
+        costed = None if found is None or math.isinf(value) else Costed(sized, costs, found)
+        tried.append(TriedSize(part.n_devices, value, costed, _why_none(sized, result.bound, best_value)))
+        if value < best_value:
+            best_value, best = value, (sized, costs, result)
+        if request.objective is Objective.DEVICES and best is not None:
+            break
+    if best is None:
+        return None
+    sized, costs, result = best
+    lost = [size for size in tried if size.n_devices != sized.cluster.n_devices]
+    unit = UNITS[request.objective]
+    return SizedResult(
+        sized,
+        costs,
+        result,
+        _certificate(unit, best_value, proven=proven),
+        others=tuple(size.best for size in lost if size.best is not None),
+        runners_up=tuple(size.runner_up(best_value, unit) for size in _nearest(lost)),
+    )
+
+
+def _nearest(lost: list[TriedSize]) -> list[TriedSize]:
+    """The sizes that came nearest: by what they are worth, then, where nothing met the SLO, the largest."""
+    solved = sorted((size for size in lost if size.best is not None), key=lambda size: (size.value, size.n_devices))
+    refused = sorted((size for size in lost if size.best is None), key=lambda size: -size.n_devices)
+    return (solved + refused)[:MAX_OTHER_SIZES]
+
+
+def _why_none(sized: TrainingRequest, bound: float | None, best_value: float) -> str:
+    """Why a size has no plan of interest: ``bound`` is that of its search, ``best_value`` what other sizes are worth."""
+    if bound is None or math.isinf(bound):
+        return "nothing fits, or nothing that meets the SLO"
+    if math.isinf(best_value):
+        return f"no plan meets the SLO: each takes {bound:.4g} s a step or more"
+    return f"no plan is worth less than {_value(sized, bound):.4g} {UNITS[sized.objective]}"
+
+
+def cluster_parts(cluster: Cluster) -> Iterator[Cluster]:
+    """1, 2, 4 ... devices of one node with their share of its network, then whole nodes one by one.
+
+    Raises WorkloadError for a cluster of several groups: which of them to leave out is a question of its own.
+    """
+    if len(cluster.groups) != 1:
+        raise WorkloadError(
+            "choosing the number of devices needs a cluster of one node group",
+            given=f"{len(cluster.groups)} groups",
+            remedy="plan for each group by itself, or use the objective throughput",
+        )
+    group = cluster.groups[0]
+    whole = group.node.devices_per_node
+    for n in range(1, whole):
+        if whole % n == 0:
+            yield replace(cluster, groups=(NodeGroup(group.name, part_of_node(group.node, n), 1),))
+    for nodes in range(1, group.nodes + 1):
+        yield replace(cluster, groups=(replace(group, nodes=nodes),))
+
+
+def _require_price(request: TrainingRequest) -> None:
+    device = request.cluster.groups[0].node.device
+    if device.price_per_hour is None:
+        raise WorkloadError(
+            "the objective cost needs a price of the device",
+            given=device.name,
+            remedy="describe the node inline with device.price_per_hour, or use the objective devices",
+        )
+
+
+def _value(sized: TrainingRequest, found: float) -> float:
+    """What a plan is worth, in devices, USD a step or J a step; ``found`` is what the search of its size minimised."""
+    if sized.objective is Objective.DEVICES:
+        return float(sized.cluster.n_devices)
+    if sized.objective is Objective.COST:
+        return found * (price_per_hour(sized.cluster) or 0.0) / SECONDS_PER_HOUR
+    return found
+
+
+def _step_limit_s(sized: TrainingRequest, best_value: float) -> float:
+    """The longest step that is cheaper than the best so far."""
+    a_second = _value(sized, 1.0)
+    return best_value / a_second if sized.objective is Objective.COST and a_second else math.inf
+
+
+def _certificate(unit: str, value: float, *, proven: bool) -> Certificate:
+    """A choice of size is proven when the search of every size before it was; otherwise only one device is certain."""
+    bound = value if proven else (1.0 if unit == UNITS[Objective.DEVICES] else 0.0)
+    return Certificate(
+        status=Status.OPTIMAL if proven else Status.FEASIBLE,
+        objective=value,
+        bound=bound,
+        gap=(value - bound) / value,
+        unit=unit,
+        space="equal parts of one node and whole nodes of the cluster, each with its own training space"
+        + ("; of each candidate the stages that are fastest" if unit == UNITS[Objective.ENERGY] else ""),
+    )

@@ -1,0 +1,327 @@
+"""From a solved search to a Plan: stages, breakdown, runners-up, frontier, certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
+from meshwright.costmodels.model.operators import SEQ
+from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
+from meshwright.costmodels.units import GIB
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.frontier import FrontierPoint
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status, status_without_plan
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
+from meshwright.solver.answer.token_slice import PlanSlice
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.breakdown import time_breakdown
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.compute_bound import step_flops
+from meshwright.solver.training.costs.energy import step_energy_j
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageCost, StageSpan
+from meshwright.solver.training.costs.stage_table import Sharding, StageTable
+from meshwright.solver.training.report.bands import calibrations_used, step_time_bands
+from meshwright.solver.training.report.device_counts import SizedResult
+from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
+from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP, runners_up
+from meshwright.solver.training.search.best_first import SearchResult, Solved
+from meshwright.solver.training.search.partition import Shortfall
+from meshwright.solver.training.space.candidate_names import summary
+from meshwright.solver.training.space.candidates import Candidate, Mesh, launcher_schedules
+
+NOTES = (
+    "gradient buckets are layers: each travels under the next layer's backward pass and slows it, the last one is exposed",
+    "tensor-parallel communication is exposed but for what chunked products hide (tp_overlap); ring context parallelism "
+    "hides under attention and slows it, exchanges of heads do not",
+    "pipeline sends are not hidden, but for those of interleaved 1F1B, which hide under the pass of another chunk, and of "
+    "eager-1F1B, which hide under the passes of other micro-batches",
+)
+"""What the time model assumes about overlap; every training plan says so."""
+
+
+def feasible_plan(
+    request: TrainingRequest,
+    costs: TrainingCosts,
+    result: SearchResult,
+    *,
+    swept: Sequence[Costed] = (),
+    sized: SizedResult | None = None,
+) -> Plan:
+    """The plan of a search that found one, in a part of the cluster that was chosen where ``sized`` says so.
+
+    ``swept`` are further plans for the frontier.
+    """
+    assert result.best is not None and result.bound is not None
+    best = result.best
+    others = [Costed(request, costs, solved) for solved in result.alternatives]
+    rivals = runners_up(costs, best, result)
+    certificate = _step_certificate(request, best, result)
+    if sized is not None:
+        others, certificate = [*others, *sized.others], sized.certificate
+        rivals = (*sized.runners_up, *(sized.revalued(rival) for rival in rivals))
+    return decided_plan(
+        request,
+        costs,
+        best.decision,
+        best.cost,
+        certificate=certificate,
+        stats=SearchStats(result.n_candidates, result.n_solved, 0.0),
+        runners_up=rivals[:MAX_RUNNERS_UP],
+        frontier=frontier(Costed(request, costs, best), [*others, *swept]),
+    )
+
+
+def _step_certificate(request: TrainingRequest, best: Solved, result: SearchResult) -> Certificate:
+    assert result.bound is not None
+    return Certificate(
+        status=Status.OPTIMAL if result.complete else Status.FEASIBLE,
+        objective=best.value,
+        bound=min(result.bound, best.value),
+        gap=max(0.0, (best.value - result.bound) / best.value),
+        unit="s",
+        space=space_text(request),
+    )
+
+
+def decided_plan(
+    request: TrainingRequest,
+    costs: TrainingCosts,
+    decision: Decision,
+    cost: DecisionCost,
+    *,
+    certificate: Certificate,
+    stats: SearchStats,
+    runners_up: tuple[RunnerUp, ...] = (),
+    frontier: tuple[FrontierPoint, ...] = (),
+) -> Plan:
+    """The plan record of one decision."""
+    workload, candidate = request.workload, decision.candidate
+    mesh = candidate.mesh
+    kinds = costs.stage_kinds(candidate)
+    tables = costs.stage_tables(candidate, decision.sharding, kinds)
+    tokens_per_s = workload.global_batch * workload.seq_len / cost.step_time_s
+    mfu = _mfu(request, cost.step_time_s)
+    stages = tuple(
+        Stage(
+            blocks=tuple(blocks for span in spans for blocks in _layer_spans(costs.model.layers, span)),
+            devices=(DeviceRange(position * mesh.stage_devices, mesh.stage_devices),),
+            axes=_axes(mesh),
+            recompute=spans[0].recompute,
+            zero_stage=candidate.zero_stage,
+            shard_ranks=candidate.shard_ranks,
+            offload=candidate.offload,
+            gradients=candidate.gradients,
+            time_s=stage.time_s,
+            hidden_s=stage.hidden_s,
+            extra_s=stage.extra_s,
+            in_flight=stage.in_flight,
+            memory=_memory(table, spans, stage),
+            chunk_layers=tuple(span.last + 1 - span.first for span in spans) if len(spans) > 1 else (),
+        )
+        for position, (stage, table) in enumerate(zip(cost.stages, tables, strict=True))
+        for spans in (decision.spans_of_rank(position),)
+    )
+    peak_bytes = max(stage.memory.total_bytes for stage in stages)
+    return Plan(
+        kind="training",
+        feasible=True,
+        certificate=certificate,
+        devices=mesh.stage_devices * mesh.pp,
+        search=stats,
+        calibration=calibrations_used(request),
+        model=request.model.name,
+        predicted=Predicted(
+            tokens_per_s=tokens_per_s,
+            peak_memory_bytes=peak_bytes,
+            step_time_s=cost.step_time_s,
+            mfu=mfu,
+            cost_per_million_tokens=cost_per_million_tokens(request, tokens_per_s),
+            energy_per_step_j=step_energy_j(request.cluster, decision, cost, tables),
+            bands=step_time_bands(request, step_time_s=cost.step_time_s, tokens_per_s=tokens_per_s, mfu=mfu),
+        ),
+        axes=_axes(mesh),
+        stages=stages,
+        shardings=operator_shardings(costs, candidate, decision.sharding),
+        sequence_parallel=candidate.boundary.dim == SEQ,
+        tp_overlap=candidate.tp_overlap,
+        token_slices=_token_slices(candidate, tables[0]),
+        schedule=candidate.pipelining.schedule.value,
+        microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
+        optimizer=candidate.optimizer,
+        breakdown=time_breakdown(decision, cost, tables),
+        runners_up=runners_up,
+        frontier=frontier,
+        notes=NOTES,
+    )
+
+
+def _token_slices(candidate: Candidate, table: StageTable) -> tuple[PlanSlice, ...]:
+    if table.slices is None:
+        return ()
+    parts = zip(candidate.pipelining.slices, table.slices.forward, table.slices.backward, strict=True)
+    return tuple(PlanSlice(tokens, forward, backward) for tokens, forward, backward in parts)
+
+
+def infeasible_plan(request: TrainingRequest, reason: Reason, *, n_candidates: int, n_solved: int) -> Plan:
+    """The answer without a plan: nothing in the space satisfies the constraints, or the search was stopped too early."""
+    return Plan(
+        kind="training",
+        feasible=False,
+        certificate=Certificate(status_without_plan(reason), None, None, None, "s", space_text(request)),
+        devices=request.cluster.n_devices,
+        search=SearchStats(n_candidates, n_solved, 0.0),
+        calibration=calibrations_used(request),
+        model=request.model.name,
+        reason=reason,
+    )
+
+
+def space_text(request: TrainingRequest) -> str:
+    """What the certificate's bound covers, in words."""
+    search = request.search
+    if search.space is Space.LAUNCHABLE:
+        schedules = launcher_schedules(search.launcher)
+        space = f"launchable by {search.launcher.value}: one recompute mode and one residual layout for all stages"
+    else:
+        schedules = frozenset(Schedule)
+        space = "free: any dim over the tp axis in each block, recompute chosen for each stage of GPipe, 1F1B and eager-1F1B"
+    fixed = [
+        f"{name} in {sorted(str(getattr(v, 'value', v)) for v in allowed)}"
+        for name, allowed in (
+            ("dp", search.dp),
+            ("tp", search.tp),
+            ("pp", search.pp),
+            ("cp", search.cp),
+            ("ep", search.ep),
+            ("etp", search.etp),
+            ("ulysses", search.ulysses),
+            ("microbatch", search.microbatch),
+            ("recompute", search.recompute),
+            ("zero_stage", search.zero_stages),
+            ("shard_ranks", search.shard_ranks),
+            ("optimizer", search.optimizers),
+            ("gradients", search.gradients),
+            ("offload.optimizer", search.offload_optimizer),
+            ("offload.activations", search.offload_activations),
+            ("offload.weights", search.offload_weights),
+            ("offload.gradients", search.offload_gradients),
+            ("offload.optimizer_to", search.offload_optimizer_to),
+            ("offload.weights_to", search.offload_weights_to),
+            ("tp_overlap", search.tp_overlap),
+            ("schedule", search.schedules),
+            ("virtual_stages", search.virtual_stages),
+            ("token_slices", search.token_slices),
+        )
+        if allowed
+    ]
+    if search.system is not None:
+        space = f"what {search.system.value} searches, {space}"
+    restricted = f"; restricted to {', '.join(fixed)}" if fixed else ""
+    if not any(number > 1 for number in search.token_slices):
+        schedules -= TOKEN_SLICED
+    names = ", ".join(schedule.value for schedule in Schedule if schedule in schedules)
+    return (
+        f"{space}; equal dp x tp x cp in every stage, all {request.cluster.n_devices} devices, schedules {names}, uneven "
+        f"stages where a rank holds one part of the model, else even parts but for the first and last, ZeRO 0-3{restricted}"
+    )
+
+
+def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: float) -> Reason:
+    """Reason of a request in which no candidate fits: the one that comes closest, in numbers."""
+    need, have = (RESERVED_OVER_ALLOCATED * held + overhead_bytes for held in (shortfall.need_bytes, shortfall.have_bytes))
+    return Reason(
+        constraint="device_memory",
+        need=need,
+        have=have,
+        unit="bytes",
+        stage=shortfall.stage,
+        message=(
+            f"device memory: the plan that comes closest ({summary(candidate)}) needs {need / GIB:.2f} GiB on stage "
+            f"{shortfall.stage}, a device has {have / GIB:.2f} GiB: {(need - have) / GIB:.2f} GiB too little"
+        ),
+        remedies=(
+            "add devices, or devices with more memory",
+            "allow more recompute, higher ZeRO stages, or smaller micro-batches in 'search', if they are restricted",
+            "shorten seq_len, or allow smaller optimizer states in search.optimizers (adamw_bf16, adamw_8bit, muon)",
+            "let state move to host memory: search.offload_optimizer, offload_weights, offload_gradients, offload_activations",
+        ),
+    )
+
+
+def host_memory_reason(stage: int, cost: StageCost) -> Reason:
+    """Reason of a plan that moves more to the host, or else to the node's drives, than its devices' share of it."""
+    of_host = cost.host_bytes > cost.host_capacity_bytes
+    need, have = (cost.host_bytes, cost.host_capacity_bytes) if of_host else (cost.nvme_bytes, cost.nvme_capacity_bytes)
+    where = "host" if of_host else "node's drives"
+    return Reason(
+        constraint="host_memory" if of_host else "nvme",
+        need=need,
+        have=have,
+        unit="bytes",
+        stage=stage,
+        message=(
+            f"{'host memory' if of_host else 'drives'}: each device of stage {stage} moves {need / GIB:.2f} GiB to its "
+            f"{where}, its share of which is {have / GIB:.2f} GiB"
+        ),
+        remedies=("move smaller shares (offload)", "shard over more ranks", "use hosts with more memory, or drives"),
+    )
+
+
+def _axes(mesh: Mesh) -> Axes:
+    return Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep, ulysses=mesh.ulysses, etp=mesh.etp)
+
+
+def _layer_spans(layers: Sequence[str], span: StageSpan) -> tuple[LayerSpan, ...]:
+    spans: list[LayerSpan] = []
+    for layer in span.numbers:
+        if spans and spans[-1].block == layers[layer] and spans[-1].first + spans[-1].count == layer:
+            last = spans.pop()
+            spans.append(LayerSpan(last.block, last.first, last.count + 1))
+        else:
+            spans.append(LayerSpan(layers[layer], layer, 1))
+    return tuple(spans)
+
+
+def _memory(table: StageTable, spans: Sequence[StageSpan], cost: StageCost) -> StageMemory:
+    layers = np.r_[tuple(span.layers for span in spans)]
+    parts = table.parts
+    activations = cost.activation_bytes + float(parts.slice_gradients_bytes[layers].sum())
+    transient = cost.transient_bytes
+    state = (parts.weights_bytes, parts.gradients_bytes, parts.optimizer_bytes)
+    weights, gradients, optimizer = (float(part[layers].sum()) for part in state)
+    return StageMemory(
+        weights_bytes=weights,
+        gradients_bytes=gradients,
+        optimizer_bytes=optimizer,
+        activations_bytes=activations,
+        transient_bytes=transient,
+        overhead_bytes=parts.overhead_bytes,
+        host_bytes=cost.host_bytes + parts.host_buffer_bytes,
+        nvme_bytes=cost.nvme_bytes,
+        capacity_bytes=RESERVED_OVER_ALLOCATED * table.capacity_bytes + parts.overhead_bytes,
+        fragmentation_bytes=(RESERVED_OVER_ALLOCATED - 1) * (weights + gradients + optimizer + activations + transient),
+    )
+
+
+def operator_shardings(costs: TrainingCosts, candidate: Candidate, sharding: Sharding) -> tuple[OperatorSharding, ...]:
+    """Strategy names of every operator, by distinct block."""
+    setting = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
+    found = []
+    for block_name, choice in zip(costs.block_names, sharding, strict=True):
+        built = costs.problem(block_name, setting)
+        assert built is not None, "a decision has a sharding for every block"
+        for operator, options, index in zip(costs.model.block(block_name).operators, built.strategies, choice, strict=True):
+            found.append(OperatorSharding(block_name, operator.name, options[index].name))
+    return tuple(found)
+
+
+def _mfu(request: TrainingRequest, step_time_s: float) -> float:
+    """Model FLOPs utilisation: three times the forward FLOPs (attention counted as its kernel runs it) over the peak."""
+    workload = request.workload
+    peak = sum(group.n_devices * group.node.device.peak(workload.precision) for group in request.cluster.groups)
+    return step_flops(request) / (step_time_s * peak)

@@ -1,0 +1,1 @@
+"""The search over candidates: bounds, order and stage borders. Costs are in `costs`."""

@@ -1,0 +1,396 @@
+"""Best-first branch and bound over training candidates, with a proven bound at every moment.
+
+Each level has a tighter lower bound, worked out only when the search comes to it. A *family* (mesh, micro-batch, residual
+layout) has one from what the host takes to launch its kernels, then one from its block costs, then one for each choice of
+recompute modes; a *member* (a family with ZeRO stage, recompute modes and shardings) has one from its full cost tables.
+Members are solved exactly by the stage partition. Whatever is popped next has the lowest bound of all that is left, so the
+search may stop as soon as that bound reaches the best plan found.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from operator import attrgetter
+
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import OnProgress, Progress, SearchStopped, Stop, heed
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
+from meshwright.solver.training.costs.stage_table import Sharding, StageKind, StageTable
+from meshwright.solver.training.search.aims import Aim, LeastStepTime
+from meshwright.solver.training.search.bounds import Member, first_rank_lacks_bytes, host_suffices, least_shortfall_bytes
+from meshwright.solver.training.search.crowding import crowded_candidates
+from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, partition_stages, smallest_shortfall
+from meshwright.solver.training.space.candidates import Candidate, Family, Mesh, families
+from meshwright.solver.training.space.schedules import PLAIN
+from meshwright.solver.training.space.state_places import StatePlace
+
+RELATIVE_TIE = 1e-12
+"""Step times closer than this count as equal; the canonical order then decides."""
+
+PROGRESS_EVERY = 64
+"""Popped nodes between two progress events."""
+
+MIN_ALTERNATIVES = 3
+"""Losing meshes that the search looks at before it ends, so that a runner-up can be named."""
+
+MAX_EXTRA_MEMBERS = 200
+"""Members solved only to find runners-up, at most."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A decision with its cost, and what it is worth by the search's aim; smaller is better."""
+
+    decision: Decision
+    cost: DecisionCost
+    value: float
+
+    @property
+    def sort_key(self) -> tuple[object, ...]:
+        """Canonical order among equals."""
+        return (self.decision.candidate.sort_key, self.decision.sharding)
+
+
+@dataclass
+class SearchResult:
+    """What the search found; ``bound`` is in the unit of its aim.
+
+    ``refused`` holds, for each mesh, the member that looked faster than the best plan and came closest to fitting.
+    """
+
+    best: Solved | None = None
+    bound: float | None = None
+    alternatives: list[Solved] = field(default_factory=list)
+    refused: dict[Mesh, tuple[Candidate, Shortfall]] = field(default_factory=dict)
+    n_candidates: int = 0
+    n_members: int = 0
+    n_solved: int = 0
+    complete: bool = False
+
+
+Describe = Callable[[SearchResult], Plan | None]
+"""Makes the plan record of a search's best so far; None when that does not answer the request."""
+
+
+def search(
+    request: TrainingRequest,
+    costs: TrainingCosts,
+    *,
+    stop: Stop,
+    progress: OnProgress,
+    aim: Aim | None = None,
+    limit: float = math.inf,
+    holds: ParameterLimit | None = None,
+    describe: Describe | None = None,
+    patience: Stop | None = None,
+) -> SearchResult:
+    """The plan of the request's space that is best by ``aim`` (the fastest), with a proven lower bound on every plan in it.
+
+    Plans worth more than ``limit`` are of no interest to the caller: a search that finds none ends early, with ``bound`` at
+    least the limit. ``holds`` leaves out plans whose devices hold more parameters. ``patience`` ends a search too that has not
+    found any plan by then.
+    """
+    state = _Search(request, costs, aim or LeastStepTime(costs), holds)
+    told: Solved | None = None
+
+    def is_time() -> bool:
+        return stop() or (patience is not None and state.result.best is None and patience())
+
+    with costs.stopped_by(is_time):
+        while state.heap and not state.is_over(limit) and not is_time():
+            bound, node = state.pop()
+            if state.n_popped % PROGRESS_EVERY == 0 or state.result.best is not told:
+                told = state.result.best
+                progress(state.progress(bound, describe))
+            try:
+                state.take(bound, node)
+            except SearchStopped:
+                # What became of its part counts; the rest is still open under its bound.
+                state.put_back(bound, node)
+                break
+    return state.finish()
+
+
+@dataclass(frozen=True)
+class _Unpriced:
+    """A family whose blocks have not been costed yet: its bound is what the host takes. ``index`` is its place in the space."""
+
+    family: Family
+    index: int
+
+
+class _Search:
+    """The heap of open nodes, and what was found so far."""
+
+    def __init__(self, request: TrainingRequest, costs: TrainingCosts, aim: Aim, holds: ParameterLimit | None):
+        self.costs = costs
+        self.aim = aim
+        self.holds = holds
+        self.result = SearchResult()
+        self.max_solved = request.search.max_candidates
+        self.n_popped = 0
+        self.n_extra = 0
+        self.solved_meshes: set[Mesh] = set()
+        self.heap: list[tuple[float, int, _Node]] = []
+        self._order = itertools.count()
+        for family in families(request):
+            self.result.n_candidates += family.n_candidates
+            index = next(self._order)
+            self._push(aim.launch_bound(family), _Unpriced(family, index), index)
+
+    def is_over(self, limit: float) -> bool:
+        """Whether nothing left can matter: the best is proven and has rivals to show, or all is beyond the limit."""
+        bound, best = self.heap[0][0], self.result.best
+        if best is None:
+            return bound > limit or self._out_of_work()
+        if bound >= best.value * (1 - RELATIVE_TIE):
+            self.result.complete = True
+        rivals = len(self.solved_meshes) > MIN_ALTERNATIVES or self.n_extra >= MAX_EXTRA_MEMBERS
+        return (self.result.complete and rivals) or self._out_of_work()
+
+    def pop(self) -> tuple[float, _Node]:
+        """The open node with the lowest bound."""
+        bound, _, node = heapq.heappop(self.heap)
+        self.n_popped += 1
+        return bound, node
+
+    def take(self, bound: float, node: _Node) -> None:
+        """Put what follows from an open node in its place. Raises SearchStopped."""
+        match node:
+            case _Unpriced():
+                self.price_family(node)
+            case Family():
+                self.expand_family(bound, node)
+            case ChunkChoices():
+                self.expand_choices(node)
+            case Member():
+                self.try_member(node)
+
+    def put_back(self, bound: float, node: _Node) -> None:
+        """Open a node again that was taken in part."""
+        self._push(bound, node)
+
+    def price_family(self, unpriced: _Unpriced) -> None:
+        """Put a family back under its bound, or drop it if its blocks can't be sharded its way."""
+        bound = self.aim.family_bound(unpriced.family)
+        if bound is not None:
+            self._push(bound, unpriced.family, unpriced.index)
+
+    def expand_family(self, bound: float, family: Family) -> None:
+        """Put a family's choices of recompute modes in its place; of one choice its members, those that differ in chunks
+        together."""
+        choices = tuple(family.by_recompute())
+        if len(choices) > 1:
+            for choice in choices:
+                self._push(max(bound, self.aim.family_bound(choice) or 0.0), choice)
+            return
+        for node in expand(family, self.costs):
+            if isinstance(node, Member):
+                self._push(self.aim.member_bound(node), node)
+            else:
+                relaxed = node.relaxed(self.costs)
+                self._push(self.aim.member_bound(relaxed), replace(node, fitting=node.that_may_fit(relaxed)))
+
+    def expand_choices(self, choices: ChunkChoices) -> None:
+        """Put members with each number of chunks in the place of all, those left out whose memory can't fit."""
+        self.result.n_members += len(choices.candidates) - len(choices.fitting)
+        for member in choices.members(choices.fitting, self.costs):
+            self._push(self.aim.member_bound(member), member)
+        mesh = choices.candidates[0].mesh
+        if not choices.fitting and not self.result.complete and mesh not in self.result.refused:
+            member = next(choices.members(choices.candidates, self.costs))
+            _refuse(self.result, member.candidate, smallest_shortfall(member.candidate, member.tables))
+
+    def try_member(self, member: Member) -> None:
+        """Solve a member exactly, unless its memory can't fit whatever the stages."""
+        result = self.result
+        if result.complete and member.candidate.mesh in self.solved_meshes:
+            return  # the best is proven, and this mesh has its runner-up
+        result.n_members += 1
+        if least_shortfall_bytes(member) > 0:
+            if not result.complete and member.candidate.mesh not in result.refused:
+                _refuse(result, member.candidate, smallest_shortfall(member.candidate, member.tables))
+            return
+        self.n_extra += result.complete
+        result.n_solved += 1
+        solved = self._solve(member)
+        if isinstance(solved, Shortfall):
+            if not result.complete:
+                _refuse(result, member.candidate, solved)
+            return
+        if math.isinf(solved.value):
+            return
+        self.solved_meshes.add(member.candidate.mesh)
+        _take(result, solved)
+
+    def progress(self, bound: float, describe: Describe | None) -> Progress:
+        """Where the search stands."""
+        best, note = self.result.best, f"{self.result.n_solved} partitions solved"
+        total = self.n_popped + len(self.heap)
+        if best is None:
+            return Progress(self.n_popped, total, None, bound, note)
+        now = replace(self.result, bound=min(bound, best.value))
+        incumbent = None if describe is None else partial(describe, now)
+        return Progress(self.n_popped, total, best.value, bound, note, incumbent)
+
+    def finish(self) -> SearchResult:
+        """The result with its proven bound: the best itself when complete, else the lowest bound that is left."""
+        result = self.result
+        result.complete = result.complete or not self.heap
+        left = self.heap[0][0] if self.heap else math.inf
+        if result.best is not None:
+            result.bound = result.best.value if result.complete else min(left, result.best.value)
+        elif self.heap:
+            result.bound = left
+        return result
+
+    def _solve(self, member: Member) -> Solved | Shortfall:
+        found = partition_stages(member.candidate, member.tables, self.holds)
+        if isinstance(found, Shortfall):
+            return found
+        decision = Decision(member.candidate, member.sharding, found)
+        cost = evaluate_decision(decision, member.tables)
+        return Solved(decision, cost, self.aim.value(decision, cost, member.tables))
+
+    def _push(self, bound: float, node: _Node, order: int | None = None) -> None:
+        """Have a node wait under its bound, behind those of the same bound that were made before it."""
+        if not math.isinf(bound):
+            heapq.heappush(self.heap, (bound, next(self._order) if order is None else order, node))
+
+    def _out_of_work(self) -> bool:
+        return self.max_solved is not None and self.result.n_solved >= self.max_solved
+
+
+@dataclass(frozen=True)
+class ChunkChoices:
+    """Members under interleaved 1F1B that differ in the number of chunks alone, fewest first; ``fitting`` of them may fit."""
+
+    candidates: tuple[Candidate, ...]
+    sharding: Sharding
+    kinds: tuple[StageKind, ...]
+    fitting: tuple[Candidate, ...] = ()
+
+    def relaxed(self, costs: TrainingCosts) -> Member:
+        """A member that is bounded no higher than any of these: it waits as with the most chunks, sends as with the fewest, and
+        may have any borders."""
+        fewest, most = (
+            costs.stage_tables(candidate, self.sharding, self.kinds) for candidate in (self.candidates[0], self.candidates[-1])
+        )
+        alike = {id(waits): (sends, waits) for sends, waits in zip(fewest, most, strict=True)}
+        made = {key: replace(waits, boundary_s=sends.boundary_s) for key, (sends, waits) in alike.items()}
+        plain = replace(self.candidates[0], pipelining=PLAIN)
+        return Member(plain, self.sharding, tuple(made[id(waits)] for waits in most))
+
+    def that_may_fit(self, relaxed: Member) -> tuple[Candidate, ...]:
+        """Those whose memory is not proven to be too much (`least_shortfall_bytes`)."""
+        if least_shortfall_bytes(relaxed) > 0:
+            return ()
+        lacks = first_rank_lacks_bytes(self.candidates, relaxed.tables[0])
+        return tuple(candidate for candidate, lack in zip(self.candidates, lacks, strict=True) if lack <= 0)
+
+    def members(self, candidates: Iterable[Candidate], costs: TrainingCosts) -> Iterator[Member]:
+        """Some of them, each a member."""
+        return _members_of(candidates, self.sharding, self.kinds, costs)
+
+
+_Node = _Unpriced | Family | ChunkChoices | Member
+
+
+_PLACE_AND_MODES = attrgetter(*(each.name for each in fields(StatePlace)), "recompute")
+"""What members of a family differ in, but for their schedules."""
+
+
+def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoices]:
+    """Members of a family: its candidates, each with every combination of Pareto-optimal shardings of its distinct blocks.
+
+    A candidate that fits under none of them comes with the roomiest alone, which is enough to tell by how much.
+    """
+    kinds = costs.stage_kinds(next(family.candidates()))
+    for _, alike in itertools.groupby(family.candidates(), key=_PLACE_AND_MODES):
+        candidates = tuple(alike)
+        shardings = tuple(costs.shardings(candidates[0], kinds))
+        roomiest, crowded = crowded_candidates(candidates, shardings, kinds, costs)
+        fitting = tuple(candidate for candidate in candidates if candidate not in crowded)
+        for sharding in shardings:
+            yield from _nodes(fitting, sharding, kinds, costs)
+        yield from _nodes(crowded, roomiest, kinds, costs)
+
+
+def _nodes(
+    candidates: tuple[Candidate, ...], sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
+) -> Iterator[Member | ChunkChoices]:
+    """Candidates that differ in schedule alone under one sharding, those that differ in chunks alone as one node."""
+    in_chunks = tuple(c for c in candidates if c.pipelining.schedule is Schedule.INTERLEAVED)
+    alone = (c for c in candidates if c.pipelining.schedule is not Schedule.INTERLEAVED)
+    yield from _members_of(alone, sharding, kinds, costs)
+    if in_chunks:
+        yield ChunkChoices(in_chunks, sharding, kinds)
+
+
+def _members_of(
+    candidates: Iterable[Candidate], sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
+) -> Iterator[Member]:
+    """Each candidate as a member under one sharding, those left out that move more to the host than it holds."""
+    for candidate in candidates:
+        member = Member(candidate, sharding, costs.stage_tables(candidate, sharding, kinds))
+        if host_suffices(member):
+            yield member
+
+
+def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:
+    """Cost table of each pipeline rank of a decision."""
+    return costs.stage_tables(decision.candidate, decision.sharding, costs.stage_kinds(decision.candidate))
+
+
+def _refuse(result: SearchResult, candidate: Candidate, shortfall: Shortfall) -> None:
+    known = result.refused.get(candidate.mesh)
+    if known is None or shortfall.lacking_bytes < known[1].lacking_bytes:
+        result.refused[candidate.mesh] = (candidate, shortfall)
+
+
+def _take(result: SearchResult, solved: Solved) -> None:
+    """Keep the better of two plans as the best; the other becomes an alternative."""
+    best = result.best
+    if best is None:
+        result.best = solved
+        return
+    difference = solved.value - best.value
+    tie = abs(difference) <= RELATIVE_TIE * best.value
+    if (difference < 0 and not tie) or (tie and solved.sort_key < best.sort_key):
+        result.best = solved
+        result.alternatives.append(best)
+    else:
+        result.alternatives.append(solved)
+
+
+def closest_to_fitting(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop) -> tuple[Candidate, Shortfall] | None:
+    """Of an infeasible request, the candidate that lacks the least memory on its fullest stage; None if none divides."""
+    waiting: list[tuple[float, int, Candidate, Sharding]] = []
+    try:
+        with costs.stopped_by(stop):
+            for family in families(request):
+                heed(stop)
+                for node in expand(family, costs):
+                    for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
+                        waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
+    except SearchStopped:
+        return None
+    heapq.heapify(waiting)
+    best: tuple[Candidate, Shortfall] | None = None
+    while waiting and not stop():
+        bound, _, candidate, sharding = heapq.heappop(waiting)
+        if best is not None and bound >= best[1].lacking_bytes:
+            break
+        tables = costs.stage_tables(candidate, sharding, costs.stage_kinds(candidate))
+        shortfall = smallest_shortfall(candidate, tables)
+        if best is None or shortfall.lacking_bytes < best[1].lacking_bytes:
+            best = (candidate, shortfall)
+    return best

@@ -1,0 +1,216 @@
+"""Lower bounds on the step time and the memory of families and members of the training search.
+
+All relax stage borders. What unequal ranks can do together is bounded by their speeds: if rank r is at least ``slow_r`` times
+slower than the fastest on every layer, stages of longest time t hold at most ``sum_r t / slow_r`` of the fastest rank's work.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.costmodels.pipeline import Schedule, n_copies
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import held_by_part, positions
+from meshwright.solver.training.costs.stage_table import Sharding, StageTable
+from meshwright.solver.training.space.candidates import Candidate, Family
+from meshwright.solver.training.space.schedules import least_waiting
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A candidate with everything fixed but stage borders and each stage's recompute mode."""
+
+    candidate: Candidate
+    sharding: Sharding
+    tables: tuple[StageTable, ...]
+
+
+def launch_bound_s(family: Family, costs: TrainingCosts) -> float:
+    """Lower bound on the step time of a family by what the host takes to launch its kernels; at most `family_bound_s`."""
+    mesh = family.mesh
+    by_device = [
+        costs.launch_layers_s(
+            group.node.device,
+            tp=mesh.tp,
+            cp=mesh.cp,
+            boundary=family.boundary,
+            overlap=family.tp_overlap,
+            n_slices=family.n_slices,
+        )
+        for group in costs.request.cluster.groups
+    ]
+    return _family_bound_s(family, costs, np.min(by_device, axis=0), equivalent=float(mesh.pp))
+
+
+def family_bound_s(family: Family, costs: TrainingCosts) -> float | None:
+    """Lower bound on the step time of a family: no memory limit, least recompute, no state communication; None where a block
+    can't be sharded its way."""
+    candidate = next(family.candidates())
+    kinds = costs.stage_kinds(candidate)
+    modes = frozenset(itertools.chain.from_iterable(family.recompute))
+    of_kind: dict[int, FloatArray] = {}
+    for kind in {id(kind): kind for kind in kinds}.values():
+        by_device = [costs.fastest_layers_s(setting, modes) for setting in costs.settings(candidate, kind)]
+        known = [layer_s for layer_s in by_device if layer_s is not None]
+        if len(known) < len(by_device):
+            return None
+        # The slowest device of a stage decides its times.
+        of_kind[id(kind)] = np.max(known, axis=0)
+    fastest = np.min(list(of_kind.values()), axis=0)
+    equivalent = _equivalent_ranks(fastest, [of_kind[id(kind)] for kind in kinds])
+    return _family_bound_s(family, costs, fastest, equivalent=equivalent)
+
+
+def _family_bound_s(family: Family, costs: TrainingCosts, layer_s: FloatArray, *, equivalent: float) -> float:
+    """The bound that follows from the least time of each layer on the fastest rank, and the host's work between steps."""
+    return costs.least_step_host_s + _pipeline_bound_s(
+        layer_s,
+        family.n_microbatches,
+        pp=family.mesh.pp,
+        equivalent=equivalent,
+        longest_s=float(layer_s.max()) / max(n_copies(choice.schedule) for choice in family.pipelinings),
+        waiting=least_waiting(family.pipelinings),
+    )
+
+
+def member_bound_s(member: Member) -> float:
+    """Lower bound on the step time of a member: its exact costs at the fastest position, borders and memory relaxed."""
+    candidate, m = member.candidate, member.candidate.n_microbatches
+    tables = tuple(dict.fromkeys(member.tables))
+    by_table = {id(table): table.time_s.min(axis=0) for table in tables}
+    layer_s = np.min(list(by_table.values()), axis=0)
+    extra_s = np.min([table.extra_s for table in tables], axis=0)
+    step_s = min(table.step_s for table in tables)
+    boundary_s, beside_s = min(table.boundary_s for table in tables), min(table.beside_s for table in tables)
+    pp = candidate.mesh.pp
+    equivalent = float(pp)
+    longest_s = max(beside_s, float(layer_s.max()) / n_copies(candidate.pipelining.schedule) + boundary_s)
+    if len(tables) > 1:
+        equivalent = _equivalent_ranks(layer_s, [by_table[id(table)] for table in member.tables])
+        if not candidate.pipelining.any_borders:
+            longest_s = max(longest_s, _longest_even_rank_s(candidate, [by_table[id(table)] for table in member.tables]))
+    # m t_i + d_i <= T for every stage i, t_i without what goes on beside it; so is their mean over stages. What goes on beside
+    # adds once to each stage's way.
+    extras = float(extra_s.sum()) + (pp - 1) * step_s
+    mean = (m * (float(layer_s.sum()) + pp * boundary_s) + extras) / pp + beside_s
+    pipeline_s = _pipeline_bound_s(
+        layer_s,
+        m,
+        pp=pp,
+        equivalent=equivalent,
+        longest_s=longest_s,
+        waiting=tables[0].waiting,
+        boundary_s=boundary_s,
+        beside_s=beside_s,
+    )
+    # The first stage holds the first layer; of a model that branches, one of those that read no other.
+    dag = tables[0].dag
+    firsts = [0] if dag is None else [layer for layer, reads in enumerate(dag.reads) if not reads]
+    return max(mean, pipeline_s + float(extra_s[firsts].min()))
+
+
+def least_shortfall_bytes(member: Member) -> float:
+    """Lower bound on what the fullest stage lacks: the mean over stages, with one micro-batch in flight; interleaved also what
+    the first rank holds of the parts between the model's ends."""
+    candidate = member.candidate
+    tables = tuple(dict.fromkeys(member.tables))
+    layers = np.min([(table.static_bytes + table.activation_bytes).min(axis=0) for table in tables], axis=0)
+    mean = float(layers.sum()) / candidate.mesh.pp - max(table.capacity_bytes for table in tables)
+    if candidate.pipelining.schedule is not Schedule.INTERLEAVED:
+        return mean
+    return max(mean, float(first_rank_lacks_bytes((candidate,), member.tables[0])[0]))
+
+
+def host_suffices(member: Member) -> bool:
+    """Whether no stage of the member can need more host memory than its devices have, wherever the borders are.
+
+    A stage holds no more there than all layers would, and no more than goes with what fits on the device: for each byte that
+    stays, the share that is moved leaves a fixed number on the host.
+    """
+    offload = member.candidate.offload
+    if offload.is_nothing:
+        return True
+    most = max(float(held.max()) for held in held_by_part(member.candidate))
+    for table in dict.fromkeys(member.tables):
+        parts = table.parts
+        everything = float(parts.host_static_bytes.sum() + most * parts.host_activation_bytes.max(axis=0).sum())
+        state = float(np.max(parts.host_static_bytes / np.maximum(table.static_bytes, 1.0)))
+        moved = offload.activations / (1.0 - offload.activations) if offload.activations < 1.0 else math.inf
+        beside_device = max(state, moved) * max(0.0, table.capacity_bytes)
+        # Drives hold what all layers need, or are left out.
+        on_drives = float(parts.nvme_bytes.sum())
+        if min(everything, beside_device) > parts.host_capacity_bytes or on_drives > parts.nvme_capacity_bytes:
+            return False
+    return True
+
+
+def first_rank_lacks_bytes(candidates: Sequence[Candidate], table: StageTable) -> FloatArray:
+    """Lower bound on what the first rank of interleaved 1F1B lacks for its parts behind the first, for each of candidates that
+    differ in the number of chunks alone.
+
+    Its first backward waits until a micro-batch has passed all parts, by when pp micro-batches are in each part of the rank.
+    """
+    pp = candidates[0].mesh.pp
+    n_layers = table.time_s.shape[1]
+    each = np.array([_least_even_layers(n_layers, candidate.pipelining.n_parts(pp)) for candidate in candidates])
+    behind = np.array([candidate.pipelining.chunks - 1 for candidate in candidates])
+    of_layer = float(table.static_bytes[1:-1].min()) + pp * float(table.activation_bytes[0, 1:-1].min())
+    return np.asarray(behind * each * of_layer - max(0.0, table.capacity_bytes), np.float64)
+
+
+def _least_even_layers(n_layers: int, parts: int) -> int:
+    """Layers that every part between the first and the last holds at least under even parts (`chunks.even_cuts`)."""
+    if parts < 3:
+        return 0
+    at_ends = 2 * (-(-n_layers // parts) + 1)
+    return max(1, (n_layers - at_ends) // (parts - 2))
+
+
+def _pipeline_bound_s(
+    layer_s: FloatArray,
+    n_microbatches: int,
+    *,
+    pp: int,
+    equivalent: float,
+    longest_s: float,
+    waiting: float,
+    boundary_s: float = 0.0,
+    beside_s: float = 0.0,
+) -> float:
+    """(m - waiting) max t + waiting sum t, with max t at least the mean over equivalent ranks and ``longest_s``; ``beside_s``
+    counts in the sum alone."""
+    work_s = float(layer_s.sum())
+    longest_s = max(longest_s, work_s / equivalent + boundary_s)
+    return waiting * (work_s + pp * (boundary_s + beside_s)) + max(0.0, n_microbatches - waiting) * longest_s
+
+
+def _equivalent_ranks(fastest_s: FloatArray, rank_s: Sequence[FloatArray]) -> float:
+    """How many of the fastest ranks could do what all of these can: each counts as its speed on the layer it is best at."""
+    alike = {id(layer_s): layer_s for layer_s in rank_s}
+    some = fastest_s > 0
+    slow = {key: float(np.min(layer_s[some] / fastest_s[some], initial=1e9)) for key, layer_s in alike.items()}
+    return sum(1.0 / max(1.0, slow[id(layer_s)]) for layer_s in rank_s)
+
+
+def _longest_even_rank_s(candidate: Candidate, rank_s: Sequence[FloatArray]) -> float:
+    """Least time of the slowest rank under even parts: those between the first and the last have about equal numbers of
+    layers, none of which is the model's first or last."""
+    n_layers = len(rank_s[0])
+    parts = candidate.pipelining.n_parts(candidate.mesh.pp)
+    each = _least_even_layers(n_layers, parts)
+    if not each:
+        return 0.0
+    copies = n_copies(candidate.pipelining.schedule)
+    longest_s = 0.0
+    for layer_s, held in zip(rank_s, positions(candidate), strict=True):
+        between = sum(0 < position < parts - 1 for position in held)
+        longest_s = max(longest_s, between * each * float(layer_s[1:-1].min()) / copies)
+    return longest_s

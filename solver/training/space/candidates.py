@@ -1,0 +1,354 @@
+"""The space of training plans: which outer candidates exist. Sharding, recompute and stage borders are decided inside."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, replace
+
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.expert_parallel import expert_dims
+from meshwright.costmodels.model.implementation import ScanOverRanks
+from meshwright.costmodels.model.split_dims import KV_HEADS
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
+from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.training.space.implementation import launcher_implementation
+from meshwright.solver.training.space.launcher_rules import LAUNCHERS, LauncherRules
+from meshwright.solver.training.space.presets import preset_of
+from meshwright.solver.training.space.schedules import PLAIN, Pipelining, pipelinings
+from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
+from meshwright.solver.training.space.sliced_sequences import TokenSlices, beside_slices, suits_slices, whole_sequences
+from meshwright.solver.training.space.state_places import (
+    StatePlace,
+    allowed,
+    divisors,
+    gradient_choices,
+    optimizer_choices,
+    state_places,
+)
+from meshwright.solver.training.space.tensor_overlaps import max_zero_stage, tp_overlaps
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Degrees of a candidate; tp x cp x dp x pp devices, experts spread over ep of each dp x cp of them; of the cp ranks of a
+    sequence ``ulysses`` exchange tokens for heads. ``etp`` ranks share an expert: as many as tp where it is None, or one, which
+    holds whole experts and then exchanges tokens with ep of all dp x cp x tp ranks."""
+
+    dp: int
+    tp: int
+    pp: int
+    cp: int
+    ep: int = 1
+    ulysses: int = 1
+    etp: int | None = None
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that share an expert."""
+        return self.tp if self.etp is None else self.etp
+
+    @property
+    def expert_places(self) -> int:
+        """Places of a stage where experts can lie, each of ``expert_tp`` ranks."""
+        return self.stage_devices // self.expert_tp
+
+    @property
+    def spreads_experts(self) -> bool:
+        """Whether fewer ranks hold an expert alike than all else."""
+        return self.ep > 1 or self.expert_tp < self.tp
+
+    @property
+    def ring(self) -> int:
+        """Ranks of a sequence that pass keys and values on."""
+        return self.cp // self.ulysses
+
+    @property
+    def stage_devices(self) -> int:
+        """Devices of one stage."""
+        return self.dp * self.tp * self.cp
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One point of the outer space. ``n_microbatches`` follows from the global batch.
+
+    ``recompute`` holds the modes that each stage may choose from: one where the launcher has one setting for all stages.
+    ZeRO-3 shards among ``shard_ranks`` neighbours where that is not None, and else among all of dp x cp. ``optimizer`` is None
+    for the workload's own.
+    """
+
+    mesh: Mesh
+    microbatch: int
+    n_microbatches: int
+    zero_stage: int
+    boundary: Spec
+    recompute: tuple[Recompute, ...]
+    pipelining: Pipelining = PLAIN
+    shard_ranks: int | None = None
+    offload: Offload = NOTHING_OFFLOADED
+    optimizer: Optimizer | None = None
+    gradients: Gradients = Gradients.KEPT
+    tp_overlap: TpOverlap = TpOverlap.EXPOSED
+
+    @property
+    def place(self) -> StatePlace:
+        """Where and in what form training state lies."""
+        return StatePlace(self.zero_stage, self.shard_ranks, self.offload, self.optimizer, self.gradients)
+
+    @property
+    def sort_key(self) -> tuple[float | str, ...]:
+        """Canonical order among equals: fewer ways of splitting first."""
+        mesh = self.mesh
+        modes = ",".join(mode.value for mode in self.recompute)
+        split = (mesh.tp, mesh.cp, mesh.ulysses, mesh.ep, -mesh.expert_tp, mesh.pp, mesh.dp, *self.pipelining.sort_key)
+        state = (self.zero_stage, self.shard_ranks or 0, *astuple(self.offload))
+        optimizer = "" if self.optimizer is None else self.optimizer.value
+        forms = (modes, optimizer, self.gradients.value, self.tp_overlap is not TpOverlap.EXPOSED)
+        return (*split, self.microbatch, *state, self.boundary.dim or "", *forms)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Candidates that differ only in places of state, recompute modes and pipeline schedule."""
+
+    mesh: Mesh
+    microbatch: int
+    n_microbatches: int
+    boundary: Spec
+    places: tuple[StatePlace, ...]
+    recompute: tuple[tuple[Recompute, ...], ...]
+    pipelinings: tuple[Pipelining, ...]
+    tp_overlap: TpOverlap = TpOverlap.EXPOSED
+
+    def candidates(self) -> Iterator[Candidate]:
+        """The family's members, those that differ only in schedule after one another."""
+        for place in self.places:
+            for modes, choices in self._modes_and_schedules():
+                for choice in choices:
+                    if not place.suits(choice.schedule):
+                        continue
+                    yield Candidate(
+                        self.mesh,
+                        self.microbatch,
+                        self.n_microbatches,
+                        place.zero_stage,
+                        self.boundary,
+                        modes,
+                        choice,
+                        shard_ranks=place.shard_ranks,
+                        offload=place.offload,
+                        optimizer=place.optimizer,
+                        gradients=place.gradients,
+                        tp_overlap=self.tp_overlap,
+                    )
+
+    @property
+    def n_slices(self) -> int:
+        """Parts that sequences pass in; those of all members have the same lengths."""
+        return self.pipelinings[0].n_slices
+
+    @property
+    def n_candidates(self) -> int:
+        """How many members there are."""
+        schedules = [choice.schedule for _, choices in self._modes_and_schedules() for choice in choices]
+        if all(place.offload.is_nothing for place in self.places):
+            return len(self.places) * len(schedules)
+        return sum(place.suits(schedule) for place in self.places for schedule in schedules)
+
+    def by_recompute(self) -> Iterator[Family]:
+        """The same candidates in families of one choice of recompute modes each, none of them empty."""
+        for modes, choices in self._modes_and_schedules():
+            possible = tuple(choice for choice in choices if any(place.suits(choice.schedule) for place in self.places))
+            if possible:
+                yield replace(self, recompute=(modes,), pipelinings=possible)
+
+    def _modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
+        """Modes that each stage may choose from with the schedules that leave it the choice; single modes with all others."""
+        for modes in self.recompute:
+            if len(modes) == 1:
+                yield modes, self.pipelinings
+                continue
+            by_stage = tuple(choice for choice in self.pipelinings if choice.modes_by_stage)
+            others = tuple(choice for choice in self.pipelinings if not choice.modes_by_stage)
+            yield modes, by_stage
+            for mode in modes:
+                yield (mode,), others
+
+
+def families(request: TrainingRequest) -> Iterator[Family]:
+    """Every outer candidate that uses all devices of the cluster and divides the global batch evenly, in families.
+
+    Raises WorkloadError for a launcher that does not train, and for restrictions that leave nothing of a preset's space.
+    """
+    preset = preset_of(request.search)
+    if preset is not None:
+        request = replace(request, search=preset.restrict(request.search))
+    workload, search = request.workload, request.search
+    if search.space is Space.LAUNCHABLE and search.launcher not in LAUNCHERS:
+        raise WorkloadError(
+            "the launcher does not train",
+            given=search.launcher.value,
+            allowed=", ".join(launcher.value for launcher in LAUNCHERS),
+        )
+    modes = _recompute_choices(search)
+    optimizers = optimizer_choices(search, workload)
+    gradient_choices(search)
+    schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
+    n_layers = len(request.model.layers)
+    known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
+    slices = TokenSlices(request)
+    for mesh in meshes(request):
+        per_replica, rest = divmod(workload.global_batch, mesh.dp)
+        places = tuple(place for optimizer in optimizers for place in state_places(mesh, request, search, optimizer))
+        if rest or not places:
+            continue
+        for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
+            if search.space is Space.LAUNCHABLE and not _expresses(LAUNCHERS[search.launcher], request.model, mesh, boundary):
+                continue
+            if preset is not None and not preset.sequence_parallel and boundary.dim is not None:
+                continue
+            for microbatch in divisors(per_replica):
+                count = per_replica // microbatch
+                if (mesh.pp, count) not in known:
+                    found = pipelinings(search, schedules, pp=mesh.pp, n_microbatches=count, n_layers=n_layers)
+                    even = preset is not None and not preset.uneven_stages and mesh.pp > 1
+                    made = (replace(choice, even=True) if even else choice for choice in found)
+                    # A model that branches is cut by downsets, one part a rank.
+                    known[mesh.pp, count] = tuple(c for c in made if c.any_borders or request.model.is_chain)
+                if not allowed(microbatch, search.microbatch):
+                    continue
+                beside = beside_slices(modes), tuple(place for place in places if suits_slices(place))
+                for cut in slices.pipelinings(mesh, microbatch=microbatch, n_microbatches=count):
+                    family = Family(mesh, microbatch, count, boundary, *beside[::-1], (cut,))
+                    if family.n_candidates:
+                        yield family
+                choices = known[mesh.pp, count]
+                if not choices or not whole_sequences(search, pp=mesh.pp):
+                    continue
+                for way in tp_overlaps(request, tp=mesh.tp, cp=mesh.cp, boundary=boundary):
+                    highest = max_zero_stage(request, way)
+                    running = tuple(place for place in places if place.runs(count) and place.zero_stage <= highest)
+                    family = Family(mesh, microbatch, count, boundary, running, modes, choices, way)
+                    if family.n_candidates:
+                        yield family
+
+
+def _expresses(rules: LauncherRules, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
+    """Whether the launcher has flags for this mesh and residual layout."""
+    return (
+        (mesh.pp == 1 or rules.passes_branches or model.is_chain)
+        and (mesh.cp == 1 or rules.context_parallel)
+        and (mesh.ulysses == 1 or rules.head_exchange)
+        and (mesh.ring == 1 or rules.windows_in_rings or not _has_windows(model))
+        and (not mesh.spreads_experts or rules.expert_parallel)
+        and (boundary.dim is None or rules.sequence_parallel)
+        and not (rules.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and _numbers_of_experts(model))
+        and (rules.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
+        and (rules.ties_across_stages or mesh.pp == 1 or not model.tied_weights())
+    )
+
+
+def meshes(request: TrainingRequest) -> Iterator[Mesh]:
+    """Every mesh over all devices: tp inside a node, cp where attention can be split, pp at most the number of layers, ep
+    where experts are, and every share of cp that exchanges heads where they divide: inside a node, unless asked for."""
+    workload, search, cluster = request.workload, request.search, request.cluster
+    n_devices = cluster.n_devices
+    n_layers = len(request.model.layers)
+    experts = math.gcd(*_numbers_of_experts(request.model))
+    scans = _scans_over_ranks(search)
+    for tp in divisors(n_devices):
+        if not _inside_nodes(cluster, tp) or not allowed(tp, search.tp):
+            continue
+        for cp in divisors(n_devices // tp):
+            if not allowed(cp, search.cp) or not sequence_fits(request.model, workload.seq_len, tp=tp, cp=cp, scans=scans):
+                continue
+            for pp in divisors(n_devices // (tp * cp)):
+                dp = n_devices // (tp * cp * pp)
+                if pp > n_layers or not allowed(pp, search.pp) or not allowed(dp, search.dp):
+                    continue
+                for etp in _ranks_of_experts(search, tp, experts):
+                    places = dp * cp * tp // (etp or tp)
+                    for ep, ulysses in itertools.product(divisors(math.gcd(places, experts or 1)), divisors(cp)):
+                        mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses, etp=etp)
+                        exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
+                        if allowed(ep, search.ep) and exchanged and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
+                            yield mesh
+
+
+def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None, ...]:
+    """Numbers of ranks that may share one of ``experts`` (0: a dense model), None for all of tp: whole experts are searched
+    where they are asked for."""
+    shared = (None,) if allowed(tp, search.etp) or not experts else ()
+    whole = tp > 1 and experts > 1 and 1 in search.etp and search.system is None
+    return (*shared, 1) if whole else shared
+
+
+def _scans_over_ranks(search: Search) -> ScanOverRanks | None:
+    """How the search's launcher shares state-space mixers among ranks of a sequence; None where it can't."""
+    rules = LAUNCHERS.get(search.launcher)
+    refused = search.space is Space.LAUNCHABLE and not (rules and rules.scans_over_ranks)
+    return None if refused else launcher_implementation(search).scan_over_ranks
+
+
+def _inside_nodes(cluster: Cluster, ranks: int) -> bool:
+    """Whether groups of so many neighbours never cross the border of a node."""
+    return all(group.node.devices_per_node % ranks == 0 for group in cluster.groups)
+
+
+def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
+    """Launchers have one recompute setting for all stages; in the free space each stage chooses its own."""
+    modes = recompute_modes(search)
+    if not modes:
+        raise WorkloadError(
+            "the launcher has none of these recompute modes",
+            given=", ".join(search.recompute),
+            allowed=", ".join(mode.value for mode in recompute_modes(replace(search, recompute=()))),
+        )
+    return (modes,) if search.space is Space.FREE else tuple((mode,) for mode in modes)
+
+
+def recompute_modes(search: Search) -> tuple[Recompute, ...]:
+    """Recompute modes that the search allows and its launcher has."""
+    rules = LAUNCHERS.get(search.launcher)
+    refused = search.space is Space.LAUNCHABLE and (rules is None or not rules.fine_grained)
+    modes = tuple(mode for mode in Recompute if not (refused and mode is Recompute.FINE_GRAINED))
+    return tuple(mode for mode in modes if not search.recompute or mode in search.recompute)
+
+
+def launcher_schedules(launcher: Launcher) -> frozenset[Schedule]:
+    """Pipeline schedules that a launcher runs; none for one that does not train."""
+    return LAUNCHERS[launcher].schedules if launcher in LAUNCHERS else frozenset()
+
+
+def padded_dims(search: Search) -> frozenset[str]:
+    """Dims that the launcher fills up where they do not divide by tp: Megatron-LM pads the vocabulary."""
+    pads = search.space is Space.LAUNCHABLE and search.launcher is Launcher.MEGATRON_LM
+    return frozenset({"vocab"}) if pads else frozenset()
+
+
+def _has_windows(model: ModelGraph) -> bool:
+    return any(operator.window is not None for block in model.blocks for operator in block.operators)
+
+
+def experts_fit(model: ModelGraph, mesh: Mesh) -> bool:
+    """Whether the mesh spreads experts evenly: over ranks of its dp x cp, each with as many as any other."""
+    if not mesh.spreads_experts:
+        return True
+    experts = _numbers_of_experts(model)
+    if mesh.expert_tp not in (1, mesh.tp):
+        return False
+    return bool(experts) and mesh.expert_places % mesh.ep == 0 and all(number % mesh.ep == 0 for number in experts)
+
+
+def _numbers_of_experts(model: ModelGraph) -> set[int]:
+    """Sizes of the dims that routing picks from; empty for a dense model."""
+    operators = (operator for block in model.blocks for operator in block.operators)
+    return {model.dims[dim] for operator in operators for dim in expert_dims(operator)}

@@ -1,0 +1,144 @@
+"""Pipeline schedules of training candidates: which ones a mesh can run, and how much each waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind, forward_flops
+from meshwright.costmodels.pipeline import TOKEN_SLICED, PassShares, Schedule, fills, n_copies, n_positions, waiting_ratio
+from meshwright.solver.blocks.recompute import latent_up_projections
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import Search
+
+SPLITS_BACKWARD = (
+    frozenset(Schedule)
+    - TOKEN_SLICED
+    - {
+        Schedule.GPIPE,
+        Schedule.ONE_F_ONE_B,
+        Schedule.EAGER_ONE_F_ONE_B,
+        Schedule.INTERLEAVED,
+    }
+)
+"""Schedules whose wait depends on the shares of a micro-batch's passes."""
+
+_CANONICAL = (Schedule.ONE_F_ONE_B, *(schedule for schedule in Schedule if schedule is not Schedule.ONE_F_ONE_B))
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelining:
+    """A schedule, and into how many model chunks (virtual stages) it cuts each rank's part of the model.
+
+    ``even`` asks for parts as equal as those of several chunks a rank, where each rank holds one (a preset's equal stages).
+    ``slices`` are the tokens of each slice that a sequence passes in, empty where it passes whole.
+    """
+
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    chunks: int = 1
+    even: bool = False
+    slices: tuple[int, ...] = ()
+
+    @property
+    def sort_key(self) -> tuple[int, int, int]:
+        """Canonical order among equals: 1F1B first."""
+        return (_CANONICAL.index(self.schedule), self.chunks, self.n_slices)
+
+    @property
+    def n_slices(self) -> int:
+        """Parts that a sequence passes in."""
+        return max(1, len(self.slices))
+
+    @property
+    def one_part_a_rank(self) -> bool:
+        """Whether each rank holds one part of the model."""
+        return self.chunks == 1 and n_copies(self.schedule) == 1
+
+    @property
+    def any_borders(self) -> bool:
+        """Whether parts may have any borders."""
+        return self.one_part_a_rank and not self.even
+
+    @property
+    def modes_by_stage(self) -> bool:
+        """Whether stages may differ in recompute mode: only where the wait does not depend on it."""
+        return self.any_borders and self.schedule not in SPLITS_BACKWARD | TOKEN_SLICED
+
+    def n_parts(self, pp: int) -> int:
+        """Parts that the model is cut in."""
+        return n_positions(self.schedule, pp, self.chunks)
+
+
+PLAIN = Pipelining()
+
+
+def pipelinings(
+    search: Search, expressible: frozenset[Schedule], *, pp: int, n_microbatches: int, n_layers: int
+) -> Iterator[Pipelining]:
+    """Schedules that ``pp`` ranks can run with so many micro-batches, in canonical order.
+
+    Without a pipeline there is no schedule to choose, and its name is 1F1B. GPipe takes as long as 1F1B and holds no less,
+    so it takes part only where 1F1B may not.
+    """
+    if pp == 1:
+        yield PLAIN
+        return
+    allowed = [s for s in _CANONICAL if s in expressible and (not search.schedules or s in search.schedules)]
+    for schedule in allowed:
+        if schedule is Schedule.GPIPE and Schedule.ONE_F_ONE_B in allowed:
+            continue
+        for chunks in _chunks(schedule, search, n_layers // pp):
+            choice = Pipelining(schedule, chunks)
+            if choice.n_parts(pp) <= n_layers and fills(schedule, pp, n_microbatches, chunks):
+                yield choice
+
+
+def _chunks(schedule: Schedule, search: Search, most: int) -> Iterator[int]:
+    if schedule is not Schedule.INTERLEAVED:
+        chunks = n_positions(schedule, 1)
+        if chunks == 1 or not search.virtual_stages or chunks in search.virtual_stages:
+            yield chunks
+        return
+    for chunks in range(2, most + 1):
+        if not search.virtual_stages or chunks in search.virtual_stages:
+            yield chunks
+
+
+def pass_shares(model: ModelGraph, *, seq_len: int, recompute: Recompute) -> PassShares:
+    """Shares of forward, input and weight passes in a micro-batch's FLOPs; what is recomputed belongs to the input pass.
+
+    A backward pass is two forward passes; that of an operator with weights is half for its input, half for its weights
+    (multi-GPU lecture, "T_b = T_a + T_w").
+    """
+    sizes = {**model.dims, BATCH: 1, SEQ: seq_len}
+    forward = weight = attention = latent = 0.0
+    for run in model.chain:
+        up_projections = latent_up_projections(model.block(run.block))
+        for operator in model.block(run.block).operators:
+            flops = run.repeat * forward_flops(operator, sizes)
+            forward += flops
+            attention += flops if operator.kind is OperatorKind.ATTENTION else 0.0
+            if operator.kind is OperatorKind.MATMUL:
+                weight += flops
+                latent += flops if operator.name in up_projections else 0.0
+    again = {
+        Recompute.NONE: 0.0,
+        Recompute.FINE_GRAINED: latent,
+        Recompute.SELECTIVE: attention,
+        Recompute.FULL: forward,
+    }[recompute]
+    total = 3.0 * forward + again
+    return PassShares(forward / total, (2.0 * forward - weight + again) / total, weight / total)
+
+
+def waiting(choice: Pipelining, *, pp: int, n_microbatches: int, shares: PassShares) -> float:
+    """`costmodels.pipeline.waiting_ratio` of a choice; 1 without a pipeline."""
+    if pp == 1:
+        return 1.0
+    return waiting_ratio(choice.schedule, pp, n_microbatches, shares, n_chunks=choice.chunks)
+
+
+def least_waiting(choices: Iterable[Pipelining]) -> float:
+    """Lower bound on `waiting` of every choice, whatever the shares: 0 for a split backward, which may leave no wait."""
+    return min(0.0 if choice.schedule in SPLITS_BACKWARD else 1.0 / (choice.chunks * choice.n_slices) for choice in choices)

@@ -1,0 +1,230 @@
+"""Where training state lies, and whose it is: optimizers, ZeRO stages, ranks that shard and shares in host memory, each as far
+as the search's launcher has settings for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload, Tier
+from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimizer
+from meshwright.costmodels.pipeline import Schedule, n_copies
+from meshwright.solver.problem.choices import Gradients, Space
+from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training.space.launcher_rules import LAUNCHERS, HostState
+
+
+class Degrees(Protocol):
+    """Degrees of a mesh that state depends on."""
+
+    @property
+    def dp(self) -> int:
+        """Degree of data parallelism."""
+        ...
+
+    @property
+    def cp(self) -> int:
+        """Degree of context parallelism."""
+        ...
+
+    @property
+    def pp(self) -> int:
+        """Degree of pipeline parallelism."""
+        ...
+
+    @property
+    def spreads_experts(self) -> bool:
+        """Whether fewer ranks hold an expert alike than all else."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlace:
+    """Where training state and saved activations lie: ZeRO stage, ranks that shard, shares in host memory; whose states they
+    are: of ``optimizer``, None for the workload's; and how long gradients live."""
+
+    zero_stage: int
+    shard_ranks: int | None = None
+    offload: Offload = NOTHING_OFFLOADED
+    optimizer: Optimizer | None = None
+    gradients: Gradients = Gradients.KEPT
+
+    def runs(self, n_microbatches: int) -> bool:
+        """Whether a step of so many micro-batches can run so: gradients that are released can't be summed over several."""
+        return self.gradients is Gradients.KEPT or n_microbatches == 1
+
+    def suits(self, schedule: Schedule) -> bool:
+        """Whether gradients are where the schedule wants them: ranks that hold the same part of the model sum theirs."""
+        return not self.offload.gradients or n_copies(schedule) == 1
+
+
+def optimizer_choices(search: Search, workload: TrainingWorkload) -> tuple[Optimizer | None, ...]:
+    """Optimizers that may be chosen, None for the workload's own; of others those that the launcher has settings for.
+
+    Raises WorkloadError where the launcher has none of those that the request names.
+    """
+    free = search.space is Space.FREE
+    asked = search.optimizers or (workload.optimizer,)
+    own = [None] if workload.optimizer in asked else []
+    others = [
+        one
+        for one in Optimizer
+        if one in asked and one is not workload.optimizer and (free or one in LAUNCHERS[search.launcher].optimizers)
+    ]
+    if not own and not others:
+        raise WorkloadError(
+            "the launcher has none of these optimizers",
+            given=", ".join(asked),
+            allowed=", ".join(sorted(LAUNCHERS[search.launcher].optimizers)),
+        )
+    return (*own, *others)
+
+
+def gradient_choices(search: Search) -> tuple[Gradients, ...]:
+    """How long gradients may live; raises WorkloadError where the request wants them released and its launcher can't.
+
+    No launcher of ours updates in the backward pass: torchtitan's early_step_in_backward is gone since 0.3.
+    """
+    asked = tuple(one for one in Gradients if one in (search.gradients or (Gradients.KEPT,)))
+    had = (Gradients.KEPT,) if search.space is Space.LAUNCHABLE else tuple(Gradients)
+    left = tuple(one for one in asked if one in had)
+    if not left:
+        raise WorkloadError(
+            "the launcher can't release gradients layer by layer",
+            given=search.launcher.value,
+            allowed="space: free, or gradients: [kept]",
+        )
+    return left
+
+
+def state_places(mesh: Degrees, request: TrainingRequest, search: Search, chosen: Optimizer | None) -> Iterator[StatePlace]:
+    """ZeRO stages with what may be said beside each: ranks that shard, and shares in host memory."""
+    workload, cluster = request.workload, request.cluster
+    states, weights = (
+        _shares_and_tiers(shares, tiers)
+        for shares, tiers in (
+            (search.offload_optimizer, search.offload_optimizer_to),
+            (search.offload_weights, search.offload_weights_to),
+        )
+    )
+    activations, summed = (sorted({*shares} or {0.0}) for shares in (search.offload_activations, search.offload_gradients))
+    offloads = tuple(
+        Offload(optimizer, kept, weight, gradient, optimizer_to, weights_to)
+        for (optimizer, optimizer_to), kept, (weight, weights_to), gradient in itertools.product(
+            states, activations, weights, summed
+        )
+    )
+    for zero_stage in _zero_stages(mesh, search, chosen or workload.optimizer):
+        if chosen is not None and not _small_moments_fit(search, zero_stage if mesh.dp * mesh.cp > 1 else None, chosen):
+            continue
+        sharded_weights = zero_stage == MAX_ZERO_STAGE and mesh.dp * mesh.cp > 1
+        for shard_ranks in (None, *(hybrid_ranks(mesh, search) if sharded_weights else ())):
+            if sharded_weights and not allowed(shard_ranks or mesh.dp * mesh.cp, search.shard_ranks):
+                continue
+            for offload in offloads:
+                if offload.on_drives and not has_drives(cluster):
+                    continue
+                if offload.optimizer and (chosen or workload.optimizer) is Optimizer.MUON:
+                    continue  # hosts are too slow for its products of matrices
+                of_ranks = zero_stage if mesh.dp * mesh.cp > 1 else None
+                if not (may_move(of_ranks, shard_ranks, offload) and _offload_expressible(search, of_ranks, offload)):
+                    continue
+                for gradients in gradient_choices(search):
+                    # What the host updates waits for it, and what lies there is not released.
+                    if gradients is Gradients.KEPT or not (offload.optimizer or offload.gradients):
+                        yield StatePlace(zero_stage, shard_ranks, offload, chosen, gradients)
+
+
+def _shares_and_tiers(shares: tuple[float, ...], tiers: tuple[Tier, ...]) -> list[tuple[float, Tier]]:
+    """Shares with the places where they may lie; of nothing there is one place."""
+    named = [tier for tier in Tier if tier in (tiers or (Tier.HOST,))]
+    return [(share, tier) for share in sorted({*shares} or {0.0}) for tier in (named if share else [Tier.HOST])]
+
+
+def hybrid_ranks(mesh: Degrees, search: Search) -> tuple[int, ...]:
+    """Numbers of neighbours within which ZeRO-3 may shard, fewer than dp x cp; the cp ranks of a sequence stay together.
+
+    Spread experts are shared by other ranks than all else, so they go without.
+    """
+    rules = LAUNCHERS.get(search.launcher)
+    if mesh.spreads_experts or search.system or (search.space is Space.LAUNCHABLE and not (rules and rules.hybrid_sharding)):
+        return ()
+    return tuple(n for n in divisors(mesh.dp * mesh.cp) if 1 < n < mesh.dp * mesh.cp and n % mesh.cp == 0)
+
+
+def _small_moments_fit(search: Search, zero_stage: int | None, optimizer: Optimizer) -> bool:
+    """Whether the launcher keeps moments of this optimizer's width at a ZeRO stage, None for the states of one rank."""
+    rules = LAUNCHERS.get(search.launcher)
+    if search.space is Space.FREE or rules is None or zero_stage != 0:
+        return True
+    return optimizer not in rules.optimizers_when_sharded
+
+
+def has_drives(cluster: Cluster) -> bool:
+    """Whether every node has NVMe drives for state."""
+    return all(group.node.nvme is not None for group in cluster.groups)
+
+
+def may_move(zero_stage: int | None, shard_ranks: int | None, offload: Offload) -> bool:
+    """Whether shares of weights and gradients may lie on the host: where a device has no more of them than it updates itself
+    (ZeRO-3, of gradients ZeRO-2, or one rank, ``zero_stage`` None), and all its ranks' sums are made before they go."""
+    whole_shards = zero_stage in (None, MAX_ZERO_STAGE)
+    own_sums = whole_shards or zero_stage == MAX_ZERO_STAGE - 1
+    return (not offload.weights or whole_shards) and (not offload.gradients or (own_sums and shard_ranks is None))
+
+
+def _offload_expressible(search: Search, zero_stage: int | None, offload: Offload) -> bool:
+    """Whether the search's launcher can keep these shares in host memory: the optimizer's where it is sharded, which states of
+    one rank (``zero_stage`` None) count as."""
+    if search.space is Space.FREE or offload.is_nothing:
+        return True
+    if offload.activations or zero_stage == 0:
+        return False
+    match LAUNCHERS[search.launcher].host_state:
+        case HostState.NONE:
+            return False
+        case HostState.SHARES_OF_THE_OPTIMIZER:
+            return offload.weights == offload.gradients == 0.0 and not offload.on_drives
+        case HostState.ZERO_OFFLOAD:
+            return (
+                (offload.optimizer in (0.0, 1.0) or zero_stage == MAX_ZERO_STAGE)
+                and (not offload.on_drives or (zero_stage == MAX_ZERO_STAGE and offload.optimizer in (0.0, 1.0)))
+                and (not offload.weights or (offload.weights == 1.0 and zero_stage == MAX_ZERO_STAGE))
+                and (not offload.gradients or (offload.gradients == offload.optimizer and zero_stage is not None))
+            )
+        case HostState.ALL_OR_NOTHING:
+            everything = offload.optimizer == offload.weights == offload.gradients == 1.0
+            return zero_stage == MAX_ZERO_STAGE and everything and not offload.on_drives
+
+
+def _zero_stages(mesh: Degrees, search: Search, optimizer: Optimizer) -> Iterator[int]:
+    """ZeRO stages that differ on this mesh and that the launcher can run."""
+    if mesh.dp * mesh.cp == 1:
+        stages: tuple[int, ...] = (0,) if not search.zero_stages else (min(search.zero_stages),)
+    else:
+        stages = tuple(range(MAX_ZERO_STAGE + 1))
+    highest = MAX_ZERO_STAGE
+    if search.space is Space.LAUNCHABLE:
+        rules = LAUNCHERS[search.launcher]
+        highest = min(
+            rules.max_zero_with_pipeline if mesh.pp > 1 else MAX_ZERO_STAGE,
+            rules.max_zero_with_muon if optimizer is Optimizer.MUON else MAX_ZERO_STAGE,
+        )
+    for stage in stages:
+        if allowed(stage, search.zero_stages) and stage <= highest:
+            yield stage
+
+
+def allowed(value: int, restriction: tuple[int, ...]) -> bool:
+    """Whether a restriction, empty for none, has the value."""
+    return not restriction or value in restriction
+
+
+def divisors(n: int) -> list[int]:
+    """Divisors of n, ascending."""
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})

@@ -1,0 +1,1 @@
+"""Rules of serving plans, a form a file, computed apart from the search."""

@@ -1,0 +1,1 @@
+"""Rules of training plans, computed from the graph and the request alone, apart from the search."""

@@ -1,0 +1,236 @@
+"""Memory of each stage: what the plan claims against what the graph says.
+
+Weights, gradients, optimizer state and kept activations are exact arithmetic, so they must agree but for rounding.
+Transient buffers and the framework's overhead depend on the implementation: transients must not be less than what any
+implementation needs (re-made activations of one layer, its whole weights and gradients under ZeRO 2 and 3, the logits of
+the loss); overhead may be anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.costmodels.model.operators import OperatorKind
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import LayerSpan, Stage
+from meshwright.solver.problem.choices import Gradients, Recompute, Space
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.verify.numbers import agrees, at_most
+from meshwright.solver.verify.training.branches import side_bytes
+from meshwright.solver.verify.training.experts import ranks_with_an_expert
+from meshwright.solver.verify.training.layout import devices_by_group
+from meshwright.solver.verify.training.schedule import chunks, held_at_most
+from meshwright.solver.verify.training.stage_bytes import (
+    Share,
+    StateBytes,
+    entry_bytes,
+    kept_bytes,
+    loss_bytes,
+    owned_parameters,
+    state_bytes,
+    tied_copies,
+    training_share,
+    updated_by,
+)
+from meshwright.solver.verify.training.token_slices import kept_keys_bytes, tokens_at_once
+from meshwright.solver.verify.violation import Rule, Violation
+
+
+def memory_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """In-flight micro-batches, memory by kind, capacity, and the plan's peak."""
+    assert plan.axes is not None and plan.microbatch is not None and plan.predicted is not None
+    share = training_share(plan, request)
+    for index, stage in enumerate(plan.stages):
+        where = f"plan.stages[{index}]"
+        yield from _state_violations(plan, request, stage, share, where)
+        yield from _activation_violations(plan, request, index, share)
+        yield from capacity_violations(request, stage, where)
+    yield from peak_violations(plan)
+
+
+def _whole_optimizer_bytes(plan: Plan, request: TrainingRequest, stage: Stage, share: Share) -> tuple[float, float]:
+    """Least and most bytes of optimizer states of a stage's layers wherever they lie (`tied_copies`)."""
+    least = most = 0.0
+    for span in stage.blocks:
+        block = request.model.block(span.block)
+        shared, experts = _states(plan, request, stage, updated_by(plan, request, block))
+        owned = owned_parameters(block, share)
+        here = span.count * (owned.shared * shared.optimizer + owned.experts * experts.optimizer)
+        least, most = least + here, most + here
+    # What is tied across stages are embeddings and heads.
+    fewest, copies = tied_copies(request, stage, share)
+    ends = "adamw" if _optimizer(plan, request) == "muon" else _optimizer(plan, request)
+    of_copies, _ = _states(plan, request, stage, ends)
+    return least + fewest * of_copies.optimizer, most + copies * of_copies.optimizer
+
+
+def _optimizer(plan: Plan, request: TrainingRequest) -> str:
+    return (plan.optimizer or request.workload.optimizer).value
+
+
+def capacity_violations(request: PlanRequest, stage: Stage, where: str) -> Iterator[Violation]:
+    """What may be used is what the smallest device of the stage has beside the reserve, and the stage keeps to it."""
+    memory = stage.memory
+    groups = devices_by_group(request.cluster, stage.devices)
+    smallest = min(group.node.device.memory_bytes for group, _ in groups)
+    usable = smallest * (1.0 - request.cluster.memory_reserve)
+    if not agrees(memory.capacity_bytes, usable):
+        given = f"{memory.capacity_bytes}, usable are {usable}"
+        yield Violation(Rule.CAPACITY, f"{where}.memory.capacity_bytes", given)
+    if not at_most(memory.total_bytes, usable):
+        yield Violation(Rule.CAPACITY, f"{where}.memory", f"{memory.total_bytes} bytes needed, {usable} usable")
+
+
+def peak_violations(plan: Plan) -> Iterator[Violation]:
+    """The predicted peak is that of the fullest stage."""
+    assert plan.predicted is not None
+    others = [part.stages for part in (plan.prefill, plan.switched) if part is not None]
+    peak = max(stage.memory.total_bytes for stages in (plan.stages, *others) for stage in stages)
+    if not agrees(plan.predicted.peak_memory_bytes, peak):
+        given = f"{plan.predicted.peak_memory_bytes}, the fullest stage has {peak}"
+        yield Violation(Rule.PEAK_MEMORY, "plan.predicted.peak_memory_bytes", given)
+
+
+def _states(plan: Plan, request: TrainingRequest, stage: Stage, optimizer: str) -> tuple[StateBytes, StateBytes]:
+    """Bytes a parameter takes: of those that dp x cp ranks share, and of experts, which fewer ranks share where they are spread
+    (and then none within a part of the ranks)."""
+    assert plan.axes is not None
+    ranks, alike = plan.axes.dp * plan.axes.cp, stage.shard_ranks or ranks_with_an_expert(plan.axes)
+    shared = state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=stage.shard_ranks or ranks)
+    return shared, state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=alike)
+
+
+def whole_state(plan: Plan, request: TrainingRequest, stage: Stage, share: Share) -> dict[Rule, tuple[float, float]]:
+    """Least and most bytes (`tied_copies`) of a stage's weights, gradients and optimizer states, wherever they lie."""
+    shared, experts = _states(plan, request, stage, _optimizer(plan, request))
+    owned = [(span.count, owned_parameters(request.model.block(span.block), share)) for span in stage.blocks]
+    of_experts = sum(count * block.experts for count, block in owned)
+    least, most = (sum(count * block.shared for count, block in owned) + n for n in tied_copies(request, stage, share))
+    found = {
+        rule: (least * each + of_experts * each_of_experts, most * each + of_experts * each_of_experts)
+        for rule, each, each_of_experts in (
+            (Rule.WEIGHTS, shared.weights, experts.weights),
+            (Rule.GRADIENTS, shared.gradients, experts.gradients),
+        )
+    }
+    if stage.gradients is Gradients.RELEASED:
+        found[Rule.GRADIENTS] = _waiting_gradients(plan, request, stage, share)
+    return found | {Rule.OPTIMIZER: _whole_optimizer_bytes(plan, request, stage, share)}
+
+
+def _state_violations(plan: Plan, request: TrainingRequest, stage: Stage, share: Share, where: str) -> Iterator[Violation]:
+    whole, memory, moved = whole_state(plan, request, stage, share), stage.memory, stage.offload
+    for rule, claimed, gone in (
+        (Rule.WEIGHTS, memory.weights_bytes, moved.weights),
+        (Rule.GRADIENTS, memory.gradients_bytes, moved.gradients),
+        (Rule.OPTIMIZER, memory.optimizer_bytes, moved.optimizer),
+    ):
+        least, most = ((1.0 - gone) * bytes_ for bytes_ in whole[rule])
+        if not (at_most(least, claimed) and at_most(claimed, most)):
+            given = f"{claimed} bytes claimed, what the graph leaves on the device is {least}"
+            yield Violation(rule, f"{where}.memory", given)
+
+
+def _waiting_gradients(plan: Plan, request: TrainingRequest, stage: Stage, share: Share) -> tuple[float, float]:
+    """Least and most bytes of gradients that can't be released: those of weights with several uses, with what lies beside them
+    in the block that owns them; and those of copies."""
+    shared, experts = _states(plan, request, stage, _optimizer(plan, request))
+    blocks = _blocks_with_ties(request)
+    held = 0.0
+    for span in stage.blocks:
+        if span.block in blocks:
+            owned = owned_parameters(request.model.block(span.block), share)
+            held += span.count * (owned.shared * shared.gradients + owned.experts * experts.gradients)
+    least, most = (held + copies * shared.gradients for copies in tied_copies(request, stage, share))
+    return least, most
+
+
+def _blocks_with_ties(request: TrainingRequest) -> set[str]:
+    ties = [(block, weight.tied_to or "") for block, _, weight in request.model.tied_weights()]
+    return {name for block, owner in ties for name in (block, owner.split("/")[0])}
+
+
+def _activation_violations(plan: Plan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
+    stage, where = plan.stages[index], f"plan.stages[{index}]"
+    memory = stage.memory
+    splits = residual_splits(plan, request)
+    of_layers = [layer_activations(request, stage, share, split) for split in splits]
+    keys = kept_keys_bytes(plan, request, stage, share)
+    if stage.recompute is Recompute.FULL:
+        # What later token slices read stays, and is not made again.
+        most = max(keys.values(), default=0.0)
+        of_layers = [({n: size + keys.get(n, 0.0) for n, size in kept.items()}, again - most) for kept, again in of_layers]
+    if request.model.is_chain:
+        parts = [[sum(kept[layer] for layer in chunk) for chunk in chunks(stage)] for kept, _ in of_layers]
+    else:
+        parts = [
+            [sum(kept.values()) + side_bytes(stage, request, share, split=split)]
+            for (kept, _), split in zip(of_layers, splits, strict=True)
+        ]
+    held = [held_at_most(plan, index, of_parts) for of_parts in parts]
+    # Gradients of keys and values wait for the token slices that they belong to, of one micro-batch at a time.
+    waiting = sum(keys.values())
+    in_flight = held[0][0]
+    if not agrees(stage.in_flight, in_flight):
+        given = f"{stage.in_flight} micro-batches in flight, {plan.schedule} holds {in_flight}"
+        yield Violation(Rule.IN_FLIGHT, where, given)
+    if not any(agrees(memory.activations_bytes, value + waiting) for _, value in held):
+        given = f"{memory.activations_bytes} bytes claimed, what {in_flight} micro-batches save is {held[0][1] + waiting}"
+        yield Violation(Rule.ACTIVATIONS, f"{where}.memory", given)
+    needed = max(
+        tokens_at_once(plan) * min(remade for _, remade in of_layers),
+        *(_transient_state(plan, request, stage, share, span) for span in stage.blocks),
+        *(
+            tokens_at_once(plan) * loss_bytes(request.model.block(span.block), share, request.workload.precision)
+            for span in stage.blocks
+        ),
+    )
+    if not at_most(needed, memory.transient_bytes):
+        given = f"{memory.transient_bytes} bytes claimed, one layer at work needs {needed}"
+        yield Violation(Rule.TRANSIENT, f"{where}.memory", given)
+
+
+def residual_splits(plan: Plan, request: TrainingRequest) -> tuple[int, ...]:
+    """Over how many tp ranks the residual stream between blocks may lie split. The free space may split its hidden dim,
+    which a plan does not say, so there both are possible."""
+    assert plan.axes is not None
+    if plan.sequence_parallel:
+        return (plan.axes.tp,)
+    return (1, plan.axes.tp) if request.search.space is Space.FREE else (1,)
+
+
+def layer_activations(request: TrainingRequest, stage: Stage, share: Share, split: int) -> tuple[dict[int, float], float]:
+    """Bytes that each layer of a stage keeps for one micro-batch, and the most that one makes again in its backward pass."""
+    dtype = request.workload.precision
+    kept: dict[int, float] = {}
+    remade = 0.0
+    for span in stage.blocks:
+        block = request.model.block(span.block)
+        entry = entry_bytes(block, share, dtype, split=split)
+        layer = kept_bytes(block, share, request, stage.recompute, entry=entry)
+        whole = kept_bytes(block, share, request, Recompute.NONE, entry=entry)
+        ends = {operator.kind for operator in block.operators} & {OperatorKind.EMBEDDING, OperatorKind.LOSS}
+        stays = 1.0 if ends else 1.0 - stage.offload.activations
+        kept |= dict.fromkeys(range(span.first, span.first + span.count), stays * layer)
+        # What a layer moved is back while its backward pass runs.
+        remade = max(remade, whole - stays * layer)
+    return kept, remade
+
+
+def _transient_state(plan: Plan, request: TrainingRequest, stage: Stage, share: Share, span: LayerSpan) -> float:
+    """Bytes of a layer's state that are whole on the device while it runs, and lie split, on the host or nowhere else."""
+    workload, moved = request.workload, stage.offload
+    assert plan.axes is not None
+    block = request.model.block(span.block)
+    owned = owned_parameters(block, share)
+    shared, experts = _states(plan, request, stage, _optimizer(plan, request))
+    from_host = owned.shared * (moved.weights * shared.weights + moved.gradients * shared.gradients)
+    from_host += owned.experts * (moved.weights * experts.weights + moved.gradients * experts.gradients)
+    ranks, with_an_expert = plan.axes.dp * plan.axes.cp, ranks_with_an_expert(plan.axes)
+    if (ranks == 1 and with_an_expert == 1) or stage.zero_stage < 2:
+        if stage.gradients is Gradients.KEPT or span.block in _blocks_with_ties(request):
+            return from_host
+        return from_host + owned.total * workload.gradient_dtype.size_bytes
+    whole = workload.gradient_dtype.size_bytes + (workload.precision.size_bytes if stage.zero_stage == 3 else 0.0)
+    split = (owned.shared if ranks > 1 else 0) + (owned.experts if with_an_expert > 1 else 0)
+    return from_host + split * whole

@@ -1,0 +1,84 @@
+"""State-space mixers over the ranks of a sequence: who may split them, and what that keeps; written from the papers alone.
+
+A mixer whose state decays by a number a head can pass states on (LASP-2): ranks keep those that their parts of the sequence
+begin with. Otherwise, and in Megatron-LM, ranks exchange tokens for heads, and hold copies of groups that are fewer than they.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.costmodels.model.operators import SEQ, Operator, OperatorKind
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher, Space
+from meshwright.solver.problem.graph import Block, ModelGraph
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.violation import Rule, Violation
+
+_FP32_BYTES = 4
+
+
+def parts_of_sequence(model: ModelGraph) -> int:
+    """Two parts a rank balance a causal mask (zig-zag); without attention there is nothing to balance."""
+    kinds = {operator.kind for block in model.blocks for operator in block.operators}
+    return 2 if OperatorKind.ATTENTION in kinds else 1
+
+
+def sequence_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """Ranks share a sequence in equal parts, of attention or of mixers that can be split."""
+    axes, seq_len = plan.axes, getattr(request.workload, "seq_len", 0)
+    assert axes is not None
+    if axes.cp <= 1:
+        return
+    where, model = "plan.axes.cp", request.model
+    parts = parts_of_sequence(model) * axes.cp
+    if seq_len % parts:
+        yield Violation(Rule.SEQUENCE, where, f"a sequence of {seq_len} is not {parts} equal parts")
+    scans = [(block, op) for block in model.blocks for op in block.operators if op.kind is OperatorKind.SCAN]
+    kinds = {operator.kind for block in model.blocks for operator in block.operators}
+    if not kinds & {OperatorKind.ATTENTION, OperatorKind.SCAN}:
+        yield Violation(Rule.SEQUENCE, where, "the model has no attention to split over the sequence")
+    for block in model.blocks:
+        if _has(block, OperatorKind.CONVOLUTION) and not _has(block, OperatorKind.SCAN):
+            yield Violation(Rule.SEQUENCE, where, f"a convolution of {block.name!r} reads tokens of other ranks")
+    launchable = request.search.space is Space.LAUNCHABLE
+    if scans and launchable and request.search.launcher is not Launcher.MEGATRON_LM:
+        yield Violation(Rule.LAUNCHER, where, f"{request.search.launcher.value}: it can't split mixers over the sequence")
+    for block, scan in scans:
+        named = f"{where} ({block.name}/{scan.name})"
+        if scan.chunk is None:
+            yield Violation(Rule.SEQUENCE, named, "a scan token by token can't be split over the sequence")
+        elif exchanges_heads(scan, request):
+            heads, groups = model.dims.get("ssm_heads", 0), model.dims.get("ssm_groups", axes.tp * axes.cp)
+            if heads % (axes.tp * axes.cp):
+                yield Violation(Rule.DIVISIBILITY, named, f"{heads} heads over tp x cp = {axes.tp * axes.cp}")
+            here = max(1, groups // axes.tp)
+            if here % axes.cp and axes.cp % here:
+                given = f"{here} groups neither divide by cp {axes.cp} nor can be copied evenly to its ranks"
+                yield Violation(Rule.DIVISIBILITY, named, given)
+
+
+def exchanges_heads(scan: Operator, request: TrainingRequest) -> bool:
+    """Whether ranks exchange tokens for heads around a scan: in Megatron-LM, and where a delta rule corrects the state."""
+    return request.search.space is Space.LAUNCHABLE or scan.flops_per_element > 0
+
+
+def copies_after_exchange(block: Block, dims: tuple[str, ...], sizes: dict[str, int], request: TrainingRequest, cp: int) -> int:
+    """Ranks that hold each group of a tensor of a mixer."""
+    scans = [operator for operator in block.operators if operator.kind is OperatorKind.SCAN]
+    if cp == 1 or "ssm_groups" not in dims or not scans or not exchanges_heads(scans[0], request):
+        return 1
+    return max(1, cp // sizes["ssm_groups"])
+
+
+def first_states_bytes(scan: Operator, sizes: dict[str, int], request: TrainingRequest, cp: int) -> float:
+    """Bytes of the states with which a rank's parts of the sequence begin, where states pass."""
+    if cp == 1 or scan.kind is not OperatorKind.SCAN or exchanges_heads(scan, request):
+        return 0.0
+    tokens = sizes[SEQ]
+    channels = scan.inputs[0].elements(sizes) // tokens
+    return float(parts_of_sequence(request.model) * channels * sizes[scan.inputs[1].dims[-1]] * _FP32_BYTES)
+
+
+def _has(block: Block, kind: OperatorKind) -> bool:
+    return any(operator.kind is kind for operator in block.operators)

@@ -1,0 +1,362 @@
+"""What the request allows, and what its launcher can start."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, System
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.training.experts import picked_dims
+from meshwright.solver.verify.training.sharding import KV_HEADS
+from meshwright.solver.verify.violation import Rule, Violation
+
+
+@dataclass(frozen=True, slots=True)
+class _LauncherLimits:
+    """What a launcher's own checks refuse.
+
+    zero_with_pipeline    highest ZeRO stage beside pp > 1
+    context_parallel      whether it has ring context parallelism
+    exchanges_heads       whether ranks of a sequence may exchange tokens for heads
+    ring_with_window      whether a ring may run attention with a sliding window
+    sequence_parallel     whether it can split norms over the sequence beside tp
+    replicated_kv_heads   whether tp may exceed the key/value heads
+    zero_with_muon        highest ZeRO stage beside the optimizer Muon
+    tied_with_pipeline    whether a tied head may live on another stage than the embedding
+    expert_parallel       whether experts may be spread over data-parallel ranks
+    experts_ask_for_sp    whether experts beside tp need sequence parallelism
+    schedules             pipeline schedules it has
+    hybrid_sharding       whether ZeRO-3 can shard within a part of dp x cp
+    host_state            what the host can hold: "none"; a "share" of a sharded optimizer; all of it, with its gradients or
+                          without, of ZeRO-3's shares, and its weights ("zero"); or all of ZeRO-3's state ("together")
+    optimizers            optimizers it has settings for
+    small_moments_zero    least ZeRO stage, of more ranks than one, beside moments of 8 or 16 bits
+    fine_grained          whether it recomputes norms, expert activations and latent up-projections by themselves
+    """
+
+    zero_with_pipeline: int
+    context_parallel: bool
+    sequence_parallel: bool
+    replicated_kv_heads: bool
+    tied_with_pipeline: bool
+    schedules: tuple[str, ...]
+    exchanges_heads: bool = False
+    ring_with_window: bool = True
+    zero_with_muon: int = 3
+    expert_parallel: bool = False
+    experts_ask_for_sp: bool = False
+    fine_grained: bool = False
+    hybrid_sharding: bool = False
+    host_state: Literal["none", "share", "zero", "together"] = "none"
+    optimizers: tuple[str, ...] = ("adamw",)
+    small_moments_zero: int = 0
+
+
+_TRAINERS = {
+    # Megatron-LM: the distributed optimizer is ZeRO-1; its FSDP (2 and 3) is taken without a pipeline.
+    Launcher.MEGATRON_LM: _LauncherLimits(
+        zero_with_pipeline=1,
+        context_parallel=True,
+        sequence_parallel=True,
+        replicated_kv_heads=True,
+        tied_with_pipeline=True,
+        schedules=("1f1b", "interleaved-1f1b"),
+        exchanges_heads=True,
+        ring_with_window=False,
+        zero_with_muon=0,
+        expert_parallel=True,
+        experts_ask_for_sp=True,
+        fine_grained=True,
+        host_state="share",
+        optimizers=("adamw", "sgd_momentum", "muon", "adamw_8bit", "adamw_bf16"),
+        small_moments_zero=1,
+    ),
+    # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms, and leaves ranks beyond the key/value
+    # heads without attention; its long-context axis is Ulysses.
+    Launcher.DEEPSPEED: _LauncherLimits(
+        zero_with_pipeline=1,
+        context_parallel=False,
+        sequence_parallel=False,
+        replicated_kv_heads=False,
+        tied_with_pipeline=True,
+        schedules=("1f1b",),
+        hybrid_sharding=True,
+        host_state="zero",
+        optimizers=("adamw", "sgd_momentum", "muon"),
+    ),
+    # torchtitan 0.3: key/value heads must divide by tp.
+    Launcher.TORCHTITAN: _LauncherLimits(
+        zero_with_pipeline=3,
+        context_parallel=True,
+        sequence_parallel=True,
+        replicated_kv_heads=False,
+        tied_with_pipeline=False,
+        schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
+        hybrid_sharding=True,
+        host_state="together",
+    ),
+}
+
+
+_NONE_OR_FULL = (Recompute.NONE, Recompute.FULL)
+_SYSTEMS: dict[System, tuple[tuple[int, ...], tuple[Recompute, ...], bool]] = {
+    System.PIPER: ((0,), _NONE_OR_FULL, False),
+    System.ALPA: ((0, 2, 3), _NONE_OR_FULL, False),
+    System.GALVATRON: ((0, 3), _NONE_OR_FULL, False),
+    System.AMP: ((0,), (Recompute.NONE,), False),
+    System.COLOSSAL_AI: ((0,), _NONE_OR_FULL, True),
+    System.MERAK: ((0,), _NONE_OR_FULL, False),
+    System.METIS: ((0,), (Recompute.NONE,), False),
+    System.MIST: ((0, 1, 2, 3), _NONE_OR_FULL, True),
+    System.ACESO: ((0,), tuple(Recompute), False),
+    System.NNSCALER: ((0, 1), _NONE_OR_FULL, False),
+}
+"""ZeRO stages, recompute modes and sequence parallelism that published planners search."""
+
+
+def restriction_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """Degrees and memory choices outside ``request.search``; in the launchable space, what the launcher can't start."""
+    yield from _search_violations(plan, request)
+    yield from _system_violations(plan, request)
+    yield from _release_violations(plan)
+    if _uses_muon(plan, request) and any(stage.offload.optimizer for stage in plan.stages):
+        yield Violation(Rule.SEARCH, "plan.stages", "states of Muon on the host, whose cores are too slow for its products")
+    if request.search.space is Space.LAUNCHABLE:
+        yield from _launcher_violations(plan, request)
+
+
+def _search_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    search, axes, microbatch = request.search, plan.axes, plan.microbatch
+    assert axes is not None and microbatch is not None
+    choices: list[tuple[str, object, Collection[object]]] = [
+        ("dp", axes.dp, search.dp),
+        ("tp", axes.tp, search.tp),
+        ("pp", axes.pp, search.pp),
+        ("cp", axes.cp, search.cp),
+        ("ep", axes.ep, search.ep),
+        ("ulysses", axes.ulysses, search.ulysses),
+        ("microbatch", microbatch.size, search.microbatch),
+    ]
+    if axes.etp is not None or _has_experts(request):
+        choices.append(("etp", axes.tp if axes.etp is None else axes.etp, search.etp or (axes.tp,)))
+    own = request.workload.optimizer
+    choices.append(("optimizer", own if plan.optimizer is None else plan.optimizer, search.optimizers or (own,)))
+    if axes.pp > 1:
+        choices.append(("schedule", plan.schedule, search.schedules))
+        chunks = len(plan.stages[0].chunk_layers)
+        if chunks > 1 and plan.schedule != "dualpipe":
+            choices.append(("stages[0].chunk_layers", chunks, search.virtual_stages))
+    for index, stage in enumerate(plan.stages):
+        choices.append((f"stages[{index}].recompute", stage.recompute, search.recompute))
+        choices.append((f"stages[{index}].zero_stage", stage.zero_stage, search.zero_stages))
+        if stage.shard_ranks is not None or (stage.zero_stage == 3 and axes.dp * axes.cp > 1):
+            shards = stage.shard_ranks or axes.dp * axes.cp
+            choices.append((f"stages[{index}].shard_ranks", shards, search.shard_ranks))
+        choices.append((f"stages[{index}].gradients", stage.gradients, search.gradients or (Gradients.KEPT,)))
+        moved = stage.offload
+        choices.append((f"stages[{index}].offload.optimizer", moved.optimizer, search.offload_optimizer or (0.0,)))
+        choices.append((f"stages[{index}].offload.activations", moved.activations, search.offload_activations or (0.0,)))
+        choices.append((f"stages[{index}].offload.weights", moved.weights, search.offload_weights or (0.0,)))
+        choices.append((f"stages[{index}].offload.gradients", moved.gradients, search.offload_gradients or (0.0,)))
+        for name, gone, place, tiers in (
+            ("optimizer_to", moved.optimizer, moved.optimizer_to, search.offload_optimizer_to),
+            ("weights_to", moved.weights, moved.weights_to, search.offload_weights_to),
+        ):
+            named = [tier.value for tier in tiers] if tiers and gone else ["host"]
+            choices.append((f"stages[{index}].offload.{name}", place.value, named))
+    for name, value, allowed in choices:
+        if allowed and value not in allowed:
+            listed = ", ".join(str(item) for item in allowed)
+            yield Violation(Rule.SEARCH, f"plan.{name}", f"{value}, the request allows {listed}")
+
+
+def _release_violations(plan: Plan) -> Iterator[Violation]:
+    """A gradient that is gone with its layer's update can't be added to, nor wait for the host."""
+    assert plan.microbatch is not None
+    for index, stage in enumerate(plan.stages):
+        if stage.gradients is not Gradients.RELEASED:
+            continue
+        where = f"plan.stages[{index}].gradients"
+        if plan.microbatch.count > 1:
+            yield Violation(Rule.GRADIENTS, where, f"released, in a step that sums {plan.microbatch.count} micro-batches")
+        if stage.offload.optimizer or stage.offload.gradients:
+            yield Violation(
+                Rule.GRADIENTS, where, "released, while the host holds a share of them or of the optimizer's states"
+            )
+
+
+def _system_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """Choices that the planner whose space was asked for does not have; none of them has cp, ep or other schedules."""
+    system, axes = request.search.system, plan.axes
+    if system is None:
+        return
+    assert axes is not None
+    zero, recompute, sequence_parallel = _SYSTEMS[system]
+    broken = [
+        (axes.cp > 1 or axes.ep > 1 or axes.etp is not None, "axes", f"cp {axes.cp}, ep {axes.ep}"),
+        (plan.schedule != "1f1b", "schedule", plan.schedule),
+        (plan.sequence_parallel and not sequence_parallel, "sequence_parallel", "norms sharded over the sequence"),
+    ]
+    for index, stage in enumerate(plan.stages):
+        hybrid = f"sharding within {stage.shard_ranks} ranks"
+        broken.append((stage.shard_ranks is not None, f"stages[{index}].shard_ranks", hybrid))
+        broken.append((stage.zero_stage not in zero, f"stages[{index}].zero_stage", str(stage.zero_stage)))
+        broken.append((stage.recompute not in recompute, f"stages[{index}].recompute", stage.recompute.value))
+    for is_broken, where, given in broken:
+        if is_broken:
+            yield Violation(Rule.SEARCH, f"plan.{where}", f"{system.value} does not search {given}")
+
+
+def _launcher_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    launcher, axes = request.search.launcher, plan.axes
+    assert axes is not None
+    limits = _TRAINERS.get(launcher)
+    if limits is None:
+        yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{launcher.value} does not train")
+        return
+    zero = max(stage.zero_stage for stage in plan.stages)
+    kv_heads = _kv_heads(request)
+    broken = [
+        (
+            axes.pp > 1 and zero > limits.zero_with_pipeline,
+            "zero_stage",
+            f"ZeRO {zero} beside pp {axes.pp}; at most {limits.zero_with_pipeline}",
+        ),
+        (
+            _uses_muon(plan, request) and zero > limits.zero_with_muon,
+            "zero_stage",
+            f"ZeRO {zero} beside the optimizer muon; at most {limits.zero_with_muon}",
+        ),
+        (axes.cp > 1 and not limits.context_parallel, "axes.cp", f"cp {axes.cp}; it has no ring context parallelism"),
+        (axes.ulysses > 1 and not limits.exchanges_heads, "axes.ulysses", "it exchanges no heads between ranks of a sequence"),
+        (
+            axes.cp > axes.ulysses and not limits.ring_with_window and _has_window(request),
+            "axes.cp",
+            "a ring can't run attention with a sliding window; exchange heads on all cp ranks",
+        ),
+        (
+            (axes.ep > 1 or axes.etp is not None) and not limits.expert_parallel,
+            "axes.ep",
+            f"ep {axes.ep}; it can't spread these experts",
+        ),
+        (
+            plan.sequence_parallel and not limits.sequence_parallel,
+            "sequence_parallel",
+            "it can't split norms over the sequence",
+        ),
+        (
+            kv_heads is not None and kv_heads % axes.tp != 0 and not limits.replicated_kv_heads,
+            "axes.tp",
+            f"{kv_heads} key/value heads do not divide by tp {axes.tp}",
+        ),
+        (
+            axes.pp > 1 and bool(request.model.tied_weights()) and not limits.tied_with_pipeline,
+            "axes.pp",
+            "it can't tie weights of two stages",
+        ),
+        (
+            limits.experts_ask_for_sp and axes.tp > 1 and not plan.sequence_parallel and _has_experts(request),
+            "sequence_parallel",
+            f"experts beside tp {axes.tp} need it",
+        ),
+        (
+            axes.pp > 1 and plan.schedule not in limits.schedules,
+            "schedule",
+            f"{plan.schedule}; it has {', '.join(limits.schedules)}",
+        ),
+        (
+            not limits.fine_grained and any(stage.recompute is Recompute.FINE_GRAINED for stage in plan.stages),
+            "stages",
+            "fine-grained recompute; it can't recompute norms alone",
+        ),
+        (
+            any(stage.shard_ranks is not None for stage in plan.stages) and not limits.hybrid_sharding,
+            "stages",
+            "ZeRO-3 within a part of dp x cp; it has no such groups",
+        ),
+        *_optimizer_refusals(plan, limits),
+        *_offload_refusals(plan, limits),
+        (
+            any(stage.gradients is Gradients.RELEASED for stage in plan.stages),
+            "stages",
+            "gradients released in the backward pass; it updates after it",
+        ),
+        (len({stage.recompute for stage in plan.stages}) > 1, "stages", "it has one recompute mode for all stages"),
+        (len({stage.zero_stage for stage in plan.stages}) > 1, "stages", "it has one ZeRO stage for all stages"),
+    ]
+    for is_broken, where, message in broken:
+        if is_broken:
+            yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
+
+
+def _optimizer_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[bool, str, str]]:
+    """An optimizer that the planner chose and the launcher has not, or not beside so little sharding."""
+    if plan.optimizer is None:
+        return
+    chosen = plan.optimizer.value
+    yield chosen not in limits.optimizers, "optimizer", f"{chosen}; it has {', '.join(limits.optimizers)}"
+    least = min(stage.zero_stage if stage.axes.dp * stage.axes.cp > 1 else 3 for stage in plan.stages)
+    unsharded = chosen in ("adamw_8bit", "adamw_bf16") and least < limits.small_moments_zero
+    yield unsharded, "optimizer", f"{chosen} beside ZeRO {least}; at least {limits.small_moments_zero}"
+
+
+def _offload_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[bool, str, str]]:
+    """What of training state and activations on the host the launcher has no setting for."""
+    for index, stage in enumerate(plan.stages):
+        where, moved, zero = f"stages[{index}].offload", stage.offload, stage.zero_stage
+        several = stage.axes.dp * stage.axes.cp > 1
+        yield moved.activations > 0, where, f"{moved.activations:.0%} of activations on the host; it has no setting for shares"
+        yield (
+            moved.optimizer > 0 and zero == 0 and several,
+            where,
+            "optimizer states on the host beside ZeRO-0; it moves sharded ones",
+        )
+        drives = "nvme" in (moved.optimizer_to.value, moved.weights_to.value)
+        yield drives and limits.host_state != "zero", where, "state on drives; it has no setting for them"
+        partly = drives and (zero < 3 or not several or 0 < moved.optimizer < 1)
+        yield partly, where, "state on drives; all of it, under ZeRO-3"
+        if limits.host_state in ("none", "share"):
+            yield (
+                moved.weights > 0 or moved.gradients > 0,
+                where,
+                "weights or gradients on the host; it has no setting",
+            )
+        if limits.host_state == "none":
+            yield moved.optimizer > 0, where, "optimizer states on the host; it has no setting for them"
+        if limits.host_state == "zero":
+            share = f"{moved.optimizer:.0%} of the optimizer states on the host; a share goes with ZeRO-3 alone"
+            yield 0 < moved.optimizer < 1 and zero < 3, where, share
+            yield (
+                moved.weights > 0 and (moved.weights < 1 or zero < 3 or not several),
+                where,
+                "weights on the host; all, under ZeRO-3",
+            )
+            apart = moved.gradients > 0 and (moved.gradients != moved.optimizer or not several)
+            yield apart, where, "gradients on the host; with a sharded optimizer's states alone, and as large a share"
+        if limits.host_state == "together":
+            shares = {moved.optimizer, moved.weights, moved.gradients}
+            yield shares not in ({0.0}, {1.0}), where, "a part of the state on the host; it has no setting for them alone"
+            yield shares == {1.0} and (zero < 3 or not several), where, "state on the host beside less than ZeRO-3"
+
+
+def _has_experts(request: TrainingRequest) -> bool:
+    used = (operator for name in set(request.model.layers) for operator in request.model.block(name).operators)
+    return any(picked_dims(operator) for operator in used)
+
+
+def _has_window(request: TrainingRequest) -> bool:
+    used = (operator for name in set(request.model.layers) for operator in request.model.block(name).operators)
+    return any(operator.window for operator in used)
+
+
+def _uses_muon(plan: Plan, request: TrainingRequest) -> bool:
+    return (plan.optimizer or request.workload.optimizer).value == "muon"
+
+
+def _kv_heads(request: TrainingRequest) -> int | None:
+    """Key/value heads of the model, None where no operator has any."""
+    used = (operator for name in set(request.model.layers) for operator in request.model.block(name).operators)
+    return request.model.dims[KV_HEADS] if any(KV_HEADS in operator.dims for operator in used) else None

@@ -1,0 +1,216 @@
+"""The plan's pipeline schedule: which parts of the model lie on which rank, what a rank holds, how long a step waits.
+
+All of it is read from the event program of the schedule, slot by slot; no closed form is used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind, forward_flops
+from meshwright.costmodels.model.token_slice import SliceShares
+from meshwright.costmodels.pipeline.build import build
+from meshwright.costmodels.pipeline.program import Kind, Program, Schedule
+from meshwright.costmodels.pipeline.timeline import Durations, simulate
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Stage
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.training.stage_bytes import run_again_fine_grained
+from meshwright.solver.verify.violation import Rule, Violation
+
+BACKWARD_OVER_FORWARD = 2
+"""The backward pass of a matrix multiplication is two of its size (Korthikanti et al. 2022, appendix A)."""
+
+_NAMES = tuple(schedule.value for schedule in Schedule)
+_PROVEN_ROUNDS = 4
+"""Micro-batches a rank from which on programs only repeat what they do; longer steps are extended by what one more takes."""
+
+
+def schedule_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """A known schedule that can run on the plan's ranks; every rank holds the parts of the model that it says."""
+    assert plan.axes is not None and plan.microbatch is not None
+    where = "plan.schedule"
+    if plan.schedule not in _NAMES:
+        yield Violation(Rule.STAGES, where, f"{plan.schedule!r}, known: {', '.join(_NAMES)}")
+        return
+    if len(plan.stages) != plan.axes.pp:
+        return
+    counts = {max(1, len(stage.chunk_layers)) for stage in plan.stages}
+    if len(counts) > 1:
+        yield Violation(Rule.STAGES, "plan.stages", f"stages of {sorted(counts)} model chunks, all should have the same")
+        return
+    if plan.axes.pp == 1:
+        if counts != {1} or plan.schedule != Schedule.ONE_F_ONE_B:
+            yield Violation(Rule.STAGES, where, f"{plan.schedule!r} on one stage, which has no pipeline: should be 1f1b")
+        return
+    try:
+        program = _program(plan)
+    except InvalidInputError as error:
+        yield Violation(Rule.STAGES, where, f"{plan.schedule!r} can't run here: {error}")
+        return
+    if counts != {len(_parts_of(program, 0))}:
+        given = f"{counts.pop()} model chunks on a rank, {plan.schedule} has {len(_parts_of(program, 0))}"
+        yield Violation(Rule.STAGES, "plan.stages", given)
+        return
+    recompute = {stage.recompute for stage in plan.stages}
+    if len(recompute) > 1 and plan.schedule not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_ONE_F_ONE_B):
+        given = f"{len(recompute)} recompute modes; stages of {plan.schedule} share one"
+        yield Violation(Rule.STAGES, "plan.stages", given)
+    if request.model.is_chain:
+        yield from _order_violations(plan, request, program)
+    elif len(_parts_of(program, 0)) > 1:
+        yield Violation(Rule.STAGES, "plan.stages", f"{plan.schedule} cuts a model that branches into several parts a rank")
+
+
+def _order_violations(plan: Plan, request: TrainingRequest, program: Program) -> Iterator[Violation]:
+    """Parts follow one another as the schedule's path visits the ranks, and ranks that hold the same part agree."""
+    parts: dict[int, list[int]] = {}
+    for rank, stage in enumerate(plan.stages):
+        for part, layers in zip(_parts_of(program, rank), chunks(stage), strict=True):
+            if parts.setdefault(part, layers) != layers:
+                yield Violation(Rule.LAYERS, f"plan.stages[{rank}]", f"holds other layers of part {part} than its twin")
+    in_order = [layer for part in sorted(parts) for layer in parts[part]]
+    if in_order != list(range(len(request.model.layers))) or not all(parts.values()):
+        yield Violation(Rule.LAYERS, "plan.stages", "its parts in the schedule's order are not the model's layers in order")
+
+
+def chunks(stage: Stage) -> list[list[int]]:
+    """Layers of each model chunk of a stage, as it lists them."""
+    layers = [layer for span in stage.blocks for layer in range(span.first, span.first + span.count)]
+    sizes = stage.chunk_layers or (len(layers),)
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    cut = [layers[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    return [*cut[:-1], layers[starts[-1] :]]
+
+
+def copies(plan: Plan) -> int:
+    """Ranks that hold each layer: two under DualPipe, whose micro-batches come from both ends."""
+    return 2 if plan.schedule == Schedule.DUALPIPE else 1
+
+
+def held_at_most(plan: Plan, rank: int, chunk_bytes: list[float]) -> tuple[float, float]:
+    """Most micro-batches, and most bytes, that a rank holds at once; ``chunk_bytes`` are those of one pass of each chunk."""
+    assert plan.axes is not None and plan.microbatch is not None
+    if plan.axes.pp == 1:
+        return 1.0, chunk_bytes[0]
+    program = _program(plan)
+    tokens = [each.tokens for each in plan.token_slices] or [1]
+    size = dict(zip(_parts_of(program, rank), chunk_bytes, strict=True))
+    passes = 0
+    held = peak = 0.0
+    peak_passes = 0
+    for slot in program.orders[rank]:
+        # A token slice is as many passes of tokens as it has.
+        weights = [tokens[action.microbatch % len(tokens)] for action in slot]
+        for action, weight in zip(slot, weights, strict=True):
+            if action.kind is Kind.FORWARD:
+                passes, held = passes + weight, held + weight * size[action.position]
+        peak, peak_passes = max(peak, held), max(peak_passes, passes)
+        for action, weight in zip(slot, weights, strict=True):
+            if action.kind in (Kind.BACKWARD, Kind.WEIGHT):
+                passes, held = passes - weight, held - weight * size[action.position]
+    return peak_passes / (program.chunks_per_microbatch * sum(tokens)), peak / sum(tokens)
+
+
+def waiting(plan: Plan, request: TrainingRequest) -> float:
+    """What equal ranks would wait in a step, over (p - 1) times a micro-batch's time on a rank."""
+    assert plan.axes is not None and plan.microbatch is not None
+    pp, m = plan.axes.pp, plan.microbatch.count
+    if pp == 1:
+        return 1.0
+    if plan.token_slices:
+        return _waiting_of_slices(plan)
+    forward, inputs, weights = _pass_shares(request, plan.stages[0].recompute)
+    most = _PROVEN_ROUNDS * pp
+    wait = _wait(plan, min(m, most), forward, inputs, weights)
+    if m > most:
+        wait += (wait - _wait(plan, most - pp, forward, inputs, weights)) / pp * (m - most)
+    return wait / (pp - 1)
+
+
+def _waiting_of_slices(plan: Plan) -> float:
+    assert plan.axes is not None and plan.microbatch is not None
+    pp, m, most = plan.axes.pp, plan.microbatch.count, _most_rounds(plan)
+    shares = SliceShares(tuple(s.forward for s in plan.token_slices), tuple(s.backward for s in plan.token_slices))
+    wait = _wait_of_slices(plan, min(m, most), shares)
+    if m > most:
+        wait += (wait - _wait_of_slices(plan, most - 1, shares)) * (m - most)
+    return wait / (pp - 1)
+
+
+def _wait_of_slices(plan: Plan, n_microbatches: int, shares: SliceShares) -> float:
+    program = _program(plan, n_microbatches)
+    n = program.n_positions
+    passes = ((sum(shares.forward),) * n, (sum(shares.backward),) * n, (0.0,) * n, (0.0,) * (n - 1))
+    return simulate(program, Durations(*passes, slices=shares)).makespan_s - n_microbatches
+
+
+def is_extended(plan: Plan) -> bool:
+    """Whether `waiting` goes beyond the step that its program is run for, under a schedule whose wait is not quite linear."""
+    assert plan.axes is not None and plan.microbatch is not None
+    memory_saving = plan.schedule in (Schedule.V_HALF, Schedule.V_MIN)
+    return memory_saving and plan.microbatch.count > _PROVEN_ROUNDS * plan.axes.pp
+
+
+def _wait(plan: Plan, n_microbatches: int, forward: float, inputs: float, weights: float) -> float:
+    program = _program(plan, n_microbatches)
+    parts = program.chunks_per_microbatch
+    durations = Durations.equal(
+        program.n_positions, forward_s=forward / parts, input_s=inputs / parts, weight_s=weights / parts
+    )
+    return simulate(program, durations).makespan_s - n_microbatches
+
+
+def _pass_shares(request: TrainingRequest, recompute: Recompute) -> tuple[float, float, float]:
+    """Shares of forward, input and weight passes: FLOPs of forward, of backward less the weights' gradients, and those."""
+    sizes = {**request.model.dims, BATCH: 1, SEQ: request.workload.seq_len}
+    by_kind: dict[OperatorKind, float] = defaultdict(float)
+    light = 0.0
+    for name, count in Counter(request.model.layers).items():
+        block = request.model.block(name)
+        run_again = run_again_fine_grained(block)
+        for operator in block.operators:
+            flops = count * forward_flops(operator, sizes)
+            by_kind[operator.kind] += flops
+            light += flops if operator.name in run_again and operator.kind is OperatorKind.MATMUL else 0.0
+    forward = sum(by_kind.values())
+    again = {
+        Recompute.NONE: 0.0,
+        Recompute.FINE_GRAINED: light,
+        Recompute.SELECTIVE: by_kind[OperatorKind.ATTENTION],
+        Recompute.FULL: forward,
+    }[recompute]
+    weights = by_kind[OperatorKind.MATMUL]
+    total = (1 + BACKWARD_OVER_FORWARD) * forward + again
+    return forward / total, (BACKWARD_OVER_FORWARD * forward - weights + again) / total, weights / total
+
+
+def _program(plan: Plan, n_microbatches: int | None = None) -> Program:
+    assert plan.axes is not None and plan.microbatch is not None
+    # Longer steps repeat the steady state of this one; only GPipe and TeraPipe hold more with every micro-batch.
+    holds_all = plan.schedule in (Schedule.GPIPE, Schedule.TERAPIPE)
+    most = plan.microbatch.count if holds_all else _most_rounds(plan)
+    count = min(plan.microbatch.count, most) if n_microbatches is None else n_microbatches
+    chunks = max(2, len(plan.stages[0].chunk_layers))
+    return _built(Schedule(plan.schedule or ""), plan.axes.pp, count, chunks, len(plan.token_slices))
+
+
+def _most_rounds(plan: Plan) -> int:
+    """Micro-batches beyond which a step only repeats what it does; token slices fill a pipeline with fewer."""
+    assert plan.axes is not None
+    passes = _PROVEN_ROUNDS * plan.axes.pp
+    return -(-passes // len(plan.token_slices)) + 2 if plan.token_slices else passes
+
+
+@lru_cache(maxsize=16)
+def _built(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int, n_slices: int) -> Program:
+    return build(schedule, n_ranks, n_microbatches, n_chunks=n_chunks, n_slices=n_slices)
+
+
+def _parts_of(program: Program, rank: int) -> list[int]:
+    """Parts of the model that a rank runs passes of, in order of the model."""
+    return sorted({action.position for slot in program.orders[rank] for action in slot})

@@ -1,0 +1,166 @@
+"""Strategies of operators on the tp axis: known, complete, dividing, and expressible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher, Space
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.training.experts import picked_dims
+from meshwright.solver.verify.violation import Rule, Violation
+
+REPLICATE = "replicate"
+HEADS, KV_HEADS, VOCAB = "heads", "kv_heads", "vocab"
+SSM_HEADS, SSM_GROUPS = "ssm_heads", "ssm_groups"
+_COLUMN_AND_ROW_DIMS = (HEADS, "ffn", "expert_ffn", "shared_ffn", SSM_HEADS, VOCAB)
+LEADERS = {KV_HEADS: HEADS, SSM_GROUPS: SSM_HEADS}
+_NEVER_SPLIT = (BATCH, "head_dim", *LEADERS)
+"""The batch is the dp axis's; a head is never cut; key/value heads and groups go with the heads that use them."""
+
+
+def strategies_by_operator(plan: Plan) -> dict[tuple[str, str], str]:
+    """Strategy name of each (block, operator) that the plan lists."""
+    return {(entry.block, entry.operator): entry.strategy for entry in plan.shardings}
+
+
+def sharding_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """One strategy for every operator of every block in use, legal for the operator and the space, dividing its dim."""
+    assert plan.axes is not None
+    blocks = [request.model.block(name) for name in dict.fromkeys(request.model.layers)]
+    used = [(block.name, operator) for block in blocks for operator in block.operators]
+    wanted = [(name, operator.name) for name, operator in used]
+    given = [(entry.block, entry.operator) for entry in plan.shardings]
+    for key in sorted(set(given) - set(wanted)):
+        yield Violation(Rule.SHARDING, "/".join(key), "the model has no such operator")
+    for key in sorted({key for key in given if given.count(key) > 1}):
+        yield Violation(Rule.SHARDING, "/".join(key), "listed twice")
+    missing = sorted(set(wanted) - set(given))
+    for key in missing:
+        yield Violation(Rule.SHARDING, "/".join(key), "no strategy is given")
+    if missing:
+        return
+    named = strategies_by_operator(plan)
+    for name, operator in used:
+        yield from _operator_violations(plan, request, name, operator, named[name, operator.name])
+    yield from _tied_violations(plan, request, named)
+    if plan.sequence_parallel:
+        yield from _sequence_parallel_violations(plan, request)
+
+
+def _operator_violations(
+    plan: Plan, request: TrainingRequest, block: str, operator: Operator, strategy: str
+) -> Iterator[Violation]:
+    assert plan.axes is not None
+    where, tp = f"{block}/{operator.name}", plan.axes.tp
+    if _is_whole_expert(plan, operator) and strategy != SEQ:
+        yield Violation(Rule.SHARDING, where, f"{strategy!r}; ranks with whole experts have tokens of their own: {SEQ!r}")
+    if strategy == REPLICATE:
+        if tp > 1 and request.search.space is Space.LAUNCHABLE:
+            yield from _launchable_violations(plan, where, operator, strategy)
+        return
+    if tp == 1:
+        yield Violation(Rule.SHARDING, where, f"shards {strategy!r} over a tp axis of one rank")
+        return
+    if strategy not in operator.dims or strategy in _forbidden_dims(operator):
+        given = f"{strategy!r} is not a dim that a {operator.kind.value} operator may split"
+        yield Violation(Rule.SHARDING, where, given)
+        return
+    if request.search.space is Space.LAUNCHABLE:
+        yield from _launchable_violations(plan, where, operator, strategy)
+    yield from _division_violations(plan, request, where, operator, strategy)
+
+
+def _is_whole_expert(plan: Plan, operator: Operator) -> bool:
+    """Whether an operator is part of experts of which ranks hold whole ones beside tp."""
+    assert plan.axes is not None
+    return plan.axes.etp is not None and (bool(picked_dims(operator)) or "expert_ffn" in operator.dims)
+
+
+def _forbidden_dims(operator: Operator) -> set[str]:
+    """Dims whose split would change what the operator computes."""
+    forbidden = set(_NEVER_SPLIT)
+    match operator.kind:
+        case OperatorKind.ATTENTION:
+            forbidden |= operator.dims - {HEADS}
+        case OperatorKind.NORM:
+            # A norm averages over the dims of its weight; without one, over its last dim.
+            # The gated norm of a state-space mixer works by group, so its heads may be split.
+            forbidden |= {dim for weight in operator.weights for dim in weight.dims} or {operator.inputs[0].dims[-1]}
+            forbidden -= {SSM_HEADS}
+        case OperatorKind.ELEMENTWISE:
+            for tensor in (*operator.inputs, *operator.outputs):
+                follows = {leader for follower, leader in LEADERS.items() if follower in tensor.dims}
+                forbidden |= operator.dims - set(tensor.dims) - follows
+        case OperatorKind.SCAN | OperatorKind.CONVOLUTION:
+            forbidden |= operator.dims - {SSM_HEADS}
+        case OperatorKind.MATMUL | OperatorKind.PRODUCT | OperatorKind.EMBEDDING | OperatorKind.LOSS:
+            pass
+    return forbidden
+
+
+def _launchable_violations(plan: Plan, where: str, operator: Operator, strategy: str) -> Iterator[Violation]:
+    """Launchers split heads, ffn or vocab wherever there is one, and whatever else works on the residual stream over the
+    sequence or not at all, the whole model alike."""
+    parallel = [dim for dim in _COLUMN_AND_ROW_DIMS if dim in operator.dims]
+    if _is_whole_expert(plan, operator):
+        expected = {SEQ}
+    elif parallel:
+        expected = {parallel[0]}
+    elif plan.sequence_parallel:
+        expected = {SEQ}
+    else:
+        expected = {REPLICATE}
+    if strategy not in expected:
+        yield Violation(Rule.SHARDING, where, f"{strategy!r}, launchers can only have {expected.pop()!r} here")
+
+
+def _division_violations(
+    plan: Plan, request: TrainingRequest, where: str, operator: Operator, strategy: str
+) -> Iterator[Violation]:
+    assert plan.axes is not None
+    tp = plan.axes.tp
+    sizes = {**request.model.dims, SEQ: request.workload.seq_len // plan.axes.cp}
+    if sizes[strategy] % tp and not (strategy == VOCAB and _pads_vocabulary(request)):
+        yield Violation(Rule.DIVISIBILITY, where, f"{strategy} {sizes[strategy]} does not divide by tp {tp}")
+    if strategy == HEADS and KV_HEADS in operator.dims:
+        kv = sizes[KV_HEADS]
+        if kv % tp and tp % kv:
+            given = f"{kv} key/value heads neither divide by tp {tp} nor can be copied evenly to its ranks"
+            yield Violation(Rule.DIVISIBILITY, where, given)
+
+
+def _pads_vocabulary(request: TrainingRequest) -> bool:
+    """Megatron-LM pads the vocabulary to a multiple of 128 x tp (--make-vocab-size-divisible-by); the others do not."""
+    return request.search.space is Space.LAUNCHABLE and request.search.launcher is Launcher.MEGATRON_LM
+
+
+def _tied_violations(plan: Plan, request: TrainingRequest, named: dict[tuple[str, str], str]) -> Iterator[Violation]:
+    """A tied weight has one storage, or copies that are kept equal: both operators must split it alike."""
+    assert plan.axes is not None
+    for block, operator, weight in request.model.tied_weights():
+        assert weight.tied_to is not None, "tied_weights() lists tied weights"
+        owner_block, owner_operator, owner_weight = weight.tied_to.split("/")
+        owner = named.get((owner_block, owner_operator))
+        here = named.get((block, operator))
+        if owner is None or here is None:
+            continue
+        split_here = here if here in weight.dims else REPLICATE
+        owner_dims = next(
+            w.dims for w in request.model.block(owner_block).operator(owner_operator).weights if w.name == owner_weight
+        )
+        split_owner = owner if owner in owner_dims else REPLICATE
+        if split_here != split_owner:
+            given = f"splits the tied weight by {split_here!r}, its owner {weight.tied_to} by {split_owner!r}"
+            yield Violation(Rule.TIED, f"{block}/{operator}", given)
+
+
+def _sequence_parallel_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    assert plan.axes is not None
+    local = request.workload.seq_len // plan.axes.cp
+    if plan.axes.tp == 1:
+        yield Violation(Rule.SEQUENCE, "plan.sequence_parallel", "there is no tp axis to split the sequence over")
+    elif local % plan.axes.tp:
+        given = f"{local} tokens of a rank do not divide by tp {plan.axes.tp}"
+        yield Violation(Rule.SEQUENCE, "plan.sequence_parallel", given)

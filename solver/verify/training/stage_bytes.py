@@ -1,0 +1,268 @@
+"""Bytes that a stage's layers take on one device, computed from the graph alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Stage
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.graph import Block
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
+from meshwright.solver.verify.training.experts import crowded_rows, fullest_share, picked_dims
+from meshwright.solver.verify.training.kept_formats import Layers, form_bytes, layers_of
+from meshwright.solver.verify.training.mixers import copies_after_exchange, first_states_bytes
+from meshwright.solver.verify.training.sharding import LEADERS, REPLICATE, strategies_by_operator
+
+_MOMENTS = {"adamw": 2.0, "sgd_momentum": 1.0, "muon": 1.0, "adamw_8bit": 2 / 4, "adamw_bf16": 2 / 2}
+"""fp32 values an optimizer keeps for a parameter beside the master copy (multi-GPU lecture, "optimizer bytes"); two moments
+of one byte are two quarters of a value, two of two bytes two halves."""
+
+_REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
+"""What selective recomputation runs again: attention (Korthikanti et al. 2022, section 5) and norms, as launchers offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How the tp axis divides the model, by the strategy of every operator, the ep axis its experts, and the cp axis (whose
+    share of the sequence is in ``sizes``) attention. ``crowding`` is the rows of the ep rank with the most over the mean,
+    ``layers`` what the launcher's are made of."""
+
+    tp: int
+    strategies: dict[tuple[str, str], str]
+    sizes: dict[str, int]
+    ep: int = 1
+    cp: int = 1
+    crowding: float = 1.0
+    layers: Layers = Layers.HAND_WRITTEN
+
+    def local(self, block: str, operator: Operator) -> dict[str, int]:
+        """Sizes of dims on one rank; a vocabulary that is padded is rounded up, key/value heads fewer than tp are copied."""
+        dim = self.strategies[block, operator.name]
+        sizes = dict(self.sizes)
+        if dim != REPLICATE:
+            sizes[dim] = math.ceil(sizes[dim] / self.tp)
+            for follower in (name for name, leader in LEADERS.items() if leader == dim and name in sizes):
+                sizes[follower] //= min(self.tp, sizes[follower])
+        for experts in picked_dims(operator):
+            sizes[experts] //= self.ep
+        return sizes
+
+
+def training_share(plan: Plan, request: TrainingRequest) -> Share:
+    """The division of a training plan: sizes of one micro-batch on one cp rank."""
+    assert plan.axes is not None and plan.microbatch is not None
+    sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
+    crowding = fullest_share(request, plan.axes.ep)
+    layers = layers_of(request, plan.tp_overlap)
+    return Share(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep, plan.axes.cp, crowding, layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Parameters that one rank stores: those that all dp x cp ranks hold alike, and those of spread experts."""
+
+    shared: int
+    experts: int
+
+    @property
+    def total(self) -> int:
+        """Both together."""
+        return self.shared + self.experts
+
+
+def owned_parameters(block: Block, share: Share) -> Owned:
+    """Parameters that one rank stores of one copy of a block, weights tied to another block's left out."""
+    shared, experts = 0, 0
+    for operator in block.operators:
+        stored = sum(
+            weight.elements(share.local(block.name, operator)) for weight in operator.weights if weight.tied_to is None
+        )
+        if picked_dims(operator):
+            experts += stored
+        else:
+            shared += stored
+    return Owned(shared, experts)
+
+
+def tied_copies(request: PlanRequest, stage: Stage, share: Share) -> tuple[int, int]:
+    """Least and most parameters that a stage stores for weights owned elsewhere: one copy of each owner that no layer
+    of the stage holds, or one copy for each layer that uses it."""
+    here = {span.block: span.count for span in stage.blocks}
+    least: dict[str, int] = {}
+    most = 0
+    for block, operator, weight in request.model.tied_weights():
+        if block not in here or weight.tied_to is None:
+            continue
+        size = weight.elements(share.local(block, request.model.block(block).operator(operator)))
+        most += here[block] * size
+        if weight.tied_to.split("/")[0] not in here:
+            least[weight.tied_to] = size
+    return sum(least.values()), most
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes of weights, gradients and optimizer state for each parameter that a rank stores."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+
+def state_bytes(workload: TrainingWorkload, optimizer: str, *, zero_stage: int, shards: int) -> StateBytes:
+    """ZeRO 1, 2, 3 divide optimizer state, gradients, weights by dp x cp (Rajbhandari et al. 2020, section 5)."""
+    master = 0 if workload.precision is DType.FP32 else 1
+    return StateBytes(
+        weights=workload.precision.size_bytes / (shards if zero_stage == 3 else 1),
+        gradients=workload.gradient_dtype.size_bytes / (shards if zero_stage >= 2 else 1),
+        optimizer=4.0 * (master + _MOMENTS[optimizer]) / (shards if zero_stage >= 1 else 1),
+    )
+
+
+def updated_by(plan: Plan, request: TrainingRequest, block: Block) -> str:
+    """The optimizer of a block's weights. Muon is for matrices inside: the embedding and the head are AdamW's (Jordan 2024)."""
+    chosen = request.workload.optimizer if plan.optimizer is None else plan.optimizer
+    ends = {OperatorKind.EMBEDDING, OperatorKind.LOSS} & {operator.kind for operator in block.operators}
+    return "adamw" if chosen.value == "muon" and ends else chosen.value
+
+
+def entry_bytes(block: Block, share: Share, dtype: DType, *, split: int) -> float:
+    """Bytes of the tensor that enters a block from the one before, lying split over ``split`` ranks of the tp axis."""
+    return _entry(block).elements(share.sizes) * dtype.size_bytes / split
+
+
+def kept_bytes(block: Block, share: Share, request: TrainingRequest, mode: Recompute, *, entry: float) -> float:
+    """Bytes that one copy of a block keeps for the backward pass of one micro-batch; ``entry`` is its own input's.
+
+    A saved tensor lies as the operator that writes it leaves it, in the form that the framework keeps. Blocks with an
+    embedding or a loss are never recomputed; token ids are no activations.
+    """
+    kinds = {operator.kind for operator in block.operators}
+    if kinds & {OperatorKind.EMBEDDING, OperatorKind.LOSS}:
+        mode = Recompute.NONE
+    if mode is Recompute.FULL:
+        return entry
+    kept, again = _saved(block), set[str]()
+    if mode is Recompute.SELECTIVE:
+        dropped = kept & _rebuildable(block)
+        again = _run_for_rebuilding(block, dropped, kept)
+        kept = (kept - dropped) | _read_for_rebuilding(block, dropped, kept)
+    elif mode is Recompute.FINE_GRAINED:
+        light = run_again_fine_grained(block)
+        dropped = {t.name for op in block.operators if op.name in light for t in op.outputs}
+        again = _run_for_rebuilding(block, kept & dropped, kept) & light
+        read = {t.name for op in block.operators if op.name in again for t in op.inputs} - dropped
+        kept = (kept - dropped) | read
+    each = form_bytes(block, request, kept, again, cp=share.cp, layers=share.layers)
+    total = 0.0
+    crowded = crowded_rows(block)
+    written: set[str] = set()
+    for operator in block.operators:
+        sizes = share.local(block.name, operator)
+        for tensor in operator.outputs:
+            written.add(tensor.name)
+            crowding = share.crowding if tensor.name in crowded else 1.0
+            copies = copies_after_exchange(block, tensor.dims, sizes, request, share.cp)
+            total += crowding * copies * tensor.elements(sizes) * each.get(tensor.name, 0.0)
+        total += first_states_bytes(operator, sizes, request, share.cp)
+    if OperatorKind.EMBEDDING in kinds:
+        return total
+    from_before = max((size for name, size in each.items() if name not in written), default=0.0)
+    return total + entry * from_before / request.workload.precision.size_bytes
+
+
+def loss_bytes(block: Block, share: Share, dtype: DType) -> float:
+    """Bytes of the logits, later of their gradient, that a loss holds while it runs."""
+    losses = [operator for operator in block.operators if operator.kind is OperatorKind.LOSS]
+    return sum(op.inputs[0].elements(share.local(block.name, op)) * dtype.size_bytes for op in losses)
+
+
+def _entry(block: Block) -> Tensor:
+    written = _names(tensor for operator in block.operators for tensor in operator.outputs)
+    return next(tensor for operator in block.operators for tensor in operator.inputs if tensor.name not in written)
+
+
+def _saved(block: Block) -> set[str]:
+    return {name for operator in block.operators for name in operator.saved}
+
+
+def _rebuildable(block: Block) -> set[str]:
+    """Tensors that selective recomputation makes again from saved ones, found by repeating until nothing is new."""
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    available = _saved(block) | {
+        tensor.name for operator in block.operators for tensor in operator.inputs if tensor.name not in writer
+    }
+    rebuilt: set[str] = set()
+    while True:
+        new = {
+            tensor.name
+            for operator in block.operators
+            if operator.kind in _REBUILT and _names(operator.inputs) <= available
+            for tensor in operator.outputs
+        } - rebuilt
+        if not new:
+            return rebuilt
+        rebuilt |= new
+        available |= new
+
+
+def _run_for_rebuilding(block: Block, dropped: set[str], saved: set[str]) -> set[str]:
+    """Operators that run again: writers of dropped tensors, and of what those read that is not kept."""
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    waiting, again = list(dropped), set[str]()
+    while waiting:
+        operator = writer.get(waiting.pop())
+        if operator is None or operator.name in again:
+            continue
+        again.add(operator.name)
+        waiting += _names(operator.inputs) - (saved - dropped)
+    return again
+
+
+def _read_for_rebuilding(block: Block, dropped: set[str], saved: set[str]) -> set[str]:
+    """The block's own input, if making the dropped tensors again starts from it."""
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    waiting, seen = list(dropped), set(dropped)
+    while waiting:
+        for name in _names(writer[waiting.pop()].inputs) - seen:
+            seen.add(name)
+            if name in writer and name not in saved - dropped:
+                waiting.append(name)
+    return seen - set(writer)
+
+
+def run_again_fine_grained(block: Block) -> set[str]:
+    """Operators that fine-grained recomputation may run again: norms, what lies between products of experts, and on the way
+    into attention the products of normed latents with the rotation behind them (DeepSeek-V3 report, section 3.2.3)."""
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    light = {operator.name for operator in block.operators if operator.kind is OperatorKind.NORM}
+    for operator in block.operators:
+        before = [writer.get(tensor.name) for tensor in operator.inputs]
+        after = [reader for reader in block.operators if _names(reader.inputs) & _names(operator.outputs)]
+        between = all(op is not None and picked_dims(op) for op in before) and any(picked_dims(op) for op in after)
+        if operator.kind is OperatorKind.ELEMENTWISE and between:
+            light.add(operator.name)
+        if operator.kind is not OperatorKind.ATTENTION:
+            continue
+        for source in (op for op in before if op is not None):
+            behind = [writer.get(t.name) for t in source.inputs] if source.kind is OperatorKind.ELEMENTWISE else [source]
+            products = {op.name for op in behind if op is not None and _of_normed_latent(op, writer)}
+            light |= products | ({source.name} if products else set())
+    return light
+
+
+def _of_normed_latent(operator: Operator, writer: dict[str, Operator]) -> bool:
+    normed = writer.get(operator.inputs[0].name)
+    if operator.kind is not OperatorKind.MATMUL or normed is None or normed.kind is not OperatorKind.NORM:
+        return False
+    down = writer.get(normed.inputs[0].name)
+    return down is not None and down.kind is OperatorKind.MATMUL
+
+
+def _names(tensors: Iterable[Tensor]) -> set[str]:
+    return {tensor.name for tensor in tensors}

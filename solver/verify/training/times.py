@@ -1,0 +1,202 @@
+"""Times of stages and of the step, and the figures that follow from them: tokens, MFU, cost, SLO."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from meshwright.costmodels.model.operators import BATCH, SEQ, forward_flops
+from meshwright.costmodels.pipeline.program import Schedule
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.verify.numbers import agrees, at_most
+from meshwright.solver.verify.training.layout import devices_by_group
+from meshwright.solver.verify.training.schedule import BACKWARD_OVER_FORWARD, copies, is_extended, waiting
+from meshwright.solver.verify.training.token_slices import slice_flops
+from meshwright.solver.verify.violation import Rule, Violation
+
+_S_PER_HOUR = 3600.0
+_EXTENSION = 1e-3
+"""Relative error of extending the wait of a memory-saving schedule over more micro-batches than its program is run for."""
+
+
+def time_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """Stage times that no device can reach, the step time of the schedule, and every figure that follows from it."""
+    yield from stage_time_violations(plan, request)
+    yield from pipeline_violations(plan, request)
+    yield from whole_violations(plan, request)
+
+
+def whole_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """Every figure that follows from the step time and the devices in use."""
+    yield from _breakdown_violations(plan)
+    yield from _throughput_violations(plan, request)
+    yield from cost_violations(plan, request)
+    yield from _energy_violations(plan, request)
+    yield from band_violations(plan)
+    yield from _slo_violations(plan, request)
+
+
+def stage_time_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """A micro-batch can't pass a stage faster than its model FLOPs at the peak of the stage's devices."""
+    assert plan.axes is not None and plan.microbatch is not None
+    yield from _slice_time_violations(plan, request)
+    for index, stage in enumerate(plan.stages):
+        flops = (1 + BACKWARD_OVER_FORWARD) * sum(
+            _forward_flops(request, span, sequences=plan.microbatch.size) for span in stage.blocks
+        )
+        least_s = flops / copies(plan) / (_fastest_flops(request, stage.devices) / plan.axes.dp)
+        if not at_most(least_s, stage.time_s):
+            given = f"{stage.time_s} s a micro-batch; its FLOPs alone take {least_s} s at the devices' peak"
+            yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].time_s", given)
+        yield from _sending_violations(plan, request, index, computing_s=least_s)
+
+
+def _sending_violations(plan: Plan, request: TrainingRequest, index: int, *, computing_s: float) -> Iterator[Violation]:
+    """Only eager-1F1B sends beside its passes. There a stage takes what is longer of both, hides the other, and each
+    micro-batch waits for both, whose sends take no less than the residual stream twice over the fastest link."""
+    stage, where = plan.stages[index], f"plan.stages[{index}].hidden_s"
+    if plan.schedule != Schedule.EAGER_ONE_F_ONE_B:
+        if stage.hidden_s:
+            yield Violation(Rule.STAGE_TIME, where, f"{stage.hidden_s} s; {plan.schedule} sends nothing beside a stage's time")
+        return
+    if not at_most(stage.hidden_s, stage.time_s):
+        yield Violation(Rule.STAGE_TIME, where, f"{stage.hidden_s} s, beside a stage of {stage.time_s} s")
+    sends_s = _least_sends_s(plan, request)
+    if not at_most(computing_s + sends_s, stage.time_s + stage.hidden_s):
+        given = f"{stage.hidden_s} s beside {stage.time_s} s; FLOPs take {computing_s} s or more, sends {sends_s} s"
+        yield Violation(Rule.STAGE_TIME, where, given)
+
+
+def _least_sends_s(plan: Plan, request: TrainingRequest) -> float:
+    """A rank's part of a micro-batch's stream over both borders of its stage, each at once in both directions."""
+    assert plan.axes is not None and plan.microbatch is not None
+    rows = plan.microbatch.size * (request.workload.seq_len // plan.axes.cp)
+    sent = rows * request.model.dims["hidden"] * request.workload.precision.size_bytes / plan.axes.tp
+    links = (link for group in request.cluster.groups for link in (group.node.intra, group.node.inter))
+    return 2.0 * sent / max(link.bytes_per_s for link in links)
+
+
+def _slice_time_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """Nor can a token slice pass all stages faster than its own model FLOPs, where these have one kind of device."""
+    assert plan.axes is not None
+    peaks = {_fastest_flops(request, stage.devices) / plan.axes.dp for stage in plan.stages}
+    if not plan.token_slices or len(peaks) > 1:
+        return
+    whole_s, flops_per_s = sum(stage.time_s for stage in plan.stages), peaks.pop()
+    for index, (each, flops) in enumerate(zip(plan.token_slices, slice_flops(plan, request), strict=True)):
+        for name, share, passes in (("forward", each.forward, 1), ("backward", each.backward, BACKWARD_OVER_FORWARD)):
+            if not at_most(passes * flops / flops_per_s, share * whole_s):
+                given = f"{share * whole_s} s; its FLOPs alone take {passes * flops / flops_per_s} s at the devices' peak"
+                yield Violation(Rule.STAGE_TIME, f"plan.token_slices[{index}].{name}", given)
+
+
+def pipeline_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """T = m max t + w (sum t - max t) + max_i(d_i - w sum_{j<i} t_j): that of 1F1B (DESIGN level 3, Mist) with the wait of
+    the schedule on equal ranks, w times that of 1F1B, by its program. What a stage hides is in the sums, not in max t."""
+    assert plan.predicted is not None and plan.predicted.step_time_s is not None
+    assert plan.microbatch is not None
+    step_s = plan.predicted.step_time_s
+    times = [stage.time_s for stage in plan.stages]
+    ways = [stage.time_s + stage.hidden_s for stage in plan.stages]
+    waits = waiting(plan, request)
+    late = max(stage.extra_s - waits * sum(ways[:index]) for index, stage in enumerate(plan.stages))
+    expected = plan.microbatch.count * max(times) + waits * (sum(ways) - max(times)) + late
+    if not (abs(step_s - expected) <= _EXTENSION * step_s if is_extended(plan) else agrees(step_s, expected)):
+        yield Violation(Rule.STEP_TIME, "plan.predicted.step_time_s", f"{step_s} s, the stages make {expected} s")
+
+
+def _breakdown_violations(plan: Plan) -> Iterator[Violation]:
+    assert plan.predicted is not None and plan.predicted.step_time_s is not None and plan.breakdown is not None
+    step_s = plan.predicted.step_time_s
+    parts = sum(getattr(plan.breakdown, field.name) for field in dataclasses.fields(plan.breakdown))
+    if not agrees(step_s, parts):
+        yield Violation(Rule.BREAKDOWN, "plan.breakdown", f"the parts add up to {parts} s, the step takes {step_s} s")
+
+
+def _throughput_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    workload, predicted = request.workload, plan.predicted
+    assert predicted is not None and predicted.step_time_s is not None
+    tokens_per_s = workload.global_batch * workload.seq_len / predicted.step_time_s
+    if not agrees(predicted.tokens_per_s, tokens_per_s):
+        given = f"{predicted.tokens_per_s}, the step time makes {tokens_per_s}"
+        yield Violation(Rule.TOKENS, "plan.predicted.tokens_per_s", given)
+    # Layers are those of the model: the rules of the layout say that the stages hold them.
+    spans = [LayerSpan(run.block, 0, run.repeat) for run in request.model.chain]
+    forward = sum(_forward_flops(request, span, sequences=workload.global_batch) for span in spans)
+    peak = _peak_flops(request, (devices for stage in plan.stages for devices in stage.devices))
+    mfu = (1 + BACKWARD_OVER_FORWARD) * forward / (predicted.step_time_s * peak)
+    if predicted.mfu is None or not agrees(predicted.mfu, mfu):
+        yield Violation(Rule.MFU, "plan.predicted.mfu", f"{predicted.mfu}, model FLOPs and step time make {mfu}")
+
+
+def cost_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Price of the devices in use over the tokens they make; none where a price is unknown."""
+    assert plan.predicted is not None
+    claimed = plan.predicted.cost_per_million_tokens
+    if claimed is None:
+        return
+    groups = devices_by_group(request.cluster, (devices for stage in plan.stages for devices in stage.devices))
+    prices = [group.node.device.price_per_hour for group, _ in groups]
+    if any(price is None for price in prices):
+        yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", "a device in use has no known price")
+        return
+    # A serving plan may list the devices of one replica; the others are like it.
+    copies = plan.devices / sum(count for _, count in groups)
+    per_hour = copies * sum(count * (price or 0.0) for (_, count), price in zip(groups, prices, strict=True))
+    expected = per_hour / _S_PER_HOUR / plan.predicted.tokens_per_s * 1e6
+    if not agrees(claimed, expected):
+        yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", f"{claimed}, prices make {expected}")
+
+
+def _energy_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    """Devices in use take at least their idle power, and at most their full power, for the whole step."""
+    predicted = plan.predicted
+    assert predicted is not None and predicted.step_time_s is not None
+    if predicted.energy_per_step_j is None:
+        return
+    groups = devices_by_group(request.cluster, (devices for stage in plan.stages for devices in stage.devices))
+    least = sum(count * group.node.device.idle_power_w for group, count in groups) * predicted.step_time_s
+    most = sum(count * group.node.device.power_w for group, count in groups) * predicted.step_time_s
+    if not (at_most(least, predicted.energy_per_step_j) and at_most(predicted.energy_per_step_j, most)):
+        given = f"{predicted.energy_per_step_j} J, the devices take {least} to {most} J"
+        yield Violation(Rule.ENERGY, "plan.predicted.energy_per_step_j", given)
+
+
+def band_violations(plan: Plan) -> Iterator[Violation]:
+    """A band has its low end below its high end."""
+    assert plan.predicted is not None
+    for name, band in plan.predicted.bands.items():
+        if band.low > band.high:
+            yield Violation(Rule.BANDS, f"plan.predicted.bands.{name}", f"low {band.low} is above high {band.high}")
+
+
+def _slo_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+    predicted, slo = plan.predicted, request.slo
+    assert predicted is not None and predicted.step_time_s is not None
+    if slo.max_step_time_s is not None and not at_most(predicted.step_time_s, slo.max_step_time_s):
+        given = f"{predicted.step_time_s} s, the SLO allows {slo.max_step_time_s} s"
+        yield Violation(Rule.SLO, "plan.predicted.step_time_s", given)
+    if slo.min_tokens_per_s is not None and not at_most(slo.min_tokens_per_s, predicted.tokens_per_s):
+        given = f"{predicted.tokens_per_s}, the SLO asks for {slo.min_tokens_per_s}"
+        yield Violation(Rule.SLO, "plan.predicted.tokens_per_s", given)
+
+
+def _forward_flops(request: TrainingRequest, span: LayerSpan, *, sequences: int) -> float:
+    sizes = {**request.model.dims, BATCH: sequences, SEQ: request.workload.seq_len}
+    return span.count * sum(forward_flops(operator, sizes) for operator in request.model.block(span.block).operators)
+
+
+def _peak_flops(request: TrainingRequest, ranges: Iterable[DeviceRange]) -> float:
+    """Dense peak of all these devices together in the workload's number format."""
+    precision = request.workload.precision
+    return sum(count * group.node.device.peak(precision) for group, count in devices_by_group(request.cluster, ranges))
+
+
+def _fastest_flops(request: TrainingRequest, ranges: Iterable[DeviceRange]) -> float:
+    """The same in the fastest format that any product runs in."""
+    workload = request.workload
+    formats = {workload.precision, workload.matmul.dtype or workload.precision}
+    groups = devices_by_group(request.cluster, ranges)
+    return sum(count * max(group.node.device.peak(dtype) for dtype in formats) for group, count in groups)
