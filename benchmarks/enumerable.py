@@ -19,10 +19,10 @@ from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.verify import check
-from tests.solver.training.ablations import ablations
-from tests.solver.training.enumerated import TOLERANCE, enumerated, is_the_best
-from tests.solver.training.full_space import full_request
-from tests.solver.training.test_objectives import least_of_each, request_with, with_slo
+from tests.unit.solver.training.ablations import ablations
+from tests.unit.solver.training.enumerated import TOLERANCE, enumerated, is_the_best
+from tests.unit.solver.training.full_space import full_request
+from tests.unit.solver.training.test_objectives import least_of_each, request_with, with_slo
 
 
 def main(first: int = 0, count: int = 1000) -> int:

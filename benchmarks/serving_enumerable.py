@@ -27,7 +27,7 @@ from meshwright.solver.serving import plan_serving, simulating
 from meshwright.solver.serving.forms.pools import pools
 from meshwright.solver.serving.promise import evaluation
 from meshwright.solver.verify import check
-from tests.solver.serving.enumeration import best_objective, described, roomiest
+from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
 
 MODELS = ("llama-3.1-8b", "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-20b", "llama-3.1-70b")
 OBJECTIVES = (Objective.DEVICES, Objective.COST, Objective.THROUGHPUT)

@@ -1,6 +1,6 @@
 """Sharding of whole traced models: `python -m benchmarks.traced_graphs` prints the table of docs/traced-graphs.md.
 
-Traces of transformers' models at their own depth (tests/app/importers/traced_models.py) on a mesh of 8 x 8 H100.
+Traces of transformers' models at their own depth (tests/unit/app/importers/traced_models.py) on a mesh of 8 x 8 H100.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshwright.solver.sharding_problem.work import NoLimit
 from meshwright.solver.strategies.device_mesh import device_mesh
 from meshwright.solver.strategies.folding import Ties
 from meshwright.solver.strategies.model import shard_model
-from tests.app.importers.traced_models import DEEP, TRACES
+from tests.unit.app.importers.traced_models import DEEP, TRACES
 
 
 def main() -> None:

@@ -27,9 +27,9 @@ from meshwright.app.documents.output_files import OutputFile, write_output, writ
 from meshwright.app.measuring.sample_files import write_samples
 from meshwright.app.regression.lock import LOCK_NAME
 from meshwright.costmodels.errors import PlanFileError
-from tests.app.command_line import Cli
-from tests.app.requests_given import training
-from tests.costmodels.measurements import toy_samples
+from tests.support.command_line import Cli
+from tests.support.requests_given import training
+from tests.unit.costmodels.measurements import toy_samples
 
 OLD = "what was there before\n"
 FILE_METAVARS = {"FILE", "DIR"}

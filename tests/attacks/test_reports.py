@@ -29,10 +29,10 @@ from meshwright.app.solving import solve_here
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress
-from tests.app.regression.formats import check_junit, check_sarif
 from tests.attacks.names import names
 from tests.attacks.planned import TRAINED
 from tests.attacks.runner import HIDDEN_IN_LINE, check_lines, commands
+from tests.integration.regression.formats import check_junit, check_sarif
 
 GOOD = "good"
 FIXED = frozenset({"schema", "accept", "verdict", "digest", "counts"})

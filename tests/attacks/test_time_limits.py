@@ -26,9 +26,9 @@ from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import OnProgress, Progress, ignore_progress, never_stop
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.verify import check
-from tests.app.command_line import Cli
-from tests.app.requests_given import resolved, training
-from tests.app.service import running_service
+from tests.support.command_line import Cli
+from tests.support.requests_given import resolved, training
+from tests.support.service import running_service
 
 MEMORY_BYTES = 2 * 2**30
 WIDE = training(

@@ -8,7 +8,7 @@ import time
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress
 from meshwright.solver.problem.request import PlanRequest
-from tests.app.fakes import feasible_plan
+from tests.support.fakes import feasible_plan
 
 
 def quick_plan(request: PlanRequest, on_progress: OnProgress) -> Plan:

@@ -19,8 +19,8 @@ from meshwright.app.jobs.job import JobStatus
 from meshwright.app.planning.service import Call, PlanService
 from meshwright.app.security.principal import LOCAL
 from meshwright.app.settings import Settings
-from tests.app.requests_given import training
 from tests.crash.trial import Workers
+from tests.support.requests_given import training
 
 DISK_BYTES = 6 * 2**20
 

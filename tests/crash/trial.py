@@ -27,9 +27,9 @@ from meshwright.app.plans.store import keyed_request
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.security.principal import LOCAL
 from meshwright.app.settings import Settings
-from tests.app.fakes import feasible_plan
-from tests.app.requests_given import training
 from tests.crash.databases import Database
+from tests.support.fakes import feasible_plan
+from tests.support.requests_given import training
 
 TAKEOVER_S = 3
 SLOTS = 2

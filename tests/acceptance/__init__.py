@@ -1,0 +1,1 @@
+"""What users do: commands, documents, the published interface, the manuals."""

@@ -1,0 +1,86 @@
+"""Fixtures of the app's tests: settings over a database of one's own, and a running service.
+
+Modules marked ``both_databases`` run over SQLite and, where a cluster can be started, over PostgreSQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import Engine, text
+
+from meshwright.app.db.engine import open_engine, writing
+from meshwright.app.db.migrate import upgrade
+from meshwright.app.db.tables.schema import metadata
+from meshwright.app.settings import Auth, Settings
+from tests.crash.databases import postgresql_cluster, postgresql_programs
+from tests.support.command_line import Cli
+from tests.support.fakes import FakeSolver
+from tests.support.service import running_service
+
+POSTGRESQL = "postgresql"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of marked modules over both databases."""
+    if "settings" in metafunc.fixturenames and metafunc.definition.get_closest_marker("both_databases"):
+        metafunc.parametrize("settings", ["sqlite", POSTGRESQL], indirect=True)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Engine]:
+    """An engine of a database with this version's schema, in a cluster of the session's own."""
+    if postgresql_programs() is None:
+        pytest.skip("needs PostgreSQL's programs, and root to become another user")
+    # What is lost with the machine is of no use to a test.
+    with postgresql_cluster("-c fsync=off") as database:
+        engine = open_engine(database.url)
+        upgrade(engine)
+        yield engine
+        engine.dispose()
+
+
+def emptied(engine: Engine) -> str:
+    """URL of a PostgreSQL database, without rows and without other connections."""
+    tables = ", ".join(table.name for table in metadata.sorted_tables)
+    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with writing(engine) as connection:
+        connection.execute(text(f"SELECT pg_terminate_backend(pid) {others}"))
+        # Nothing but this may ever remove a calibration.
+        connection.execute(text("ALTER TABLE calibrations DISABLE TRIGGER USER"))
+        connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY"))
+        connection.execute(text("ALTER TABLE calibrations ENABLE TRIGGER USER"))
+    return engine.url.render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """Settings over a new database, an SQLite file unless told, of a service that asks for no authentication."""
+    if getattr(request, "param", "sqlite") == POSTGRESQL:
+        return Settings(emptied(request.getfixturevalue("postgresql")), auth=Auth.OFF)
+    return Settings(f"sqlite:///{tmp_path / 'plans.db'}", auth=Auth.OFF)
+
+
+@pytest.fixture
+def solver() -> FakeSolver:
+    """A solver that answers at once."""
+    return FakeSolver()
+
+
+@pytest.fixture
+def client(settings: Settings, solver: FakeSolver) -> Iterator[httpx.Client]:
+    """A client of a service that uses ``solver``."""
+    with running_service(settings, solver) as client:
+        yield client
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    """The command line with a plan store of its own, in a terminal 80 columns wide."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("MESHWRIGHT_DATABASE_URL", raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    return Cli(monkeypatch, capsys, tmp_path)

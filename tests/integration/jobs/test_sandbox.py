@@ -1,0 +1,154 @@
+"""Solves in child processes: answers, errors, deaths and time limits come back as they should."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+from meshwright.app.errors import SolverCrashError
+from meshwright.app.jobs.sandbox import BEAT_S, ChildSolver, Limits
+from meshwright.app.solving import SolveFunction, solve_here
+from meshwright.costmodels.errors import PlanRejectedError, WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import OnProgress, Progress
+from meshwright.solver.problem.request import PlanRequest
+from tests.support.fakes import feasible_plan, infeasible_plan
+from tests.support.requests_given import resolved, training
+
+SOON = training(search={"time_limit_s": 0.05})
+
+
+def sleeps(request: PlanRequest, on_progress: OnProgress) -> NoReturn:
+    while True:
+        time.sleep(1)
+
+
+def dies(request: PlanRequest, on_progress: OnProgress) -> NoReturn:
+    os._exit(7)
+
+
+def refuses(request: PlanRequest, on_progress: OnProgress) -> NoReturn:
+    raise WorkloadError("no such workload", given=1, allowed="2")
+
+
+def is_refused(request: PlanRequest, on_progress: OnProgress) -> NoReturn:
+    raise PlanRejectedError("a stage is missing")
+
+
+def breaks(request: PlanRequest, on_progress: OnProgress) -> NoReturn:
+    raise ZeroDivisionError("division by zero")
+
+
+def answers(request: PlanRequest, on_progress: OnProgress) -> Plan:
+    return feasible_plan(request)
+
+
+def hoards(request: PlanRequest, on_progress: OnProgress) -> Plan:
+    return infeasible_plan(request) if bytearray(4 * 2**30) else feasible_plan(request)
+
+
+def spins(request: PlanRequest, on_progress: OnProgress) -> NoReturn:
+    resource.setrlimit(resource.RLIMIT_CPU, (1, 2))
+    while True:
+        pass
+
+
+def tells(request: PlanRequest, on_progress: OnProgress) -> Plan:
+    on_progress(Progress(1, 2, best=4.0, bound=3.0))
+    time.sleep(2 * BEAT_S)
+    return feasible_plan(request)
+
+
+def test_the_plan_comes_back() -> None:
+    request = resolved()
+    assert ChildSolver(answers)(request) == feasible_plan(request)
+
+
+def test_bad_input_comes_back_with_its_parts() -> None:
+    with pytest.raises(WorkloadError) as caught:
+        ChildSolver(refuses)(resolved())
+    assert (caught.value.problem, caught.value.given, caught.value.allowed) == ("no such workload", 1, "2")
+
+
+@pytest.mark.parametrize(
+    ("solve", "error", "said"),
+    [
+        (dies, SolverCrashError, "exit code 7"),
+        (is_refused, PlanRejectedError, "a stage is missing"),
+        (breaks, SolverCrashError, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_failures_come_back(solve: SolveFunction, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        ChildSolver(solve)(resolved())
+
+
+def assert_undecided(plan: Plan, why: str) -> None:
+    assert not plan.feasible and not plan.is_decided
+    assert plan.certificate.status is Status.UNDECIDED
+    assert why in plan.notes[-1]
+
+
+def test_a_child_that_overstays_is_ended() -> None:
+    assert_undecided(ChildSolver(sleeps, Limits(grace_s=0.05))(resolved(SOON)), "was ended after")
+
+
+def test_a_child_that_wants_too_much_memory_is_refused_it() -> None:
+    assert_undecided(ChildSolver(hoards, Limits(memory_bytes=2**30))(resolved()), str(2**30))
+
+
+def test_a_child_out_of_cpu_time_is_ended() -> None:
+    assert_undecided(ChildSolver(spins)(resolved()), "CPU")
+
+
+def test_progress_comes_while_it_solves() -> None:
+    heard: list[Progress | None] = []
+    ChildSolver(tells)(resolved(), heard.append)
+    assert Progress(1, 2, best=4.0, bound=3.0) in heard
+
+
+def test_a_caller_that_loses_interest_ends_the_child() -> None:
+    def leave(progress: Progress | None) -> None:
+        raise KeyError("cancelled")
+
+    began_s = time.monotonic()
+    with pytest.raises(KeyError):
+        ChildSolver(sleeps)(resolved(), leave)
+    assert time.monotonic() - began_s < 20
+
+
+def test_close_ends_running_children() -> None:
+    solver = ChildSolver(sleeps)
+    errors: list[Exception] = []
+
+    def call() -> None:
+        try:
+            solver(resolved())
+        except SolverCrashError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    while not errors and thread.is_alive():
+        solver.close()
+        thread.join(0.05)
+    assert len(errors) == 1
+
+
+def test_solve_here_stops_at_the_limit_and_notes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshwright.solver import api
+
+    def waits_for_stop(request: PlanRequest, *, stop: Callable[[], bool], progress: object) -> Plan:
+        while not stop():
+            pass
+        return feasible_plan(request)
+
+    monkeypatch.setattr(api, "solve", waits_for_stop)
+    assert solve_here(resolved(SOON)).search.seconds > 0

@@ -1,0 +1,1 @@
+"""One module or room at a time: nothing is started, no database, no socket."""

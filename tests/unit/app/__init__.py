@@ -1,0 +1,1 @@
+"""Rooms of the app that need no database and no service."""

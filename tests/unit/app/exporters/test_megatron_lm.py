@@ -1,0 +1,330 @@
+"""Arguments of Megatron-LM, and the model that megatron-core builds from them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright.app.catalog import model
+from meshwright.app.exporters import export
+from meshwright.app.exporters.megatron_lm import pipeline_layout, vocabulary_multiple
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.request import PlanRequest, Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.training import plan_training
+from tests.unit.app.exporters.plans import arguments, cluster, flags, interleaved, training
+from tests.unit.app.exporters.real_tools import ask
+
+LAUNCHER_FLAGS = {"--standalone", "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"}
+
+
+def test_equal_stages_need_no_layout_and_uneven_ones_get_it() -> None:
+    assert "--pipeline-model-parallel-layout" not in flags(export(*training(pp=4), "megatron-lm"))
+    uneven = flags(export(*training(pp=4, layers=[7, 9, 9, 7]), "megatron-lm"))
+    assert uneven["--pipeline-model-parallel-layout"] == ("Et*7|t*9|t*9|t*7L",)
+
+
+def test_virtual_stages_stand_in_the_layout_in_order_of_the_model() -> None:
+    plan, request = training(pp=2)
+    given = flags(export(interleaved(plan, [(9, 8), (8, 9)]), request, "megatron-lm"))
+    assert given["--pipeline-model-parallel-layout"] == ("Et*8|t*8|t*8|t*8L",)
+    assert given["--pipeline-model-parallel-size"] == ("2",)
+
+
+def test_schedules_that_megatron_has_not_are_refused() -> None:
+    plan, request = training(pp=2)
+    with pytest.raises(ExportError, match="zb-v"):
+        export(interleaved(plan, [(9, 9), (8, 8)], schedule="zb-v"), request, "megatron-lm")
+
+
+def test_experts_get_their_flags() -> None:
+    graph = read_huggingface_config(
+        {
+            "model_type": "mixtral",
+            "hidden_size": 256,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "intermediate_size": 512,
+            "vocab_size": 1024,
+            "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+        name="mixtral",
+    )
+    request = TrainingRequest(
+        graph, cluster(1), TrainingWorkload("training", 64, 1024), search=Search(ep=(4,), tp=(2,), pp=(1,))
+    )
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    given = flags(export(plan, request, "megatron-lm"))
+    assert given["--num-experts"] == ("8",)
+    assert given["--moe-router-topk"] == ("2",)
+    assert given["--expert-model-parallel-size"] == ("4",)
+    assert given["--expert-tensor-parallel-size"] == ("2",)
+    assert "--sequence-parallel" in given
+    assert "--moe-layer-freq" not in given
+    request = replace(request, search=replace(request.search, etp=(1,)))
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert flags(export(plan, request, "megatron-lm"))["--expert-tensor-parallel-size"] == ("1",)
+
+
+def test_dispatch_and_limited_routing_get_their_flags() -> None:
+    config = {
+        "model_type": "deepseek_v3",
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "n_routed_experts": 16,
+        "num_experts_per_tok": 4,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+        "intermediate_size": 512,
+        "moe_intermediate_size": 128,
+        "vocab_size": 1024,
+    }
+    graph = read_huggingface_config(config, name="small-v3")
+    workload = TrainingWorkload("training", 64, 1024, dispatch=TokenDispatch.ONCE_A_NODE)
+    search = Search(ep=(4,), tp=(1,), cp=(1,), pp=(1,), microbatch=(1,), zero_stages=(1,))
+    request = TrainingRequest(graph, cluster(1), workload, search=search)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    given = flags(export(plan, request, "megatron-lm"))
+    assert given["--moe-token-dispatcher-type"] == ("flex",) and "--moe-enable-deepep" in given
+    assert given["--moe-router-num-groups"] == ("4",) and given["--moe-router-group-topk"] == ("2",)
+    greedy = read_huggingface_config({**config, "model_type": "deepseek_v2", "n_group": 4, "topk_group": 2}, name="v2")
+    assert "expert_groups" not in greedy.dims, "DeepSeek-V2 chooses greedily unless it says otherwise"
+
+
+def test_chunked_products_are_userbuffers_with_serial_launches() -> None:
+    chunked, plain = (
+        export(*training(dp=2, tp=4, sequence_parallel=True, tp_overlap=way), "megatron-lm")
+        for way in (TpOverlap.CHUNKED, TpOverlap.EXPOSED)
+    )
+    assert "--tp-comm-overlap" in flags(chunked)
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in chunked.command
+    assert "--tp-comm-overlap" not in flags(plain)
+
+
+def test_stages_without_layers_keep_their_place_in_the_layout() -> None:
+    assert pipeline_layout((0, 1, 31, 0)) == "E|t|t*31|L"
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "expected"),
+    [
+        (0, {"--overlap-grad-reduce": ()}),
+        (1, {"--use-distributed-optimizer": (), "--overlap-param-gather": ()}),
+        (2, {"--use-megatron-fsdp": (), "--data-parallel-sharding-strategy": ("optim_grads",)}),
+        (3, {"--use-megatron-fsdp": (), "--data-parallel-sharding-strategy": ("optim_grads_params",)}),
+    ],
+)
+def test_zero_stages(zero_stage: int, expected: dict[str, tuple[str, ...]]) -> None:
+    given = flags(export(*training(dp=8, zero_stage=zero_stage), "megatron-lm"))
+    assert expected.items() <= given.items()
+    assert ("--use-distributed-optimizer" in given) == (zero_stage >= 1)
+    assert ("--use-megatron-fsdp" in given) == (zero_stage >= 2)
+    # arguments.py: Megatron FSDP takes this checkpoint format only, and only it may.
+    assert given.get("--ckpt-format") == (("fsdp_dtensor",) if zero_stage >= 2 else None)
+
+
+@pytest.mark.parametrize(
+    ("ulysses", "expected"),
+    [
+        (1, {"--cp-comm-type": ("p2p",)}),
+        (4, {"--cp-comm-type": ("a2a",)}),
+        (2, {"--cp-comm-type": ("a2a+p2p",), "--hierarchical-context-parallel-sizes": ("2", "2")}),
+    ],
+)
+def test_context_parallelism_names_its_exchange(ulysses: int, expected: dict[str, tuple[str, ...]]) -> None:
+    plan, request = training(dp=2, cp=4)
+    axes = Axes(dp=2, cp=4, ulysses=ulysses)
+    stages = tuple(replace(stage, axes=axes) for stage in plan.stages)
+    given = flags(export(replace(plan, axes=axes, stages=stages), request, "megatron-lm"))
+    assert given["--context-parallel-size"] == ("4",)
+    assert expected.items() <= given.items()
+    assert ("--hierarchical-context-parallel-sizes" in given) == (ulysses == 2)
+
+
+def test_one_data_parallel_rank_shares_no_state() -> None:
+    given = flags(export(*training(tp=8), "megatron-lm"))
+    assert "--overlap-grad-reduce" not in given
+
+
+@pytest.mark.parametrize(
+    ("layout", "serial"),
+    [({"dp": 8}, False), ({"dp": 4, "tp": 2}, True), ({"dp": 4, "cp": 2}, True), ({"dp": 4, "tp": 2, "zero_stage": 3}, False)],
+)
+def test_device_connections_follow_validate_args(layout: dict[str, int], serial: bool) -> None:
+    words = arguments(export(*training(**layout), "megatron-lm"))  # type: ignore[arg-type]
+    assert ("CUDA_DEVICE_MAX_CONNECTIONS=1" in words) == serial
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        (Recompute.NONE, {}),
+        (
+            Recompute.SELECTIVE,
+            {"--recompute-granularity": ("selective",), "--recompute-modules": ("core_attn", "layernorm")},
+        ),
+        (
+            Recompute.FULL,
+            {
+                "--recompute-granularity": ("full",),
+                "--recompute-method": ("uniform",),
+                "--recompute-num-layers": ("1",),
+            },
+        ),
+    ],
+)
+def test_recompute(mode: Recompute, expected: dict[str, tuple[str, ...]]) -> None:
+    given = flags(export(*training(dp=8, recompute=(mode,)), "megatron-lm"))
+    assert {name: values for name, values in given.items() if name.startswith("--recompute")} == expected
+
+
+def test_optimizers_and_precision() -> None:
+    adam = flags(export(*training(precision=DType.BF16, gradient_dtype=DType.BF16), "megatron-lm"))
+    assert adam["--optimizer"] == ("adam",)
+    assert {"--bf16", "--grad-reduce-in-bf16"} <= set(adam)
+    sgd = flags(export(*training(optimizer=Optimizer.SGD_MOMENTUM, precision=DType.FP32), "megatron-lm"))
+    assert sgd["--optimizer"] == ("sgd",)
+    assert not {"--bf16", "--fp16"} & set(sgd)
+    muon = flags(export(*training(dp=2, optimizer=Optimizer.MUON), "megatron-lm"))
+    assert (muon["--optimizer"], muon["--ckpt-format"]) == (("muon",), ("torch",))
+    with pytest.raises(ExportError, match="ZeRO 1 beside the optimizer muon"):
+        export(*training(dp=2, optimizer=Optimizer.MUON, zero_stage=1), "megatron-lm")
+
+
+@pytest.mark.parametrize(
+    ("vocab", "tp", "multiple"),
+    [(128256, 1, 128), (128256, 8, 32), (50257, 1, 1), (50257, 2, 128), (256, 1, 128), (100, 2, 2)],
+)
+def test_the_vocabulary_is_padded_only_where_it_must_be(vocab: int, tp: int, multiple: int) -> None:
+    assert vocabulary_multiple(vocab, tp) == multiple
+
+
+def test_padding_is_said() -> None:
+    result = export(*training("gpt2-xl", pp=2, tp=1, dp=1, seq_len=1024), "megatron-lm")
+    assert not any("padded" in line for line in result.inexpressible)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "absent"),
+    [
+        ("llama-3.1-8b", {"--swiglu", "--group-query-attention", "--disable-bias-linear"}, {"--qk-layernorm"}),
+        (
+            "gpt2-xl",
+            set(),
+            {"--swiglu", "--group-query-attention", "--disable-bias-linear", "--untie-embeddings-and-output-weights"},
+        ),
+        ("qwen3-8b", {"--qk-layernorm", "--untie-embeddings-and-output-weights"}, set()),
+        ("mistral-7b", {"--window-size"}, {"--qk-layernorm"}),
+    ],
+)
+def test_the_model_is_described(name: str, expected: set[str], absent: set[str]) -> None:
+    given = set(flags(export(*training(name, seq_len=1024), "megatron-lm")))
+    assert expected <= given
+    assert not absent & given
+
+
+def test_learned_positions_come_with_their_table() -> None:
+    given = flags(export(*training("gpt2-xl", seq_len=512), "megatron-lm"))
+    assert (given["--position-embedding-type"], given["--max-position-embeddings"]) == (("learned_absolute",), ("1024",))
+
+
+def test_layers_that_megatron_has_not_are_said() -> None:
+    result = export(*training("gemma-2-9b"), "megatron-lm")
+    said = " ".join(result.inexpressible)
+    assert "4 norms" in said
+    assert "attention window (full, 4096)" in said
+    assert "geglu" in said
+
+
+def question(plan: Plan, request: PlanRequest) -> dict[str, object]:
+    """The arguments of one plan, for the first rank of each stage."""
+    given = flags(export(plan, request, "megatron-lm"))
+    return {
+        "flags": {name[2:]: values for name, values in given.items() if name not in LAUNCHER_FLAGS},
+        "world": plan.devices,
+        "ranks": [stage.devices[0].first for stage in plan.stages],
+    }
+
+
+def test_megatron_core_builds_the_parameters_that_the_plan_counts() -> None:
+    """On every stage: weights a rank holds, exactly. Layer sizes come from the graph, which transformers confirms."""
+    plans = [
+        training(dp=8, zero_stage=3),
+        training(dp=2, tp=2, pp=2, layers=[15, 17], sequence_parallel=True, recompute=(Recompute.SELECTIVE,)),
+        training(dp=2, tp=2, pp=4, cp=2, layers=[7, 9, 9, 7], zero_stage=1, recompute=(Recompute.FULL,)),
+        training("qwen3-8b", tp=4, dp=2, sequence_parallel=True, tp_overlap=TpOverlap.CHUNKED),
+        training("gpt2-xl", dp=2, pp=2, seq_len=1024),
+        training("llama-3.1-70b", tp=8, pp=2, layers=[41, 39]),
+    ]
+    answers = ask("megatron.core", "megatron_core.py", [question(*plan) for plan in plans])
+    for (plan, _), answer in zip(plans, answers, strict=True):
+        assert answer == {"parameters": expected_parameters(plan)}, plan.model
+
+
+def expected_parameters(plan: Plan) -> list[int]:
+    """Parameters of each stage's ranks: matrices divided by tp, vectors of the residual stream whole, a tied head copied."""
+    graph = model(plan.model)
+    assert plan.axes is not None
+    tp, counts = plan.axes.tp, []
+    for stage in plan.stages:
+        total = 0
+        for span in stage.blocks:
+            for operator in graph.block(span.block).operators:
+                for weight in operator.weights:
+                    if weight.tied_to is not None and len(plan.stages) == 1:
+                        continue
+                    split = {"heads", "kv_heads", "ffn", "vocab"} & set(weight.dims)
+                    total += span.count * weight.elements(graph.dims) // (tp if split else 1)
+        counts.append(total)
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        (MatmulRecipe.WORKING, {}),
+        (MatmulRecipe.FP8_DELAYED, {"--fp8-format": ("hybrid",), "--fp8-recipe": ("delayed",)}),
+        (MatmulRecipe.MXFP8, {"--fp8-format": ("e4m3",), "--fp8-recipe": ("mxfp8",)}),
+        (MatmulRecipe.FP8_BLOCKWISE, {"--fp8-format": ("e4m3",), "--fp8-recipe": ("blockwise",)}),
+    ],
+)
+def test_low_precision_products(recipe: MatmulRecipe, expected: dict[str, tuple[str, ...]]) -> None:
+    given = flags(export(*training(dp=8, matmul=recipe), "megatron-lm"))
+    assert {name: values for name, values in given.items() if name.startswith(("--fp8", "--fp4"))} == expected
+
+
+def test_a_recipe_that_megatron_lacks_is_said() -> None:
+    result = export(*training(dp=8, matmul=MatmulRecipe.FP8_ROWWISE), "megatron-lm")
+    assert any("for each row" in line for line in result.inexpressible)
+
+
+def test_fine_grained_recompute_names_the_modules_that_the_model_has() -> None:
+    given = flags(export(*training(dp=8, recompute=(Recompute.FINE_GRAINED,)), "megatron-lm"))
+    assert (given["--recompute-granularity"], given["--recompute-modules"]) == (("selective",), ("layernorm",))
+
+
+def test_moments_of_sixteen_bits_and_activations_in_fp8() -> None:
+    given = flags(export(*training(dp=8, zero_stage=1, optimizer=Optimizer.ADAMW_BF16), "megatron-lm"))
+    assert (given["--exp-avg-dtype"], given["--exp-avg-sq-dtype"]) == (("bf16",), ("bf16",))
+    squeezed = export(*training(dp=8, saved_activations=SavedFormat.FP8), "megatron-lm")
+    assert any("saved activations in fp8" in line for line in squeezed.inexpressible)
+
+
+def test_moments_of_eight_bits() -> None:
+    given = flags(export(*training(dp=8, zero_stage=1, optimizer=Optimizer.ADAMW_8BIT), "megatron-lm"))
+    assert (given["--optimizer"], given["--exp-avg-dtype"], given["--exp-avg-sq-dtype"]) == (("adam",), ("fp8",), ("fp8",))
+    unsharded = export(*training(dp=8, optimizer=Optimizer.ADAMW_8BIT), "megatron-lm")
+    assert any("distributed optimizer" in line for line in unsharded.inexpressible)

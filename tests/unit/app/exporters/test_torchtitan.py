@@ -1,0 +1,160 @@
+"""Flags of torchtitan, the models it has, and what its own parser makes of the flags."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.app.exporters import export
+from meshwright.app.exporters.torchtitan import LLAMA3_405B, MODELS
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.memory.offload import Offload
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.request import PlanRequest
+from tests.unit.app.exporters.plans import arguments, flags, interleaved, training
+from tests.unit.app.exporters.real_tools import ask
+
+
+def given(plan: Plan, request: PlanRequest) -> dict[str, tuple[str, ...]]:
+    return dict(flags(export(plan, request, "torchtitan")))
+
+
+def said(plan: Plan, request: PlanRequest) -> str:
+    return " ".join(export(plan, request, "torchtitan").inexpressible)
+
+
+@pytest.mark.parametrize(
+    ("zero_stage", "replicate", "shard", "reshard"),
+    [(0, "8", "1", "never"), (1, "1", "8", "never"), (2, "1", "8", "never"), (3, "1", "8", "always")],
+)
+def test_zero_stages_are_degrees_of_fsdp(zero_stage: int, replicate: str, shard: str, reshard: str) -> None:
+    plan = training(dp=8, zero_stage=zero_stage)
+    assert given(*plan)["--parallelism.data_parallel_replicate_degree"] == (replicate,)
+    assert given(*plan)["--parallelism.data_parallel_shard_degree"] == (shard,)
+    assert given(*plan)["--parallelism.fsdp_reshard_after_forward"] == (reshard,)
+    assert ("ZeRO-1" in said(*plan)) == (zero_stage == 1)
+
+
+def test_a_pipeline_splits_the_local_batch() -> None:
+    piped = given(*training(dp=2, pp=2, microbatch=2))
+    assert piped["--training.local_batch_size"] == ("32",)
+    assert piped["--parallelism.pipeline_parallel_microbatch_size"] == ("2",)
+    assert "--training.disable_cuda_graphs" in piped
+    flat = given(*training(dp=8, microbatch=2))
+    assert flat["--training.local_batch_size"] == ("2",)
+    assert "--training.disable_cuda_graphs" not in flat
+
+
+def test_stage_borders_are_module_names() -> None:
+    parts = given(*training(pp=2, layers=[1, 31]))["--parallelism.module_fqns_per_model_part"]
+    assert parts[0] == "tok_embeddings,layers.0"
+    assert parts[1].startswith("layers.1,layers.2,")
+    assert parts[1].endswith("layers.31,norm,lm_head")
+
+
+def test_a_v_shaped_schedule_lists_its_parts_in_order_of_the_model() -> None:
+    plan, request = training(pp=2)
+    folded = interleaved(plan, [(9, 7), (8, 10)], schedule="zb-v")
+    given = flags(export(folded, request, "torchtitan"))
+    assert given["--parallelism.pipeline_parallel_schedule"] == ("ZBVZeroBubble",)
+    assert [len(part.split(",")) for part in given["--parallelism.module_fqns_per_model_part"]] == [9, 8, 10, 8]
+
+
+def test_sequence_parallelism_is_on_unless_refused() -> None:
+    off = "--parallelism.no-enable_sequence_parallel"
+    assert off in given(*training(tp=2, dp=2))
+    assert off not in given(*training(tp=2, dp=2, sequence_parallel=True))
+
+
+def test_chunked_products_are_asynchronous_tensor_parallelism_and_compiled() -> None:
+    named = {"--compile.enable", "--compile.enable_async_tensor_parallel"}
+    layout = {"tp": 2, "dp": 2, "sequence_parallel": True}
+    assert named <= given(*training(**layout, tp_overlap=TpOverlap.CHUNKED)).keys()
+    assert not named & given(*training(**layout)).keys()
+
+
+@pytest.mark.parametrize(("mode", "name"), [(m, m.value) for m in Recompute if m is not Recompute.FINE_GRAINED])
+def test_checkpointing_is_the_last_word(mode: Recompute, name: str) -> None:
+    plan = training(recompute=(mode,))
+    assert arguments(export(*plan, "torchtitan"))[-1] == f"activation-checkpoint:{name}"
+    assert ("selective recompute" in said(*plan)) == (mode is Recompute.SELECTIVE)
+
+
+def test_fine_grained_recompute_is_refused() -> None:
+    with pytest.raises(ExportError, match="torchtitan: fine-grained recompute; it can't recompute norms alone"):
+        export(*training(recompute=(Recompute.FINE_GRAINED,)), "torchtitan")
+
+
+@pytest.mark.parametrize(
+    ("layout", "reason"),
+    [
+        ({"tp": 16}, "8 key/value heads do not divide by tp 16"),
+        ({"name": "seed-llama-7b", "dp": 4}, "no configuration of this model"),
+        ({"optimizer": Optimizer.MUON}, "AdamW"),
+        ({"precision": DType.FP16}, "no fp16"),
+    ],
+)
+def test_what_torchtitan_has_not_is_refused(layout: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ExportError, match=reason):
+        export(*training(**layout), "torchtitan")
+
+
+def test_sixteen_bit_gradients_are_said_to_be_kept_in_fp32() -> None:
+    assert "bf16 gradients" in said(*training(dp=8, gradient_dtype=DType.BF16))
+
+
+def test_the_405b_model_comes_with_a_configuration_of_its_own() -> None:
+    result = export(*training("llama-3.1-405b", tp=8, dp=2, pp=2), "torchtitan")
+    assert set(result.files) == {"meshwright_plan.py"}
+    compile(result.files["meshwright_plan.py"], "meshwright_plan.py", "exec")
+    assert flags(result)["--module"] == ("meshwright_plan",)
+
+
+def test_torchtitan_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None:
+    plans = [
+        training(dp=8, zero_stage=3, recompute=(Recompute.FULL,)),
+        training(dp=2, tp=2, pp=2, layers=[15, 17], zero_stage=2, sequence_parallel=True, microbatch=2),
+        training(dp=2, tp=2, cp=2, zero_stage=0, recompute=(Recompute.SELECTIVE,)),
+        training("llama-3.1-405b", tp=8, dp=2, pp=2, zero_stage=3),
+        training("qwen3-32b", tp=8, dp=2),
+        training(dp=2, tp=2, sequence_parallel=True, tp_overlap=TpOverlap.CHUNKED),
+    ]
+    plan, request = training(dp=8, zero_stage=3)
+    away = Offload(optimizer=1.0, weights=1.0, gradients=1.0)
+    plans.append((replace(plan, stages=tuple(replace(stage, offload=away) for stage in plan.stages)), request))
+    cases = []
+    for plan, request in plans:
+        result = export(plan, request, "torchtitan")
+        for name, text in result.files.items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        words = arguments(result)
+        cases.append({"args": words[words.index("torchtitan.train") + 1 :], "world": plan.devices})
+    answers = ask("torchtitan", "torchtitan_args.py", cases, search_path=tmp_path)
+    assert [answer.get("error") for answer in answers] == [None] * len(plans)
+    expected_dims = [[1, 8, 1, 1, 1], [1, 2, 1, 2, 2], [2, 1, 2, 2, 1], [1, 2, 1, 8, 2], [2, 1, 1, 8, 1]]
+    expected_dims += [[2, 1, 1, 2, 1], [1, 8, 1, 1, 1]]
+    assert [answer["dims"] for answer in answers] == expected_dims
+    assert [answer["batch"] for answer in answers[:3]] == [[1, 64, 1], [32, 64, 2], [1, 64, 1]]
+    assert [answer["sequence_parallel"] for answer in answers[1:3]] == [True, False]
+    assert [len(part) for part in answers[1]["stages"]] == [16, 19]
+    assert [answer["checkpoint"] for answer in answers[:3]] == ["FullAC.Config", None, "SelectiveAC.Config"]
+    assert [answer["reshard"] for answer in answers[:3]] == ["always", "never", "never"]
+    assert [answer["cpu_offload"] for answer in answers] == [False] * 6 + [True]
+    assert answers[3]["sizes"] == [126, 16384, 128, 8, 53248, 128256]
+    assert [answer["compile"] for answer in answers] == 5 * [False] + [True, False]
+    assert [answer["asynchronous"] for answer in answers] == 5 * [False] + [True, False]
+
+
+def test_registered_models_have_the_sizes_we_say() -> None:
+    """The 405B one is checked above, as its own configuration needs torchao."""
+    models = [model for model in MODELS if model is not LLAMA3_405B]
+    cases = [{"args": ["--module", model.module, "--config", model.config], "world": 8} for model in models]
+    for model, answer in zip(models, ask("torchtitan", "torchtitan_args.py", cases), strict=True):
+        sizes = [model.layers, model.hidden, model.heads, model.kv_heads, model.ffn, model.vocab]
+        assert (answer["sizes"], answer["tied"]) == (sizes, model.tied), model.config

@@ -1,0 +1,80 @@
+"""Parameter counts: a golden table that always runs, and transformers itself where it is installed.
+
+golden_models.json: config.json documents (class defaults, and each field that changes the count) with the count that
+transformers 5.23.0 gives on the meta device.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.app.catalog import model_names
+from meshwright.app.importers.huggingface import TEXT_MODELS, read_huggingface_config, supported_model_types
+
+HERE = Path(__file__).parent
+GOLDEN: dict[str, dict[str, Any]] = json.loads((HERE / "golden_models.json").read_text(encoding="utf-8"))
+CATALOG = HERE.parents[3] / "app" / "catalog" / "models"
+SHARED_CONFIGS = HERE.parents[4] / "shared" / "data" / "hf_configs"
+
+# Class defaults that no model can run with: DeepSeek-V2's leave the number of experts of a token open.
+UNUSABLE_CONFIGS = {"default__DeepseekV2"}
+# model_types that transformers lacks, and whose classes such files carry.
+SAME_AS = {"kimi_k2": "deepseek_v3"}
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_count_is_the_golden_one(case: str) -> None:
+    graph = read_huggingface_config(GOLDEN[case]["config"], name=case)
+    assert graph.parameters() == GOLDEN[case]["parameters"]
+
+
+def test_every_family_is_in_the_golden_table() -> None:
+    assert {entry["config"]["model_type"] for entry in GOLDEN.values()} == set(supported_model_types())
+
+
+@pytest.mark.parametrize("case", GOLDEN)
+def test_golden_count_is_that_of_transformers(case: str) -> None:
+    assert _transformers_count(GOLDEN[case]["config"]) == GOLDEN[case]["parameters"]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_catalogue_model_counts_as_transformers_does(name: str) -> None:
+    document = json.loads((CATALOG / f"{name}.json").read_text(encoding="utf-8"))
+    assert read_huggingface_config(document, name=name).parameters() == _transformers_count(document)
+
+
+def test_real_files_count_as_transformers_does() -> None:
+    if not SHARED_CONFIGS.is_dir():
+        pytest.skip("no real config.json files beside this checkout (../shared/data/hf_configs)")
+    documents = {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in SHARED_CONFIGS.glob("*.json")
+        if path.stem not in UNUSABLE_CONFIGS
+    }
+    ours = {
+        stem: read_huggingface_config(document, name=stem).parameters()
+        for stem, document in documents.items()
+        if document.get("model_type") in supported_model_types()
+    }
+    assert ours
+    assert ours == {stem: _transformers_count(documents[stem]) for stem in ours}
+
+
+def _transformers_count(document: dict[str, Any]) -> int:
+    """Parameters of the model that transformers builds on the meta device, tied ones once; skips where it can't."""
+    torch = pytest.importorskip("torch", reason="needs torch and transformers (pip install torch transformers)")
+    transformers = pytest.importorskip("transformers", reason="needs transformers (pip install transformers)")
+    kept = {key: value for key, value in document.items() if key not in ("quantization_config", "auto_map", "notes")}
+    model_type = SAME_AS.get(kept["model_type"], kept["model_type"])
+    config = transformers.CONFIG_MAPPING[model_type].from_dict({**kept, "model_type": model_type})
+    architectures = kept.get("architectures")
+    with torch.device("meta"):
+        if architectures and model_type not in TEXT_MODELS:
+            model = getattr(transformers, architectures[0])._from_config(config)
+        else:
+            model = transformers.AutoModelForCausalLM.from_config(config.get_text_config())
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,144 @@
+"""Plans that a process has read are answered from memory, each to its own tenant, within bounds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from unittest.mock import create_autospec
+
+import pytest
+from sqlalchemy import Engine, event
+
+from meshwright.app.db.engine import open_engine, writing
+from meshwright.app.db.migrate import upgrade
+from meshwright.app.errors import KeyReusedError
+from meshwright.app.fleet.registered_repository import RegisteredKind, RegisteredRepository
+from meshwright.app.fleet.registry import registered_cluster
+from meshwright.app.jobs.queue import JobQueue
+from meshwright.app.planning.service import Call, PlanService, Submission, Wanted
+from meshwright.app.plans import digest
+from meshwright.app.plans.remembered import RememberedTexts
+from meshwright.app.plans.repository import PlanRepository
+from meshwright.app.security.principal import Principal, Scope
+from meshwright.app.settings import Settings
+from tests.integration.test_db import numbered
+from tests.support.requests_given import training
+
+pytestmark = pytest.mark.both_databases
+
+
+@pytest.fixture
+def engine(settings: Settings) -> Iterator[Engine]:
+    engine = open_engine(settings.database_url)
+    upgrade(engine)
+    yield engine
+    engine.dispose()
+
+
+def call_of(tenant: str, *, key: str | None = None) -> Call:
+    return Call(Principal(tenant, "local", frozenset(Scope)), training(), 3, key)
+
+
+def test_texts_that_were_not_asked_for_longest_go_first() -> None:
+    texts = RememberedTexts(most_bytes=2 * sys.getsizeof("12345"))
+    texts.keep("t", "a", "12345")
+    texts.keep("t", "b", "12345")
+    assert texts.find("t", "a") == "12345"
+    texts.keep("t", "c", "123")
+    assert [texts.find("t", name) for name in "abc"] == ["12345", None, "123"]
+    texts.keep("t", "d", "longer than all" * 10)
+    assert [texts.find("t", name) for name in "abcd"] == [None] * 4
+
+
+def test_what_counts_is_the_memory_that_texts_take() -> None:
+    texts = RememberedTexts(most_bytes=1000)
+    for name, text in (("plain", "m" * 400), ("wide", "\N{GLOBE WITH MERIDIANS}" * 200)):
+        texts.keep("t", name, text)
+    assert (texts.find("t", "plain"), texts.find("t", "wide")) == (None, "\N{GLOBE WITH MERIDIANS}" * 200)
+
+
+def test_a_tenant_finds_its_own_alone() -> None:
+    texts = RememberedTexts()
+    texts.keep("mine", "a", "text")
+    assert texts.find("yours", "a") is None
+
+
+def test_what_was_read_once_needs_no_database(engine: Engine, settings: Settings) -> None:
+    service = PlanService(engine, create_autospec(JobQueue), settings)
+    call = call_of("mine")
+    resolved = service.resolve_alone(call)
+    assert resolved is not None
+    assert service.remembered(call, resolved) is None
+    PlanRepository(engine, "mine").add(replace(numbered(1), digest=resolved.key.digest))
+    read = service.look_up(call, resolved)
+    assert isinstance(read, Submission)
+    assert read == service.look_up(call)
+
+    statements: list[object] = []
+    event.listen(engine, "before_cursor_execute", lambda *arguments: statements.append(arguments))
+    assert service.remembered(call, service.resolve_alone(call)) == read
+    assert service.remembered(call_of("yours"), resolved) is None
+    assert service.remembered(call_of("mine", key="again"), resolved) is None
+    assert statements == []
+
+
+def test_what_names_the_fleet_is_looked_up(engine: Engine, settings: Settings) -> None:
+    service = PlanService(engine, create_autospec(JobQueue), settings)
+    for named in ({"model": {"name": "m"}}, {"cluster": {"name": "c"}}, {"calibrations": ["a100"]}):
+        assert service.resolve_alone(replace(call_of("mine"), document=training(**named))) is None
+
+
+def test_a_key_is_noted_although_the_plan_is_remembered(engine: Engine, settings: Settings) -> None:
+    service = PlanService(engine, create_autospec(JobQueue), settings)
+    text = _remembered(service, engine)
+    wanted = service.look_up(call_of("mine", key="once"))
+    assert isinstance(wanted, Wanted) and wanted.text == text
+    with writing(engine) as connection:
+        service.begin(wanted, connection)
+    again = service.look_up(call_of("mine", key="once"))
+    assert isinstance(again, Submission) and again.text == text
+    other = replace(call_of("mine", key="once"), document=training(search={"seed": 1}))
+    with pytest.raises(KeyReusedError):
+        service.look_up(other)
+
+
+def test_a_newer_version_of_the_solver_finds_nothing_of_an_older_one(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = PlanService(engine, create_autospec(JobQueue), settings)
+    _remembered(service, engine)
+    call = call_of("mine")
+    assert service.remembered(call, service.resolve_alone(call)) is not None
+    monkeypatch.setattr(digest, "SOLVER_VERSION", "of tomorrow")
+    assert service.remembered(call, service.resolve_alone(call)) is None
+    found = service.look_up(call)
+    assert isinstance(found, Wanted) and found.text is None
+
+
+def test_a_cluster_that_changed_has_another_plan(engine: Engine, settings: Settings) -> None:
+    service = PlanService(engine, create_autospec(JobQueue), settings)
+    call = replace(call_of("mine"), document=training(cluster={"name": "c"}))
+    known = []
+    for nodes in (1, 2, 2):
+        document = registered_cluster({"catalog": "dgx-h100", "nodes": nodes})
+        with writing(engine) as connection:
+            clusters = RegisteredRepository(engine, "mine", RegisteredKind.CLUSTER)
+            clusters.put(connection, "c", digest=f"of {nodes}", document=document, expected=None)
+        found = service.look_up(call)
+        assert isinstance(found, Wanted)
+        known.append(found.text is not None)
+        if found.text is None:
+            PlanRepository(engine, "mine").add(replace(numbered(nodes), digest=found.key.digest))
+            service.look_up(call)
+    assert known == [False, False, True]
+
+
+def _remembered(service: PlanService, engine: Engine) -> str:
+    """Store a plan for the tenant "mine" and let the service read it; its text."""
+    resolved = service.resolve_alone(call_of("mine"))
+    assert resolved is not None
+    PlanRepository(engine, "mine").add(replace(numbered(1), digest=resolved.key.digest))
+    read = service.look_up(call_of("mine"))
+    assert isinstance(read, Submission) and read.text is not None
+    return read.text

@@ -1,0 +1,198 @@
+"""The page of a plan: what it says, that equal stages are folded, that it holds in 80 columns."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from meshwright.app.cli.pages.plan_page import NextStep, certificate_in_words, default_launcher, print_plan
+from meshwright.app.cli.pages.stages import folded
+from meshwright.app.text.bars import bar
+from meshwright.app.text.figures import axes, band, gib, number_range, percent, seconds, significant, spread
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
+from meshwright.solver.answer.plan import Plan, ReplicaPool, ReplicaShares, ServingLayout, WorkerKind
+from meshwright.solver.answer.predicted import Band, Certificate, Predicted, Status
+from meshwright.solver.answer.stage import LayerSpan
+from meshwright.solver.problem.choices import Launcher, Objective
+from meshwright.solver.problem.request import PlanRequest
+from tests.support.fakes import feasible_plan, infeasible_plan, stage_memory
+from tests.support.requests_given import resolved, serving, training
+
+NEXT = NextStep("Plan stored as sha256:0", "meshwright export sha256:0 --to vllm")
+
+
+def page(plan: Plan, request: PlanRequest, width: int = 80) -> str:
+    out = io.StringIO()
+    print_plan(Console(file=out, width=width, highlight=False), plan, request, NEXT)
+    return out.getvalue()
+
+
+def uneven_plan(request: PlanRequest) -> Plan:
+    plan = feasible_plan(request, pp=16)
+    stages = list(plan.stages)
+    stages[0] = replace(stages[0], blocks=(LayerSpan("embedding", 0, 1), LayerSpan("layer", 1, 7)), memory=stage_memory(70))
+    stages[-1] = replace(stages[-1], blocks=(LayerSpan("layer", 1, 7), LayerSpan("head", 8, 1)), time_s=0.3)
+    return replace(plan, stages=tuple(stages))
+
+
+def test_equal_stages_are_one_line() -> None:
+    request = resolved(training(cluster={"catalog": "dgx-h100", "nodes": 4}))
+    plan = uneven_plan(request)
+    assert [[number for number, _ in run] for run in folded(plan.stages)] == [[0], list(range(1, 15)), [15]]
+    text = page(plan, request)
+    assert "1-14   16 x layer each" in text
+    assert "embedding + 7 x layer" in text
+    assert "7 x layer + head" in text
+
+
+def test_stages_with_other_axes_say_so() -> None:
+    request = resolved()
+    plan = feasible_plan(request)
+    assert "axes" not in page(plan, request)
+    stages = (plan.stages[0], replace(plan.stages[1], axes=Axes(dp=2, tp=2)))
+    text = page(replace(plan, stages=stages), request)
+    assert "axes" in text and "dp 2 x tp 2" in text
+
+
+def test_replicas_of_every_node_group_are_shown() -> None:
+    request = resolved()
+    plan = feasible_plan(request)
+    assert plan.axes is not None and plan.microbatch is not None
+    stages = tuple(replace(stage, axes=Axes(dp=7)) for stage in plan.stages)
+    pool = ReplicaPool("damaged", 144, 14.5, Axes(dp=7), stages, (), False, "1f1b", plan.microbatch)
+    text = page(replace(plan, shares=ReplicaShares(368, 15.8, 0.14, (pool,))), request)
+    assert "First node group: 368 sequences in 15.8 s" in text
+    assert "damaged: 144 sequences in 14.5 s; layout: dp 7" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    request = resolved(training(cluster={"catalog": "dgx-h100", "nodes": 2048}))
+    for plan in (uneven_plan(request), infeasible_plan(request)):
+        assert max(len(line.rstrip()) for line in page(plan, request, width).splitlines()) <= width
+
+
+def test_infeasible_page_has_reason_numbers_and_remedies() -> None:
+    request = resolved()
+    text = page(infeasible_plan(request), request)
+    assert "device memory is the tightest constraint in stage 0" in text
+    assert "need 400.0 GiB, have 76.0 GiB" in text
+    assert "526% of what there is" in text
+    assert "use at least 6 nodes" in text
+    assert "no plan in the launchable space meets every constraint" in text
+
+
+def test_serving_page_has_latencies_and_replicas() -> None:
+    request = resolved(serving())
+    plan = feasible_plan(request)
+    predicted = Predicted(tokens_per_s=900.0, peak_memory_bytes=1e10, ttft_p95_s=0.6, tpot_p95_s=0.028)
+    layout = ServingLayout(3, 64, 8192, 0.61, 0.2, 0.02, 12.0)
+    text = page(replace(plan, kind="serving", predicted=predicted, serving=layout, breakdown=None), request)
+    assert "P95 TTFT 600 ms" in text and "P95 TPOT 28.0 ms" in text
+    assert "3 replicas, 61% busy" in text
+    assert "decode step" in text
+    assert default_launcher(request) is Launcher.VLLM
+    asked = replace(request, search=replace(request.search, engine=ServingEngine.SGLANG))
+    assert default_launcher(asked) is Launcher.SGLANG
+
+
+def test_serving_page_draws_throughput_against_interactivity() -> None:
+    request = resolved(serving())
+    predicted = Predicted(tokens_per_s=900.0, peak_memory_bytes=1e10, ttft_p95_s=0.6, tpot_p95_s=0.028)
+    plan = replace(feasible_plan(request), kind="serving", predicted=predicted, breakdown=None)
+    points = tuple(
+        InteractivityPoint("tp 2", "node", Axes(tp=2), 2, float(n), n, 8192, 10.0 * n, 100.0 - n) for n in (64, 32, 16, 8)
+    )
+    text = page(replace(plan, interactivity=Interactivity(points, 100.0, 30.0)), request)
+    chart = [line.split("│", 1)[1] for line in text.splitlines() if "│" in line]
+    marked = {mark: [(row, line.index(mark)) for row, line in enumerate(chart) if mark in line] for mark in "●◆"}
+    # Throughput falls from line to line as the tokens of a user rise; the plan lies below and left of the curve.
+    assert [column for _, column in marked["●"]] == sorted(column for _, column in marked["●"])
+    assert len(marked["●"]) == 4 and marked["●"][0][0] == 0
+    ((row, column),) = marked["◆"]
+    assert any(other < row and right > column for other, right in marked["●"])
+    assert "100 tokens/s a device, 30.0 tokens/s to a user" in text
+    assert "promises of percentiles" in " ".join(text.split())
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "◆" not in page(plan, request)
+
+
+@pytest.mark.parametrize(
+    ("status", "gap", "objective", "said"),
+    [
+        (Status.OPTIMAL, 0.0, "throughput", "Optimal: no plan in the launchable space is faster under this cost model."),
+        (Status.OPTIMAL, 0.0, "devices", "Optimal: no plan in the launchable space needs fewer devices under"),
+        (Status.FEASIBLE, 0.034, "cost", "Best found: no plan in the launchable space costs less by more than 3.4%"),
+        (Status.FEASIBLE, None, "step_time", "Best found: no plan in the launchable space is faster under"),
+    ],
+)
+def test_certificate_in_words(status: Status, gap: float | None, objective: str, said: str) -> None:
+    request = replace(resolved(), objective=Objective(objective))
+    plan = replace(feasible_plan(request), certificate=Certificate(status, 1.0, 1.0, gap, "s", "launchable by x"))
+    assert certificate_in_words(plan, request).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (seconds(0), "0 s"),
+        (seconds(3.2e-6), "3.20 us"),
+        (seconds(0.042), "42.0 ms"),
+        (seconds(17.12), "17.1 s"),
+        (seconds(1200), "20 min"),
+        (gib(40 * 2**30), "40.0 GiB"),
+        (percent(0.034), "3.4%"),
+        (percent(0.75), "75%"),
+        (percent(0), "0%"),
+        (significant(61234.5), "61,234"),
+        (axes(Axes(dp=4, tp=2)), "dp 4 x tp 2"),
+        (axes(Axes()), "one device"),
+        (number_range([3]), "3"),
+        (number_range([4, 2, 3]), "2-4"),
+        (spread(["a", "a"]), "a"),
+        (spread(["a", "b", "c"]), "a .. c"),
+        (band(100.0, Band(95.0, 106.0, "")), " (-5% to +6%)"),
+        (band(100.0, None), ""),
+    ],
+)
+def test_figures(shown: str, text: str) -> None:
+    assert shown == text
+
+
+@given(share=st.floats(-1, 3), width=st.integers(1, 60))
+def test_bars_have_their_width(share: float, width: int) -> None:
+    assert len(bar(share, width).plain) == width
+
+
+@given(low=st.floats(0, 1), high=st.floats(0, 1))
+def test_longer_bars_are_more(low: float, high: float) -> None:
+    low, high = sorted((low, high))
+    assert bar(low).plain.count("█") <= bar(high).plain.count("█")
+
+
+def test_every_kind_of_workers_is_shown() -> None:
+    request = resolved(serving())
+    plan = replace(feasible_plan(request), kind="serving")
+    assert plan.predicted is not None
+    kinds = tuple(
+        WorkerKind(
+            share,
+            share * 10.0,
+            plan.devices,
+            plan.predicted,
+            Axes(tp=tp),
+            plan.stages,
+            ServingLayout(2, 64, 8192, 0.5, 0.3, 0.02, 10.0),
+        )
+        for share, tp in ((0.2, 4), (0.8, 8))
+    )
+    text = " ".join(page(replace(plan, kinds=kinds, axes=None, stages=()), request).split())
+    assert "20% of arrivals, 2.00 requests/s" in text and "80% of arrivals, 8.00 requests/s" in text
+    assert "Layout: tp 4" in text and "Layout: tp 8" in text

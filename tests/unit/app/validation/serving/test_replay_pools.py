@@ -1,0 +1,44 @@
+"""Closed loops on prefill and decode pools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.app.validation.serving.deployment import deployment
+from meshwright.app.validation.serving.recipes import EngineName
+from meshwright.app.validation.serving.replay import Figures, default_constants, replay
+from meshwright.app.validation.unpredicted import NotPredictedError
+from tests.unit.app.validation.serving.tables import point
+
+POOLS = {"mode": "disagg", "tp": "P1x1/D1x1", "n_gpus": "2"}
+
+
+def figures(folder: Path, **changes: str) -> Figures:
+    return replay(deployment(point(folder, **(POOLS | changes)).run), default_constants(EngineName.VLLM))
+
+
+def test_one_client_waits_for_nobody(tmp_path: Path) -> None:
+    """With one client each request is alone: its first tokens take a prompt's time, later ones a decode step's."""
+    alone = replay(deployment(point(tmp_path, concurrency="1").run), default_constants(EngineName.VLLM))
+    apart = figures(tmp_path, concurrency="1")
+    assert apart.tpot_ms == pytest.approx(alone.tpot_ms, rel=0.02)
+    assert alone.ttft_mean_ms < apart.ttft_mean_ms < alone.ttft_mean_ms + 2 * alone.tpot_ms
+
+
+def test_prompts_do_not_slow_decoding_elsewhere(tmp_path: Path) -> None:
+    load = {"concurrency": "32", "isl": "4096"}
+    mixed = replay(deployment(point(tmp_path, n_gpus="2", **load).run), default_constants(EngineName.VLLM))
+    assert figures(tmp_path, **load).tpot_ms < mixed.tpot_ms
+
+
+def test_more_clients_get_more_done(tmp_path: Path) -> None:
+    few, many = (figures(tmp_path, concurrency=clients) for clients in ("2", "32"))
+    assert many.output_tokens_per_s > few.output_tokens_per_s
+    assert many.ttft_mean_ms > few.ttft_mean_ms
+
+
+def test_full_load_on_pools_is_not_predicted(tmp_path: Path) -> None:
+    with pytest.raises(NotPredictedError, match="full load"):
+        figures(tmp_path, concurrency="max_load(all queued)")

@@ -1,0 +1,130 @@
+"""Plans of a model with latent attention and experts: searched, checked, predicted again, and broken on purpose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright.app.exporters import export
+from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.model.expert_routing import BalancedRouting
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.serving import plan_serving, predict_serving
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.verify import Rule, check
+from tests.unit.app.exporters.plans import flags
+from tests.unit.solver.serving.requests import cluster, serving_request
+from tests.unit.solver.verify.changes import changed
+
+CONFIG = {
+    "model_type": "deepseek_v3", "hidden_size": 2048, "intermediate_size": 8192, "moe_intermediate_size": 1024,
+    "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "kv_lora_rank": 512,
+    "q_lora_rank": 768, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
+    "num_experts_per_tok": 6, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+    "max_position_embeddings": 16384,
+}  # fmt: skip
+MODEL = read_huggingface_config(CONFIG, name="small-moe")
+
+pytestmark = pytest.mark.usefixtures("short_simulations")
+
+
+@pytest.fixture(autouse=True)
+def _few_batch_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
+    monkeypatch.setattr(evaluation, "SEQUENCES", (16, 64))
+
+
+def expert_request(search: Search, objective: Objective = Objective.DEVICES, copies: int = 0) -> ServingRequest:
+    asked = serving_request(rate=6.0, precision=DType.FP8, objective=objective, on=cluster(per_node=8), search=search)
+    experts = BalancedRouting("balanced", copies)
+    workload = replace(asked.workload, weights=WeightFormat.FP8_BLOCK, experts=experts)
+    return replace(asked, model=MODEL, workload=workload)
+
+
+def planned(request: ServingRequest) -> Plan:
+    answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
+    assert answer.feasible
+    assert check(answer, request) == ()
+    return answer
+
+
+@pytest.mark.parametrize(
+    "search",
+    [Search(attention_dp=(4,), ep=(4,)), Search(tp=(2,), attention_dp=(2,), ep=(4,)), Search(kvp=(4,)), Search(ep=(8,))],
+)
+def test_plans_pass_the_checker_and_predict_themselves(search: Search) -> None:
+    request = expert_request(search)
+    answer = planned(request)
+    assert answer.axes is not None
+    assert answer.serving is not None
+    ranks = answer.axes.tp * answer.axes.kvp * answer.axes.attention_dp
+    assert answer.devices == answer.serving.replicas * ranks * answer.axes.pp
+    again = predict_serving(request, answer)
+    assert again.predicted == answer.predicted
+    assert again.stages == answer.stages
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "broken"),
+    [
+        ("axes.ep", 3, Rule.AXES),
+        ("axes.ep", 2, Rule.AXES),
+        ("axes.attention_dp", 2, Rule.DEVICES),
+        ("axes.kvp", 2, Rule.DEVICES),
+        ("axes.attention_dp", 0, Rule.AXES),
+    ],
+)
+def test_a_broken_degree_is_found(path: str, value: int, broken: Rule) -> None:
+    request = expert_request(Search(attention_dp=(4,), ep=(4,)))
+    rules = {violation.rule for violation in check(changed(planned(request), path, value), request)}
+    assert broken in rules
+
+
+def test_weights_are_those_of_spread_experts() -> None:
+    request = expert_request(Search(attention_dp=(4,), ep=(4,)))
+    answer = planned(request)
+    everything = 4 * answer.stages[0].memory.weights_bytes
+    heavier = changed(answer, "stages.0.memory.weights_bytes", everything)
+    assert Rule.WEIGHTS in {violation.rule for violation in check(heavier, request)}
+
+
+def test_copies_of_experts_take_their_memory() -> None:
+    plain, copied = (planned(expert_request(Search(attention_dp=(4,), ep=(4,)), copies=n)) for n in (0, 32))
+    more = copied.stages[0].memory.weights_bytes - plain.stages[0].memory.weights_bytes
+    assert more == pytest.approx(15 * 8 * 3 * 2048 * 1024 * WeightFormat.FP8_BLOCK.size_bytes)
+
+
+def test_a_request_alone_is_not_charged_for_company() -> None:
+    request = expert_request(Search(attention_dp=(8,), ep=(8,)))
+    builder = EngineBuilder(request, sequence_tokens=4096, step_tokens=4096, sequences=16)
+    engine = next(builder.engine(layout) for layout in layouts(request))
+    assert engine.alone_times.tokens_s[0, 4096] < 0.8 * engine.times.tokens_s[0, 4096]
+    assert (engine.alone_times.decode_s == engine.times.decode_s).all()
+
+
+def test_vllm_gets_the_layout() -> None:
+    request = expert_request(Search(tp=(2,), attention_dp=(2,), ep=(4,)), copies=4)
+    words = flags(export(planned(request), request, "vllm"))
+    assert words["--tensor-parallel-size"] == ("2",)
+    assert words["--data-parallel-size"] == ("2",)
+    assert "--enable-expert-parallel" in words
+    assert words["--eplb-config"] == ('{"num_redundant_experts": 4}',)
+    along = expert_request(Search(kvp=(4,)))
+    words = flags(export(planned(along), along, "vllm"))
+    assert (words["--tensor-parallel-size"], words["--decode-context-parallel-size"]) == (("4",), ("4",))
+
+
+def test_vllm_is_not_given_plans_of_other_engines() -> None:
+    request = expert_request(Search(engine=ServingEngine.SGLANG, ep=(4,), tp=(4,)))
+    with pytest.raises(ExportError, match="another engine"):
+        export(planned(request), request, "vllm")

@@ -1,0 +1,151 @@
+"""Pools of prefill and decode workers: search, plan, prediction, simulation and rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.answer.stage import DeviceRange
+from meshwright.solver.api import predict, simulate
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals
+from meshwright.solver.serving import plan_serving
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.forms.pools.pools import placed
+from meshwright.solver.verify import Rule, check
+from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
+from tests.unit.solver.serving.requests import cluster, serving_request
+
+POOLS = Search(tp=(1, 2), pp=(1,), modes=(ServingMode.DISAGGREGATED,))
+BOTH = replace(POOLS, modes=(ServingMode.AGGREGATED, ServingMode.DISAGGREGATED))
+
+pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
+
+
+def asked(*, search: Search = POOLS, **changes: object) -> ServingRequest:
+    return serving_request(**({"rate": 9.0, "ttft_ms": 400.0, "tpot_ms": 12.0, "search": search} | changes))  # type: ignore[arg-type]
+
+
+def plan(request: ServingRequest) -> Plan:
+    answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
+    assert check(answer, request) == ()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("rate", "ttft_ms", "tpot_ms"), [(3.0, 400.0, 12.0), (9.0, 400.0, 12.0), (9.0, 150.0, 8.0), (20.0, 600.0, 9.0)]
+)
+def test_the_search_finds_what_enumeration_finds(rate: float, ttft_ms: float, tpot_ms: float) -> None:
+    request = asked(rate=rate, ttft_ms=ttft_ms, tpot_ms=tpot_ms, on=cluster(per_node=8))
+    answer = plan(request)
+    assert (answer.devices if answer.feasible else None) == best_objective(request, found=None)
+    if answer.feasible:
+        assert described(answer) == roomiest(request, answer)
+
+
+def test_a_plan_says_everything() -> None:
+    answer = plan(asked())
+    assert answer.prefill is not None
+    assert answer.axes is not None
+    assert answer.serving is not None
+    assert answer.predicted is not None
+    assert answer.certificate.status is Status.OPTIMAL
+    prefill, decode = (axes.tp * axes.pp for axes in (answer.prefill.axes, answer.axes))
+    assert answer.devices == answer.prefill.workers * prefill + answer.serving.replicas * decode
+    assert answer.predicted.tokens_per_s == pytest.approx(900.0)
+    # 2000 tokens of 128 KiB over at most two devices' NVLink at 450 GB/s.
+    assert answer.prefill.transfer_s > 2000 * 131072 / (2 * 450e9)
+
+
+def test_pools_win_only_with_fewer_devices() -> None:
+    aggregated = plan(asked(search=replace(POOLS, modes=(ServingMode.AGGREGATED,))))
+    apart, both = plan(asked()), plan(asked(search=BOTH))
+    assert both.devices == min(aggregated.devices, apart.devices)
+    assert (both.prefill is None) == (aggregated.devices <= apart.devices)
+
+
+def test_a_plan_predicts_and_simulates_itself() -> None:
+    request = asked()
+    answer = plan(request)
+    again = predict(request, answer)
+    assert check(again, request) == ()
+    assert again.predicted == answer.predicted
+    assert again.prefill == answer.prefill
+    found = simulate(request, answer)
+    assert answer.predicted is not None
+    assert found.ttft.p95.value == answer.predicted.ttft_p95_s
+    assert found.missed == ()
+    busier = predict(asked(rate=90.0), answer)
+    assert busier.reason is not None
+    assert busier.reason.need > busier.reason.have
+
+
+def test_phases_may_run_on_different_devices() -> None:
+    # One device of each type: no pool has room for the other beside it.
+    groups = tuple(cluster(node=node, name=node, per_node=1).groups[0] for node in ("dgx-h100", "dgx-a100"))
+    request = asked(on=Cluster(groups), rate=1.0, ttft_ms=1000.0, tpot_ms=40.0, objective=Objective.COST)
+    answer = plan(request)
+    assert answer.prefill is not None
+    assert {answer.prefill.stages[0].devices[0].first, answer.stages[0].devices[0].first} == {0, 1}
+    # 2000 tokens of 128 KiB between nodes, each of whose cards carry 8 devices in the catalogue.
+    assert answer.prefill.transfer_s > 2000 * 131072 / groups[0].node.inter.bytes_per_s
+
+
+def test_goodput_of_pools_uses_the_cluster() -> None:
+    request = asked(rate=1.0, objective=Objective.THROUGHPUT)
+    answer = plan(request)
+    assert answer.prefill is not None
+    assert answer.predicted is not None
+    assert answer.predicted.tokens_per_s >= plan(asked(rate=1.0)).predicted.tokens_per_s  # type: ignore[union-attr]
+    assert answer.devices == 4 or any("left over" in note for note in answer.notes)
+    assert predict(request, answer).predicted == answer.predicted
+
+
+def test_what_pools_can_not_be_asked() -> None:
+    request = asked()
+    clients = replace(request, workload=replace(request.workload, arrivals=ClosedArrivals("closed", 4)))
+    with pytest.raises(WorkloadError, match="closed loop"):
+        plan(clients)
+
+
+def changed(answer: Plan, **fields: object) -> Plan:
+    assert answer.prefill is not None
+    return replace(answer, prefill=replace(answer.prefill, **fields))  # type: ignore[arg-type]
+
+
+def test_one_broken_thing_breaks_its_own_rules() -> None:
+    request = asked()
+    answer = plan(request)
+    pool = answer.prefill
+    assert pool is not None
+
+    def rules(broken: Plan, of: ServingRequest = request) -> set[Rule]:
+        return {violation.rule for violation in check(broken, of)}
+
+    assert rules(answer, replace(request, search=replace(POOLS, modes=(ServingMode.AGGREGATED,)))) == {Rule.SEARCH}
+    assert Rule.DEVICES in rules(changed(answer, workers=pool.workers + 1))
+    assert rules(changed(answer, utilisation=1.0)) == {Rule.UTILISATION}
+    assert rules(changed(answer, transfer_s=1e-9)) == {Rule.STAGE_TIME}
+    assert Rule.LAYERS in rules(changed(answer, stages=()))
+    taken = (DeviceRange(answer.stages[0].devices[0].first, pool.stages[0].devices[0].count),)
+    assert Rule.DEVICES in rules(changed(answer, stages=(replace(pool.stages[0], devices=taken),)))
+    light = replace(pool.stages[0], memory=replace(pool.stages[0].memory, weights_bytes=1.0))
+    assert Rule.WEIGHTS in rules(changed(answer, stages=(light,)))
+    one_kind = replace(answer, prefill=None)
+    assert Rule.DEVICES in rules(one_kind)
+
+
+def test_wider_stages_come_first_so_that_none_straddles_nodes() -> None:
+    small, large = (
+        next(layout for layout in layouts(asked(on=cluster(per_node=8, nodes=2))) if layout.grid.tp == tp) for tp in (1, 2)
+    )
+    assert placed(small, 3, large, 2) == (4, 0)
+    assert placed(large, 2, small, 3) == (0, 4)
+    assert placed(large, 8, small, 1) is None

@@ -1,0 +1,196 @@
+"""Ways in which requests arrive, planned and split over replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.request import Arrivals, Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.serving_load import (
+    ClosedArrivals,
+    FixedLength,
+    GammaArrivals,
+    PoissonArrivals,
+    PrefixCache,
+    TraceArrivals,
+)
+from meshwright.solver.serving import plan_serving, predict_serving
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.engines.traffic import Share, Traffic
+from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.verify import check
+from tests.unit.solver.serving.enumeration import best_objective
+from tests.unit.solver.serving.requests import cluster, serving_request
+
+pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
+
+
+def workload(arrivals: Arrivals, **changes: object) -> ServingWorkload:
+    base = serving_request().workload
+    assert isinstance(base, ServingWorkload)
+    lengths = {"prompt_tokens": None, "output_tokens": None} if isinstance(arrivals, TraceArrivals) else {}
+    return replace(base, **({"arrivals": arrivals} | lengths | changes))
+
+
+def request(arrivals: Arrivals, *, hits: float = 0.0, **changes: object) -> ServingRequest:
+    return replace(serving_request(**changes), workload=workload(arrivals, prefix_hit_ratio=hits))  # type: ignore[arg-type]
+
+
+def plan(of: ServingRequest) -> Plan:
+    answer = plan_serving(of, stop=never_stop, progress=ignore_progress)
+    assert check(answer, of) == ()
+    return answer
+
+
+def poisson_trace(rate: float, *, requests: int = 1500) -> TraceArrivals:
+    gaps = np.random.Generator(np.random.PCG64(5)).exponential(1.0 / rate, requests)
+    return TraceArrivals("trace", tuple(np.cumsum(gaps).tolist()), (2000,) * requests, (100,) * requests)
+
+
+HARD = {"ttft_ms": 400.0, "tpot_ms": 20.0}
+
+
+def test_bursts_never_take_fewer_devices() -> None:
+    even, poisson, bursts = (
+        plan(request(arrivals, **HARD)).devices
+        for arrivals in (GammaArrivals("gamma", 9.0, 0.3), PoissonArrivals("poisson", 9.0), GammaArrivals("gamma", 9.0, 3.0))
+    )
+    assert 0 < even <= poisson < bursts
+
+
+def test_a_poisson_trace_waits_as_poisson_arrivals_do() -> None:
+    answers = [plan(request(arrivals, **HARD)) for arrivals in (PoissonArrivals("poisson", 4.0), poisson_trace(4.0))]
+    assert answers[0].devices == answers[1].devices == 1
+    drawn, recorded = (answer.predicted for answer in answers)
+    assert drawn is not None
+    assert recorded is not None
+    assert recorded.ttft_p95_s == pytest.approx(drawn.ttft_p95_s, rel=0.15)
+    assert recorded.tpot_p95_s == pytest.approx(drawn.tpot_p95_s, rel=0.05)
+
+
+def test_a_trace_is_dealt_out_to_all_replicas() -> None:
+    traffic = Traffic(workload(poisson_trace(9.0, requests=10)), 0, 1500)
+    parts = traffic.streams(Share(traffic.load, 3))
+    assert [len(part) for part in parts] == [4, 3, 3]
+    whole = traffic.streams(Share(traffic.load, 1))[0]
+    assert sorted(np.concatenate([part.arrival_s for part in parts])) == pytest.approx(list(whole.arrival_s))
+    twice = traffic.streams(Share(2.0 * traffic.load, 1))[0]
+    np.testing.assert_allclose(twice.arrival_s, whole.arrival_s / 2.0)
+
+
+def test_a_prefix_cache_saves_devices() -> None:
+    cold, warm = (plan(request(PoissonArrivals("poisson", 20.0), hits=hits, **HARD)).devices for hits in (0.0, 0.9))
+    assert 0 < warm < cold
+
+
+def test_more_clients_take_more_devices() -> None:
+    few, many = (plan(request(ClosedArrivals("closed", clients), **HARD)) for clients in (4, 48))
+    assert 0 < few.devices < many.devices
+    assert few.predicted is not None
+    assert many.predicted is not None
+    assert many.predicted.tokens_per_s > few.predicted.tokens_per_s
+    # Little's law: each of four clients always has one request of 100 tokens on its way.
+    ttft, tpot = few.predicted.ttft_p95_s, few.predicted.tpot_p95_s
+    assert ttft is not None
+    assert tpot is not None
+    assert few.predicted.tokens_per_s >= 4 * 100 / (ttft + 99 * tpot)
+
+
+def test_a_plan_for_clients_predicts_itself() -> None:
+    of = request(ClosedArrivals("closed", 16), **HARD)
+    answer = plan(of)
+    assert predict_serving(of, answer).predicted == answer.predicted
+
+
+def test_too_many_clients_are_named() -> None:
+    answer = plan(request(ClosedArrivals("closed", 2000), **HARD))
+    assert answer.reason is not None
+    assert answer.reason.constraint == "concurrency"
+    assert answer.reason.need == 2000.0
+
+
+def test_clients_have_no_goodput() -> None:
+    with pytest.raises(WorkloadError, match="closed loop"):
+        plan(request(ClosedArrivals("closed", 4), objective=Objective.THROUGHPUT))
+
+
+def cached(hit_ratio: float, hit: int, *, system: int = 0) -> PrefixCache:
+    return PrefixCache(system, hit_ratio, FixedLength(hit))
+
+
+def test_hits_are_of_single_requests() -> None:
+    traffic = Traffic(workload(PoissonArrivals("poisson", 4.0), prefix_cache=cached(0.25, 1500, system=400)), 0, 20_000)
+    (stream,) = traffic.streams(Share(4.0))
+    assert stream.cached_tokens is not None
+    assert set(stream.cached_tokens.tolist()) == {400, 1500}
+    assert np.mean(stream.cached_tokens == 1500) == pytest.approx(0.25, abs=0.01)
+    assert stream.shared_tokens == stream[5:9].shared_tokens == 400
+    # A hit is never the whole prompt: its last token is computed.
+    full = Traffic(workload(PoissonArrivals("poisson", 4.0), prefix_cache=cached(1.0, 9000)), 0, 100).whole
+    assert set((full.prompt_tokens - full.shared - full.cached_tokens).tolist()) == {1}
+
+
+def test_a_trace_records_its_hits() -> None:
+    trace = replace(poisson_trace(4.0, requests=3), cached_tokens=(0, 2000, 700))
+    system = PrefixCache(system_tokens=500)
+    (stream,) = Traffic(workload(trace, prefix_cache=system), 0, 3).streams(Share(4.0))
+    assert stream.cached_tokens is not None
+    assert stream.cached_tokens.tolist() == [500, 1999, 700]
+    with pytest.raises(WorkloadError, match="told twice"):
+        workload(trace, prefix_hit_ratio=0.5)
+    with pytest.raises(WorkloadError, match="told twice"):
+        workload(trace, prefix_cache=cached(0.5, 100))
+    with pytest.raises(WorkloadError, match="more cached tokens"):
+        replace(trace, cached_tokens=(0, 2001, 0))
+
+
+def test_few_long_hits_leave_the_slowest_as_slow() -> None:
+    """As many tokens are cached on average: a share of every prompt hurries the 95th percentile, hits of half do not."""
+    arrivals = PoissonArrivals("poisson", 4.0)
+    even = plan(request(arrivals, hits=0.45, **HARD)).predicted
+    uneven = plan(replace(serving_request(**HARD), workload=workload(arrivals, prefix_cache=cached(0.5, 1800)))).predicted
+    assert even is not None and even.ttft_p95_s is not None
+    assert uneven is not None and uneven.ttft_p95_s is not None
+    assert uneven.ttft_p95_s > 1.1 * even.ttft_p95_s
+
+
+@pytest.mark.parametrize("objective", [Objective.DEVICES, Objective.THROUGHPUT])
+def test_with_hits_by_request_the_search_finds_what_enumeration_finds(objective: Objective) -> None:
+    """Bounds hold with hits by request and a shared system prompt: nothing that keeps the promise is refused by them."""
+    hits = workload(PoissonArrivals("poisson", 9.0), prefix_cache=cached(0.6, 1500, system=800))
+    of = replace(serving_request(**HARD, objective=objective, search=Search(tp=(1, 2))), workload=hits)
+    answer = plan(of)
+    assert answer.certificate.status is Status.OPTIMAL
+    assert best_objective(of, found=answer.certificate.objective) == pytest.approx(answer.certificate.objective)
+
+
+@pytest.mark.parametrize("cache", [cached(1.0, 1900), cached(0.9, 1500), PrefixCache(system_tokens=1900)])
+def test_bounds_hold_with_hits_by_request(cache: PrefixCache) -> None:
+    """A request alone is no slower than the bound of one, and a full engine with little room answers no more than its bound."""
+    tight = replace(cluster(per_node=1), memory_reserve=0.77)
+    of = replace(serving_request(on=tight), workload=workload(PoissonArrivals("poisson", 1e-3), prefix_cache=cache))
+    evaluator = Evaluator(of.workload, Slo(), of.search.seed)  # type: ignore[arg-type]
+    (layout,) = layouts(of)
+    engine = EngineBuilder(of, sequence_tokens=evaluator.longest_request).engine(layout)
+    candidate = Candidate(engine, 2048, 64)
+    assert candidate.limits.kv_tokens < 30_000
+    alone = evaluator.alone(engine, 2048).ttft_s
+    assert alone <= evaluator.measure_fully(candidate, Share(1e-3)).ttft.value
+    assert evaluator.capacity(candidate) <= evaluator.rate_bound(candidate)
+
+
+def test_pools_share_the_system_prompt_where_prompts_are_computed() -> None:
+    hits = workload(PoissonArrivals("poisson", 6.0), prefix_cache=cached(0.6, 1500, system=800))
+    of = serving_request(ttft_ms=700.0, tpot_ms=12.0, search=Search(modes=(ServingMode.DISAGGREGATED,)))
+    cold, warm = plan(of), plan(replace(of, workload=hits))
+    assert cold.feasible and warm.feasible
+    assert cold.prefill is not None and warm.prefill is not None
+    assert warm.prefill.utilisation < cold.prefill.utilisation * 6.0 / 4.0

@@ -1,0 +1,308 @@
+"""Every plan of a small request's space, straight from its definition; no pruning of any kind."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
+from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
+from meshwright.solver.training.costs.stage_table import StageTable
+from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.schedules import Pipelining
+from meshwright.solver.training.space.sliced_sequences import slice_times_s
+from tests.unit.solver.training.every_place import Place, every_place
+from tests.unit.solver.training.instances import modes_of
+
+OF_BRANCHES = (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_ONE_F_ONE_B, Schedule.ZB_H1, Schedule.ZB_H2)
+"""Schedules that stages of a model that branches can have: each rank holds one part."""
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A plan of the space with its cost and the tables that this follows from."""
+
+    decision: Decision
+    cost: DecisionCost
+    tables: tuple[StageTable, ...]
+
+
+def every_fitting_plan(request: TrainingRequest) -> Iterator[Priced]:
+    """Every plan of the space that fits, straight from its definition; no pruning of any kind."""
+    costs = TrainingCosts(request)
+    for candidate in every_candidate(request):
+        kinds = costs.stage_kinds(candidate)
+        for sharding in every_sharding(costs, candidate):
+            tables = costs.stage_tables(candidate, sharding, kinds)
+            for spans in every_split(layer_dag(request.model), candidate):
+                decision = Decision(candidate, sharding, spans)
+                cost = evaluate_decision(decision, tables)
+                if cost.fits:
+                    yield Priced(decision, cost, tables)
+
+
+def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
+    workload, search, n = request.workload, request.search, request.cluster.n_devices
+    free = search.space is Space.FREE
+    modes = [m for m in modes_of(search.space, search.launcher) if not search.recompute or m in search.recompute]
+    for dp, tp, pp, cp in itertools.product(range(1, n + 1), repeat=4):
+        if any(named and degree not in named for degree, named in ((dp, search.dp), (tp, search.tp), (cp, search.cp))):
+            continue
+        if dp * tp * pp * cp != n or pp > len(request.model.layers) or (search.pp and pp not in search.pp):
+            continue
+        if any(group.node.devices_per_node % tp for group in request.cluster.groups):
+            continue
+        if cp > 1 and not splits_sequence(request, tp, cp):
+            continue
+        if not free and search.launcher != "megatron-lm" and request.model.dims.get("kv_heads", 0) % tp:
+            continue
+        if pp > 1 and not free and not crosses_stages(request.model, search.launcher):
+            continue
+        for b, zero in itertools.product(range(1, workload.global_batch + 1), range(4)):
+            m, rest = divmod(workload.global_batch, dp * b)
+            if rest or (search.microbatch and b not in search.microbatch):
+                continue
+            if zero >= 2 and pp > 1 and not free and search.launcher != "torchtitan":
+                continue
+            if search.zero_stages and zero not in search.zero_stages:
+                continue
+            # Megatron-LM's experts train beside tp with sequence parallelism only.
+            refused = tp > 1 and not free and search.launcher == "megatron-lm" and has_experts(request)
+            layouts = [] if refused else [REPLICATED]
+            if tp > 1 and workload.seq_len // cp % tp == 0 and (free or search.launcher != "deepspeed"):
+                layouts.append(sharded("seq"))
+            for layout in layouts:
+                sliced_ways = every_slicing(request, (tp, pp, cp), b, m) if zero < 2 or dp * cp == 1 else ()
+                for pipelining in itertools.chain(every_pipelining(request, pp, m), sliced_ways):
+                    by_stage = free and pipelining.schedule.value in ("gpipe", "1f1b", "eager-1f1b")
+                    sliced = bool(pipelining.slices)
+                    named = [mode for mode in modes if not (sliced and mode is Recompute.FINE_GRAINED)]
+                    for choice in [tuple(modes)] if by_stage else [(mode,) for mode in named]:
+                        places = list(every_place(request, zero if dp * cp > 1 else None, m))
+                        experts = every_expert_mesh(request, dp * cp, tp)
+                        inner = itertools.product(experts, every_ulysses(request, tp, cp), places)
+                        for (ep, etp), ulysses, place in inner:
+                            alike = zero == 3 and ep == 1 and etp is None
+                            for shards in every_shard_ranks(request, dp * cp, cp) if alike else [None]:
+                                if place.offload.gradients and (shards or pipelining.schedule is Schedule.DUALPIPE):
+                                    continue
+                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp)
+                                outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
+                                for way in every_tp_overlap(request, outer):
+                                    if sliced and (way is TpOverlap.CHUNKED or moves_with_passes(place)):
+                                        continue
+                                    yield replace(outer, shard_ranks=shards, tp_overlap=way, **vars(place))
+
+
+def crosses_stages(model: ModelGraph, launcher: Launcher) -> bool:
+    """Whether the launcher's stages pass on all tensors that later ones read, and may share a tied weight."""
+    if launcher == "megatron-lm":
+        return model.is_chain
+    return launcher == "deepspeed" or not model.tied_weights()
+
+
+def splits_sequence(request: TrainingRequest, tp: int, cp: int) -> bool:
+    """Whether cp ranks can share a sequence: where there is attention or a mixer of which the launcher knows how."""
+    search, workload = request.search, request.workload
+    free = search.space is Space.FREE
+    used = [op for block in request.model.blocks for op in block.operators]
+    attention, scans = any(op.mask for op in used), any(op.chunk for op in used)
+    parts = 2 * cp if attention else cp
+    if not (attention or scans) or workload.seq_len % parts or (not free and search.launcher == "deepspeed"):
+        return False
+    if not scans or free:
+        return True
+    # Megatron-LM exchanges heads; groups are shared out or copied.
+    heads, groups = request.model.dims["ssm_heads"] // tp, max(1, request.model.dims["ssm_groups"] // tp)
+    return search.launcher == "megatron-lm" and heads % cp == 0 and (groups % cp == 0 or cp % groups == 0)
+
+
+def moves_with_passes(place: Place) -> bool:
+    """Whether more than optimizer states of a place moves, or gradients go before all are summed."""
+    moved = place.offload
+    return bool(moved.activations or moved.weights or moved.gradients) or place.gradients is Gradients.RELEASED
+
+
+def every_slicing(request: TrainingRequest, degrees: tuple[int, int, int], b: int, m: int) -> Iterator[Pipelining]:
+    """Both schedules of token slices with every number of slices that the request names, of lengths that take least."""
+    search, (tp, pp, cp) = request.search, degrees
+    n_tiles, rest = divmod(request.workload.seq_len, 128)
+    named = [s for s in (Schedule.TERAPIPE, Schedule.SEQ_1F1B) if not search.schedules or s in search.schedules]
+    if pp == 1 or cp > 1 or rest or not any(n > 1 for n in search.token_slices) or 128 % tp:
+        return
+    devices = {group.node.device.name: group.node.device for group in request.cluster.groups}
+    times_s = np.max([slice_times_s(request, device, tp=tp, microbatch=b) for device in devices.values()], axis=0)
+    for count in (n for n in search.token_slices if n > 1):
+        cuts = [(0, *inner, n_tiles) for inner in itertools.combinations(range(1, n_tiles), count - 1)]
+        of_slices = [[float(times_s[ends]) for ends in itertools.pairwise(cut)] for cut in cuts]
+        taken_s = [m * sum(each) + (pp - 1) * max(each) for each in of_slices]
+        least = min(range(len(cuts)), key=lambda n: (taken_s[n] > min(taken_s) * (1 + 1e-12), max(of_slices[n])))
+        # Of cuts that take the same the one whose last slices begin first.
+        evenest = min(range(len(cuts)), key=lambda n: (max(of_slices[n]), sum(of_slices[n]), cuts[n][::-1]))
+        for schedule in named:
+            best = cuts[least if schedule is Schedule.TERAPIPE else evenest]
+            yield Pipelining(schedule, slices=tuple(128 * (end - first) for first, end in itertools.pairwise(best)))
+
+
+def every_tp_overlap(request: TrainingRequest, candidate: Candidate) -> Iterator[TpOverlap]:
+    """Exposed where allowed or where there is no tp; chunks of what is gathered and scattered, where the launcher has them."""
+    search, tp, workload = request.search, candidate.mesh.tp, request.workload
+    if tp == 1 or TpOverlap.EXPOSED in (search.tp_overlap or [TpOverlap.EXPOSED]):
+        yield TpOverlap.EXPOSED
+    parts = tp
+    if search.space is Space.LAUNCHABLE:
+        on_nvlink = all(group.node.intra.name == "nvlink" for group in request.cluster.groups)
+        if search.launcher == "deepspeed" or not on_nvlink:
+            return
+        if search.launcher == "megatron-lm":
+            if candidate.zero_stage > 1:
+                return
+            parts = 4 * tp
+    fits = workload.seq_len // candidate.mesh.cp % parts == 0
+    if TpOverlap.CHUNKED in search.tp_overlap and candidate.boundary == sharded("seq") and fits:
+        yield TpOverlap.CHUNKED
+
+
+def every_shard_ranks(request: TrainingRequest, n: int, cp: int) -> list[int | None]:
+    """All ranks, and every part of them that launchers with such groups can shard within."""
+    if request.search.space is Space.LAUNCHABLE and request.search.launcher == "megatron-lm":
+        return [None]
+    return [None, *(k for k in range(2, n) if n % k == 0 and k % cp == 0)]
+
+
+def has_experts(request: TrainingRequest) -> bool:
+    return any(block.name == "moe" for block in request.model.blocks)
+
+
+def every_expert_mesh(request: TrainingRequest, n: int, tp: int) -> list[tuple[int, int | None]]:
+    """Every ep with all tp ranks sharing an expert, and where the request names 1 with whole experts on each of them."""
+    named = request.search.etp if has_experts(request) else ()
+    shared: list[tuple[int, int | None]] = [(ep, None) for ep in every_ep(request, n)] if not named or tp in named else []
+    if tp == 1 or 1 not in named or (request.search.space is Space.LAUNCHABLE and request.search.launcher != "megatron-lm"):
+        return shared
+    return [*shared, *((ep, 1) for ep in every_ep(request, n * tp))]
+
+
+def every_ep(request: TrainingRequest, n: int) -> list[int]:
+    """Every ep that divides the ranks and the experts, where there are experts and the launcher spreads them."""
+    routed = has_experts(request)
+    spread = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
+    experts = request.model.dims.get("experts", 1)
+    return [ep for ep in range(1, n + 1) if n % ep == 0 and experts % ep == 0] if routed and spread else [1]
+
+
+def every_ulysses(request: TrainingRequest, tp: int, cp: int) -> list[int]:
+    """Every part of cp that leaves each rank beside tp whole heads, where the launcher exchanges heads: those that the request
+    names, or those inside a node."""
+    exchanges = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
+    heads = math.gcd(request.model.dims.get("heads", 1), request.model.dims.get("kv_heads", 1))
+    node = math.gcd(*(group.node.devices_per_node for group in request.cluster.groups))
+    exchanges = exchanges and any(op.mask for block in request.model.blocks for op in block.operators)
+    whole = [u for u in range(1, cp + 1) if u == 1 or (exchanges and cp % u == 0 and heads % (tp * u) == 0)]
+    named = request.search.ulysses
+    return [u for u in whole if (u in named if named else u == 1 or node % (tp * u) == 0)]
+
+
+def every_pipelining(request: TrainingRequest, pp: int, m: int) -> Iterator[Pipelining]:
+    """Every schedule with every number of chunks that the launcher has, and that reaches its steady state."""
+    if pp == 1:
+        yield Pipelining()
+        return
+    search, n_layers = request.search, len(request.model.layers)
+    if search.token_slices and 1 not in search.token_slices:
+        return
+    launchers = {
+        "megatron-lm": ["1f1b", "interleaved-1f1b"],
+        "deepspeed": ["1f1b"],
+        "torchtitan": ["gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"],
+    }
+    names = list(Schedule) if search.space is Space.FREE else [Schedule(name) for name in launchers[search.launcher]]
+    least = {"zb-h1": pp, "zb-h2": 2 * pp - 1} | dict.fromkeys(("zb-v", "v-half", "v-min", "dualpipe", "dualpipe-v"), 2 * pp)
+    for schedule in (name for name in names if name not in TOKEN_SLICED):
+        if (search.schedules and schedule not in search.schedules) or m < least.get(schedule.value, 1):
+            continue
+        if not request.model.is_chain and schedule not in OF_BRANCHES:
+            continue
+        if schedule is Schedule.DUALPIPE and (pp % 2 or m % 2):
+            continue
+        if schedule is Schedule.INTERLEAVED and m % pp:
+            continue
+        in_two = schedule.value in ("zb-v", "v-half", "v-min", "dualpipe-v")
+        for chunks in range(2, n_layers + 1) if schedule is Schedule.INTERLEAVED else [2 if in_two else 1]:
+            if pp * chunks <= n_layers and (not search.virtual_stages or chunks == 1 or chunks in search.virtual_stages):
+                yield Pipelining(schedule, chunks)
+
+
+def every_sharding(costs: TrainingCosts, candidate: Candidate) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """All combinations of strategies of all operators, dominated ones too."""
+    setting = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
+    per_block = []
+    for block in costs.block_names:
+        problem = costs.problem(block, setting)
+        if problem is None:
+            return
+        per_block.append(list(itertools.product(*(range(len(options)) for options in problem.strategies))))
+    yield from itertools.product(*per_block)
+
+
+def every_split(dag: LayerDag, candidate: Candidate) -> Iterator[tuple[StageSpan, ...]]:
+    """Every way to cut the layers in parts: of a chain runs, of a model that branches stages none of which comes before what
+    it reads."""
+    schedule, chunks, pp = candidate.pipelining.schedule, candidate.pipelining.chunks, candidate.mesh.pp
+    if chunks > 1 or schedule is Schedule.DUALPIPE:
+        yield from every_even_split(dag.n_layers, chunks * pp, candidate.recompute[0])
+        return
+    for modes in itertools.product(candidate.recompute, repeat=pp):
+        if dag.is_chain:
+            for cuts in itertools.combinations(range(1, dag.n_layers), pp - 1):
+                ends = zip((0, *cuts), (*cuts, dag.n_layers), modes, strict=True)
+                yield tuple(StageSpan(first, end - 1, mode) for first, end, mode in ends)
+            continue
+        for stage_of in every_staging(dag, pp):
+            members = [tuple(layer for layer, s in enumerate(stage_of) if s == stage) for stage in range(pp)]
+            yield tuple(StageSpan(each[0], each[-1], mode, each) for each, mode in zip(members, modes, strict=True))
+
+
+def n_splits(dag: LayerDag, candidate: Candidate) -> int:
+    """How many ways there are to cut the layers in parts."""
+    mesh = Mesh(dp=1, tp=1, pp=candidate.mesh.pp, cp=1)
+    return _n_splits(dag, Candidate(mesh, 1, 1, 0, REPLICATED, candidate.recompute, candidate.pipelining))
+
+
+@lru_cache(maxsize=256)
+def _n_splits(dag: LayerDag, candidate: Candidate) -> int:
+    of_one_mode = replace(candidate, recompute=candidate.recompute[:1])
+    by_stage = candidate.pipelining.modes_by_stage
+    return sum(1 for _ in every_split(dag, of_one_mode)) * (len(candidate.recompute) ** candidate.mesh.pp if by_stage else 1)
+
+
+def every_staging(dag: LayerDag, pp: int) -> Iterator[tuple[int, ...]]:
+    """The stage of each layer, in every way that leaves no stage empty."""
+    known: list[tuple[int, ...]] = [()]
+    for reads in dag.reads:
+        known = [(*before, stage) for before in known for stage in range(max((before[s] for s in reads), default=0), pp)]
+    return (stage_of for stage_of in known if len(set(stage_of)) == pp)
+
+
+def every_even_split(n_layers: int, parts: int, mode: Recompute) -> Iterator[tuple[StageSpan, ...]]:
+    """First and last part of up to one layer more than an even share; of the others none is longer by more than one layer,
+    and none is longer than one before it."""
+    most = math.ceil(n_layers / parts) + 1
+    for cuts in itertools.combinations(range(1, n_layers), parts - 1):
+        ends = (*cuts, n_layers)
+        sizes = [end - first for first, end in zip((0, *cuts), ends, strict=True)]
+        between = sizes[1:-1]
+        even = between == sorted(between, reverse=True) and max(between, default=0) - min(between, default=0) <= 1
+        if even and sizes[0] <= most and sizes[-1] <= most:
+            yield tuple(StageSpan(end - size, end - 1, mode) for end, size in zip(ends, sizes, strict=True))

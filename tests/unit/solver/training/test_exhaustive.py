@@ -1,0 +1,71 @@
+"""The search equals exhaustive enumeration on random small requests (benchmarks/enumerable.py runs thousands)."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.training.planner import plan_training, predict_training
+from meshwright.solver.verify import check
+from tests.unit.solver.training.enumerated import enumerated, is_the_best
+from tests.unit.solver.training.every_plan import every_fitting_plan
+from tests.unit.solver.training.full_space import full_request
+from tests.unit.solver.training.instances import random_request, varied_request
+
+CHUNK = 9
+N_REQUESTS = 36
+
+
+@pytest.mark.parametrize("chunk", range(N_REQUESTS // CHUNK))
+def test_equals_enumeration(chunk: int) -> None:
+    for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
+        request = full_request(seed)
+        every = enumerated(request)
+
+        plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+
+        assert is_the_best(plan, every), seed
+        assert not check(plan, request), (seed, check(plan, request))
+        if plan.feasible:
+            assert plan.certificate.status is Status.OPTIMAL, seed
+            assert predict_training(request, plan).predicted == plan.predicted, seed
+        else:
+            assert plan.reason is not None
+            assert plan.reason.need > plan.reason.have
+
+
+@pytest.mark.parametrize("seed", [2, 3, 5, 6, 12, 14, 20])
+def test_arrays_cost_plans_as_they_are_costed_one_by_one(seed: int) -> None:
+    request = varied_request(seed)
+    one_by_one = [priced.cost.step_time_s for priced in every_fitting_plan(request)]
+    least_s = enumerated(request).least_s
+    if not one_by_one:
+        assert least_s is None
+    else:
+        assert least_s == pytest.approx(min(one_by_one), rel=1e-12)
+
+
+def test_what_a_rank_holds_is_its_own() -> None:
+    """With few micro-batches a rank of V-Min holds less than the closed form, which bounds the fullest rank (seed 1427)."""
+    request = random_request(1427)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert plan.schedule == Schedule.V_MIN
+    assert check(plan, request) == ()
+
+
+def test_the_slowest_device_of_a_stage_is_one_whatever_modes_compete() -> None:
+    """Two kinds of devices that wait for their hosts as long, and differ in what the optimizer takes (seed 864)."""
+    request = full_request(864)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    again = predict_training(request, plan)
+    assert (again.breakdown, again.predicted) == (plan.breakdown, plan.predicted)
+
+
+def test_replicas_by_node_group_have_less_to_exchange_where_that_is_better() -> None:
+    """The fastest layouts of both groups are not the best pair: devices hold unequal parts of the gradients (seed 610)."""
+    request = full_request(610)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert plan.shares is not None
+    assert is_the_best(plan, enumerated(request))

@@ -1,0 +1,67 @@
+"""Spaces of published planners: each is a part of the full one, and the checker knows what is not in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Recompute, System
+from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.training import plan_training
+from meshwright.solver.training.costs.part_borders import even_cuts
+from meshwright.solver.training.space.presets import PRESETS
+from meshwright.solver.verify import Rule, check
+from tests.unit.solver.training.instances import random_request
+
+SEEDS = range(1, 9)
+
+
+def in_space_of(request: TrainingRequest, system: System | None) -> TrainingRequest:
+    return replace(request, search=Search(launcher=request.search.launcher, system=system))
+
+
+def plan_of(request: TrainingRequest) -> Plan:
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert plan.certificate.status in (Status.OPTIMAL, Status.INFEASIBLE)
+    assert check(plan, request) == ()
+    return plan
+
+
+@pytest.mark.parametrize("system", list(System))
+def test_no_preset_is_better_than_the_full_space(system: System) -> None:
+    for seed in SEEDS:
+        request = random_request(seed)
+        full, theirs = (plan_of(in_space_of(request, name)).certificate.objective for name in (None, system))
+        if theirs is not None:
+            assert full is not None
+            assert full <= theirs * (1 + 1e-9)
+
+
+def test_every_system_has_a_preset() -> None:
+    assert set(PRESETS) == set(System)
+
+
+def test_a_plan_outside_the_preset_is_refused() -> None:
+    requests = (in_space_of(random_request(seed), None) for seed in range(100))
+    request, plan = next((request, plan) for request in requests if (plan := plan_of(request)).feasible)
+    given = replace(plan, stages=tuple(replace(stage, recompute=Recompute.SELECTIVE) for stage in plan.stages))
+    assert Rule.SEARCH in {violation.rule for violation in check(given, in_space_of(request, System.MIST))}
+
+
+def test_a_restriction_that_leaves_nothing_is_said_so() -> None:
+    request = random_request(0)
+    with pytest.raises(WorkloadError, match="zero_stages"):
+        plan_of(replace(request, search=Search(system=System.AMP, zero_stages=(3,))))
+
+
+def test_equal_stages_differ_at_the_ends_only() -> None:
+    cuts = even_cuts(34, 4)
+    sizes = cuts[:, 1:] - cuts[:, :-1]
+    assert (sizes.sum(axis=1) == 34).all()
+    assert (abs(sizes[:, 1] - sizes[:, 2]) <= 1).all()
+    assert sizes[:, [0, 3]].max() == 10
