@@ -1,8 +1,9 @@
-"""The rooms of the house: each folder says what it is, and is a package that is installed; modules are short or say why not."""
+"""The rooms of the house: each folder says what it is, stands on the map and is installed; modules are short or say why not."""
 
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -38,6 +39,30 @@ def test_long_modules_say_why() -> None:
     longer = [path for path in MODULES if len(path.read_text(encoding="utf-8").splitlines()) > MOST_LINES]
     silent = [name_of(path) for path in longer if WHY_LONGER not in docstring_of(path)]
     assert not silent, "split these by meaning, or say why one module is clearer"
+
+
+def folders_drawn() -> list[str]:
+    """Folders that the design's map lists, an indented line each."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    drawn = re.search(r"^## 1\. The house$.*?^```\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert drawn, "section 1 of docs/design.md has a map"
+    above: list[str] = []
+    found = []
+    for line in drawn[1].splitlines():
+        named = re.fullmatch(r"( *)([\w-]+)/ +\S.*", line)
+        assert named, f"a folder and what it is: {line!r}"
+        above = [*above[: len(named[1]) // 2], named[2]]
+        found.append("/".join(above))
+    return found
+
+
+def test_the_map_of_the_design_names_every_folder_and_no_other() -> None:
+    drawn = folders_drawn()
+    assert len(drawn) == len(set(drawn))
+    assert [folder for folder in drawn if not (ROOT / folder).is_dir()] == []
+    files = {path for floor in FLOORS for path in (ROOT / floor).rglob("*") if path.suffix in (".py", ".json")}
+    folders = {name_of(above) for path in files for above in path.parents if above.is_relative_to(ROOT) and above != ROOT}
+    assert sorted(folders - set(drawn)) == []
 
 
 def test_every_folder_of_python_is_a_package_that_is_installed() -> None:
