@@ -23,8 +23,8 @@ from meshwright.app.plans.store import KeyedRequest
 from meshwright.app.regression import formats
 from meshwright.app.regression.check import check_folder, update_folder
 from meshwright.app.regression.formats import FORMATS
-from meshwright.app.regression.formats.terminal import print_check
 from meshwright.app.regression.report import CheckReport
+from meshwright.app.regression.terminal_page import print_check
 from meshwright.app.solving import solve_here
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import Plan

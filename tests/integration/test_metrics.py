@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from meshwright.app.db.engine import open_engine
 from meshwright.app.db.migrate import ensure_ready
 from meshwright.app.errors import SolveTimeoutError
-from meshwright.app.jobs.queue_metrics import serve_metrics
+from meshwright.app.jobs.queue_metrics import read_address, serve_metrics
 from meshwright.app.observability import metrics
 from meshwright.app.observability.metrics import registry
 from meshwright.app.settings import SettingError, Settings
@@ -102,7 +102,7 @@ def test_without_an_address_nothing_listens(settings: Settings) -> None:
 @pytest.mark.parametrize("address", ["9464", ":9464", "host:", "host:99999", "host:x"])
 def test_addresses_that_are_none(address: str) -> None:
     with pytest.raises(SettingError, match="HOST:PORT"):
-        metrics.read_address(address)
+        read_address(address)
 
 
 def test_metrics_tell_nothing_of_whose_plans_they_are(client: httpx.Client) -> None:

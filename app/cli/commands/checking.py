@@ -16,9 +16,9 @@ from meshwright.app.errors import ServiceError
 from meshwright.app.jobs.sandbox import ChildSolver
 from meshwright.app.regression.check import check_folder, update_folder
 from meshwright.app.regression.formats import FORMATS
-from meshwright.app.regression.formats.terminal import print_check
 from meshwright.app.regression.planning import LocalPlanner, Planner, available_cores
 from meshwright.app.regression.report import CheckReport
+from meshwright.app.regression.terminal_page import print_check
 from meshwright.app.settings import Settings
 from meshwright.costmodels.errors import InvalidInputError
 

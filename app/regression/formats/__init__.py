@@ -1,6 +1,6 @@
-"""Reports of a check in the formats of other tools and of a terminal, one format a file.
+"""Reports of a check in the formats of other tools, one format a file.
 
-What they report is in `app.regression.report`.
+What they report is in `app.regression.report`; the page for a terminal is `app.regression.terminal_page`.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from meshwright.app.quoting import markdown_code, markdown_code_cell, markdown_text
-from meshwright.app.regression.formats.terminal import figure_columns, meshwright_lines
 from meshwright.app.regression.report import CheckReport, Finding, PlanCheck, Severity
+from meshwright.app.regression.terminal_page import figure_columns, meshwright_lines
 
 MARKS = {Severity.NOTE: "better", Severity.WARNING: "warning", Severity.ERROR: "**failed**"}
 
