@@ -47,7 +47,7 @@ def calibrations_in_force(calibrations: Iterable[Calibration]) -> Iterator[None]
 
 
 def is_measured(name: str) -> bool:
-    """Whether this names a user's calibration rather than a shipped one."""
+    """Return True if this names a user's calibration rather than a shipped one."""
     return SEPARATOR in name
 
 

@@ -15,7 +15,7 @@ from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, Name, No
 
 @dataclass(frozen=True, slots=True)
 class SustainedRates:
-    """What a device reaches in the steps of a long run, over what its kernels reach timed one by one.
+    """The rates that a device reaches in the steps of a long run, over what its kernels reach timed one by one.
 
     matrix                 16-bit and wider matrix products: power limits pull clocks down while they follow each other
     low_precision_matrix   fp8 and fp4 products
@@ -224,7 +224,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class GroupTopology:
-    """What a rank group of a collective sees.
+    """The topology of a rank group, as a collective sees it.
 
     n                 ranks in the group
     ranks_per_node    ranks of the group on one node (1 when every rank is on a node of its own)
@@ -244,7 +244,7 @@ class GroupTopology:
 
     @property
     def spans_nodes(self) -> bool:
-        """Whether the group needs the network between nodes."""
+        """True if the group needs the network between nodes."""
         return self.n > self.ranks_per_node
 
 

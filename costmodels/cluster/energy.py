@@ -20,7 +20,7 @@ public, so half is taken; exposed communication is a small part of good plans.""
 
 @dataclass(frozen=True, slots=True)
 class BusyTime:
-    """How long a device works in a step of ``whole_s``; what is left over it idles."""
+    """The time that a device works in a step of ``whole_s``; what is left over it idles."""
 
     computing_s: float
     communicating_s: float

@@ -55,7 +55,7 @@ class ExpertCurve(NamedTuple):
 
 
 class ExpertWork(NamedTuple):
-    """What a rank does for a layer; arrays of one length.
+    """The work of a rank for a layer; arrays of one length.
 
     rows      routed rows (a token counts once for each of its experts here)
     active    distinct experts among them, at least one

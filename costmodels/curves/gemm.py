@@ -82,7 +82,7 @@ class GemmCurve(NamedTuple):
 
 
 class Silicon(NamedTuple):
-    """What the data sheet says of a device, and the width of an input element."""
+    """The data-sheet figures of a device that matter for matrix products, and the width of an input element."""
 
     peak_flops: float
     memory_bytes_per_s: float

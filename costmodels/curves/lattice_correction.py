@@ -1,4 +1,4 @@
-"""What a curve leaves unexplained at the measured sizes themselves, where these form a lattice: a smooth field over it.
+"""The remainder that a curve leaves unexplained at the measured sizes, where these form a lattice: a smooth field over it.
 
 The field is the mean of a Gaussian process whose covariance is a product over axes and falls by nodes, not by sizes: measured
 sizes lie closer where kernels change. Products over axes make it cheap: a lattice of 36,000 nodes takes a tenth of a

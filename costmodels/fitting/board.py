@@ -1,4 +1,5 @@
-"""What fitted curves are relative to: a device's data sheet, or the best that was measured where there is none."""
+"""The reference that fitted curves are relative to: a device's data sheet, or the best that was measured where there is
+none."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ SAME_DEVICE: Mapping[str, Any] = {
     "cache_bandwidth": 1.0,
     "corrections": "kept",
 }
-"""How the shipped curves of a device stand for itself: as they are, with their own errors."""
+"""The factors by which the shipped curves of a device stand for itself: unchanged, with their own errors."""
 
 
 @dataclass(frozen=True, slots=True)

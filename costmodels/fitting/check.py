@@ -87,7 +87,7 @@ def _fitted_curves(kernels: KernelCalibration) -> Iterator[tuple[str, Fitted[Any
 
 
 def _curve_problems(where: str, curve: Any) -> Iterator[str]:
-    """What is wrong with the constants, axes and tables of one curve."""
+    """Yield a problem for each constant, axis and table of one curve that is not valid."""
     fields = curve._asdict()
     for name, value in fields.items():
         array = np.asarray(value, np.float64)

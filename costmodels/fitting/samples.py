@@ -25,7 +25,7 @@ class SampleError(InvalidInputError):
 
 
 class SampleKind(StrEnum):
-    """What was measured. Attention is causal over whole sequences; decode reads the cache and the new token."""
+    """The kind of a measured sample. Attention is causal over whole sequences; decode reads the cache and the new token."""
 
     GEMM = "gemm"
     PREFILL_ATTENTION = "prefill_attention"

@@ -1,4 +1,4 @@
-"""How much slower than a device's fastest attention kernels those of earlier generations are, as their authors measured."""
+"""The slowdown of earlier generations of attention kernels against a device's fastest ones, as their authors measured."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def step_by_step_launches(operator: Operator) -> tuple[int, int] | None:
 
 
 def step_by_step_kept_bytes(operator: Operator, sizes: Mapping[str, int], dtype: DType) -> float:
-    """What backward needs beside the inputs of a chunked scan.
+    """Return the bytes that backward needs beside the inputs of a chunked scan.
 
     B once repeated and once more laid out, C laid out; states before and after the recurrence; x times the time step, and what
     states add to outputs before it is scaled. Matrices inside chunks are made again.

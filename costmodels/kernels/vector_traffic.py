@@ -1,4 +1,4 @@
-"""What the kernels between matrix products read and write, kernel by kernel, as a framework implements each operator.
+"""The reads and writes of the kernels between matrix products, kernel by kernel, as a framework implements each operator.
 
 A kernel is counted by the full-size tensors that it touches, in the activations' number format and in fp32. Eager counts
 follow the formulas of PyTorch's autograd for the modules of Hugging Face's and Meta's LLaMA; fused ones are what one
@@ -52,7 +52,7 @@ class OperatorTraffic:
 
 
 class VectorShape(Enum):
-    """What a vector operator is, as far as its kernels differ."""
+    """The properties of a vector operator that decide its kernels."""
 
     RMS_NORM = auto()
     LAYER_NORM = auto()
@@ -165,7 +165,7 @@ _IMPLEMENTATIONS: Mapping[VectorKernels, Mapping[VectorShape, Passes]] = {
 
 
 def vector_shape(operator: Operator) -> VectorShape:
-    """Which of the known vector operators this is."""
+    """Return the known vector operator that this operator is."""
     match operator.kind:
         case OperatorKind.LOSS:
             return VectorShape.LOSS

@@ -49,12 +49,12 @@ class Offload:
 
     @property
     def on_drives(self) -> bool:
-        """Whether anything lies on drives."""
+        """True if anything lies on drives."""
         return Tier.NVME in (self.optimizer_to, self.weights_to)
 
     @property
     def is_nothing(self) -> bool:
-        """Whether all stays on the device."""
+        """True if all stays on the device."""
         return self.optimizer == self.activations == self.weights == self.gradients == 0.0
 
 

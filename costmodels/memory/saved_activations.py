@@ -21,10 +21,9 @@ _SINGLE = DType.FP32.size_bytes
 
 @dataclass(frozen=True, slots=True)
 class SavingRules:
-    """What decides the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how, loss,
-    the format asked for, how queries, keys and values are projected, over how many ranks (cp) attention splits a sequence, and
-    what keeping a value keeps.
-    """
+    """The rules that decide the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how,
+    loss, the format asked for, how queries, keys and values are projected, over how many ranks (cp) attention splits a
+    sequence, and what keeping a value keeps."""
 
     dtype: DType
     kernels: VectorKernels = VectorKernels.FUSED
@@ -38,12 +37,12 @@ class SavingRules:
 
     @property
     def eager_norms(self) -> bool:
-        """Whether norms are run step by step."""
+        """True if norms are run step by step."""
         return self.kernels is VectorKernels.EAGER
 
     @property
     def eager_activations(self) -> bool:
-        """Whether gated activations are run step by step."""
+        """True if gated activations are run step by step."""
         return self.kernels in (VectorKernels.EAGER, VectorKernels.FUSED_NORMS)
 
     @property
@@ -107,7 +106,8 @@ def _cast_for_saving(operators: Sequence[Operator], rules: SavingRules) -> set[t
 
 
 def _kept_by_kernel(operator: Operator, rules: SavingRules, *, is_first: bool) -> tuple[bool, float]:
-    """Whether a kernel keeps a saved tensor as it was written, and bytes an element of copies that it keeps besides."""
+    """Return True if a kernel keeps a saved tensor as it was written, and the bytes an element of copies that it keeps
+    besides."""
     match vector_shape(operator):
         case VectorShape.RMS_NORM if rules.eager_norms:
             # x in fp32, read by its square and by the product with 1/rms; the normed x in 16 bits, read by the weight's
@@ -124,7 +124,8 @@ def _kept_by_kernel(operator: Operator, rules: SavingRules, *, is_first: bool) -
 
 
 def _slices_stay(operators: Sequence[Operator], rules: SavingRules) -> bool:
-    """Whether parts of a fused projection's output are kept as slices of it; unfused attention copies them for its products."""
+    """Return True if parts of a fused projection's output are kept as slices of it; unfused attention copies them for its
+    products."""
     by_attention = any(operator.kind is OperatorKind.ATTENTION for operator in operators)
     sliced = rules.kernels is VectorKernels.FUSED or (rules.value is ValueStorage.SLICE and by_attention)
     return sliced and rules.projections is Projections.JOINT

@@ -37,9 +37,9 @@ CONTEXT_BYTES = 512 * 2**20
 """CUDA context and loaded kernels of one process: 400 to 600 MiB, as nvidia-smi shows for a process with no tensors."""
 
 RESERVED_OVER_ALLOCATED = 1.06
-"""What PyTorch's caching allocator holds over what tensors take, since blocks of other sizes can't be used again: fitted to the
-V100-32GB rows of BigScience's 1.3B benchmark, and to its V100-16GB rows with the same result; memory error of the rows left
-out 9 and 14%. On Aleph Alpha's layouts, not fitted to, it foretells 89% of what fits instead of 86%."""
+"""Reserved memory of PyTorch's caching allocator over the memory of the tensors. Freed blocks can't serve requests of other
+sizes. Fitted to the V100-32GB rows of BigScience's 1.3B benchmark, and to its V100-16GB rows with the same result; memory error
+of the rows left out 9 and 14%. On Aleph Alpha's layouts, not fitted to, it foretells 89% of what fits instead of 86%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ DEEPSPEED_BUCKET_ELEMENTS = 500_000_000
 
 
 def deferred_head_bytes(*, tokens: int, hidden: int, vocab: int, n_microbatches: int, dtype: DType) -> float:
-    """What a head keeps of the micro-batches before whose weight gradients wait for the pipeline's end: its input and the
-    gradient of its logits, ``vocab`` columns on a rank (Megatron-LM's --defer-embedding-wgrad-compute, no limit set)."""
+    """Return the bytes that a head keeps of the micro-batches whose weight gradients wait for the pipeline's end: its input and
+    the gradient of its logits, ``vocab`` columns on a rank (Megatron-LM's --defer-embedding-wgrad-compute, no limit set)."""
     return (n_microbatches - 1) * tokens * (hidden + vocab) * dtype.size_bytes
 
 
 def deepspeed_zero_bytes(parameters: float, *, gradient_dtype: DType, shards: int) -> float:
-    """What DeepSpeed's ZeRO 1 and 2 hold beside weights, gradients and optimizer state.
+    """Return the bytes that DeepSpeed's ZeRO 1 and 2 hold beside weights, gradients and optimizer state.
 
     The fp32 gradients of a rank's own shard (DeepSpeed's memory estimators count 16 bytes a parameter of a shard, not 12), and
     the buffers in which gradients are reduced and weights gathered.

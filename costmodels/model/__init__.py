@@ -1,4 +1,4 @@
-"""What a model is made of: operators over named dims, formats of their values, and how work is split.
+"""The parts of a model: operators over named dims, formats of their values, and how work is split.
 
 Times are in `kernels`.
 """

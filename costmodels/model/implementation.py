@@ -1,4 +1,5 @@
-"""How a framework runs what lies between matrix products: which kernels there are, and so what they read, write and keep."""
+"""The implementation of the operators between matrix products: the kernels that a framework runs, and so what they read, write
+and keep."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class VectorKernels(StrEnum):
 
 
 class FlashAttention(StrEnum):
-    """Which generation of fused attention kernels a framework calls."""
+    """The generation of fused attention kernels that a framework calls."""
 
     NATIVE = "native"
     """The fastest for the device, as its calibration measured (FlashAttention-2 on Ampere, 3 or cuDNN's from Hopper on)."""
@@ -33,7 +34,7 @@ class FlashAttention(StrEnum):
 
 
 class SelectiveRecompute(StrEnum):
-    """What a framework's selective recomputation runs again."""
+    """The operators that a framework's selective recomputation runs again."""
 
     ATTENTION_AND_NORMS = "attention-and-norms"
     """Attention cores and norms (Korthikanti et al., MLSys'23, section 5; Megatron-LM's modules core_attn and layernorm)."""
@@ -42,7 +43,7 @@ class SelectiveRecompute(StrEnum):
 
 
 class LossKernels(StrEnum):
-    """How the cross entropy over the vocabulary runs, and so what it keeps."""
+    """The kernels of the cross entropy over the vocabulary; they decide what the loss keeps."""
 
     BY_HAND = "by-hand"
     """In place, split over tp (Megatron-LM's vocab_parallel_cross_entropy)."""
@@ -55,7 +56,7 @@ class LossKernels(StrEnum):
 
 
 class Logits(StrEnum):
-    """What the loss reads where tp splits the vocabulary."""
+    """The logits that the loss reads where tp splits the vocabulary."""
 
     SPLIT = "split"
     """Each rank its own columns (Megatron-LM, torchtitan's loss parallelism)."""
@@ -64,7 +65,7 @@ class Logits(StrEnum):
 
 
 class GatedProducts(StrEnum):
-    """How a gated feed-forward network reads its input."""
+    """The products by which a gated feed-forward network reads its input."""
 
     ONE = "one"
     """Gate and up projection are one product (Megatron-LM, Transformer Engine)."""
@@ -73,7 +74,7 @@ class GatedProducts(StrEnum):
 
 
 class ValueStorage(StrEnum):
-    """What an attention kernel keeps of its value, where query, key and value are written by one projection."""
+    """The tensor that an attention kernel keeps of its value, where query, key and value are written by one projection."""
 
     OWN = "own"
     """A tensor of its own: there are three projections, or the value is copied."""
@@ -82,7 +83,7 @@ class ValueStorage(StrEnum):
 
 
 class ScanKernels(StrEnum):
-    """How the chunked scan of a state-space mixer (Mamba-2) and the convolution before it run."""
+    """The kernels of the chunked scan of a state-space mixer (Mamba-2) and of the convolution before it."""
 
     FUSED = "fused"
     """Hand-written kernels (mamba-ssm's in Triton)."""
@@ -91,7 +92,7 @@ class ScanKernels(StrEnum):
 
 
 class ScanOverRanks(StrEnum):
-    """How the ranks of a sequence (context parallelism) share a state-space mixer."""
+    """The way in which the ranks of a sequence (context parallelism) share a state-space mixer."""
 
     STATES = "states"
     """Each scans its own tokens; one all-gather tells all the states between them (LASP-2, Sun et al. 2025)."""
@@ -100,7 +101,7 @@ class ScanOverRanks(StrEnum):
 
 
 class HostPath(StrEnum):
-    """How much the host does for each operator before its kernels are on their way."""
+    """The host's work for each operator before its kernels are launched."""
 
     MODULES = "modules"
     """PyTorch modules that call their kernels (Hugging Face, torchtitan, Megatron-LM of 2022)."""
@@ -109,7 +110,7 @@ class HostPath(StrEnum):
 
 
 class Projections(StrEnum):
-    """How queries, keys and values come from the residual stream."""
+    """The projections that make queries, keys and values from the residual stream."""
 
     JOINT = "joint"
     """One product, of whose output all three are views (Megatron-LM's linear_qkv)."""
@@ -118,7 +119,7 @@ class Projections(StrEnum):
 
 
 class TensorOverlap(StrEnum):
-    """What tensor-parallel communication runs under computation."""
+    """The tensor-parallel communication that runs under computation."""
 
     NONE = "none"
     WEIGHT_GRADIENT = "weight-gradient"
@@ -133,7 +134,7 @@ class TensorOverlap(StrEnum):
 
 
 class TrainedWeights(StrEnum):
-    """Which weights a step changes."""
+    """The weights that a step changes."""
 
     ALL = "all"
     ADAPTERS = "adapters"
@@ -143,7 +144,7 @@ class TrainedWeights(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """How a framework runs a layer."""
+    """The implementation of a layer by a framework."""
 
     kernels: VectorKernels = VectorKernels.FUSED
     attention: FlashAttention = FlashAttention.NATIVE

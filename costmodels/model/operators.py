@@ -21,7 +21,7 @@ RESERVED_DIMS = frozenset({BATCH, SEQ})
 
 
 class OperatorKind(StrEnum):
-    """What an operator computes; decides which cost model answers for it."""
+    """The computation of an operator; decides which cost model answers for it."""
 
     MATMUL = "matmul"
     ATTENTION = "attention"
@@ -36,7 +36,7 @@ class OperatorKind(StrEnum):
 
 
 class AttentionMask(StrEnum):
-    """Which keys a query sees."""
+    """The keys that a query sees."""
 
     CAUSAL = "causal"
     FULL = "full"

@@ -1,4 +1,4 @@
-"""How serving engines share a layer among the ranks of one pipeline stage.
+"""The split of a layer over the ranks of one pipeline stage in serving engines.
 
 Query heads, feed-forward columns, state-space heads and the vocabulary are split where an operator has them; a product whose
 contracted dim is split leaves partial sums, and an all-reduce (Megatron-LM, Shoeybi et al. 2019, section 3). Few key/value
@@ -90,18 +90,19 @@ def cache_sizes(operator: Operator, sizes: Mapping[str, int], grid: RankGrid) ->
 
 
 def is_routed(operator: Operator) -> bool:
-    """Whether each row meets the weights of one expert."""
+    """Return True if each row meets the weights of one expert."""
     return EXPERTS in operator.routed_dims
 
 
 def is_expert_step(operator: Operator) -> bool:
-    """Whether an operator is part of the fused expert kernels: routed products, and what moves or activates their rows."""
+    """Return True if an operator is part of the fused expert kernels: routed products, and what moves or activates their
+    rows."""
     inside = any(TOP_K in tensor.dims and len(tensor.dims) > 3 for tensor in (*operator.inputs, *operator.outputs))
     return is_routed(operator) or (operator.kind is OperatorKind.ELEMENTWISE and inside)
 
 
 def leaves_partial_sums(operator: Operator) -> bool:
-    """Whether dense ranks must add up their outputs: the split dim is summed away, or is the table of a lookup."""
+    """Return True if dense ranks must add up their outputs: the split dim is summed away, or is the table of a lookup."""
     dim = split_dim(operator)
     if dim is None or is_routed(operator):
         return False
@@ -111,7 +112,8 @@ def leaves_partial_sums(operator: Operator) -> bool:
 
 
 def divides(dims: Mapping[str, int], grid: RankGrid) -> bool:
-    """Whether a model can be split so: heads, columns and experts evenly, key/value heads and groups evenly or copied."""
+    """Return True if a model can be split so: heads, columns and experts evenly, key/value heads and groups evenly or
+    copied."""
     dense, tp = grid.dense_tp, grid.tp
     evenly = all(dims.get(dim, dense) % dense == 0 for dim in (HEADS, FFN, SHARED_FFN, SSM_HEADS, SSM_INNER))
     kv, groups = dims.get(KV_HEADS, tp), dims.get(SSM_GROUPS, dense)

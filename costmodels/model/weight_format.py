@@ -1,4 +1,4 @@
-"""How weights are stored: bytes an element with its scales, and the number format that products with them compute in."""
+"""The stored format of weights: bytes an element with its scales, and the number format that products with them compute in."""
 
 from __future__ import annotations
 

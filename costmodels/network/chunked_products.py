@@ -22,7 +22,7 @@ from meshwright.costmodels.network.overlap import Interference, Stream, exposed_
 
 @dataclass(frozen=True, slots=True)
 class Chunking:
-    """How a product and its collective are cut.
+    """The cut of a product and its collective into chunks.
 
     chunks      parts that are computed one after another
     travelling  parts that are communicated: all of them, or all but the one that stays on its rank (chunks - 1)
@@ -34,7 +34,7 @@ class Chunking:
 
 @dataclass(frozen=True, slots=True)
 class Chunker:
-    """How a framework cuts products over tp ranks.
+    """The way in which a framework cuts products over tp ranks.
 
     pipelined_scatters   chunks of a reduce-scatter behind a product, each a reduce-scatter of its own; None: as many as
                          ranks, each sent to its rank and added up there at the end
@@ -65,7 +65,7 @@ CHUNKERS: Mapping[TensorOverlap, Chunker] = {
 
 
 def chunking(kind: Collective, tp: int, chunker: Chunker) -> Chunking:
-    """How a product over tp ranks is cut that reads what an all-gather, or feeds what a reduce-scatter moves."""
+    """Return the cut of a product over tp ranks that reads what an all-gather moves, or feeds what a reduce-scatter moves."""
     if kind is Collective.REDUCE_SCATTER and chunker.pipelined_scatters is not None:
         return Chunking(chunker.pipelined_scatters, chunker.pipelined_scatters)
     # A rank begins with the rows that it holds, or ends with those that it keeps.
@@ -75,7 +75,7 @@ def chunking(kind: Collective, tp: int, chunker: Chunker) -> Chunking:
 def added_s(
     whole_s: float, chunk_s: float, communication_s: float, cut: Chunking, stream: Stream, interference: Interference
 ) -> float:
-    """What a collective adds to a product, both in chunks, in seconds.
+    """Return the seconds that a collective adds to a product, where both are cut into chunks.
 
     ``whole_s`` is the product in one piece, ``chunk_s`` one of its chunks, ``communication_s`` one that travels. Two stages in
     a row on n chunks take n times the longer and once the shorter. Never less than without communication: no chunk is

@@ -1,4 +1,5 @@
-"""What attention over several ranks of a sequence communicates: rings of keys and values, and exchanges of tokens for heads."""
+"""The communication of attention over several ranks of a sequence: rings of keys and values, and exchanges of tokens for
+heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs at the same time, and how much each slows the others.
+"""The slowdown of streams that run at the same time.
 
 Four streams share a device: its computation, collectives inside the node, collectives between nodes, and copies to and from
 the host's memory. A factor for each stream of each set of streams that run together makes 28: two for each of six pairs,
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 class Stream(Enum):
-    """What can be busy at once on a device."""
+    """A stream: a part of a device that can be busy at once with others."""
 
     COMPUTE = "compute"
     INTRA_NODE = "intra-node"
@@ -34,7 +34,7 @@ Together = frozenset[Stream]
 
 @dataclass(frozen=True)
 class Interference:
-    """How much slower each stream is beside others.
+    """The factor by which each stream is slower beside others.
 
     factors   for a set of streams, the factor on the time of each; a stream that is left out is not slowed. A set that is
               not given slows each stream by the product of what its pairs do: independent causes
@@ -93,7 +93,8 @@ def elapsed_s(alone_s: Mapping[Stream, float], interference: Interference) -> fl
 
 
 def exposed_s(communication_s: Floats, compute_s: Floats, stream: Stream, interference: Interference) -> Floats:
-    """What communication under computation adds to it, in seconds: its excess, and what it slows. Element by element."""
+    """Return the seconds that communication under computation adds to it: its excess, and the computation that it slows.
+    Element by element."""
     pair = frozenset((Stream.COMPUTE, stream))
     compute_factor = interference.slowdown(Stream.COMPUTE, pair)
     communication_factor = interference.slowdown(stream, pair)

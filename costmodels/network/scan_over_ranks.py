@@ -1,4 +1,5 @@
-"""What state-space mixers over several ranks of a sequence (context parallelism) communicate: states, or tokens for heads."""
+"""The communication of state-space mixers over several ranks of a sequence (context parallelism): states, or tokens for
+heads."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ way back put in the order of attention and unpacked (Megatron-LM, megatron/core/
 
 
 def way_of_scan(scan: Operator, offered: ScanOverRanks) -> ScanOverRanks:
-    """How the ranks of a sequence share a scan where the framework offers a way: states pass only where they decay by a number
-    a head and chunk (Mamba-2, decaying linear attention); a delta rule multiplies them by a matrix, and exchanges heads."""
+    """Return the way in which the ranks of a sequence share a scan, among those that the framework offers. States pass only
+    where they decay by a number a head and chunk (Mamba-2, decaying linear attention); a delta rule multiplies them by a
+    matrix, and exchanges heads."""
     passes = scan.chunk is not None and scan.flops_per_element == 0.0
     return offered if passes else ScanOverRanks.HEADS
 
@@ -106,5 +108,5 @@ def _exchange_s(elements: Iterable[int], copies: int, *, device: Device, dtype: 
 
 
 def of_mixer(operator: Operator) -> bool:
-    """Whether an operator runs along the sequence: a scan, or the convolution before it."""
+    """Return True if an operator runs along the sequence: a scan, or the convolution before it."""
     return operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION)

@@ -1,4 +1,5 @@
-"""How tokens reach the ranks of their experts: a copy for each expert, or one for each node and rank, under routing limits."""
+"""The dispatch of tokens to the ranks of their experts: a copy for each expert, or one for each node and rank, under routing
+limits."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from meshwright.costmodels.network.collectives import Collective, collective_s
 
 
 class TokenDispatch(StrEnum):
-    """What a dispatcher of tokens sends over the ranks that hold experts."""
+    """The copies that a dispatcher of tokens sends over the ranks that hold experts."""
 
     COPIES = "copies"
     """A copy of a token for each of its experts, by one all-to-all (GShard; Megatron-LM's alltoall dispatcher)."""
@@ -25,7 +26,7 @@ class TokenDispatch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExpertChoice:
-    """What experts a token may pick: ``top_k`` of all, or of those in ``top_groups`` of the ``groups`` that they lie in, in
+    """The experts that a token may pick: ``top_k`` of all, or of those in ``top_groups`` of the ``groups`` that they lie in, in
     order (device- or node-limited routing: DeepSeek-V2 report, section 2.1.3; V3's ``n_group`` and ``topk_group``)."""
 
     experts: int

@@ -90,7 +90,7 @@ def _most_held_of_chunks(rank: int, n_ranks: int, n_microbatches: int, n_chunks:
 
 
 def _dominated(rows: IntArray) -> npt.NDArray[np.bool_]:
-    """Whether another row is at least as large in every column; rows differ."""
+    """Return, for each row, True if another row is at least as large in every column; rows differ."""
     at_least = np.all(rows[None, :, :] >= rows[:, None, :], axis=2)
     np.fill_diagonal(at_least, False)
     return np.asarray(at_least.any(axis=1))

@@ -36,7 +36,7 @@ TOKEN_SLICED = frozenset({Schedule.TERAPIPE, Schedule.SEQ_1F1B})
 
 
 class Kind(StrEnum):
-    """What an action computes: activations, all gradients at once, or gradients of inputs and of weights apart."""
+    """The computation of an action: activations, all gradients at once, or gradients of inputs and of weights apart."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -54,7 +54,7 @@ class Action(NamedTuple):
 
 
 Slot = tuple[Action, ...]
-"""What a rank runs at a time: one action, or a forward and a backward whose communication and computation overlap."""
+"""The work of a rank at a time: one action, or a forward and a backward whose communication and computation overlap."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from meshwright.costmodels.pipeline.program import Action, Kind, Program, Slot
 
 
 class Sends(Enum):
-    """How the sends of a rank share its port. A rank computes on while it sends, and while what it waits for is on its way."""
+    """The way in which the sends of a rank share its port. A rank computes on while it sends, and while what it waits for is on
+    its way."""
 
     TOGETHER = auto()
     """Each takes its own time, however many there are."""
@@ -190,7 +191,7 @@ def simulate(program: Program, durations: Durations) -> Timeline:
 
 
 def _gives(action: Action) -> Action:
-    """What others wait for: a full backward gives the input's gradient, too."""
+    """Return the action that others wait for: a full backward gives the input's gradient, too."""
     return action._replace(kind=Kind.INPUT) if action.kind is Kind.BACKWARD else action
 
 
@@ -206,7 +207,7 @@ def _crossed(program: Program, done: Action) -> int | None:
 
 
 def _needs(program: Program, action: Action) -> list[tuple[Action, bool]]:
-    """What an action waits for, and whether it comes from another rank."""
+    """Return the actions that an action waits for, each with True if it comes from another rank."""
     kind, microbatch, position = action
     if kind is Kind.WEIGHT:
         return [(Action(Kind.INPUT, microbatch, position), False)]

@@ -77,7 +77,7 @@ def v_min_orders(n_ranks: int, n_microbatches: int) -> list[list[Slot]]:
 
 @dataclass(slots=True)
 class _Lane:
-    """What a rank has still to do, and what it has done."""
+    """The actions that a rank has still to do, and those that it has done."""
 
     passes: deque[Action]
     weights: deque[Action] = field(default_factory=deque)
@@ -130,7 +130,7 @@ def _choose(lane: _Lane, done: set[Action], n_positions: int, most_held: int) ->
 
 
 def _previous(action: Action, n_positions: int) -> Action | None:
-    """What a forward or input pass waits for; None for the first forward."""
+    """Return the action that a forward or input pass waits for; None for the first forward."""
     if action.kind is Kind.FORWARD:
         return action._replace(position=action.position - 1) if action.position else None
     if action.position == n_positions - 1:

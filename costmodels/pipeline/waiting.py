@@ -1,4 +1,4 @@
-"""How long a step waits for its pipeline, as a multiple of what 1F1B waits: the one figure that the search needs.
+"""The time that a step waits for its pipeline, as a multiple of the wait of 1F1B: the one figure that the search needs.
 
 A step of m micro-batches on p equal ranks, each t a micro-batch, takes ``m t + ratio (p - 1) t`` from its first start to its
 last end: 1F1B has the ratio 1, interleaving 1/v, zero-bubble schedules less, schedules that save memory more. Unlike the
@@ -37,8 +37,8 @@ class PassShares:
 
 
 def fills(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int = 1) -> bool:
-    """Whether a schedule of whole sequences is defined here and has the micro-batches to reach its steady state, where ratios
-    hold."""
+    """Return True if a schedule of whole sequences is defined here and has the micro-batches to reach its steady state. Ratios
+    hold there."""
     p, m = n_ranks, n_microbatches
     match schedule:
         case Schedule.GPIPE | Schedule.ONE_F_ONE_B | Schedule.EAGER_ONE_F_ONE_B:
@@ -58,7 +58,7 @@ def fills(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int =
 
 
 def waiting_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares: PassShares, *, n_chunks: int = 1) -> float:
-    """What ``n_ranks`` equal ranks wait in a step, over the ``(p - 1) t`` of 1F1B.
+    """Return the wait of ``n_ranks`` equal ranks in a step over the ``(p - 1) t`` of 1F1B.
 
     Closed forms: GPipe, 1F1B and eager-1F1B 1 (multi-GPU lecture), interleaved 1/v (Megatron-LM SC'21, section 2.2.2), ZB-H1
     ``f + i - w`` and ZB-H2 ``max(f, f + i - 2w)`` (Zero Bubble, ICLR'24, Table 1, with the wait for the first micro-batch).

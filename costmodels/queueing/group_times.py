@@ -14,8 +14,9 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Dealing:
-    """Which attention group an arriving request goes to: the one with the least ``waiting`` x requests that wait in it
-    + ``running`` x requests that run; of equal ones the next after the group that got the request before. Both 0: in turn."""
+    """The rule that picks the attention group of an arriving request: the one with the least ``waiting`` x requests that wait
+    in it + ``running`` x requests that run; of equal ones the next after the group that got the request before. Both 0: in
+    turn."""
 
     waiting: int
     running: int

@@ -1,4 +1,4 @@
-"""What a serving replica is asked to do: token counts of requests, and how requests arrive."""
+"""The load of a serving replica: token counts of requests, and how requests arrive."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TokenCount:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether every request has the same count."""
+        """True if every request has the same count."""
         return self.values[0] == self.values[-1] if self.values else self.sigma == 0.0
 
     def __post_init__(self) -> None:

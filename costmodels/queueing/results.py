@@ -1,4 +1,4 @@
-"""What a simulation found: times of every request, and how busy the engine was."""
+"""The results of a simulation: times of every request, and how busy the engine was."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RequestTimes:
 
 @dataclass(frozen=True, eq=False)
 class SimulationResult:
-    """What the counted requests saw, and how busy the engine was.
+    """The times that the counted requests saw, and how busy the engine was.
 
     requests       times of all requests, counted or not
     missed         the run ended early: a P95 target is missed, percentiles are those of the requests seen until then
@@ -87,7 +87,7 @@ class SimulationResult:
 
     @property
     def request_s(self) -> float:
-        """How long a mean stage works for one request; those that are under way at the end of the run count half."""
+        """The seconds that a mean stage works for one request; those that are under way at the end of the run count half."""
         answered = np.isfinite(self.requests.last_s)
         under_way = np.isfinite(self.requests.first_s) & ~answered
         return self.worked_s / float(np.count_nonzero(answered) + np.count_nonzero(under_way) / 2.0)

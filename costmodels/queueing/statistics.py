@@ -26,7 +26,7 @@ _LOG_VARIANCE = math.pi**2 / 6.0 - 1.0
 """Variance of the log of a mean of two periodogram ordinates, each chi-squared with two degrees of freedom: trigamma(2)."""
 
 _LOG_BIAS = math.log(2.0) - (1.0 - float(np.euler_gamma))
-"""What its mean is too low by: log 2 - digamma(2)."""
+"""The amount by which the mean of the log is too low: log 2 - digamma(2)."""
 
 CONFIDENCE = 0.90
 

@@ -129,7 +129,8 @@ def cached_elements(operator: Operator, on: ServedOn, latent: LatentCache | None
 
 
 def _prefix_s(operator: Operator, on: ServedOn, expansion: Operator | None, prefix: FloatArray) -> FloatArray:
-    """What a chunk does to its prefix before it can attend to it: gather it from the kvp ranks, expand latents."""
+    """Return the seconds that a chunk needs before it can attend to its prefix: to gather it from the kvp ranks, and to expand
+    latents."""
     seconds = np.zeros_like(prefix)
     if on.ranks.grid.kvp > 1:
         local = cache_sizes(operator, {**on.dims, BATCH: 1, SEQ: 1}, on.ranks.grid)

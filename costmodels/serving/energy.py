@@ -62,7 +62,7 @@ def model_work(blocks: Iterable[tuple[Sequence[Operator], int]], dims: Mapping[s
 
 
 def _matrix_flops_per_s(device: Device, dtype: DType) -> float:
-    """What the matrix units reach in a large product."""
+    """Return the FLOP/s that the matrix units reach in a large product."""
     return 2.0 * _LARGE**3 / float(matmul_s(device, dtype, _LARGE, _LARGE, _LARGE))
 
 

@@ -1,4 +1,4 @@
-"""What a serving engine adds to the kernels: host time of a step, passes over the logits, memory it leaves free."""
+"""The overheads of a serving engine beside its kernels: host time of a step, passes over the logits, memory it leaves free."""
 
 from __future__ import annotations
 

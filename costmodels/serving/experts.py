@@ -46,8 +46,8 @@ _STANDS_FOR = {
 
 @dataclass(frozen=True, eq=False)
 class Dispatch:
-    """How tokens come to their experts and results back, in seconds by tokens: one all-reduce of what ranks have in common, or
-    the faster of two ways between groups of dense ranks, and what the ranks of a group share among them.
+    """The seconds in which tokens come to their experts and results back, by tokens: one all-reduce of what ranks have in
+    common, or the faster of two ways between groups of dense ranks, and what the ranks of a group share among them.
 
     gathered_s    everything gathered, results scattered; None for one group
     exchanged_s   each token sent to the ranks of its experts and back; None where experts are split over ranks

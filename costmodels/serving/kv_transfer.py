@@ -1,4 +1,4 @@
-"""How fast keys and values go from a prefill worker to a decode worker over the real links."""
+"""The transfer time of keys and values from a prefill worker to a decode worker over the real links."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ UNLIMITED_TOKENS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class CacheBytes:
-    """What sequences keep on one rank.
+    """The bytes that sequences keep on one rank.
 
     per_token      of layers that keep every token
     windowed       by window: bytes a token of layers that need no more than the window (sliding and chunked attention)

@@ -37,7 +37,8 @@ ProductTimes = dict[tuple[object, ...], FloatArray]
 
 
 class TokenSplit(StrEnum):
-    """What cp groups of ranks do with the tokens of a step: each runs its share, of prompts, or all the same, of answers."""
+    """The split of the tokens of a step over cp groups of ranks: each runs its share, of prompts, or all the same, of
+    answers."""
 
     SHARED = "shared"
     REPEATED = "repeated"
@@ -198,7 +199,7 @@ def _scan_s(operator: Operator, on: ServedOn, tokens: FloatArray) -> FloatArray:
 
 
 def _quantisation_s(device: Device, dtype: DType) -> float:
-    """What the measured time of a quantised product holds for quantising its input.
+    """Return the seconds that the measured time of a quantised product holds for quantising its input.
 
     The tables time that as kernels of its own (some 10 us); serving engines quantise in the norm or activation function
     before (vLLM, fuse_norm_quant and fuse_act_quant passes; TensorRT-LLM, fused RMSNorm and SwiGLU quantisation).

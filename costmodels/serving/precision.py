@@ -12,8 +12,8 @@ from meshwright.costmodels.units import DType
 
 
 class Quantised(StrEnum):
-    """Which weights a quantised checkpoint stores narrow: all projections of its layers, or feed-forward networks and experts
-    alone (gpt-oss; NVIDIA's DeepSeek-R1-FP4)."""
+    """The weights that a quantised checkpoint stores narrow: all projections of its layers, or feed-forward networks and
+    experts alone (gpt-oss; NVIDIA's DeepSeek-R1-FP4)."""
 
     PROJECTIONS = "projections"
     FEED_FORWARD = "feed_forward"

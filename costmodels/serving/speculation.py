@@ -37,7 +37,7 @@ HAS_CHECKPOINT = (DraftMethod.EAGLE, DraftMethod.EAGLE3, DraftMethod.DRAFT_MODEL
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What proposes tokens.
+    """The model or method that proposes tokens.
 
     relative_cost   time of proposing one token over that of a decode step of the model for the same sequences: c of Leviathan
                     et al. 2023, section 3.2; of an MTP layer about 1 / layers

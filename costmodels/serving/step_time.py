@@ -168,7 +168,7 @@ def _joint_times(
     own_s: FloatArray,
     shared_s: FloatArray,
 ) -> JointTimes:
-    """What groups do together, apart from ``own_s`` of one of them and from its shared experts."""
+    """Return the times of the work that groups do together, apart from ``own_s`` of one of them and from its shared experts."""
     groups, total = on.ranks.grid.attention_dp, _totals(grids, on.ranks.grid.attention_dp)
     kernels_s = expert_kernels_s(routed, on, routing, total)
     # Fewer tokens than groups take no less time each: what bounds throughput counts on it.
@@ -188,8 +188,8 @@ def _joint_times(
 
 
 def _joins_the_experts(operator: Operator, on: ServedOn) -> bool:
-    """Whether partial sums are added to those of the experts, whose one all-reduce serves both: a shared expert's, where all
-    ranks have all tokens."""
+    """Return True if partial sums are added to those of the experts. One all-reduce then serves both: a shared expert's, where
+    all ranks have all tokens."""
     return on.ranks.grid.token_groups == 1 and leaves_partial_sums(operator) and SHARED_FFN in operator.dims
 
 

@@ -36,7 +36,7 @@ _ROUNDING = 1.0 - 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a request asks of an engine on average.
+    """The work that a request asks of an engine on average.
 
     prompt_tokens   tokens of its prompt that are computed
     rounds          decode rounds

@@ -1,4 +1,5 @@
-"""How arrivals slow an engine down, which lets more arrivals gather: a linear self-exciting process in rounds.
+"""The feedback of arrivals: they slow an engine down, which lets more arrivals gather. A linear self-exciting process in
+rounds.
 
 A round lasts base + what each sequence present adds + what each new prompt adds, and a request stays a number of rounds: so
 requests that arrive bring others, as in a Hawkes process (Hawkes 1971; as a branching process, Hawkes and Oakes 1974). The

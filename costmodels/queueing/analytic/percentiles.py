@@ -31,7 +31,7 @@ _BATCH_NODES = 40
 
 @dataclass(frozen=True, slots=True)
 class AnalyticFigures:
-    """What the model expects of a replica under a load.
+    """The figures that the model expects of a replica under a load.
 
     utilisation       arrival rate over the largest rate that the engine can keep up with
     max_requests_per_s  that rate
@@ -58,8 +58,8 @@ class Rates:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """What a replica does with one kind of requests at any rate: its steps, sequences that there is room for on average, and
-    the largest rate of arrivals that it keeps up with."""
+    """The figures of a replica under one kind of requests at any rate: its steps, the sequences that there is room for on
+    average, and the largest rate of arrivals that it keeps up with."""
 
     steps: StepCurves
     places: float
@@ -125,7 +125,7 @@ def predict_closed(times: StepTimes, load: Load, limits: BatchLimits, *, clients
 
 
 def curves(times: StepTimes, load: Load, limits: BatchLimits) -> Curves:
-    """What does not depend on the rate of arrivals."""
+    """Return the curves of a replica; they do not depend on the rate of arrivals."""
     held = load.prompt.mean + load.output.mean
     if limits.admission is Admission.PREEMPT:
         held = mean_kv_tokens(load)
@@ -136,7 +136,7 @@ def curves(times: StepTimes, load: Load, limits: BatchLimits) -> Curves:
 
 
 def batch_rates(times: StepTimes, load: Load, limits: BatchLimits) -> Rates:
-    """How fast batches of every size decode and prompts pass; the rate of arrivals is not used."""
+    """Return the rates at which batches of every size decode and prompts pass; the rate of arrivals is not used."""
     most = most_running(load, limits)
     at_nodes = rates_at(times, load, limits, np.unique(np.rint(np.geomspace(1.0, most, _BATCH_NODES))))
     sequences, nodes = np.arange(1, most + 1, dtype=np.float64), at_nodes.sequences

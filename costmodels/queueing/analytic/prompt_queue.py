@@ -27,7 +27,7 @@ _NEGLIGIBLE = 1e-6
 
 
 class PromptSteps(NamedTuple):
-    """What steps do with prompts while the same number of sequences decodes.
+    """The work of steps on prompts while the same number of sequences decodes.
 
     step_s     [c] time of a step that takes c cells of prompt tokens; the last holds as many as there is room for
     room       cells that a step has room for, not a whole number in general

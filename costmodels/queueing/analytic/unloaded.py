@@ -1,4 +1,4 @@
-"""What a request sees on an engine with nobody else, in closed form: no load makes it faster."""
+"""The latency of a request on an engine without other requests, in closed form: no load makes it faster."""
 
 from __future__ import annotations
 

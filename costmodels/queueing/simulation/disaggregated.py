@@ -47,7 +47,8 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """How keys and values leave a prefill worker: ``token_s`` a token on its link, and a latency that holds nobody up."""
+    """The transfer of keys and values from a prefill worker: ``token_s`` a token on its link, and a latency that holds nobody
+    up."""
 
     latency_s: float
     token_s: float
@@ -64,7 +65,7 @@ class Prefilled:
 
 @dataclass(frozen=True, eq=False)
 class DisaggregatedResult:
-    """What requests saw in both phases together, and the runs of each phase's workers.
+    """The times that requests saw in both phases together, and the runs of each phase's workers.
 
     ``whole`` has the times of every request: its busy time, batch and steps are those of the decode workers.
     """

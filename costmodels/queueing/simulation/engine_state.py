@@ -221,7 +221,7 @@ def _forget_end(requests: RecordArray, ends: IntArray, slot: int, request: int) 
 
 @compiled
 def busiest(stages: Stages) -> float:
-    """How long the busiest stage has worked."""
+    """Return the seconds that the busiest stage has worked."""
     most = 0.0
     for kind in range(len(stages.busy_s)):
         most = max(most, stages.busy_s[kind])
@@ -230,7 +230,7 @@ def busiest(stages: Stages) -> float:
 
 @compiled
 def worked_on_average(stages: Stages, kinds: IntArray) -> float:
-    """How long a mean stage has worked."""
+    """Return the seconds that a mean stage has worked."""
     total = 0.0
     for stage in range(len(kinds)):
         total += stages.busy_s[kinds[stage]]

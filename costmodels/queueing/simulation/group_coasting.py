@@ -124,7 +124,7 @@ def coast_groups(  # type: ignore[no-untyped-def]
 
 @compiled
 def _has_room(limits: Limits, requests: RecordArray, counters: IntArray) -> bool:
-    """Whether the cache of a group has room for its next request; always looked at anew where that was evicted."""
+    """Return True if the cache of a group has room for its next request, or if an eviction makes the engine look anew."""
     if counters[EVICTED] > 0:
         return True
     return counters[KV_USED] + tokens_at_admission(limits, requests, counters[NEXT_NEW]) <= limits.kv_tokens  # type: ignore[no-any-return]

@@ -188,7 +188,7 @@ def _start_step(
 def _prompts_wait(
     joint: Joint, limits: Limits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray, now: float
 ) -> bool:
-    """Whether groups that have prompts wait for those that have none, as long as all have something to decode."""
+    """Return True if groups that have prompts wait for those that have none, as long as all have something to decode."""
     whole, all_prompts, all_decode = counters[len(slots)], True, True
     for group in range(len(slots)):
         all_decode = all_decode and slots[group].decoding > 0

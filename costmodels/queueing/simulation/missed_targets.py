@@ -1,4 +1,4 @@
-"""Which targets a run is already sure to miss, so that it can end early."""
+"""The targets that a run is already sure to miss, so that it can end early."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ def count_late_starts(requests: RecordArray, counters: IntArray, promise: Promis
 
 @compiled
 def is_missed(counters: IntArray, promise: Promise) -> bool:
-    """Whether more requests have missed a target than may."""
+    """Return True if more requests have missed a target than may."""
     late_starts, slow = counters[MISSED_TTFT], counters[MISSED_TPOT]
     return late_starts > promise.may_miss_ttft or slow > promise.may_miss_tpot  # type: ignore[no-any-return]
 
 
 @compiled
 def is_sure_to_miss(requests: RecordArray, slots: RecordArray, counters: IntArray, promise: Promise, now: float) -> bool:
-    """Whether more requests have missed the target per token, or will because they are decoding for too long, than may."""
+    """Return True if more requests miss the target per token than may. Counts those that have missed it, and those that will
+    because they are decoding for too long."""
     missed = counters[MISSED_TPOT]
     for slot in range(len(slots)):
         request = slots[slot].newest

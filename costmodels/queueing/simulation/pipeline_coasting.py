@@ -105,7 +105,7 @@ def _next_event(slots: RecordArray, first_stage_free: float, now: float) -> floa
 
 @compiled
 def _somebody_ends(slots: RecordArray, ends: IntArray, until: float) -> bool:
-    """Whether a step that leaves the pipeline until then completes a prompt or an answer."""
+    """Return True if a step that leaves the pipeline until then completes a prompt or an answer."""
     for slot in range(len(slots)):
         if slots[slot].in_flight == 1 and slots[slot].ready_s <= until:
             column = (slots[slot].rounds + slots[slot].decodes) % ends.shape[1]

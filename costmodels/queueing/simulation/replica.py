@@ -56,7 +56,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 class Scheduling(StrEnum):
-    """What a step of the engine holds.
+    """The rule by which the engine forms a step.
 
     chunked_prefill   decode first: a token of every decoding sequence, and prompts in chunks in what is left
     whole_prompts     decode first too, but only prompts that fit whole in what is left (TensorRT-LLM without chunked context)
@@ -71,12 +71,12 @@ class Scheduling(StrEnum):
 
     @property
     def prompts_apart(self) -> bool:
-        """Whether no step holds both prompts and decoding sequences."""
+        """True if no step holds both prompts and decoding sequences."""
         return self in (Scheduling.PREFILL_FIRST, Scheduling.CHUNKS_FIRST)
 
     @property
     def cuts_prompts(self) -> bool:
-        """Whether prompts come in chunks."""
+        """True if prompts come in chunks."""
         return self in (Scheduling.CHUNKED_PREFILL, Scheduling.CHUNKS_FIRST)
 
 
@@ -122,7 +122,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which requests are counted: those after a warm-up share, up to a cool-down share at the end."""
+    """The requests that are counted: those after a warm-up share, up to a cool-down share at the end."""
 
     warm_up: float = 0.10
     cool_down: float = 0.05
@@ -259,7 +259,7 @@ def tables_of(times: StepTimes) -> Tables:
 
 
 def may_miss(counted: int) -> int:
-    """How many of the counted requests may be over the target while the 95th percentile is not."""
+    """Return the number of counted requests that may be over the target while the 95th percentile is not."""
     return counted - math.ceil(0.95 * counted)
 
 
@@ -271,7 +271,7 @@ def result_of(
     *,
     groups: int = 1,
 ) -> SimulationResult:
-    """What requests [first, end) saw, from what the compiled simulation leaves and returns."""
+    """Return the result of requests [first, end), from what the compiled simulation leaves and returns."""
     missed, duration_s, busy_s, worked_s, waiting_s, peak_running, steps, evictions = outcome
     assert math.isfinite(duration_s), "requests wait that nothing can start"
     counted = np.zeros(len(requests), dtype=np.bool_)

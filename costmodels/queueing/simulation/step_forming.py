@@ -1,4 +1,4 @@
-"""What goes into a step of the simulated engine: admission, prompt chunks, eviction, and what attention costs."""
+"""The forming of a step of the simulated engine: admission, prompt chunks, eviction, and what attention costs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def take_prompts(
 
 @compiled
 def prompts_apart(limits: Limits) -> bool:
-    """Whether no step holds both prompts and decoding sequences."""
+    """Return True if no step holds both prompts and decoding sequences."""
     return limits.scheduling == PREFILL_ONLY or limits.scheduling == CHUNKS_ONLY
 
 

@@ -60,7 +60,7 @@ class PhaseEngine:
 
 @dataclass(frozen=True, slots=True)
 class LayoutChange:
-    """What a change of layout takes, and what the host has for it.
+    """The cost of a change of layout, and the host memory for it.
 
     to_decode_s, to_prefill_s   until the weights of the other layout are on the devices
     out_token_s, in_token_s     keys and values of a token on the way to the host, and back
@@ -76,8 +76,8 @@ class LayoutChange:
 
 @dataclass(frozen=True, eq=False)
 class SwitchedResult:
-    """What requests saw, and how long the worker spent in each layout, the wait for prompts included, and between them;
-    ``phases`` of answers were begun and ended. The batch of ``whole`` is that of the decode layout, while it is on."""
+    """The times that requests saw, and how long the worker spent in each layout, the wait for prompts included, and between
+    them. ``phases`` of answers were begun and ended. The batch of ``whole`` is that of the decode layout, while it is on."""
 
     whole: SimulationResult
     phases: int

@@ -65,7 +65,7 @@ class Switching(NamedTuple):
 
 
 class Half(NamedTuple):
-    """What computes one of the two phases: step times, limits, and the state of its engine."""
+    """The engine that computes one of the two phases: step times, limits, and its state."""
 
     tables: Tables
     limits: PhaseLimits
@@ -137,7 +137,7 @@ def _run(  # type: ignore[no-untyped-def]
 
 @compiled
 def _is_over(counters: IntArray, promise: Promise) -> bool:
-    """Whether every counted request is answered, or a target is missed."""
+    """Return True if every counted request is answered, or a target is missed."""
     return counters[COMPLETED] == promise.end - promise.first or is_missed(counters, promise)
 
 
@@ -248,7 +248,7 @@ def _may_start(
     counters: IntArray,
     now: float,
 ) -> bool:
-    """Whether the next prompt has arrived, and slot, devices and host have room for it."""
+    """Return True if the next prompt has arrived, and slot, devices and host have room for it."""
     request = counters[NEXT_NEW]
     if request >= counters[KNOWN] or requests[request].arrival_s > now or slots[slot].running >= limits.sequences:
         return False

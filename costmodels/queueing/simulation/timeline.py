@@ -1,4 +1,4 @@
-"""What a simulated replica does over time: requests waiting, requests decoding, and how busy it is."""
+"""The course of a simulated replica over time: requests waiting, requests decoding, and how busy it is."""
 
 from __future__ import annotations
 
