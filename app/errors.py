@@ -44,7 +44,7 @@ EXIT_PIPE = 141
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """What is wrong with one field: its dotted path, the problem, what was given and is allowed, and what to do."""
+    """An error in one field: its dotted path, the problem, what was given and is allowed, and what to do."""
 
     field: str
     problem: str

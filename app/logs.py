@@ -59,7 +59,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given as ``extra``, and the request id while a request is served."""
+    """Return the fields given as ``extra``, and the request id while a request is served."""
     fields = {name: value for name, value in record.__dict__.items() if name not in _ORDINARY}
     current = request_id.get()
     return fields if current == "-" else {**fields, "request_id": current}

@@ -19,14 +19,14 @@ GIB = 2**30
 
 
 class LogFormat(StrEnum):
-    """How log lines look: for a person, or one JSON object a line."""
+    """The form of log lines: for a person, or one JSON object a line."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class Auth(StrEnum):
-    """Whether the service asks who calls."""
+    """The authentication of callers: asked for, or off."""
 
     REQUIRED = "required"
     OFF = "off"
@@ -50,7 +50,7 @@ class SettingError(InvalidInputError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be set from outside.
+    """The settings that can be set from outside.
 
     database_url        SQLAlchemy URL of the plan store: SQLite or PostgreSQL
     max_body_bytes      longest request body the service reads

@@ -50,7 +50,7 @@ class TimeLimit:
     deadline_s: float
 
     def __call__(self) -> bool:
-        """Whether the moment has come."""
+        """Return True if the moment has come."""
         return time.monotonic() >= self.deadline_s
 
     def part(self, share: float) -> TimeLimit:

@@ -1,4 +1,4 @@
-"""What the calibration endpoints give, as Pydantic models."""
+"""The answers of the calibration endpoints, as Pydantic models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CalibrationDocument(CalibrationItem):
 
 
 class CalibrationAnswer(CalibrationItem):
-    """What a POST led to."""
+    """The answer to a POST of a calibration."""
 
     stale: int = Field(description="Questions whose current plan became stale by it.")
     replan: str | None = Field(description="Where the batch is that plans them again, if one was started.")
@@ -48,5 +48,5 @@ class CalibrationPage(BaseModel):
 
 
 def item_fields(row: CalibrationSummary) -> dict[str, Any]:
-    """What every answer says of a calibration."""
+    """Return the fields of a calibration that every answer holds."""
     return {name: getattr(row, name) for name in CalibrationItem.model_fields}

@@ -36,7 +36,7 @@ REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What storing a calibration led to: its row, whether it is new, and how many questions' plans became stale by it."""
+    """The result of storing a calibration: its row, whether it is new, and how many questions' plans became stale by it."""
 
     row: CalibrationSummary
     is_new: bool
@@ -112,7 +112,7 @@ class CalibrationStore:
 
 
 def change_of(stored: CalibrationSummary) -> str:
-    """What a new calibration changes, in words."""
+    """Return the change that a new calibration makes, in words."""
     return f"calibration {stored.key} is at version {stored.version}"
 
 

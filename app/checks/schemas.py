@@ -1,4 +1,4 @@
-"""What the endpoints of checks take and give."""
+"""The bodies and answers of the endpoints of checks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class TrendPoint(BaseModel):
 
 
 class Trend(BaseModel):
-    """How a plan went over the checks of a project, newest first."""
+    """The course of a plan over the checks of a project, newest first."""
 
     model_config = ANSWER
 
@@ -98,7 +98,7 @@ def check_item(stored: StoredCheck) -> CheckItem:
 
 
 def trend_point(stored: StoredCheck, plan: str) -> TrendPoint | None:
-    """What a check found of a plan; None when it had no such plan."""
+    """Return the point that a check adds to the trend of a plan; None when it had no such plan."""
     found: Mapping[str, Any] | None
     found = next((item for item in json.loads(stored.report)["plans"] if item["name"] == plan), None)
     if found is None:

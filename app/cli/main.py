@@ -33,7 +33,7 @@ class LauncherName(StrEnum):
 
 
 class TiesName(StrEnum):
-    """Which operators of a model take one strategy together."""
+    """The operators of a model that take one strategy together."""
 
     EQUAL_BLOCKS = "equal-blocks"
     NONE = "none"

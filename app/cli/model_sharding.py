@@ -1,4 +1,4 @@
-"""What ``meshwright shard --model`` does: the operators of a request's model sharded over a mesh, the answer as a dict."""
+"""The work of ``meshwright shard --model``: the operators of a request's model sharded over a mesh, the answer as a dict."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _ranges(layers: list[int]) -> list[list[int]]:
 
 
 def _sent(costs: GraphCosts, choices: tuple[Choice, ...]) -> list[Json]:
-    """What each device sends in a step, by purpose, phase, collective and axes."""
+    """Return the bytes that each device sends in a step, by purpose, phase, collective and axes."""
     totals: dict[tuple[str, str, str, tuple[str, ...]], list[float]] = {}
     for sent in communication(costs, choices):
         total = totals.setdefault((sent.purpose.value, sent.phase.value, sent.collective.value, sent.axes), [0.0, 0.0])

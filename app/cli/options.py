@@ -1,4 +1,4 @@
-"""What several groups of the command line take alike."""
+"""The options that several groups of the command line share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``meshwright shard`` does: read a problem, solve it within a time or work limit, give the answer as a dict."""
+"""The work of ``meshwright shard``: read a problem, solve it within a time or work limit, give the answer as a dict."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Deadline:
     end_s: float
 
     def __call__(self) -> bool:
-        """Whether to stop now."""
+        """Return True if the solve is to stop now."""
         return self.seconds_left() <= 0
 
     def spend(self, work: float) -> None:

@@ -20,7 +20,7 @@ from meshwright.app.errors import StoreError
 from meshwright.app.settings import SettingError
 
 BUSY_TIMEOUT_MS = 10_000
-"""How long an SQLite writer waits for another one: longer than any write of ours by orders of magnitude."""
+"""The longest time that an SQLite writer waits for another one: longer than any write of ours by orders of magnitude."""
 
 PING_AFTER_S = 1.0
 """A PostgreSQL connection that was idle for longer is tried before it is used."""
@@ -49,12 +49,12 @@ def open_engine(url_text: str) -> Engine:
 
 
 def is_sqlite(engine: Engine) -> bool:
-    """Whether the engine's database is SQLite, which a user's own command may create and migrate by itself."""
+    """Return True if the engine's database is SQLite, which a user's own command may create and migrate by itself."""
     return engine.dialect.name == "sqlite"
 
 
 async def read_soon(engine: Engine, read: Callable[P, Answer], *arguments: P.args, **options: P.kwargs) -> Answer:
-    """What a short read of the database gives, for a caller on the event loop.
+    """Return the answer of a short read of the database, for a caller on the event loop.
 
     SQLite answers it there and then: with WAL no writer holds a reader up, and handing it to a thread would take three times
     as long as the read itself. PostgreSQL is waited for in a thread.

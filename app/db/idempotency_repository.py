@@ -20,7 +20,8 @@ class IdempotencyRepository:
         self._engine, self._tenant = engine, tenant
 
     def target(self, key: str, fingerprint: str) -> str | None:
-        """What the call of a key led to; None for a new key. Raises KeyReusedError when the call was another."""
+        """Return the target that the call of a key led to; None for a new key. Raises KeyReusedError when the call was
+        another."""
         with reading(self._engine) as connection:
             return self._target(connection, key, fingerprint)
 

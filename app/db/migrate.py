@@ -26,7 +26,7 @@ def current_revision(engine: Engine) -> str | None:
 
 
 def is_at_head(engine: Engine) -> bool:
-    """Whether the database has the schema of this version."""
+    """Return True if the database has the schema of this version."""
     return current_revision(engine) == HEAD_REVISION
 
 

@@ -30,7 +30,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a write gave or raised."""
+    """The result of a write: its answer, or the exception that it raised."""
 
     answer: Any = None
     error: Exception | None = None
@@ -52,8 +52,8 @@ class Writes:
         self._is_closed = False
 
     async def soon(self, write: Callable[[Connection], Answer]) -> Answer:
-        """What a write gives, once it is committed. Raises what it raises, and StoreError when the database can't take it or
-        the service ends first."""
+        """Return the answer of a write, once it is committed. Raises what the write raises, and StoreError when the database
+        can't take it or the service ends first."""
         if self._is_closed:
             raise StoreError("the service ends: it takes no more writes")
         if not is_sqlite(self._engine):
@@ -92,7 +92,7 @@ class Writes:
                 _tell(asked.future, _Outcome(error=StoreError("the service ended before it knew that this was written")))
 
     def _outcomes(self, writes: Sequence[Callable[[Connection], Any]]) -> list[_Outcome]:
-        """What became of each write. When one fails, all are taken back and tried one by one."""
+        """Return the outcome of each write. When one fails, all are taken back and tried one by one."""
         try:
             with writing(self._engine) as connection:
                 return [_Outcome(write(connection)) for write in writes]

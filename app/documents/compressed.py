@@ -13,7 +13,7 @@ _GZIP_MARK = b"\x1f\x8b"
 
 
 def read_bounded(file: BinaryIO, *, limit: int, what: str) -> bytes:
-    """What a file holds, decompressed if it is gzip; raises InvalidInputError for a damaged or too large one."""
+    """Return the contents of a file, decompressed if it is gzip; raises InvalidInputError for a damaged or too large one."""
     head = file.read(limit + 1)
     if head.startswith(_GZIP_MARK):
         head = _decompressed(head, limit, what)

@@ -31,7 +31,7 @@ _KINDS = (
     (stat.S_ISCHR, "a device", "write to stdout with - and redirect that"),
     (stat.S_ISBLK, "a block device", "write to a file"),
 )
-"""What is never written to: the test of its mode, its name, and what to do instead."""
+"""The kinds of files that are never written to: the test of the mode, the name, and what to do instead."""
 
 
 class Mode(Enum):

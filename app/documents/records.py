@@ -107,7 +107,7 @@ def _fault(path: tuple[str, ...], detail: ErrorDetails, schema: Mapping[str, Any
 
 
 def _allowed(detail: ErrorDetails) -> str:
-    """What Pydantic would have taken, without its "Input should be"."""
+    """Return the values that Pydantic would have taken, without its "Input should be"."""
     return detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
 
 
@@ -125,7 +125,7 @@ def _path_in(document: object, detail: ErrorDetails) -> tuple[str, ...]:
 
 
 def _leads_on(value: object, part: int | str) -> bool:
-    """Whether a value has something at this part of a path."""
+    """Return True if a value has something at this part of a path."""
     if isinstance(value, dict):
         return part in value
     return isinstance(value, list) and isinstance(part, int) and part < len(value)

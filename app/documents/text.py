@@ -31,7 +31,7 @@ _NOT_STRUCTURE = re.compile(r"[^\[\]{},]++")
 
 
 class NonFinite(StrEnum):
-    """What becomes of NaN, Infinity and numbers too large for a float.
+    """The treatment of NaN, Infinity and numbers too large for a float.
 
     Files of other tools hold them (``time_step_limit`` in config.json of state-space models): as text they harm nobody,
     and no field of ours that wants a number takes them.

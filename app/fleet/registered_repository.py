@@ -17,7 +17,7 @@ from meshwright.app.errors import VersionChangedError
 
 
 class RegisteredKind(StrEnum):
-    """What is registered."""
+    """The kind of a registered document."""
 
     MODEL = "model"
     CLUSTER = "cluster"

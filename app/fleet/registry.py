@@ -1,4 +1,4 @@
-"""What a tenant has registered and calibrated, as requests name it."""
+"""The models, clusters and calibrations that a tenant has registered, as requests name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fleet endpoints give, as Pydantic models."""
+"""The answers of the fleet endpoints, as Pydantic models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RegisteredDocument(RegisteredItem):
 
 
 class PutAnswer(RegisteredItem):
-    """What a PUT led to."""
+    """The answer to a PUT."""
 
     stale: int = Field(description="Questions whose current plan became stale by this version.")
     replan: str | None = Field(description="Where the batch is that plans them again, if one was started.")
@@ -81,7 +81,7 @@ def registered_document(version: Registered) -> RegisteredDocument:
 
 
 def put_answer(version: Registered, *, stale: int, replan: str | None) -> PutAnswer:
-    """What a PUT led to."""
+    """Return the answer to a PUT."""
     return PutAnswer(**_fields(version), stale=stale, replan=replan)
 
 

@@ -1,1 +1,2 @@
-"""What all endpoints share: bodies, pages of lists, problem documents and middleware. The endpoints are in `app.rest`."""
+"""The parts that all endpoints share: bodies, pages of lists, problem documents and middleware. The endpoints are in
+`app.rest`."""

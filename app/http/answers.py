@@ -1,4 +1,4 @@
-"""What answers of all endpoints share: how strict their models are, and the problem document."""
+"""The base of all answers: how strict their models are, and the problem document."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ANSWER = ConfigDict(extra="forbid", frozen=True)
 
 
 class FaultDocument(BaseModel):
-    """What is wrong with one field."""
+    """An error in one field."""
 
     model_config = ANSWER
 

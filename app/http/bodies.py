@@ -17,7 +17,7 @@ SHORT_BODY_BYTES = 4096
 
 
 def body_of(schema: str) -> dict[str, Any]:
-    """What an operation's OpenAPI says of a body that is read by hand: one of the document's component schemas."""
+    """Return the OpenAPI entry of an operation whose body is read by hand: one of the document's component schemas."""
     return {"requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}}}
 
 
@@ -47,7 +47,7 @@ async def read_json_body(request: Request, *, max_bytes: int) -> dict[str, Any]:
 
 
 def is_short(request: Request) -> bool:
-    """Whether a body was announced that takes less time than a thread to start on it."""
+    """Return True if the announced body is so short that reading it takes less time than a thread needs to start on it."""
     announced = request.headers.get("content-length", "")
     return announced.isdigit() and int(announced[:20]) <= SHORT_BODY_BYTES
 

@@ -1,4 +1,5 @@
-"""What every REST answer gets: a request id, security headers, a line in the log, and an answer even to a defect."""
+"""The middleware of REST: it gives every answer a request id, security headers and a line in the log, and answers even a
+defect."""
 
 from __future__ import annotations
 

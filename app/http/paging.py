@@ -1,4 +1,4 @@
-"""What every list takes: a cursor, a limit and filters by name."""
+"""The parameters of every list: a cursor, a limit and filters by name."""
 
 from __future__ import annotations
 

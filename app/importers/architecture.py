@@ -12,7 +12,7 @@ from meshwright.costmodels.model.operators import Operator, Tensor
 
 
 class Body(Protocol):
-    """What a branch of a layer computes. Bodies are frozen and compare by value, so that equal layers fold."""
+    """The computation of a branch of a layer. Bodies are frozen and compare by value, so that equal layers fold."""
 
     @property
     def tag(self) -> str:
@@ -46,7 +46,7 @@ class Branch:
 
 
 class Joining(StrEnum):
-    """Whether branches follow one another, or all read the layer's input."""
+    """The joining of a layer's branches: they follow one another, or all read the layer's input."""
 
     SEQUENTIAL = "sequential"
     PARALLEL = "parallel"
@@ -99,7 +99,7 @@ class AudioEmbedding:
 
 
 class Tie(StrEnum):
-    """Whether the vocabulary head shares the weight of the token embedding."""
+    """The tie between the vocabulary head and the token embedding: they share a weight, or do not."""
 
     TIED = "tied"
     SEPARATE = "separate"

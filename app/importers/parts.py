@@ -23,7 +23,7 @@ POSITIONS = "positions"
 
 
 class NormKind(StrEnum):
-    """Which normalisation, and which of scale and shift it learns."""
+    """The kind of a normalisation; it decides which of scale and shift are learned."""
 
     RMS = "rms"
     RMS_FIXED = "rms_fixed"
@@ -33,7 +33,7 @@ class NormKind(StrEnum):
 
 
 class Bias(StrEnum):
-    """Whether a projection adds a learned bias."""
+    """The learned bias that a projection adds, or none."""
 
     NONE = "none"
     ADDED = "added"

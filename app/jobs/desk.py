@@ -22,14 +22,14 @@ WORKER_BEAT_S = 2.0
 WORKER_ALIVE_S = 4 * WORKER_BEAT_S
 """A worker whose last beat is older is not counted as alive."""
 FORGET_WORKERS_S = 86_400.0
-"""How long a worker that is gone is listed."""
+"""The time for which a worker that is gone is still listed."""
 
 _ACTIVE = [status.value for status in ACTIVE]
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended: with a plan to store, with an answer that is given and not stored, or with a problem (JSON texts)."""
+    """The end of a job: with a plan to store, with an answer that is given and not stored, or with a problem (JSON texts)."""
 
     status: JobStatus
     plan: StoredPlan | None = None
@@ -49,7 +49,7 @@ class SilentJob:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """How many jobs are queued and running, how long the oldest queued one waits, and how many workers are alive."""
+    """The state of the queue: jobs queued and running, the wait of the oldest queued one, and the workers that are alive."""
 
     queued: int
     running: int
@@ -98,7 +98,7 @@ class JobDesk:
             return connection.execute(alive.values(beat_s=now_s(connection))).rowcount > 0
 
     def is_planned(self, job: BegunJob) -> bool:
-        """Whether the job's plan is stored."""
+        """Return True if the job's plan is stored."""
         return PlanRepository(self._engine, job.tenant).find(job.digest) is not None
 
     def finish(self, job: BegunJob, end: JobEnd, *, then: OnFinished) -> bool:

@@ -27,13 +27,13 @@ APPLICATION_VERSION = "jobs-1"
 """Changes only when a worker could no longer run what an older version put in the queue."""
 
 POLL_S = 0.2
-"""How often a worker with room looks for work."""
+"""The time between two looks of a worker with room for work."""
 MAX_DISPATCHES = 1_000_000
 """DBOS's own limit is out of the way: how often a job is tried again is counted by its attempts."""
 
 
 class WorkflowState(Enum):
-    """What became of a workflow: it will still run, a worker has it, or it is over or was never there."""
+    """The state of a workflow: it will still run, a worker has it, or it is over or was never there."""
 
     WAITING = "waiting"
     TAKEN = "taken"
@@ -44,7 +44,7 @@ _STATES = {"ENQUEUED": WorkflowState.WAITING, "DELAYED": WorkflowState.WAITING, 
 
 
 class JsonSerializer(Serializer):
-    """What DBOS stores is JSON: nothing that is read back can run code."""
+    """The serializer of DBOS: it stores JSON, so nothing that is read back can run code."""
 
     def serialize(self, data: Any) -> str:
         """JSON text; an exception becomes its text."""
@@ -97,7 +97,7 @@ class QueueClient:
         self._client.enqueue_in_transaction(mine, options, job_id)
 
     def states(self, workflows: Sequence[str]) -> dict[str, WorkflowState]:
-        """What became of each workflow."""
+        """Return the state of each workflow."""
         found = self._client.list_workflows(workflow_ids=list(workflows), load_input=False, load_output=False)
         known = {status.workflow_id: _STATES.get(status.status, WorkflowState.OVER) for status in found}
         return {workflow: known.get(workflow, WorkflowState.OVER) for workflow in workflows}

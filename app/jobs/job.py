@@ -1,4 +1,4 @@
-"""What a job is, and the states it goes through."""
+"""A job, and the states it goes through."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class JobStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the job will not change any more."""
+        """True if the job will not change any more."""
         return self not in ACTIVE
 
 
@@ -32,7 +32,7 @@ ACTIVE = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
 class JobKind(StrEnum):
-    """What a job does: makes a plan for a caller, or for a re-plan batch, or finds out what a batch has to plan."""
+    """The work of a job: it makes a plan for a caller, or for a re-plan batch, or finds out what a batch has to plan."""
 
     PLAN = "plan"
     REPLAN = "replan"

@@ -1,4 +1,4 @@
-"""What a running job tells: how far its search is, and the best plan so far, as JSON texts."""
+"""The progress of a running job: how far its search is, and the best plan so far, as JSON texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class News:
 
 
 def _summary(plan: Plan, document: str) -> dict[str, Any]:
-    """What an event says of a best plan."""
+    """Return the summary of a best plan that an event holds."""
     assert plan.predicted is not None and plan.axes is not None, "only feasible plans are the best so far"
     return {
         "digest": f"sha256:{hashlib.sha256(document.encode()).hexdigest()}",

@@ -1,4 +1,4 @@
-"""What the service needs of the durable queue."""
+"""The operations of the durable queue that the service needs."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Reaper:
         return sum(self._deal_with(job, states[job.workflow]) for job in silent)
 
     def _deal_with(self, job: SilentJob, state: WorkflowState) -> bool:
-        """Whether the job was given back. One that waits its turn is only noted as seen."""
+        """Deal with a silent job. Return True if it was given back; one that waits its turn is only noted as seen."""
         workflow = uuid.uuid4().hex if state is WorkflowState.OVER else None
         with writing(self._engine) as connection:
             if not self._desk.claim_silent(connection, job, workflow=workflow):

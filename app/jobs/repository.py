@@ -23,7 +23,7 @@ _WAITING = owned(select(func.count()), jobs, TENANT).where(
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs a list holds; None does not filter."""
+    """The jobs that a list holds; None does not filter."""
 
     model: str | None = None
     status: JobStatus | None = None

@@ -131,7 +131,7 @@ class JobRunner:
 
 
 def _figures(plan: Plan) -> dict[str, Value]:
-    """What a span says of a solve."""
+    """Return the figures of a solve that its span holds."""
     figures: dict[str, Value] = {
         "meshwright.kind": plan.kind,
         "meshwright.status": plan.certificate.status.value,

@@ -31,7 +31,7 @@ from meshwright.solver.problem.request import PlanRequest
 GRACE_S = 30.0
 """Time a child has after its limit to return the best plan so far and to pass the checker, before it is ended."""
 BEAT_S = 1.0
-"""How often a caller hears of a running solve."""
+"""The time between two calls of ``on_beat`` during a solve."""
 PROGRESS_EVERY_S = 0.25
 PR_SET_PDEATHSIG = 1
 """Linux, prctl(2): the signal that a process gets when its parent ends."""
@@ -39,7 +39,7 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may use: seconds beyond its request's time limit, and bytes of memory of its own (None: no limit)."""
+    """The limits of a child: seconds beyond its request's time limit, and bytes of memory of its own (None: no limit)."""
 
     grace_s: float = GRACE_S
     memory_bytes: int | None = None
@@ -107,7 +107,7 @@ class _Task:
 def _answer(
     messages: Connection, child: ForkServerProcess, *, limit_s: float, on_beat: OnBeat, so_far: SoFar
 ) -> Plan | MeshwrightError:
-    """What the child sends at last; its progress goes to ``so_far`` and to ``on_beat``, at least once every BEAT_S."""
+    """Return the last message of the child; its progress goes to ``so_far`` and to ``on_beat``, at least once every BEAT_S."""
     began_s = beat_s = time.monotonic()
     news: Progress | None = None
     while True:

@@ -1,4 +1,4 @@
-"""What the job endpoints give, as Pydantic models."""
+"""The answers of the job endpoints, as Pydantic models."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _MEMORY_REMEDIES = ("restrict the space in 'search'", "raise MESHWRIGHT_MAX_SOLV
 
 
 class SoFar:
-    """What a running solve has told: its best plan, which the child's checker has passed, and how many candidates it took."""
+    """The reports of a running solve: its best plan, which the child's checker has passed, and how many candidates it took."""
 
     def __init__(self) -> None:
         self._plan: Plan | None = None

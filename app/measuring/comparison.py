@@ -1,4 +1,4 @@
-"""What differs between two calibrations: their samples, errors and constants."""
+"""The differences between two calibrations: their samples, errors and constants."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class CalibrationDiff:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return not (self.provenance or self.errors or self.constants)
 
 
 def compare(old: Calibration, new: Calibration) -> CalibrationDiff:
-    """What differs from one calibration to another, in order of name."""
+    """Return the differences between two calibrations, in order of name."""
     return CalibrationDiff(
         old.name,
         new.name,

@@ -41,7 +41,7 @@ OnMeasured = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class ProfileTask:
-    """What to profile.
+    """The measurements that a profile takes.
 
     key        calibration key that the measurements are for
     ranks      processes that measure at once

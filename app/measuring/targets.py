@@ -1,4 +1,4 @@
-"""What Meshwright asks of a calibration's held-out errors, printed beside them."""
+"""The targets of Meshwright for a calibration's held-out errors, printed beside them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Target:
     p95: float
 
     def holds(self, score: Score) -> bool:
-        """Whether the score, to the tenth of a per cent that is printed, is within the target."""
+        """Return True if the score, to the tenth of a per cent that is printed, is within the target."""
         return round(score.median, 3) <= self.median and round(score.p95, 3) <= self.p95
 
 

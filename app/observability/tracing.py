@@ -29,7 +29,7 @@ Value = str | int | float | bool
 
 
 class Span(Protocol):
-    """What is being timed."""
+    """A span: the operation that is timed."""
 
     def set_attribute(self, key: str, value: Value) -> None:
         """Note a figure or a name."""

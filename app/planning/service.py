@@ -29,7 +29,7 @@ from meshwright.solver.problem.request import PlanRequest
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What came of a request: the text of the stored plan, or the job that makes it, and whether this call began it."""
+    """The result of a request: the text of the stored plan, or the job that makes it, and whether this call began it."""
 
     digest: str
     text: str | None
@@ -46,7 +46,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a caller asks: a request document, how soon it is wanted, and the key that makes asking it twice the same."""
+    """A call: a request document, how soon it is wanted, and the key that makes asking it twice the same."""
 
     caller: Principal
     document: dict[str, Any]
@@ -170,7 +170,7 @@ class PlanService:
         wanted.idempotency.note(connection, f"plan:{wanted.key.digest}")
 
     def _repeat(self, caller: Principal, target: str) -> Submission:
-        """What a call led to when it was first made."""
+        """Return the result of a call when it was first made."""
         kind, _, name = target.partition(":")
         if kind == "plan":
             return Submission(name, PlanStore(self._engine, caller.tenant).get(name))
@@ -205,7 +205,7 @@ class _Idempotency:
         self._fingerprint = "" if key is None else f"sha256:{hashlib.sha256(compact_json(document).encode()).hexdigest()}"
 
     def target(self) -> str | None:
-        """What the call led to, if it was made before."""
+        """Return the target that the call led to, if it was made before."""
         return None if self.key is None else self._keys.target(self.key, self._fingerprint)
 
     def note(self, connection: Connection, target: str) -> None:

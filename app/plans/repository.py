@@ -54,7 +54,7 @@ class PlanSummary:
 
 
 class Staleness(StrEnum):
-    """How a plan stands to the registered models and clusters.
+    """The standing of a plan to the registered models and clusters.
 
     CURRENT      the answer of now to a question that names one of them
     STALE        still the answer of a question whose model or cluster has changed since
@@ -68,7 +68,7 @@ class Staleness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanFilter:
-    """Which plans a list holds; None does not filter. ``cluster`` is the name of a registered one."""
+    """The plans that a list holds; None does not filter. ``cluster`` is the name of a registered one."""
 
     model: str | None = None
     feasible: bool | None = None

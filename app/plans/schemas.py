@@ -1,4 +1,4 @@
-"""What the plan endpoints take and give, as Pydantic models."""
+"""The bodies and answers of the plan endpoints, as Pydantic models."""
 
 from __future__ import annotations
 

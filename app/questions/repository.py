@@ -47,13 +47,14 @@ class Question:
     stale_reason: str | None
 
     def is_answered_by(self, plan: str) -> bool:
-        """Whether a plan is its answer of now: neither stale, nor about to be replaced."""
+        """Return True if a plan is the answer of now to the question: neither stale, nor about to be replaced."""
         return self.plan == plan and self.stale_since is None and self.pending is None
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionFilter:
-    """Which questions a list holds; None does not filter. ``calibration`` is the key of a device whose newest they follow."""
+    """The questions that a list holds; None does not filter. ``calibration`` is the key of a device whose newest they
+    follow."""
 
     cluster: str | None = None
     model: str | None = None

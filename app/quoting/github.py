@@ -9,7 +9,7 @@ from meshwright.app.quoting.readable import readable
 
 
 def workflow_message(text: str) -> str:
-    """What follows the second ``::``; its lines stay lines."""
+    """Return the text as it follows the second ``::``; its lines stay lines."""
     return "%0A".join(readable(line).replace("%", "%25") for line in text.split("\n"))
 
 

@@ -14,7 +14,7 @@ HIDDEN = re.compile(
 """Characters that no name holds: they end lines, drive terminals, or reorder what a reader sees."""
 
 ALLOWED_CHARACTERS = "text on one line, without control characters, marks of direction and halves of surrogate pairs"
-"""What names may hold, in the words of an error."""
+"""The characters that names may hold, in the words of an error."""
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _COMMAND_START = re.compile(r"^(\s*):(?=:)", re.MULTILINE)

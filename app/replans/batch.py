@@ -98,13 +98,13 @@ class _Begun:
 
 
 class Settler:
-    """What follows from the end of a job, in the transaction that ends it."""
+    """A settler: it does what follows from the end of a job, in the transaction that ends the job."""
 
     def __init__(self, engine: Engine):
         self._engine = engine
 
     def __call__(self, job: BegunJob, end: JobEnd) -> Callable[[Connection], None]:
-        """What is to be done in the transaction, once what takes time has been worked out. Raises StoreError."""
+        """Return the work that is left for the transaction, after all that takes time is done. Raises StoreError."""
         return partial(self._settle, job, end, self._switches(job, end))
 
     def _switches(self, job: BegunJob, end: JobEnd) -> SwitchCosts:

@@ -17,7 +17,7 @@ from meshwright.app.security.principal import Principal
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What adding a calibration led to: what was kept, and the id of the batch, if one was started."""
+    """The result of adding a calibration: what was kept, and the id of the batch, if one was started."""
 
     kept: Kept
     replan: str | None

@@ -1,4 +1,4 @@
-"""What became of a plan that was made again."""
+"""The outcome of a plan that was made again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SAME_VALUE = 1e-9
 
 
 class Outcome(StrEnum):
-    """How the new plan compares with the old one; the first is not yet known."""
+    """The new plan compared with the old one; the first value is not yet known."""
 
     WAITING = "waiting"
     BETTER = "better"
@@ -24,7 +24,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanValue:
-    """What a plan is compared by: its objective (smaller is better), or why there is no plan."""
+    """The value by which a plan is compared: its objective (smaller is better), or why there is no plan."""
 
     feasible: bool
     objective: float | None
@@ -44,7 +44,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class SwitchCost:
-    """What going from the old plan to the new one moves.
+    """The data that going from the old plan to the new one moves.
 
     moved_bytes     bytes that devices receive
     storage_bytes   those of them that no device holds any more: they come from a checkpoint
@@ -57,14 +57,14 @@ class SwitchCost:
 
 
 def plan_value(plan_text: str) -> PlanValue:
-    """What the plan in a JSON text is compared by."""
+    """Return the value by which the plan in a JSON text is compared."""
     plan = json.loads(plan_text)
     certificate, reason = plan["certificate"], plan["reason"]
     return PlanValue(plan["feasible"], certificate["objective"], certificate["unit"], reason["message"] if reason else None)
 
 
 def compare_values(old: PlanValue | None, new: PlanValue) -> Compared:
-    """How a new plan compares with the old one; without an old one that was feasible, a feasible one is better."""
+    """Compare a new plan with the old one; without an old one that was feasible, a feasible one is better."""
     old_value = old.objective if old else None
     if not new.feasible:
         return Compared(Outcome.INFEASIBLE, new.reason or "nothing fits", old_value, None)

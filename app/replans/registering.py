@@ -23,7 +23,7 @@ ALLOWED_NAME = "letters, digits, '.', '_' and '-', at most 200, the first a lett
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """What a PUT led to: the newest version, whether it is new, how many plans became stale, and the batch, if any."""
+    """The result of a PUT: the newest version, whether it is new, how many plans became stale, and the batch, if any."""
 
     version: Registered
     is_new: bool
@@ -75,7 +75,7 @@ class FleetService:
 def find_registered(
     find: Callable[[str, int | None], Registered | None], kind: RegisteredKind, name: str, version: int | None
 ) -> Registered:
-    """What ``find`` finds; raises NoSuchError when that is nothing."""
+    """Return the document that ``find`` finds; raises NoSuchError when there is none."""
     found = find(name, version) if NAME.fullmatch(name) else None
     if found is None:
         given = name if version is None else f"{name}, version {version}"

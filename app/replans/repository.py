@@ -57,7 +57,7 @@ class ReplanItem:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How many items of a batch have each outcome, and the bytes that move if every new plan is switched to."""
+    """The totals of a batch: how many items have each outcome, and the bytes that move if every new plan is switched to."""
 
     counts: Mapping[Outcome, int]
     switch_bytes: int
@@ -140,7 +140,7 @@ class ReplanRepository:
             return tuple(Replan(**in_utc(row)) for row in connection.execute(query).mappings())
 
     def totals(self, replan_id: str) -> Totals:
-        """What a batch's items come to."""
+        """Return the totals of a batch's items."""
         moved = func.sum(replan_items.c.switch_bytes).label("moved")
         query = owned(select(replan_items.c.outcome, func.count().label("n"), moved), replan_items, self._tenant)
         query = query.where(replan_items.c.replan == replan_id).group_by(replan_items.c.outcome)

@@ -1,4 +1,4 @@
-"""What the re-plan endpoints take and give, as Pydantic models."""
+"""The bodies and answers of the re-plan endpoints, as Pydantic models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwright.costmodels.units import Name
 
 
 class NewReplan(BaseModel):
-    """Which stale plans are to be planned again: those about a cluster or a model, or with a calibration, or all."""
+    """The stale plans to plan again: those about a cluster or a model, or with a calibration, or all."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
 
@@ -24,7 +24,7 @@ class NewReplan(BaseModel):
 
 
 class OutcomeCounts(BaseModel):
-    """How many plans of a batch have each outcome."""
+    """The number of plans of a batch with each outcome."""
 
     model_config = ANSWER
 
@@ -67,7 +67,7 @@ class ReplanPage(BaseModel):
 
 
 class ReplanItemDocument(BaseModel):
-    """What became of one question: the old plan against the new one."""
+    """The outcome of one question: the old plan against the new one."""
 
     model_config = ANSWER
 

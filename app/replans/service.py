@@ -29,7 +29,7 @@ BATCH_PREFIX = "replan:"
 
 
 class ReplanPolicy(StrEnum):
-    """What follows when a change makes plans stale: they are marked, or planned again as well."""
+    """The policy for plans that a change makes stale: they are marked, or planned again as well."""
 
     MARK = "mark"
     START = "start"
@@ -37,7 +37,7 @@ class ReplanPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplanOptions:
-    """What to do with the plans that a change makes stale, and whom to call when they are planned."""
+    """The options for the plans that a change makes stale: what to do with them, and whom to call when they are planned."""
 
     policy: ReplanPolicy = ReplanPolicy.MARK
     webhook: str | None = None
@@ -45,7 +45,8 @@ class ReplanOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReplanWish:
-    """Which stale questions a batch plans again, and why; the version that made them stale; whom to call at the end."""
+    """The wish for a batch: the stale questions to plan again, and why; the version that made them stale; whom to call at the
+    end."""
 
     about: QuestionFilter
     cause: str
@@ -55,7 +56,7 @@ class ReplanWish:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a batch would do: questions that are stale, distinct plans they need, and how many of those are stored."""
+    """A preview of a batch: questions that are stale, distinct plans they need, and how many of those are stored."""
 
     questions: int
     plans: int
@@ -111,7 +112,7 @@ class ReplanService:
         return self.get(caller, replan_id)
 
     def preview(self, caller: Principal, about: QuestionFilter) -> Preview:
-        """What a batch would do now."""
+        """Return the preview of a batch of now."""
         digests: set[str] = set()
         unusable, fleet = 0, FleetNow(self._engine, caller.tenant)
         with reading(self._engine) as connection:

@@ -1,4 +1,4 @@
-"""What it costs to go from an old plan to the new one, worked out before anything is locked."""
+"""The cost of going from an old plan to the new one, worked out before anything is locked."""
 
 from __future__ import annotations
 

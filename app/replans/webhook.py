@@ -52,7 +52,7 @@ class WebhookSettings:
 
 
 def webhook_settings(settings: Settings) -> WebhookSettings:
-    """What the service's settings say of webhooks."""
+    """Return the service's settings of webhooks."""
     hosts = frozenset(host.strip().lower() for host in settings.webhook_hosts.split(",") if host.strip())
     return WebhookSettings(hosts, settings.webhook_secret)
 
@@ -127,7 +127,7 @@ class WebhookSender:
             note_webhook(connection, call, said)
 
     def _try(self, url: str, body: bytes, *, delivery: str) -> tuple[str, bool]:
-        """What became of one try, in words; and whether another one is of no use."""
+        """Try the call once. Return its result in words, and True if another try is of no use."""
         try:
             check_url(url, self._settings)
         except DocumentError as error:

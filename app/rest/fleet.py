@@ -50,7 +50,7 @@ _GET_ANSWERS: dict[int | str, dict[str, Any]] = {304: {"description": "The calle
 
 
 def put_options(replan: AfterChange, if_match: IfMatch = None) -> PutOptions:
-    """What a caller may say of a new version: the version it replaces, and what follows for the plans."""
+    """Return the options of a new version that the caller gives: the version it replaces, and what follows for the plans."""
     expected = None if if_match is None or if_match.strip() == "*" else if_match.strip().strip('"')
     return PutOptions(expected, replan)
 

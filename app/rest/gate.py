@@ -1,4 +1,4 @@
-"""What stands before the endpoints: every one of them names the scope it needs, and gets the caller that has it."""
+"""The gate before the endpoints: every one of them names the scope it needs, and gets the caller that has it."""
 
 from __future__ import annotations
 

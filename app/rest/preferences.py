@@ -1,4 +1,4 @@
-"""What callers prefer, in headers: to wait for an answer, and how urgent it is."""
+"""The preferences of callers, in headers: to wait for an answer, and how urgent it is."""
 
 from __future__ import annotations
 

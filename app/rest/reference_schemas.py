@@ -1,4 +1,4 @@
-"""What the reference endpoints give, as Pydantic models."""
+"""The answers of the reference endpoints, as Pydantic models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Health(BaseModel):
 
 
 class QueueReport(BaseModel):
-    """How the queue of jobs stands."""
+    """The state of the queue of jobs."""
 
     model_config = ANSWER
 

@@ -40,7 +40,7 @@ Policy = Annotated[ReplanPolicy, Query(description="Only mark stale plans, or al
 
 
 def replan_options(replan: Policy = ReplanPolicy.MARK, webhook: Webhook = None) -> ReplanOptions:
-    """What a caller may say of the plans that a change makes stale."""
+    """Return the caller's options for the plans that a change makes stale."""
     return ReplanOptions(replan, webhook)
 
 

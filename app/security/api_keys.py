@@ -53,11 +53,11 @@ class ApiKey:
         return Principal(self.tenant, f"key:{self.prefix}", self.scopes)
 
     def is_valid_at(self, moment: datetime) -> bool:
-        """Whether the key is neither expired nor revoked."""
+        """Return True if the key is neither expired nor revoked."""
         return self.revoked_at is None and (self.expires_at is None or moment < self.expires_at)
 
     def matches(self, text: str) -> bool:
-        """Whether a text is this key, compared in constant time."""
+        """Return True if a text is this key, compared in constant time."""
         return hmac.compare_digest(self.sha256, sha256_of(text))
 
 

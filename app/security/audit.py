@@ -50,7 +50,7 @@ class AuditMiddleware(HttpMiddleware):
 
 
 def is_recorded(method: str, action: str, status: int) -> bool:
-    """Whether an answer goes into the audit log."""
+    """Return True if an answer goes into the audit log."""
     if status in REFUSALS:
         return True
     return method not in READING and status < HTTPStatus.BAD_REQUEST and action not in OWN_RECORD

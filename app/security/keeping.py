@@ -27,7 +27,7 @@ class MadeKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyWish:
-    """What a new key should be; raises InvalidInputError for what no key can be."""
+    """The wish for a new key; raises InvalidInputError for what no key can be."""
 
     tenant: str
     name: str

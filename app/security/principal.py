@@ -10,7 +10,7 @@ from meshwright.app.errors import ForbiddenError
 
 
 class Scope(StrEnum):
-    """What a caller may do."""
+    """A right of a caller."""
 
     PLANS_READ = "plans:read"
     PLANS_WRITE = "plans:write"
@@ -33,7 +33,7 @@ class Principal:
     scopes: frozenset[Scope]
 
     def may(self, scope: Scope) -> bool:
-        """Whether this caller holds a scope."""
+        """Return True if this caller holds a scope."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
     def demand(self, scope: Scope) -> None:

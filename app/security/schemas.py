@@ -1,4 +1,4 @@
-"""What the endpoints of keys and of the audit log take and give."""
+"""The bodies and answers of the endpoints of keys and of the audit log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NewKeyDocument(BaseModel):
 
 
 class RotationDocument(BaseModel):
-    """How long the old key holds beside the new one."""
+    """The time for which the old key holds beside the new one."""
 
     model_config = STRICT
 

@@ -11,7 +11,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGro
 
 
 class Constant(StrEnum):
-    """What is fitted; each is a rate over that of the catalogue or of kernels timed alone."""
+    """The constant that is fitted; each is a rate over that of the catalogue or of kernels timed alone."""
 
     MATRIX = "matrix"
     LOW_PRECISION_MATRIX = "low_precision_matrix"

@@ -1,4 +1,5 @@
-"""What the sources of measured runs do by default and do not repeat in each row: facts of the launchers, nothing fitted."""
+"""The defaults of the sources of measured runs, which they do not repeat in each row: facts of the launchers, nothing
+fitted."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ GB = 10**9
 
 
 class GradientReduction(Enum):
-    """Whether gradients travel under the backward pass, or after it in one piece."""
+    """The time at which gradients travel: under the backward pass, or after it in one piece."""
 
     OVERLAPPED = "overlapped"
     AFTER_BACKWARD = "after backward"
@@ -34,7 +35,7 @@ class GradientReduction(Enum):
 
 
 class MemoryRank(Enum):
-    """Which device's memory a source reports."""
+    """The device whose memory a source reports."""
 
     FULLEST = "fullest"
     FIRST_STAGE = "first stage"
@@ -43,7 +44,7 @@ class MemoryRank(Enum):
 
 
 class MemoryCount(Enum):
-    """Whether memory is what tensors take, what their allocator holds, or what the process holds on the device."""
+    """The count of memory: what tensors take, what their allocator holds, or what the process holds on the device."""
 
     ALLOCATED = "allocated"
     RESERVED = "reserved"
@@ -51,7 +52,7 @@ class MemoryCount(Enum):
 
 
 class UnstatedRecompute(Enum):
-    """What rows mean that don't say whether they recompute."""
+    """The meaning of rows that don't say whether they recompute."""
 
     NEVER = "never"
     WHERE_NEEDED = "where needed"
@@ -59,7 +60,7 @@ class UnstatedRecompute(Enum):
 
 
 class UnstatedSequence(Enum):
-    """How norms and residuals lie over tp, in rows that don't say."""
+    """The layout of norms and residuals over tp, in rows that don't say."""
 
     REPLICATED = "replicated"
     PARALLEL = "sequence parallel"
@@ -73,7 +74,7 @@ class StateBuffers(Enum):
 
 
 class Attention(Enum):
-    """Whether attention is one kernel, in rows that don't say."""
+    """The kernels of attention in rows that don't say: one kernel, or several."""
 
     FUSED = "fused"
     UNFUSED = "unfused"
@@ -88,7 +89,7 @@ class HeadGradients(Enum):
 
 
 class Softmax(Enum):
-    """How the softmax of attention runs that is not one kernel."""
+    """The softmax of attention that is not one kernel."""
 
     FUSED = "fused"
     """One kernel scales, masks and normalises (Megatron-LM's)."""
@@ -97,7 +98,7 @@ class Softmax(Enum):
 
 
 class Dropout(Enum):
-    """Whether the model was trained with dropout, whose masks take memory."""
+    """The dropout of the training, whose masks take memory."""
 
     NONE = "none"
     MASKED = "masked"
@@ -105,7 +106,7 @@ class Dropout(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """How a source's rows are meant where they are silent; ``basis`` says how that is known."""
+    """The meaning of a source's rows where they are silent; ``basis`` says how that is known."""
 
     basis: str
     vocab: int | None = None

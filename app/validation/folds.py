@@ -67,7 +67,7 @@ def _fits(timed: Sequence[MeasuredRun], folds: int) -> tuple[Constants, dict[Gro
 
 
 def group_of(row: MeasuredRun) -> Group:
-    """What must not be on both sides of a fold."""
+    """Return the group of a row; rows of one group must not be on both sides of a fold."""
     return row.run.model, row.run.gpu, row.run.n_gpus
 
 

@@ -1,4 +1,4 @@
-"""What a row says in words of how its framework ran: its notes, and the file that it was taken from."""
+"""The words of a row on how its framework ran: its notes, and the file that it was taken from."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ otherwise, and this container's Transformer Engine has no fused attention that i
 
 
 def stated_trained(notes: str) -> TrainedWeights | None:
-    """Whether adapters are trained."""
+    """Return the weights that are trained, where the notes speak of adapters."""
     return TrainedWeights.ADAPTERS if "lora performance" in notes.lower() else None
 
 
 def stated_kernels(notes: str) -> VectorKernels | None:
-    """How vector operators run."""
+    """Return the kernels of vector operators, where the notes name them."""
     return next((kernels for words, kernels in _KERNELS.items() if words in notes.lower()), None)
 
 
 def stated_loss(source: str, notes: str) -> LossKernels | None:
-    """How the loss runs, where that is not as the kernels of layers say."""
+    """Return the kernels of the loss, where they are not as the kernels of layers say."""
     if "cross_entropy_loss_fusion" in notes:
         return LossKernels.FUSED_IN_PARTS
     report = _TORCHTITAN_REPORT.search(source)
@@ -45,7 +45,8 @@ def stated_loss(source: str, notes: str) -> LossKernels | None:
 
 
 def stated_tensor_overlap(notes: str) -> TensorOverlap | None:
-    """How gathers and scatters over tp run: torchtitan's reports say "async TP", Megatron-LM's functional tests name it."""
+    """Return the overlap of gathers and scatters over tp: torchtitan's reports say "async TP", Megatron-LM's functional tests
+    name it."""
     if "async tp" in notes.lower():
         return TensorOverlap.SYMMETRIC_MEMORY
     return TensorOverlap.USERBUFFERS if "_tp_overlap (" in notes else None
@@ -57,7 +58,7 @@ def stated_head_gradients(notes: str) -> HeadGradients:
 
 
 def stated_softmax(notes: str) -> Softmax:
-    """How attention without a fused kernel runs its softmax."""
+    """Return the softmax of attention without a fused kernel."""
     return Softmax.STEP_BY_STEP if "kernel=torch" in notes else Softmax.FUSED
 
 

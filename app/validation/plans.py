@@ -84,7 +84,8 @@ def given_plan(run: Run, source: Convention) -> GivenPlan:
 
 
 def _implementation(run: Run, source: Convention) -> Implementation:
-    """What the row says, else its source. Where rows tell versions of FlashAttention apart, 2 is the second."""
+    """Return the implementation that the row names, else its source's. Where rows tell versions of FlashAttention apart, 2 is
+    the second."""
     return Implementation(
         kernels=run.kernels or source.kernels,
         attention=FlashAttention.FLASH_2 if run.flash_attention == 2 else source.flash,
@@ -141,7 +142,7 @@ _RECIPES = {
 
 
 def _recipe(text: str, source: Convention) -> MatmulRecipe:
-    """What the row says; the source's own fp8 recipe where it says fp8 alone."""
+    """Return the recipe that the row names; the source's own fp8 recipe where it says fp8 alone."""
     if text == "fp8":
         return source.fp8_recipe
     if text in _RECIPES:

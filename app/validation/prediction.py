@@ -1,4 +1,4 @@
-"""What the cost models say of a run: step time and memory of its own plan, from its inputs alone."""
+"""The prediction of the cost models for a run: step time and memory of its own plan, from its inputs alone."""
 
 from __future__ import annotations
 
@@ -137,7 +137,8 @@ def extra_without_overlap(
     tables: Sequence[StageTable],
     reduction: GradientReduction,
 ) -> list[float]:
-    """What a step adds once to each stage when its gradients travel after the backward pass, in one piece."""
+    """Return the seconds that a step adds once to each stage when its gradients travel after the backward pass, in one
+    piece."""
     workload, candidate = costs.workload, decision.candidate
     in_fp32 = reduction is GradientReduction.IN_FP32_AFTER_BACKWARD
     travelling = DType.FP32 if in_fp32 else workload.gradient_dtype
@@ -208,7 +209,7 @@ def _memory(
 
 
 def _deferred(plan: GivenPlan) -> float:
-    """What the last stage keeps for weight gradients of the head that wait."""
+    """Return the bytes that the last stage keeps for weight gradients of the head that wait."""
     workload, candidate, dims = plan.request.workload, plan.candidate, plan.request.model.dims
     return deferred_head_bytes(
         tokens=candidate.microbatch * workload.seq_len // candidate.mesh.cp,

@@ -71,7 +71,7 @@ COLUMNS = (
 
 
 class RunStatus(StrEnum):
-    """How a run ended."""
+    """The end of a run."""
 
     OK = "ok"
     OOM = "oom"
@@ -79,7 +79,7 @@ class RunStatus(StrEnum):
 
 
 class Quality(StrEnum):
-    """How much of the plan is known: all of it, all but a field or two, or its outline."""
+    """The known part of a plan: all of it, all but a field or two, or its outline."""
 
     A = "A"
     B = "B"
@@ -88,7 +88,7 @@ class Quality(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was run: model, cluster and plan, with None where the table is silent.
+    """A measured run: model, cluster and plan, with None where the table is silent.
 
     ``line`` is its line in the file; ``kernels`` is what its notes say of the kernels between matrix products,
     ``trained`` whether only adapters were.
@@ -138,7 +138,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run; None where it was not measured. Memory is in the source's own gigabytes."""
+    """The result of a run; None where it was not measured. Memory is in the source's own gigabytes."""
 
     status: RunStatus
     step_time_s: float | None

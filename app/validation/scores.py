@@ -57,7 +57,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class FitScore:
-    """Whether plans were rightly said to fit: share of right answers, and of runs out of memory the share foreseen."""
+    """The score of predicted fits: share of right answers, and of runs out of memory the share foreseen."""
 
     n: int
     n_out_of_memory: int
@@ -153,7 +153,7 @@ def spearman(predicted: Sequence[float], measured: Sequence[float]) -> float:
 
 
 def regret(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """How much slower than the best the plan is that was predicted to be best; of equals the first."""
+    """Return the regret of the plan that was predicted to be best: how much slower it is than the best; of equals the first."""
     chosen = min(range(len(predicted)), key=lambda i: predicted[i])
     return measured[chosen] / min(measured) - 1.0
 

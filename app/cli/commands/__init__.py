@@ -1,1 +1,1 @@
-"""What each command of the command line does, one command a file. What they print is in `app.cli.pages`."""
+"""The commands of the command line, one command a file. The pages that they print are in `app.cli.pages`."""

@@ -43,7 +43,8 @@ class ProfileCommand:
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """How samples are fitted: relative to which node's device, on how many cores, in how many folds; and kept or not."""
+    """The options of fitting samples: relative to which node's device, on how many cores, in how many folds; and kept or
+    not."""
 
     node: str | None
     cores: int

@@ -24,7 +24,7 @@ from meshwright.costmodels.errors import InvalidInputError
 
 
 class Printed(Enum):
-    """What goes to stdout."""
+    """The form of the text on stdout."""
 
     PAGE = "page"
     JSON = "json"
@@ -32,7 +32,7 @@ class Printed(Enum):
 
 
 class Mode(Enum):
-    """Whether the lock is read or written."""
+    """The mode of the check: the lock is read, or written."""
 
     COMPARE = "compare"
     UPDATE = "update"
@@ -91,7 +91,7 @@ def server_of(url: str | None, project: str | None) -> Server | None:
 
 
 def printed(*, as_json: bool, github: bool) -> Printed:
-    """What to print; raises InvalidInputError when two things are asked for at once."""
+    """Return the form to print; raises InvalidInputError when two forms are asked for at once."""
     if as_json and github:
         raise InvalidInputError("stdout holds one thing", given="--json and --github", allowed="one of them")
     if as_json:

@@ -41,7 +41,8 @@ def run_diff(old_plan: str, new_plan: str, lost: tuple[str, ...], output: Output
 
 
 def diff_document(switch: Switch, old: AnsweredRequest, new: AnsweredRequest) -> dict[str, Any]:
-    """What moves as a JSON document: bytes and seconds; lists have one entry for each device of the new plan's cluster."""
+    """Return the moves of a switch as a JSON document: bytes and seconds; lists have one entry for each device of the new
+    plan's cluster."""
     return {
         "schema": DIFF_SCHEMA,
         "old": old.plan.digest,

@@ -1,4 +1,4 @@
-"""How commands end: exit codes, messages on stderr, and a bug report where the fault is ours."""
+"""The ends of commands: exit codes, messages on stderr, and a bug report where the fault is ours."""
 
 from __future__ import annotations
 
@@ -33,10 +33,11 @@ Options = ParamSpec("Options")
 USAGE_ERROR = cast(
     "type[typer.BadParameter]", next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
 )
-"""What Typer raises for a command line that it can't read. It exports only this subclass, whose home its versions differ in."""
+"""The exception that Typer raises for a command line that it can't read. It exports only this subclass, whose home its versions
+differ in."""
 
 debug: ContextVar[bool] = ContextVar("debug", default=False)
-"""Whether ``--debug`` was given: defects then end in a traceback."""
+"""True if ``--debug`` was given: defects then end in a traceback."""
 
 
 def exits(command: Callable[Options, int]) -> Callable[Options, None]:

@@ -82,7 +82,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a service that listens there can be reached from this machine alone."""
+    """Return True if a service that listens there can be reached from this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -45,7 +45,7 @@ SHORT_NAME = 48
 
 
 class Store(Enum):
-    """How ``plan`` uses the plan store."""
+    """The way in which ``plan`` uses the plan store."""
 
     USE = "use"
     FRESH = "solve although a plan may be stored"
@@ -53,7 +53,7 @@ class Store(Enum):
 
 
 class Output(Enum):
-    """What goes to stdout."""
+    """The form of the text on stdout."""
 
     PAGE = "page"
     JSON = "json"

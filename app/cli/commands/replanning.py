@@ -24,7 +24,7 @@ ITEMS_A_PAGE = 500
 
 
 class Act(Enum):
-    """What the command does."""
+    """The act of the command."""
 
     START = "start a batch and wait for it"
     PREVIEW = "say what a batch would do"
@@ -101,7 +101,7 @@ def _all_items(batches: ReplanRepository, replan_id: str) -> Iterator[ReplanItem
 
 
 def _switch(moved_bytes: int | None) -> str:
-    """What a line says of the bytes that move."""
+    """Return the part of a line that speaks of the bytes that move."""
     return "" if moved_bytes is None else f"; to switch, {moved_bytes / GIB:.1f} GiB move"
 
 

@@ -28,7 +28,7 @@ def open_store(settings: Settings) -> PlanStore | None:
 
 
 def is_readable(text: str) -> bool:
-    """Whether this version reads the stored plan; one of another form is left alone and solved anew."""
+    """Return True if this version reads the stored plan; one of another form is left alone and solved anew."""
     try:
         read_plan(json.loads(text))
     except InvalidInputError as error:

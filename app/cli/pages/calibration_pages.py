@@ -67,7 +67,7 @@ def print_list(console: Console, rows: Sequence[CalibrationSummary]) -> None:
 
 
 def print_diff(console: Console, diff: CalibrationDiff) -> None:
-    """What differs, in three parts."""
+    """Print the differences in three parts."""
     if diff.is_empty:
         console.print("The two are the same.")
         return

@@ -27,7 +27,7 @@ from meshwright.solver.training.space.candidate_names import away
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What the page ends with: where the plan is, and a command that goes on from here."""
+    """The end of the page: where the plan is, and a command that goes on from here."""
 
     place: str
     command: str | None
@@ -97,7 +97,7 @@ def _speed(plan: Plan, predicted: Predicted) -> str:
 
 
 def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
-    """What the certificate claims, in a sentence; it speaks of the cost model's figures, not of the real machine."""
+    """Return the claim of the certificate in a sentence; it speaks of the cost model's figures, not of the real machine."""
     certificate = plan.certificate
     space, better = request.search.space.value, _BETTER[request.objective]
     match certificate.status:

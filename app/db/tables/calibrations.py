@@ -46,4 +46,5 @@ plan_calibrations = Table(
     Index("ix_plan_calibrations_tenant_key", "tenant", "key"),
     sqlite_autoincrement=True,
 )
-"""What each plan rests on: by device key, the calibration used (the key itself: the one that Meshwright ships)."""
+"""The calibrations that each plan rests on: by device key, the calibration used (the key itself: the one that Meshwright
+ships)."""

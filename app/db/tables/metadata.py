@@ -1,4 +1,4 @@
-"""What every table shares: the naming of constraints, the type of row ids, and the tenant column."""
+"""The parts that all tables share: the naming of constraints, the type of row ids, and the tenant column."""
 
 from __future__ import annotations
 

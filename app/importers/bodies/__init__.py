@@ -1,1 +1,1 @@
-"""What a layer computes between its norms and its residual adds, one kind a file. Which model has which is in `families`."""
+"""The computation of a layer between its norms and its residual adds, one kind a file. The table of models is in `families`."""

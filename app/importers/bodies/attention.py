@@ -14,7 +14,8 @@ RELATIVE_POSITIONS = "relative_positions"
 
 
 class Position(StrEnum):
-    """How attention knows about positions: rotated queries and keys, or nothing of its own (learned, ALiBi, none)."""
+    """The way in which attention knows about positions: rotated queries and keys, or nothing of its own (learned, ALiBi,
+    none)."""
 
     ROTARY = "rotary"
     ELSEWHERE = "elsewhere"
@@ -29,7 +30,7 @@ class QkNorm(StrEnum):
 
 
 class OutputGate(StrEnum):
-    """Whether each head's output is multiplied by a gate that comes from the same projection as its query (Qwen3-Next)."""
+    """The gate on each head's output, from the same projection as its query (Qwen3-Next), or none."""
 
     NONE = "none"
     SIGMOID = "sigmoid"

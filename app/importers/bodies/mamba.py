@@ -20,7 +20,8 @@ CONV_KERNEL = "conv_kernel"
 
 
 class OutputNorm(StrEnum):
-    """How a Mamba-2 mixer joins its output with the gate: through an RMS norm with weights, or by a product alone."""
+    """The way in which a Mamba-2 mixer joins its output with the gate: through an RMS norm with weights, or by a product
+    alone."""
 
     GATED_RMS = "gated_rms"
     GATE_ONLY = "gate_only"

@@ -27,7 +27,7 @@ _INDEX_FLOPS = 4.0
 
 
 class Indexer(StrEnum):
-    """Whether a layer chooses the keys that its queries see: not at all, by projections of its own, or as a layer before."""
+    """The choice of the keys that a layer's queries see: none, by projections of its own, or the choice of a layer before."""
 
     NONE = "none"
     OWN = "own"

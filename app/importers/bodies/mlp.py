@@ -11,7 +11,8 @@ from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 
 
 class Gate(StrEnum):
-    """Whether the activation function acts on a gate that multiplies the up projection."""
+    """The gate of a feed-forward network: the activation function acts on a gate that multiplies the up projection, or there is
+    none."""
 
     GATED = "gated"
     PLAIN = "plain"

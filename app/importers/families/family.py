@@ -63,7 +63,7 @@ def bias(present: bool) -> Bias:
 
 
 def tie(fields: ConfigFields) -> Tie:
-    """Whether the vocabulary head shares the embedding."""
+    """Return the tie between the vocabulary head and the embedding."""
     return Tie.TIED if fields.flag("tie_word_embeddings") else Tie.SEPARATE
 
 

@@ -72,12 +72,12 @@ class TensorInfo:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no elements: a slice that takes nothing."""
+        """True if it has no elements: a slice that takes nothing."""
         return 0 in self.sizes
 
     @property
     def is_float(self) -> bool:
-        """Whether its elements are real numbers, which gradients flow through."""
+        """True if its elements are real numbers, which gradients flow through."""
         return self.dtype.startswith(("float", "bfloat"))
 
 

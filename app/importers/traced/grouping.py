@@ -36,7 +36,8 @@ def grouped(steps: Sequence[Step]) -> list[Step]:
 
 
 def _is_worth_keeping(step: Step, readers: Sequence[Step]) -> bool:
-    """Whether the backward pass of its readers needs its output, which takes less memory than the tensors it is made of."""
+    """Return True if the backward pass of its readers needs its output, and the output takes less memory than the tensors that
+    it is made of."""
     kept = {id(stored) for reader in readers for stored in reader.kept}
     (written,) = step.outputs[:1] or (None,)
     if written is None or id(written) not in kept:

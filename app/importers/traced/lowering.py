@@ -60,7 +60,7 @@ class Lowering:
         )
 
     def _inputs(self, step: Step) -> tuple[Tensor, ...]:
-        """What it reads; of a norm or a loss first the rows that it reduces."""
+        """Return the tensors that a step reads; of a norm or a loss first the rows that it reduces."""
         if step.kind is StepKind.VECTOR or step.kind is StepKind.LOSS:
             rows = step.reduced_atoms()
             step.reads.sort(key=lambda read: (-_holds(read, rows), -read.stored.elements))

@@ -22,7 +22,7 @@ BLOCK = "trace"
 """Name of the one block."""
 
 HANDLERS: Mapping[str, Handler] = {**VIEWS, **PRODUCTS, **VECTORS}
-"""What is known of each operator, by its name without the overload."""
+"""The handler of each known operator, by its name without the overload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class TracedModel:
 
 
 def is_traced_graph(document: object) -> bool:
-    """Whether a document says that it is a traced graph."""
+    """Return True if a document says that it is a traced graph."""
     return isinstance(document, Mapping) and document.get("schema") == TRACED_GRAPH_SCHEMA
 
 

@@ -17,7 +17,7 @@ from meshwright.costmodels.model.operators import BATCH, SEQ
 
 @dataclass(frozen=True)
 class Roles:
-    """What the inputs and attention say of atoms.
+    """The roles that the inputs and attention give to atoms.
 
     batch, seq    the reserved dims; ``seq`` is the tokens of the first input, or those that most attention is over
     tokens        atoms of tokens of any attention, ``seq`` among them

@@ -94,7 +94,7 @@ Handler = Callable[[Call], None]
 
 
 class Trace:
-    """What is known of a trace after the calls read so far."""
+    """The state of a trace after the calls read so far."""
 
     def __init__(self, graph: TracedGraph):
         self.atoms = Atoms()
@@ -172,7 +172,7 @@ def base_name(op: str) -> str:
 
 
 def is_in_place(op: str) -> bool:
-    """Whether an operator writes into its first argument."""
+    """Return True if an operator writes into its first argument."""
     name = op.partition(".")[2].partition(".")[0]
     return name.endswith("_") and not name.startswith("__")
 

@@ -52,7 +52,7 @@ class Value:
 
 
 class StepKind(Enum):
-    """What a step computes."""
+    """The computation of a step."""
 
     MATMUL = auto()
     PRODUCT = auto()
@@ -103,7 +103,7 @@ class Step:
 
     @property
     def is_vector(self) -> bool:
-        """Whether it may run in one kernel with other steps between two products."""
+        """True if the step may run in one kernel with other steps between two products."""
         return self.kind in (StepKind.VECTOR, StepKind.PART)
 
     def reduced_atoms(self) -> set[Atom]:

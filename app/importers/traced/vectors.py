@@ -12,7 +12,7 @@ from meshwright.costmodels.errors import ModelError
 
 
 class Again(Enum):
-    """What the backward pass needs of a function."""
+    """The tensors of a function that its backward pass needs."""
 
     NOTHING = auto()
     INPUTS = auto()

@@ -100,7 +100,7 @@ def _has_both(outcome: ServingOutcome) -> bool:
 
 
 def _predictable(point: MeasuredPoint) -> Deployment | None:
-    """What ran in a row that has an answer."""
+    """Return the deployment of a row; None if it can't be predicted."""
     try:
         deployed = deployment(point.run)
         figures(deployed, default_constants(deployed.engine))

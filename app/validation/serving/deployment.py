@@ -133,7 +133,7 @@ class Deployment:
 
 
 def deployment(run: ServingRun) -> Deployment:
-    """What ran in a row; raises NotPredictedError with what the row leaves open or the catalogue lacks."""
+    """Return the deployment of a row; raises NotPredictedError with what the row leaves open or the catalogue lacks."""
     name = MODELS.get(run.model)
     if name is None or name not in model_names():
         raise NotPredictedError(f"model not in the catalogue: {run.model}")

@@ -1,4 +1,4 @@
-"""How public benchmarks launch the engines whose figures they publish: what a row's source says without the row repeating it.
+"""The launch recipes of public benchmarks for the engines whose figures they publish: what a source says for all of its rows.
 
 InferenceX publishes the script of every configuration (github.com/SemiAnalysisAI/InferenceX, benchmarks/); AIConfigurator's
 runs are launched as its generator does (github.com/ai-dynamo/aiconfigurator, src/aiconfigurator/generator/rule_plugin).
@@ -41,8 +41,8 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What of a row a launch script looks at; ``clients`` is None under full load, ``measured`` the date (2025-11-02), empty
-    where the row has none."""
+    """The part of a row that a launch script looks at. ``clients`` is None under full load; ``measured`` is the date
+    (2025-11-02), empty where the row has none."""
 
     source: Source
     engine: EngineName

@@ -1,4 +1,5 @@
-"""What the simulator says of a row: the closed loop of its clients on its deployment, and a plain roofline beside it."""
+"""The prediction of the simulator for a row: the closed loop of its clients on its deployment, and a plain roofline beside
+it."""
 
 from __future__ import annotations
 
@@ -68,9 +69,9 @@ CHECKPOINTS = {
         for said in (DType.FP4, DType.FP8)
     },
 }
-"""What published checkpoints store narrow, where it is not every projection with one scale, by what the row says of them: their
-own quantization_config (deepseek-ai/DeepSeek-V3, Qwen/Qwen3-235B-A22B-FP8, openai/gpt-oss, which has no other than MXFP4), and
-nvidia/DeepSeek-R1-FP4, whose attention stays wide."""
+"""The weights that published checkpoints store narrow, where it is not every projection with one scale. The keys are what the
+row says of them. Sources: their own quantization_config (deepseek-ai/DeepSeek-V3, Qwen/Qwen3-235B-A22B-FP8, openai/gpt-oss,
+which has no other than MXFP4), and nvidia/DeepSeek-R1-FP4, whose attention stays wide."""
 
 _EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
 _SEED = 0
@@ -78,7 +79,7 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class EngineConstants:
-    """What of an engine is calibrated on measured points.
+    """The constants of an engine that are calibrated on measured points.
 
     step_s         host time of a step that the device does not hide
     operator_s     host time of an operator in a step with prompts, which CUDA graphs do not hold
@@ -222,7 +223,7 @@ def _stream(deployed: Deployment, count: int) -> RequestStream:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """What the tables of an engine depend on."""
+    """The properties of a server that the tables of an engine depend on."""
 
     model: str
     node: str

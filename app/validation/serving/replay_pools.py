@@ -1,4 +1,4 @@
-"""What the simulator says of clients in a closed loop on prefill and decode pools.
+"""The prediction of the simulator for clients in a closed loop on prefill and decode pools.
 
 Pools are simulated one after the other, so when a client sends its next request is not known beforehand: a run with guessed
 arrivals says when each request is answered, which gives the arrivals of the next run. What happens before the n-th answer of

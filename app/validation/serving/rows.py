@@ -39,7 +39,7 @@ AGGREGATED, DISAGGREGATED = "agg", "disagg"
 
 @dataclass(frozen=True, slots=True)
 class ServingRun:
-    """What was run. Degrees are texts as they stand: disaggregated rows give one for each phase ("P1x8/D9x8")."""
+    """A serving run. Degrees are texts as they stand: disaggregated rows give one for each phase ("P1x8/D9x8")."""
 
     line: int
     source: str
@@ -67,7 +67,7 @@ class ServingRun:
 
 @dataclass(frozen=True, slots=True)
 class ServingOutcome:
-    """What was measured; None where it was not. The statistic of the times is the source's own (mean or median)."""
+    """The measured figures; None where not measured. The statistic of the times is the source's own (mean or median)."""
 
     ttft_ms: float | None
     tpot_ms: float | None
@@ -83,7 +83,7 @@ class MeasuredPoint:
 
 
 def is_serving_table(header: tuple[str, ...]) -> bool:
-    """Whether a table's columns are those of serving points rather than of training runs."""
+    """Return True if a table's columns are those of serving points rather than of training runs."""
     return {"ttft_ms", "tpot_ms"} <= set(header)
 
 
