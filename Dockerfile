@@ -1,6 +1,7 @@
 FROM python:3.11-slim
 WORKDIR /srv/meshwright
 COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY meshwright meshwright
 COPY app app
 COPY solver solver
 COPY costmodels costmodels

@@ -13,7 +13,7 @@ from meshwright.app.cli.calibrate import calibrate
 from meshwright.app.cli.commands.exits import USAGE_ERROR, debug, exits, explain_usage
 from meshwright.app.cli.options import AsJson, group_of, output_file, output_folder
 from meshwright.app.settings import Settings, read_settings
-from meshwright.app.version import VERSION
+from meshwright.app.version import installed_version
 
 cli = group_of(
     "meshwright",
@@ -67,16 +67,22 @@ def main() -> None:
     sys.exit(code)
 
 
+def print_version(asked: bool) -> None:
+    """Print the version where it is asked for, and end: this runs before a command is looked for."""
+    if asked:
+        print(f"meshwright {installed_version()}")
+        raise typer.Exit()
+
+
 @cli.callback()
 def options(
     with_traceback: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error.")] = False,
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Options of every command."""
     debug.set(with_traceback)
-    if version:
-        print(f"meshwright {VERSION}")
-        raise typer.Exit()
 
 
 @cli.command()

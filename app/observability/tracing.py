@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from meshwright.app.http.middleware import HttpMiddleware
 from meshwright.app.settings import SettingError
-from meshwright.app.version import VERSION
+from meshwright.app.version import installed_version
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -77,10 +77,10 @@ def trace_to(processor: SpanProcessor, *, service: str) -> None:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
 
-    resource = Resource.create({"service.name": f"{SERVICE}-{service}", "service.version": VERSION})
+    resource = Resource.create({"service.name": f"{SERVICE}-{service}", "service.version": installed_version()})
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(processor)
-    _tracing.tracer = provider.get_tracer(SERVICE, VERSION)
+    _tracing.tracer = provider.get_tracer(SERVICE, installed_version())
 
 
 def stop_tracing() -> None:

@@ -24,7 +24,7 @@ from meshwright.app.plans.store import KeyedRequest
 from meshwright.app.quoting import readable
 from meshwright.app.regression.planning import is_reproducible
 from meshwright.app.regression.report import CheckReport
-from meshwright.app.version import VERSION
+from meshwright.app.version import installed_version
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 from meshwright.solver.answer.plan import Plan
 
@@ -79,7 +79,7 @@ class ServerPlanner:
         _raise_refusal(answer)
 
     def _client(self) -> httpx.Client:
-        headers = {"user-agent": f"meshwright/{VERSION}", "content-type": "application/json"}
+        headers = {"user-agent": f"meshwright/{installed_version()}", "content-type": "application/json"}
         if self.api_key:
             headers["authorization"] = f"Bearer {self.api_key}"
         return httpx.Client(base_url=self.url, headers=headers, timeout=ANSWER_TIMEOUT_S)
@@ -159,7 +159,7 @@ def _plan_in(answer: httpx.Response, key: KeyedRequest) -> Plan:
             "the service plans with another version or other calibrations, and its plans can't be compared with this lock",
             given=f"digest {plan.digest}",
             allowed=key.digest,
-            remedy=f"run Meshwright {VERSION} on both sides, with the same calibrations",
+            remedy=f"run Meshwright {installed_version()} on both sides, with the same calibrations",
         )
     if not is_reproducible(plan, key.request):
         raise InvalidInputError(

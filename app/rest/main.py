@@ -46,7 +46,7 @@ from meshwright.app.security.audit import AuditMiddleware
 from meshwright.app.security.audit_repository import AuditRepository
 from meshwright.app.security.schemas import NewKeyDocument, RotationDocument
 from meshwright.app.settings import Settings
-from meshwright.app.version import VERSION
+from meshwright.app.version import installed_version
 
 
 def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | None = None) -> FastAPI:
@@ -71,7 +71,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
 
     app = FastAPI(
         title="Meshwright",
-        version=VERSION,
+        version=installed_version(),
         summary="Plans how large models train and serve on a cluster.",
         lifespan=lifespan,
         # The pages that FastAPI offers here load scripts from another site.

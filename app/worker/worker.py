@@ -21,7 +21,7 @@ from meshwright.app.replans.batch import BatchStarter, Settler
 from meshwright.app.replans.webhook import WebhookSender, webhook_settings
 from meshwright.app.settings import Settings
 from meshwright.app.solving import Solver
-from meshwright.app.version import VERSION
+from meshwright.app.version import installed_version
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,9 @@ class Worker:
             self._try(lambda: self._queue.resume(list(self._desk.workflows_of(left).values())))
 
     def _beat(self) -> None:
-        self._desk.worker_beat(self.name, version=VERSION, slots=self._settings.max_solves, draining=self._draining.is_set())
+        self._desk.worker_beat(
+            self.name, version=installed_version(), slots=self._settings.max_solves, draining=self._draining.is_set()
+        )
 
     def _regularly(self, every_s: float, call: Callable[[], object]) -> None:
         while not self._over.is_set():

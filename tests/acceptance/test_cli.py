@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -348,10 +349,19 @@ def run(*args: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_version_needs_no_command(cli: Cli) -> None:
+    assert cli("--version") == 0
+    assert (cli.out, cli.err) == (f"meshwright {importlib.metadata.version('meshwright')}\n", "")
+    # Whatever stands beside it.
+    assert cli("--debug", "--version", "plan") == 0
+    assert cli.out.startswith("meshwright ")
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_options_without_a_command_load_nothing_heavy(option: str) -> None:
     run = "from meshwright.app.cli.main import main\ntry: main()\n"
     code = f"import sys; {run}finally: print(sorted(sys.modules), file=sys.stderr)"
-    command = [sys.executable, "-c", code, "--help"]
+    command = [sys.executable, "-c", code, option]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     heavy = {"fastapi", "sqlalchemy", "alembic", "pydantic", "numpy", "scipy", "numba", "ortools", "pulp", "rich", "uvicorn"}
     assert not {name for name in heavy if f"'{name}'" in done.stderr}

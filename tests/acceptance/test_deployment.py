@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,12 @@ def test_workers_have_longer_to_stop_than_their_solves_to_finish() -> None:
     assert int(COMPOSE["worker"]["stop_grace_period"].removesuffix("s")) > drain_s
     worker = next(document for document in KUBERNETES if document["metadata"]["name"] == "meshwright-worker")
     assert worker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > drain_s
+
+
+def test_the_image_holds_every_folder_that_is_installed() -> None:
+    copied = set(re.findall(r"^COPY (\S+) \1$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert copied == set(project["tool"]["setuptools"]["package-dir"].values())
 
 
 def test_every_image_has_a_version() -> None:

@@ -25,7 +25,7 @@ from meshwright.app.errors import (
     StoreError,
 )
 from meshwright.app.quoting import json_text, terminal_line, terminal_lines
-from meshwright.app.version import VERSION
+from meshwright.app.version import installed_version
 from meshwright.costmodels.errors import InfeasibleError, InvalidInputError, MeshwrightError
 
 Options = ParamSpec("Options")
@@ -120,7 +120,7 @@ def _first_line(error: Exception) -> str:
 def _write_report(error: Exception) -> str:
     """A file with what a report of a defect needs; its path, or why there is none."""
     lines = [
-        f"meshwright {VERSION}, Python {platform.python_version()}, {platform.platform()}",
+        f"meshwright {installed_version()}, Python {platform.python_version()}, {platform.platform()}",
         f"command: {sys.argv}",
         "".join(traceback.format_exception(error)),
     ]

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from meshwright.app.quoting import json_text, readable
 from meshwright.app.regression.report import RULE_TEXTS, CheckReport, Finding, PlanCheck, Rule, Severity
-from meshwright.app.version import VERSION
+from meshwright.app.version import installed_version
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 LEVELS = {Severity.NOTE: "note", Severity.WARNING: "warning", Severity.ERROR: "error"}
@@ -24,7 +24,7 @@ def sarif_text(report: CheckReport) -> str:
 def sarif_log(report: CheckReport) -> dict[str, Any]:
     """The SARIF log: one run of one tool."""
     rules = [{"id": rule.value, "shortDescription": {"text": RULE_TEXTS[rule]}} for rule in Rule]
-    driver = {"name": "Meshwright", "version": VERSION, "rules": rules}
+    driver = {"name": "Meshwright", "version": installed_version(), "rules": rules}
     results = [_result(report, plan, finding) for plan in report.plans for finding in plan.findings]
     invocation = {"executionSuccessful": report.exit_code <= 1, "exitCode": report.exit_code}
     run = {"tool": {"driver": driver}, "invocations": [invocation], "columnKind": "unicodeCodePoints", "results": results}
