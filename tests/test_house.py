@@ -65,6 +65,18 @@ def test_the_map_of_the_design_names_every_folder_and_no_other() -> None:
     assert sorted(folders - set(drawn)) == []
 
 
+PAGES = sorted(path for place in ("*.md", "docs/**/*.md") for path in ROOT.glob(place) if path.name != "CHANGELOG.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_places_that_a_page_names_are_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = set(
+        re.findall(r"(?<![\w/.-])((?:app|solver|costmodels|migrations|tests|benchmarks|docs|examples)/[\w./-]*\w)", text)
+    )
+    assert sorted(place for place in named if not (ROOT / place).exists()) == []
+
+
 def test_every_folder_of_python_is_a_package_that_is_installed() -> None:
     floors = (*FLOORS, "migrations")
     folders = {path.parent for floor in floors for path in (ROOT / floor).rglob("*.py")}
