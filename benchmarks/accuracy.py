@@ -37,7 +37,7 @@ WHY = {
     "vtrain_multi": "Its largest errors are runs that took twice as long as their neighbours",
     "korthikanti_tab5": "Its A100s ran products as fast as kernels timed alone; the rate fitted to all sources is lower",
 }
-"""What is known of each source's error, from looking at its rows."""
+"""The known reasons of each source's error, from looking at its rows."""
 
 INTRODUCTION = """# Accuracy: predicted against measured
 

@@ -53,7 +53,7 @@ def main(first: int = 0, count: int = 1000) -> int:
 
 
 def _is_predicted(plan: Plan, request: TrainingRequest) -> bool:
-    """Whether a plan, given to the same cost models, has the figures that it was found with."""
+    """Return True if a plan, given to the same cost models, has the figures that it was found with."""
     return not plan.feasible or predict_training(request, plan).predicted == plan.predicted
 
 

@@ -1,4 +1,4 @@
-"""What random requests open, and what is special about their best plans."""
+"""The traits of random requests, and the special parts of their best plans."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from meshwright.solver.problem.request import TrainingRequest
 
 
 def opened(request: TrainingRequest) -> Iterator[str]:
-    """What a request opens that most leave closed."""
+    """Yield the traits of a request that most requests lack."""
     search, cluster = request.search, request.cluster
     shares = (search.offload_weights, search.offload_gradients)
     open_choices = {
@@ -34,7 +34,7 @@ def opened(request: TrainingRequest) -> Iterator[str]:
 
 
 def chosen(plan: Plan) -> Iterator[str]:
-    """What is special about a request's best plan."""
+    """Yield the special parts of a request's best plan."""
     if plan.axes is None:
         return
     axes, stages = plan.axes, plan.stages

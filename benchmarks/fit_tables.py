@@ -1,4 +1,5 @@
-"""What the fits of shipped calibrations share: their arguments, the split and score of rows, the register of tables."""
+"""The parts that the fits of shipped calibrations share: their arguments, the split and score of rows, the register of
+tables."""
 
 from __future__ import annotations
 
@@ -56,5 +57,5 @@ def registered_tables(data: Path, is_wanted: Callable[[str], bool]) -> dict[str,
 
 
 def is_table_of(key: str, *kinds: str) -> Callable[[str], bool]:
-    """Whether a file of the wheel is a device's table of one of these kinds."""
+    """Return a test of a file of the wheel: True if it is a device's table of one of these kinds."""
     return lambda name: name.startswith(f"{key}/") and name.split("/")[1] in kinds

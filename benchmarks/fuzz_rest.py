@@ -50,7 +50,7 @@ ODD_VALUES: tuple[Any, ...] = (
 
 @dataclass
 class Tally:
-    """What came of the bodies so far."""
+    """The tally of the bodies so far."""
 
     first: int = 0
     sent: int = 0

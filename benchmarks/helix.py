@@ -57,7 +57,7 @@ HARDWARE = DecodeHardware(
 
 
 class Strategy(StrEnum):
-    """How a point of the frontier is laid out."""
+    """The layout of a point of the frontier."""
 
     TP = "tensor parallel"
     EP = "attention groups and experts"

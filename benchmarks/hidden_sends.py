@@ -1,4 +1,4 @@
-"""What eager-1F1B gains where the network between stages is slow, and what it takes in memory.
+"""The gain of eager-1F1B where the network between stages is slow, and its memory.
 
 Run from the root of the repository: python -m benchmarks.hidden_sends
 """

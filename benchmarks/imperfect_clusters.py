@@ -1,4 +1,4 @@
-"""What lost devices, slow links and spines cost; what idle devices, replicas by node group and unlike stages give back.
+"""The cost of lost devices, slow links and spines; the gain of idle devices, replicas by node group and unlike stages.
 
 Run from the root of the repository: python benchmarks/imperfect_clusters.py
 Every plan is searched with proof and checked; CPU seconds are of one core.

@@ -1,4 +1,4 @@
-"""What several kinds of workers are worth: goodput and fewest devices of clusters of two node groups, one kind against two.
+"""The worth of several kinds of workers: goodput and fewest devices of clusters of two node groups, one kind against two.
 
     python benchmarks/mixed_workers.py
 

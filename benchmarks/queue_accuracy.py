@@ -1,4 +1,4 @@
-"""How far the analytic queueing model is from the simulator, and how often confidence intervals hold the truth.
+"""The distance of the analytic queueing model from the simulator, and the share of confidence intervals that hold the truth.
 
 Run from the root of the repository: python benchmarks/queue_accuracy.py [--intervals]
 Dense and mixture-of-experts layouts, pipelines and workers of a disaggregated pair, at shares of what each answers in a
@@ -135,7 +135,7 @@ def _load(case: Case, requests_per_s: float) -> Load:
 
 
 def print_coverage() -> None:
-    """How many of the 90% intervals of repeated runs hold the percentile of all runs together."""
+    """Print the number of 90% intervals of repeated runs that hold the percentile of all runs together."""
     print("| layout | load | P95 TTFT | P95 TPOT |\n| --- | --- | --- | --- |")
     shares: list[float] = []
     for case in (CASES[0], CASES[1], CASES[4], CASES[6]):

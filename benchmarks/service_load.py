@@ -1,4 +1,4 @@
-"""How much the service bears: ``PYTHONPATH=. python benchmarks/service_load.py [--processes N] [--database URL] ...``.
+"""The load that the service bears: ``PYTHONPATH=. python benchmarks/service_load.py [--processes N] [--database URL] ...``.
 
 Starts ``meshwright serve``, N times on ports of their own, over a new SQLite file or another database, has it plan one request,
 and then measures, each from several connections at once: stored plans by digest, stored plans by the same request, new
@@ -153,7 +153,7 @@ async def load(service: Service, kind: Kind, connections: list[Connection], seco
 
 
 def additions_per_s() -> float:
-    """How fast this machine is at this moment, other users of its processor counted: what the figures are to be read by."""
+    """Return this machine's speed at this moment, other users of its processor counted: the figures are to be read by it."""
     total, began_s = 0, time.perf_counter()
     for number in range(ADDITIONS):
         total += number

@@ -60,7 +60,7 @@ def main(first: int = 0, count: int = 40, *, objectives: tuple[Objective, ...] =
 
 
 def _is_roomiest(plan: Plan, request: ServingRequest) -> bool:
-    """Whether a plan leaves most room of all that are as good; of pools that sustain the same rate any will do."""
+    """Return True if a plan leaves most room of all that are as good; of pools that sustain the same rate any will do."""
     if not plan.feasible or (plan.prefill is not None and request.objective is Objective.THROUGHPUT):
         return True
     return described(plan) == roomiest(request, plan)
@@ -123,7 +123,8 @@ def _groups(draw: random.Random, *, most: int) -> list[NodeGroup]:
 
 
 def _divides(plan: Plan, request: ServingRequest) -> bool:
-    """Whether heads, key/value heads (split or copied), experts and feed-forward columns divide by the plan's degrees."""
+    """Return True if heads, key/value heads (split or copied), experts and feed-forward columns divide by the plan's
+    degrees."""
     dims = request.model.dims
     axes = [plan.axes, None if plan.prefill is None else plan.prefill.axes]
     for degrees in axes:

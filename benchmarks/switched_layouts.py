@@ -1,4 +1,4 @@
-"""What switching layouts between prompts and answers gains in throughput, beside the figures of Seesaw (arXiv 2503.06433).
+"""The gain in throughput from switching layouts between prompts and answers, beside the figures of Seesaw (arXiv 2503.06433).
 
 ``python -m benchmarks.switched_layouts`` plans the largest goodput without targets on one node of eight devices, of workers
 in one layout (chunked prefill, every layout and batch limit) and of workers that switch, and prints a Markdown table.

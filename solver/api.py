@@ -112,7 +112,7 @@ def explain_serving(request: ServingRequest, plan: Plan, name: str) -> tuple[Lay
 
 
 def explain(request: PlanRequest, plan: Plan, operator: str) -> tuple[Explanation, ...]:
-    """What other shardings of an operator would cost in a training plan, one explanation for each block that has it.
+    """Return the costs of other shardings of an operator in a training plan, one explanation for each block that has it.
 
     Raises PlanFileError for an operator that the model lacks and for a plan without training stages.
     """

@@ -1,4 +1,4 @@
-"""How a caller steers a search: when to stop, and where progress goes. Both are arguments, never globals."""
+"""The steering of a search by its caller: when to stop, and where progress goes. Both are arguments, never globals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Stop(Protocol):
     """Asked between units of work; True ends the search with the best answer so far."""
 
     def __call__(self) -> bool:
-        """Whether to stop now."""
+        """Return True if the search is to stop now."""
         ...
 
 

@@ -14,7 +14,7 @@ FLOORS = ("app", "solver", "costmodels")
 MOST_MODULES = 20
 MOST_LINES = 350
 WHY_LONGER = "One module, because "
-"""How the docstring of a module begins the sentence that says why it is longer, or a folder fuller, than most."""
+"""The first words of the sentence in a module's docstring that says why it is longer, or a folder fuller, than most."""
 
 FOLDERS = sorted(path.parent for floor in FLOORS for path in (ROOT / floor).rglob("__init__.py"))
 MODULES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))

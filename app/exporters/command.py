@@ -59,7 +59,7 @@ def torchrun(request: PlanRequest, n_devices: int) -> list[Words]:
 
 
 def node_assumptions(request: PlanRequest, n_devices: int) -> tuple[str, ...]:
-    """What ``torchrun`` takes for granted about the nodes."""
+    """Return the assumptions of ``torchrun`` about the nodes."""
     per_node = devices_per_node(request, n_devices)
     if len(per_node) == 1:
         return ()

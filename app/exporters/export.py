@@ -10,7 +10,7 @@ from meshwright.solver.problem.choices import Launcher
 
 @dataclass(frozen=True)
 class Export:
-    """How to launch a plan.
+    """The launch of a plan.
 
     launcher, version   the launcher, and its release whose flags these are
     command             what to run on every node, from the directory that holds ``files``

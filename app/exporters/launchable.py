@@ -1,4 +1,4 @@
-"""Which plans a launcher can start: the checker's rules, read for that launcher."""
+"""The plans that a launcher can start: the checker's rules, read for that launcher."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def recompute_mode(plan: Plan) -> Recompute:
 
 
 def recompute_differs(plan: Plan) -> tuple[str, ...]:
-    """What is lost where stages recompute differently."""
+    """Return what a launcher loses where stages recompute differently."""
     modes = [stage.recompute.value for stage in plan.stages]
     if len(set(modes)) == 1:
         return ()

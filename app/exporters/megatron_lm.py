@@ -29,7 +29,7 @@ _SERIAL_LAUNCHES = ("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
 
 _SMALL_MOMENTS = (Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16)
-"""What its precision-aware optimizer keeps, which is a distributed one."""
+"""The optimizers with small moments. Megatron-LM keeps those in its precision-aware optimizer, which is a distributed one."""
 
 
 def export_megatron_lm(plan: Plan, request: TrainingRequest) -> Export:

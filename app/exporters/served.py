@@ -1,4 +1,5 @@
-"""What exporters of serving engines share: the engine that a plan was made for, its longest request, layers by stage."""
+"""The parts that exporters of serving engines share: the engine that a plan was made for, its longest request, layers by
+stage."""
 
 from __future__ import annotations
 

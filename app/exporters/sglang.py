@@ -94,7 +94,7 @@ def static_share(plan: Plan, request: ServingRequest) -> float:
 
 
 def lost_in_words(plan: Plan, request: ServingRequest) -> tuple[str, ...]:
-    """What of the plan's workers SGLang does in another way."""
+    """Return, in words, the parts of the plan's workers that SGLang runs in another way."""
     axes, workload = plan.axes, request.workload
     assert axes is not None
     lost = []
@@ -113,7 +113,7 @@ def lost_in_words(plan: Plan, request: ServingRequest) -> tuple[str, ...]:
 
 
 def server_assumptions(plan: Plan, request: ServingRequest) -> tuple[str, ...]:
-    """What the command of any server takes for granted."""
+    """Return the assumptions of the command of any server."""
     axes, workload = plan.axes, request.workload
     assert axes is not None
     said = [f"./{plan.model} stands for the directory or the Hugging Face name of the checkpoint"]
@@ -148,8 +148,8 @@ def _replica_assumptions(plan: Plan, *, together: bool) -> tuple[str, ...]:
 
 
 def _replicas_share_a_server(plan: Plan, request: ServingRequest) -> bool:
-    """Whether one server runs all replicas: they fit on the first node, and are not attention groups of their own (--dp-size
-    goes without --attn-dp-size)."""
+    """Return True if one server runs all replicas: they fit on the first node, and are not attention groups of their own
+    (--dp-size goes without --attn-dp-size)."""
     assert plan.axes is not None
     return plan.devices <= request.cluster.groups[0].node.devices_per_node and plan.axes.attention_dp == 1
 

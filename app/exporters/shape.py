@@ -35,7 +35,7 @@ class Gate(StrEnum):
 
 
 class Positions(StrEnum):
-    """How positions enter the model."""
+    """The way in which positions enter the model."""
 
     ROTARY = "rotary"
     LEARNED = "learned"
@@ -110,7 +110,7 @@ def decoder_shape(graph: ModelGraph) -> DecoderShape:
 
 
 def is_layer(block: Block) -> bool:
-    """Whether a block is a layer, not the embedding or the head."""
+    """Return True if a block is a layer, not the embedding or the head."""
     return not any(op.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS) for op in block.operators)
 
 

@@ -52,7 +52,7 @@ class RegisteredModel:
     tied: bool = False
 
     def builds(self, shape: DecoderShape) -> bool:
-        """Whether the configuration has these sizes."""
+        """Return True if the configuration has these sizes."""
         sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.ffn, shape.vocab)
         own = (self.layers, self.hidden, self.heads, self.kv_heads, self.head_dim, self.ffn, self.vocab)
         plain = shape.gate is Gate.SWIGLU and shape.norm is Norm.RMS and shape.positions is Positions.ROTARY

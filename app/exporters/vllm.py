@@ -65,7 +65,7 @@ def serve_command(
 
 
 def replicas_share_a_server(plan: Plan, request: ServingRequest) -> bool:
-    """Whether one server runs all replicas: they fit on the first node, and share nothing.
+    """Return True if one server runs all replicas: they fit on the first node, and share nothing.
 
     Data-parallel ranks of a model with experts share those, so its replicas are servers of their own.
     """

@@ -19,7 +19,7 @@ SHOWN_REMEDIES = 2
 
 
 class Driver(Enum):
-    """What a plan got worse by; the patterns name inputs that can do that, the likeliest first."""
+    """The figure that a plan got worse by; the patterns name inputs that can cause that, the likeliest first."""
 
     MEMORY = (
         r"device\.memory_bytes$|memory_reserve$",
@@ -93,7 +93,7 @@ def cause_of(rule: Rule, given: Comparison) -> str:
 
 
 def fix_of(rule: Rule, given: Comparison) -> str:
-    """What would make the plan as good as it was, and how to accept it as it is."""
+    """Return the change that would make the plan as good as it was, and the way to accept it as it is."""
     options: list[str] = []
     if rule in (Rule.FEASIBILITY, Rule.SLO) and given.plan.reason is not None:
         options += given.plan.reason.remedies[:SHOWN_REMEDIES]

@@ -16,7 +16,7 @@ from meshwright.app.text.figures import amount, gib, percent, seconds, significa
 from meshwright.solver.answer.plan import Plan
 
 SLO_CONSTRAINTS = ("slo.", "p95_", "requests_per_s", "utilisation")
-"""How the names of constraints start that come from targets and load, not from what the devices can hold."""
+"""The first letters of constraint names that come from targets and load, not from what the devices can hold."""
 
 LOCKED_PRECISION = 1e-4
 """Two products of locked figures, of six digits each, are one number within this."""
@@ -35,7 +35,7 @@ class ComparedFigure:
     higher_is_better: bool = False
 
     def tolerance(self, policy: Policy) -> float:
-        """How much worse it may get."""
+        """Return the relative amount by which the figure may get worse."""
         return {
             Rule.THROUGHPUT: policy.throughput_tolerance,
             Rule.LATENCY: policy.latency_tolerance,
@@ -61,7 +61,7 @@ class Planned:
 
 
 def compare(name: str, was: LockedPlan, planned: Planned, policy: Policy, *, accept: str) -> PlanCheck:
-    """What became of a locked plan; ``accept`` is the command that would lock the plan of now."""
+    """Return the check of a locked plan; ``accept`` is the command that would lock the plan of now."""
     now = planned.entry
     changed = changes(was.inputs, now.inputs)
     given = Comparison(was, now, planned.plan, changed, accept)
@@ -135,7 +135,7 @@ def _figure_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[F
 
 
 def _same_work(was: LockedPlan, now: LockedPlan) -> bool:
-    """Whether a training step is as many tokens as it was: its time then says again what throughput says."""
+    """Return True if a training step has as many tokens as before: its time then says the same as throughput."""
     tokens = [entry.figures["tokens_per_s"] * entry.figures.get("step_time_s", 0.0) for entry in (was, now)]
     return math.isclose(*tokens, rel_tol=LOCKED_PRECISION)
 

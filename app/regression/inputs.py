@@ -1,4 +1,4 @@
-"""What a plan depends on, as flat fields short enough to stand in a lock, and how two such sets differ."""
+"""The inputs that a plan depends on, as flat fields short enough to stand in a lock, and the differences of two such sets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class InputChange:
 
     @property
     def is_of_meshwright(self) -> bool:
-        """Whether Meshwright itself changed here: a version or a calibration that it ships."""
+        """True if Meshwright itself changed here: a version or a calibration that it ships."""
         return self.field.startswith((VERSIONS, CALIBRATION))
 
 
@@ -99,7 +99,7 @@ def _model_inputs(graph: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def _order(chain: Sequence[Mapping[str, Any]]) -> list[object]:
-    """What the runs of a model say beyond how many layers each block has."""
+    """Return what the runs of a model say beyond the number of layers of each block."""
     blocks = [run["block"] for run in chain]
     return list(blocks) if len(set(blocks)) == len(blocks) else list(chain)
 

@@ -22,7 +22,7 @@ LEAST_TIME_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """How a plan lays the model out, in words; what does not go with the workload is None or empty."""
+    """The layout of the model in a plan, in words; what does not go with the workload is None or empty."""
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -77,7 +77,7 @@ class LockedPlan:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether the entry is as it was written."""
+        """True if the entry is as it was written."""
         return self.seal == seal_of(self)
 
 
@@ -153,7 +153,7 @@ def _shortfall(plan: Plan) -> Shortfall | None:
 
 
 def structure_of(plan: Plan) -> Structure:
-    """How a plan lays the model out, in words."""
+    """Return the layout of the model in a plan, in words."""
     return Structure(
         axes=axes(plan.axes) if plan.axes else None,
         schedule=_schedule(plan),

@@ -95,12 +95,12 @@ def without_time_limit(request: PlanRequest) -> PlanRequest:
 
 
 def is_proven(plan: Plan) -> bool:
-    """Whether the search ran to its end, so that every machine gives this plan."""
+    """Return True if the search ran to its end, so that every machine gives this plan."""
     return plan.certificate.status in (Status.OPTIMAL, Status.INFEASIBLE)
 
 
 def is_reproducible(plan: Plan, request: PlanRequest) -> bool:
-    """Whether every machine gives this plan: the search ran to its end, or to the request's count of candidates."""
+    """Return True if every machine gives this plan: the search ran to its end, or to the request's count of candidates."""
     most = request.search.max_candidates
     return is_proven(plan) or (most is not None and plan.search.evaluated >= most)
 

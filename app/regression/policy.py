@@ -25,7 +25,7 @@ REPOSITORY_MARK = ".git"
 
 
 class Action(StrEnum):
-    """What a change does to the check."""
+    """The effect of a change on the check."""
 
     ALLOW = "allow"
     WARN = "warn"

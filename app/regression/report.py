@@ -1,4 +1,4 @@
-"""What a check found: records that every output format is made from."""
+"""The findings of a check: records that every output format is made from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPORT_SCHEMA = "meshwright.check/1"
 
 
 class Rule(StrEnum):
-    """What was compared, or what was wrong with the request or the lock."""
+    """The rule of a finding: what was compared, or what was wrong with the request or the lock."""
 
     FEASIBILITY = "feasibility"
     SLO = "slo"
@@ -55,7 +55,7 @@ RULE_TEXTS = {
 
 
 class Severity(StrEnum):
-    """What a finding does to the check; ``note`` is for what got better."""
+    """The effect of a finding on the check; ``note`` is for what got better."""
 
     NOTE = "note"
     WARNING = "warning"
@@ -63,7 +63,7 @@ class Severity(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What became of a plan, in one word."""
+    """The verdict on a plan, in one word."""
 
     SAME = "same"
     CHANGED = "changed"
@@ -118,7 +118,7 @@ class PlanCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether this plan lets the check pass."""
+        """True if this plan lets the check pass."""
         return self.verdict in PASSING
 
 
@@ -146,7 +146,7 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether the check passes."""
+        """True if the check passes."""
         return self.exit_code == EXIT_GOOD
 
     def path_of(self, plan: PlanCheck) -> str:

@@ -1,4 +1,4 @@
-"""How the structure of two plans differs, in words."""
+"""The differences in structure of two plans, in words."""
 
 from __future__ import annotations
 

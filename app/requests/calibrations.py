@@ -18,7 +18,7 @@ FILE_ENDING = ".json"
 
 
 class DocumentFiles(Protocol):
-    """How a file that a request names is read."""
+    """The reader of a file that a request names."""
 
     def read(self, path: str) -> object:
         """The parsed document at a path; raises InvalidInputError."""

@@ -139,7 +139,7 @@ class ServingSource(ServingWorkload):
     output_tokens: Length | LengthFile | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        """What files hold is checked once they are read."""
+        """Check the contents of files, once they are read."""
 
 
 class RequestDocument(BaseModel):

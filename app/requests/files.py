@@ -100,5 +100,5 @@ def _read(path: Path, what: str) -> bytes:
 
 
 def _bounded(file: BinaryIO, what: str) -> bytes:
-    """What a file holds, read no further than a document may be long."""
+    """Return the contents of a file, read no further than a document may be long."""
     return read_bounded(file, limit=MAX_DOCUMENT_BYTES, what=what)

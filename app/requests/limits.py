@@ -1,4 +1,4 @@
-"""How large a request may be: checked before anything is built from it.
+"""The limits of a request's size: checked before anything is built from it.
 
 The bounds are far beyond any real request. They keep a small document from asking for unbounded work, and keep every
 number where arithmetic in doubles is exact enough.
@@ -42,7 +42,7 @@ UNUSABLE_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 
 
 class Entry(Enum):
-    """How a document comes in."""
+    """The way in which a document comes in."""
 
     NEW = "from outside: texts hold no hidden characters"
     FOREIGN = "a file of another tool: no text of it becomes a name"

@@ -32,7 +32,7 @@ NO_STORE = NoStoredCalibrations()
 
 
 class Files(Protocol):
-    """How a file that a request names is read."""
+    """The reader of a file that a request names."""
 
     def read(self, path: str) -> object:
         """The parsed document at a path; raises InvalidInputError."""
@@ -65,7 +65,7 @@ class NoFiles:
 
 
 class Registry(Protocol):
-    """What is registered under the names that a request gives."""
+    """The documents that are registered under the names that a request gives."""
 
     def model(self, name: str) -> ModelGraph:
         """A registered model; raises InvalidInputError when there is none."""
@@ -258,7 +258,8 @@ def _cluster(source: ClusterSource, registry: Registry) -> Cluster:
 
 
 def _with_newest(cluster: Cluster, given: Sequence[Calibration], registry: Registry) -> tuple[Calibration, ...]:
-    """What was given, and the newest calibration of each other device of a registered cluster, in order of key."""
+    """Return the given calibrations, and the newest calibration of each other device of a registered cluster, in order of
+    key."""
     by_key = {calibration_key(calibration.name): calibration for calibration in given}
     for key in {calibration_key(group.node.device.calibration) for group in cluster.groups} - by_key.keys():
         newest = registry.newest_calibration(key)

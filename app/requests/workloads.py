@@ -20,7 +20,7 @@ CACHED_COLUMN = "cached"
 
 
 class TextFiles(Protocol):
-    """How a file of text that a request names is read."""
+    """The reader of a file of text that a request names."""
 
     def read_text(self, path: str) -> str:
         """The text of the file at a path; raises InvalidInputError."""

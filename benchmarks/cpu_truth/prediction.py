@@ -1,4 +1,4 @@
-"""What the predictor says of the plans, on a CPU "device" whose calibration was measured here.
+"""The predictions for the plans on a CPU "device" whose calibration was measured here.
 
 Nothing is fitted to the runs. Kernels were measured with as many ranks at once as the plan has, so they hold what ranks take
 from one another where they share cores and memory, and collectives between kernels. One fact of the machine is stated: Gloo
@@ -83,7 +83,8 @@ def _megatron_sharding(costs: TrainingCosts, candidate: Candidate, kinds: tuple[
 
 
 def _step_end_s(costs: TrainingCosts, decision: Decision, kind: StageKind, table: StageTable, position: int) -> float:
-    """What a step adds once to a stage: all of its gradients' and weights' communication, and the optimizer."""
+    """Return the seconds that a step adds once to a stage: all of its gradients' and weights' communication, and the
+    optimizer."""
     candidate, span = decision.candidate, decision.spans[position]
     setting = costs.settings(candidate, kind)[0]
     optimizer_s = float(table.parts.optimizer_s[span.first : span.last + 1].sum())

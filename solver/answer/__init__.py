@@ -1,1 +1,1 @@
-"""What is answered: the plan, its stages and its certificate. What is asked is in `solver.problem`."""
+"""The answer: the plan, its stages and its certificate. The question is in `solver.problem`."""

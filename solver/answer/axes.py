@@ -1,4 +1,4 @@
-"""How many ranks each axis of a plan's mesh has."""
+"""The number of ranks of each axis of a plan's mesh."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Pipelines:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What every form of a training plan says besides its pipelines.
+    """The parts that every form of a training plan has besides its pipelines.
 
     optimizer      the one that was chosen of several, None for the workload's own
     group_order    node groups in the order in which ranks go through them, where it is not the cluster's own
@@ -146,7 +146,7 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class PromptPhase:
-    """How workers that switch layouts compute prompts.
+    """The prompt phase of workers that switch layouts.
 
     to_decode_bytes, to_prefill_bytes   weights that the device which lacks most loads from host memory when layouts change
     to_decode_s, to_prefill_s           how long that takes

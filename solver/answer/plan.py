@@ -108,8 +108,8 @@ class WorkerKind:
 
 @dataclass(frozen=True, slots=True)
 class SwitchedPrompts:
-    """How workers that switch layouts compute prompts; the plan's own axes, stages and ``serving`` are then of their
-    answers, on the same devices.
+    """The prompts of workers that switch layouts; the plan's own axes, stages and ``serving`` are then of their answers, on the
+    same devices.
 
     to_decode_bytes, to_prefill_bytes   weights that the device which lacks most loads from host memory when layouts change
     to_decode_s, to_prefill_s           how long that takes
@@ -163,7 +163,8 @@ class ReplicaPool:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaShares:
-    """How replicas on different node groups share the batch. The plan's own layout is that of the first group's replicas.
+    """The shares of the batch of replicas on different node groups. The plan's own layout is that of the first group's
+    replicas.
 
     sequences     of the global batch that the first group's replicas take
     step_time_s   of their own pipelines
@@ -261,7 +262,7 @@ class Plan:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the answer would be the same with more time to search, as far as yes or no goes."""
+        """True if the answer would be the same with more time to search, as far as yes or no goes."""
         return self.reason is None or self.reason.constraint != UNFINISHED_SEARCH
 
 

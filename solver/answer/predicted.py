@@ -11,7 +11,7 @@ from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason
 
 
 class Status(StrEnum):
-    """What the certificate claims."""
+    """The claim of a certificate."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -21,13 +21,13 @@ class Status(StrEnum):
 
 
 def status_without_plan(reason: Reason) -> Status:
-    """What an answer without a plan claims: that nothing fits, or, of a search that was stopped, nothing at all."""
+    """Return the claim of an answer without a plan: that nothing fits, or, of a search that was stopped, nothing at all."""
     return Status.UNDECIDED if reason.constraint == UNFINISHED_SEARCH else Status.INFEASIBLE
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """How far from optimal the plan can be.
+    """The distance from optimal that the plan can have.
 
     ``bound`` is a proven lower bound on the predicted objective of every plan in ``space`` under the cost model; it says
     nothing of the cost model's own error, which stands in ``Predicted.bands``. ``objective`` and ``bound`` are in ``unit``,
@@ -118,7 +118,7 @@ class CalibrationUse:
 
 @dataclass(frozen=True, slots=True)
 class SearchStats:
-    """What the search did. ``candidates`` is deterministic; ``seconds`` is CPU time and is not."""
+    """The work of a search. ``candidates`` is deterministic; ``seconds`` is CPU time and is not."""
 
     __pydantic_config__ = STRICT_RECORD
 

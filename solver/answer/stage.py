@@ -33,7 +33,7 @@ class DeviceRange:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSharding:
-    """How an operator is sharded over the tp axis: the dim that is split, or "replicate"."""
+    """The sharding of an operator over the tp axis: the dim that is split, or "replicate"."""
 
     __pydantic_config__ = STRICT_RECORD
 

@@ -45,8 +45,8 @@ def kept_bytes(
     *,
     cp: int = 1,
 ) -> KeptBytes:
-    """What a block keeps, with activations in ``dtype``, products by ``recipe``, saved tensors in the format ``saved``, and
-    attention over ``cp`` ranks."""
+    """Return the bytes that a block keeps, with activations in ``dtype``, products by ``recipe``, saved tensors in the format
+    ``saved``, and attention over ``cp`` ranks."""
     products = low_precision_products(block) if recipe.dtype or saved is SavedFormat.FP8 else frozenset()
     rules = SavingRules(
         dtype,

@@ -44,7 +44,7 @@ def _strides(sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class StageTopology:
-    """What each axis of a stage's mesh sees.
+    """The topology of each axis of a stage's mesh.
 
     Of the ``cp`` ranks of a sequence ``heads`` are neighbours that exchange tokens for heads, ``ring`` those that pass keys and
     values on. ``state`` is dp x cp: the group that shares gradients and ZeRO shards. Experts lie on ep of its ranks;

@@ -1,4 +1,4 @@
-"""Which saved activations of a block each recompute mode drops, and what is run again for them.
+"""The saved activations of a block that each recompute mode drops, and the operators that run again for them.
 
 NONE keeps every saved tensor. SELECTIVE drops what attention cores and norms wrote, where their own inputs are kept, so no
 matrix multiplication runs twice (Korthikanti et al., MLSys'23, section 5; Megatron-LM's recompute modules core_attn and
@@ -45,7 +45,8 @@ class KeptTensors:
 def kept_tensors(
     block: Block, mode: Recompute, selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
 ) -> KeptTensors:
-    """What a block keeps under a mode that does not run the whole block again; ``selective`` is what its framework means."""
+    """Return the tensors that a block keeps under a mode that does not run the whole block again; ``selective`` is the meaning
+    that its framework gives to selective recomputation."""
     match mode:
         case Recompute.NONE:
             return KeptTensors(_saved(block))
@@ -69,7 +70,8 @@ def _attention_and_norms(block: Block) -> KeptTensors:
     writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
 
     def obtainable(name: str) -> bool:
-        """Whether backward can have the tensor without a matrix multiplication; operators form no cycle, so this ends."""
+        """Return True if backward can have the tensor without a matrix multiplication; operators form no cycle, so this
+        ends."""
         return name not in writer or name in saved or rebuildable(name)
 
     def rebuildable(name: str) -> bool:
@@ -126,7 +128,7 @@ def latent_up_projections(block: Block) -> frozenset[str]:
 
 
 def _expands_latent(block: Block, name: str) -> bool:
-    """Whether a tensor is the product of a norm's output that the norm reads from another product."""
+    """Return True if a tensor is the product of a norm's output that the norm reads from another product."""
     writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
     product = writer[name]
     normed = writer.get(product.inputs[0].name)
@@ -161,5 +163,5 @@ def _reruns(block: Block, dropped: frozenset[str], saved: frozenset[str]) -> fro
 
 
 def recomputable(block: Block) -> bool:
-    """Whether launchers can recompute the block: layers yes, the embedding and the block with the loss no."""
+    """Return True if launchers can recompute the block: layers yes, the embedding and the block with the loss no."""
     return not any(operator.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS) for operator in block.operators)

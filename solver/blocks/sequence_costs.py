@@ -1,4 +1,5 @@
-"""What operators along the sequence cost on the ranks that share it (context parallelism): attention and state-space mixers."""
+"""The costs of operators along the sequence on the ranks that share it (context parallelism): attention and state-space
+mixers."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class SequenceRanks:
     dtype: DType
 
     def way(self, block: Block, operator: Operator) -> ScanOverRanks | None:
-        """How a block's mixer, of which the operator is part, is shared; None for other operators, and without other ranks."""
+        """Return the way in which the ranks share a block's mixer, of which the operator is part; None for other operators, and
+        without other ranks."""
         if self.cp is None or operator.kind not in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
             return None
         scan = next((each for each in block.operators if each.kind is OperatorKind.SCAN), None)

@@ -1,4 +1,4 @@
-"""What the costs of a block depend on besides the block."""
+"""The inputs of a block's costs besides the block."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class BlockSetting:
 
     @property
     def whole_experts(self) -> bool:
-        """Whether a rank holds whole experts beside tp."""
+        """True if a rank holds whole experts beside tp."""
         return self.expert_tp is not None and self.expert_tp < self.tp
 
     @property
@@ -115,6 +115,6 @@ class BlockSetting:
 
     @cached_property
     def beside_attention(self) -> tuple[int, BlockSetting]:
-        """What the costs of all operators but attention depend on: cp, but not how its ranks see each other's tokens, nor where
+        """The inputs of the costs of all operators but attention: cp, but not how its ranks see each other's tokens, nor where
         in their sequence tokens lie."""
         return self.cp, replace(self, ring_topology=self.tp_topology, heads_topology=None, place=WHOLE_SEQUENCE)

@@ -51,11 +51,11 @@ class Criterion(IntEnum):
     EXPERT_PARAMETERS = 6
     """Parameters a rank stores of experts spread over the ep axis, which fewer ranks share."""
     SELECTIVE_S = 7
-    """What selective recomputation runs again."""
+    """The seconds of the operators that selective recomputation runs again."""
     SELECTIVE_BYTES = 8
     """Activations kept under selective recomputation."""
     FINE_GRAINED_S = 9
-    """What fine-grained recomputation runs again."""
+    """The seconds of the operators that fine-grained recomputation runs again."""
     FINE_GRAINED_BYTES = 10
     """Activations kept under fine-grained recomputation."""
     KEY_VALUE_BYTES = 11
@@ -73,7 +73,7 @@ OF_MODE = {
     Recompute.SELECTIVE: (Criterion.SELECTIVE_S, Criterion.SELECTIVE_BYTES),
     Recompute.FINE_GRAINED: (Criterion.FINE_GRAINED_S, Criterion.FINE_GRAINED_BYTES),
 }
-"""What each partial recompute mode runs again and keeps."""
+"""The criteria of each partial recompute mode: what it runs again, and what it keeps."""
 
 _ALONG_THE_SEQUENCE = (OperatorKind.ATTENTION, OperatorKind.SCAN, OperatorKind.CONVOLUTION)
 
@@ -81,8 +81,8 @@ _KEPT_BYTES = [Criterion.SAVED_BYTES, *(kept for _, kept in OF_MODE.values())]
 
 
 def n_objectives(modes: Collection[Recompute], *, sliced: bool = False) -> int:
-    """How many criteria, from the first, decide which sharding beats which when stages may run these recompute modes, on whole
-    sequences or on token slices."""
+    """Return the number of criteria, from the first, that decide which sharding beats which when stages may run these recompute
+    modes, on whole sequences or on token slices."""
     if sliced:
         return Criterion.TP_COMM_S
     if Recompute.FINE_GRAINED in modes:
@@ -324,5 +324,5 @@ class _Costing:
 
 
 def kept_in(block: Block, setting: BlockSetting) -> KeptBytes:
-    """What a block keeps for the backward pass in a setting."""
+    """Return the bytes that a block keeps for the backward pass in a setting."""
     return kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved, cp=setting.cp)

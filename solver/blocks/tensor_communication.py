@@ -1,4 +1,5 @@
-"""What tensor-parallel communication adds to the operators of a block: in full, or what the products beside it do not hide."""
+"""The seconds that tensor-parallel communication adds to the operators of a block: in full, or what the products beside it do
+not hide."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class TensorCommunication:
     def _beside_products(
         self, product: Product, source: Spec, target: Spec, tensor: Tensor, *, before: Placed, after: Placed
     ) -> float:
-        """What a collective adds where frameworks cut the product that feeds a scatter, or reads what was gathered."""
+        """Return the seconds that a collective adds where frameworks cut the product that feeds a scatter, or reads what was
+        gathered."""
         whole_s = self.convert_s(source, target, tensor)
         setting, kind = self._setting, conversion(source, target)
         chunker = CHUNKERS.get(setting.implementation.tensor_overlap)
@@ -89,7 +91,7 @@ class TensorCommunication:
         return operator.kind is OperatorKind.MATMUL and not routed and VOCAB not in operator.dims
 
     def _sums_beside_weights(self, target: Placed) -> bool:
-        """Whether input gradients are summed over tp while the weight gradient is computed."""
+        """Return True if input gradients are summed over tp while the weight gradient is computed."""
         implementation = self._setting.implementation
         return (
             target.operator.kind is OperatorKind.MATMUL
@@ -98,7 +100,7 @@ class TensorCommunication:
         )
 
     def _beside_weight_gradient(self, communication_s: float, target: Placed) -> float:
-        """What summing an operator's input gradients over tp adds to its weight gradient."""
+        """Return the seconds that summing an operator's input gradients over tp adds to its weight gradient."""
         if communication_s == 0.0:
             return 0.0
         setting = self._setting

@@ -28,7 +28,7 @@ _NORMALISED_IN_GROUPS = ("ssm_heads",)
 
 
 class SpecKind(StrEnum):
-    """How a tensor lies on the tp axis."""
+    """The layout of a tensor on the tp axis."""
 
     REPLICATED = "replicated"
     SHARDED = "sharded"
@@ -147,7 +147,7 @@ def _has(dim: str, tensor: Tensor) -> bool:
 
 
 def _sums_away(operator: Operator, dim: str) -> bool:
-    """Whether the operator reduces over the dim: a contraction, a lookup in a split table, or a loss over shares."""
+    """Return True if the operator reduces over the dim: a contraction, a lookup in a split table, or a loss over shares."""
     if operator.kind is OperatorKind.MATMUL:
         return dim in operator.contracted_dims
     return operator.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS)

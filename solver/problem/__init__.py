@@ -1,1 +1,1 @@
-"""What is asked: the model graph, the request and its choices. What is answered is in `solver.answer`."""
+"""The question: the model graph, the request and its choices. The answer is in `solver.answer`."""

@@ -1,4 +1,4 @@
-"""What a request may choose among, by the words of request files: objectives, spaces, launchers and forms of a plan."""
+"""The choices of a request, by the words of request files: objectives, spaces, launchers and forms of a plan."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Recompute(StrEnum):
 
 
 class Gradients(StrEnum):
-    """How long gradients of a training step live: until the step's one update, or each layer's until its own update, which
-    follows its backward pass at once (LOMO, Lv et al. 2024)."""
+    """The lifetime of the gradients of a training step: until the step's one update, or each layer's until its own update,
+    which follows its backward pass at once (LOMO, Lv et al. 2024)."""
 
     KEPT = "kept"
     RELEASED = "released"
 
 
 class Objective(StrEnum):
-    """What the best plan is best at."""
+    """The figure that the best plan is best at."""
 
     THROUGHPUT = "throughput"
     STEP_TIME = "step_time"
@@ -34,16 +34,17 @@ class Objective(StrEnum):
 
 
 class FrontierScope(StrEnum):
-    """Which plans the frontier of a training plan is of: those that the search for the best one costed, or those of a sweep
-    over numbers of devices and memory that is left free. A sweep of a serving plan is over all layouts and batch limits, and
-    pairs of pools where these are searched, for throughput of a device against tokens per second of a user."""
+    """The plans that the frontier is taken of. Of a training plan: those that the search for the best one costed, or those of a
+    sweep over numbers of devices and memory that is left free. A sweep of a serving plan is over all layouts and batch limits,
+    and pairs of pools where these are searched, for throughput of a device against tokens per second of a user."""
 
     VISITED = "visited"
     SWEPT = "swept"
 
 
 class TpOverlap(StrEnum):
-    """Whether gathers and scatters over tp run before and after whole products, or chunk by chunk beside them."""
+    """The overlap of gathers and scatters over tp with products: they run before and after whole products, or chunk by chunk
+    beside them."""
 
     EXPOSED = "exposed"
     CHUNKED = "chunked"
@@ -57,7 +58,7 @@ class GroupOrder(StrEnum):
 
 
 class BatchShares(StrEnum):
-    """How the replicas of a training plan share the batch: evenly; or, where each node group may have whole replicas of its
+    """The shares of the batch of a training plan's replicas: even; or, where each node group may have whole replicas of its
     own, as many sequences for each group as is best."""
 
     EVEN = "even"
@@ -65,21 +66,22 @@ class BatchShares(StrEnum):
 
 
 class StageDegrees(StrEnum):
-    """Whether all stages of a training plan have the same degrees, sharding and place of state, or each its own."""
+    """The degrees of a training plan's stages: all have the same degrees, sharding and place of state, or each its own."""
 
     SAME = "same"
     ANY = "any"
 
 
 class Space(StrEnum):
-    """Which plans compete: those that a launcher can express, or any sharding of any dim."""
+    """The plans that compete: those that a launcher can express, or any sharding of any dim."""
 
     LAUNCHABLE = "launchable"
     FREE = "free"
 
 
 class ServingMode(StrEnum):
-    """Whether one worker computes prompts and answers, workers of two pools do, or one worker in layouts that switch."""
+    """The division of prompts and answers: one worker computes both, workers of two pools do, or one worker in layouts that
+    switch."""
 
     AGGREGATED = "aggregated"
     DISAGGREGATED = "disaggregated"

@@ -118,7 +118,7 @@ class ModelGraph:
 
     @property
     def is_chain(self) -> bool:
-        """Whether the runs follow one another in one line."""
+        """True if the runs follow one another in one line."""
         line = tuple((i, i + 1) for i in range(len(self.chain) - 1))
         return not self.edges or tuple(sorted(self.edges)) == line
 

@@ -45,7 +45,7 @@ class LayerDag:
 
     @property
     def is_chain(self) -> bool:
-        """Whether each layer reads the one before and nothing else."""
+        """True if each layer reads the one before and nothing else."""
         return all(reads == ((layer - 1,) if layer else ()) for layer, reads in enumerate(self.reads))
 
     def sent_after(self, done: Iterable[int]) -> int:

@@ -1,4 +1,4 @@
-"""What is asked: workload, service level objective, objective and the space to search.
+"""The request: workload, service level objective, objective and the space to search.
 
 These records are read from request files as they are (Pydantic validates them at the edge, strictly) and enter the
 digest of the request, so a change of a default is a change of schema version.
@@ -168,7 +168,7 @@ class ServingWorkload:
 
     @property
     def hits_by_request(self) -> bool:
-        """Whether requests differ in what they find in the prefix cache, or share some of it."""
+        """True if requests differ in what they find in the prefix cache, or share some of it."""
         return self.prefix_cache is not None or (isinstance(self.arrivals, TraceArrivals) and bool(self.arrivals.cached_tokens))
 
     def without_prefix_cache(self) -> ServingWorkload:
@@ -178,7 +178,7 @@ class ServingWorkload:
 
     @property
     def weight_format(self) -> WeightFormat:
-        """How quantised weights are stored: as named, else the first format of the precision."""
+        """The stored format of quantised weights: as named, else the first format of the precision."""
         return self.weights or WEIGHT_FORMATS[self.precision][0]
 
 

@@ -1,4 +1,4 @@
-"""What the requests of a serving workload are like: when they arrive, and how long they are."""
+"""The requests of a serving workload: their arrivals and their lengths."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class EmpiricalLength:
 
 @dataclass(frozen=True, slots=True)
 class PrefixCache:
-    """What requests find in the prefix cache, each by itself.
+    """The tokens that requests find in the prefix cache, each by itself.
 
     system_tokens   first tokens of every prompt, the same for all: always in the cache, and there once
     hit_ratio       share of requests that find more of their prompt

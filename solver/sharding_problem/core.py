@@ -48,7 +48,7 @@ class Core:
 
     @property
     def node_count(self) -> int:
-        """How many nodes still choose."""
+        """The number of nodes that still choose."""
         return len(self.nodes)
 
     @cached_property
@@ -102,7 +102,7 @@ class Core:
         return self.load_of_items(self.used_by_items(choice))
 
     def fits(self, choice: IntArray) -> bool:
-        """Whether memory stays within capacity."""
+        """Return True if memory stays within capacity."""
         return bool((self.load_of(choice) <= self.capacity).all())
 
 

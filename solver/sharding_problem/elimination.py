@@ -182,7 +182,8 @@ def _undominated(labels: FloatArray, n_objectives: int) -> tuple[FloatArray, Int
 
 
 def _kept(objectives: FloatArray) -> BoolArray:
-    """Which labels, in lexicographic order along the last axis, none before them beats or equals; (cells, labels)."""
+    """Return, for each label in lexicographic order along the last axis, True if none before it beats or equals it; (cells,
+    labels)."""
     _, cells, width = objectives.shape
     kept = np.empty((cells, width), dtype=bool)
     for start in range(0, width, _BLOCK):

@@ -32,7 +32,7 @@ _WORK_PER_NONZERO = 4.0
 
 
 class ExactStatus(StrEnum):
-    """How an exact solve ended."""
+    """The end of an exact solve."""
 
     OPTIMAL = "optimal"
     INFEASIBLE = "infeasible"

@@ -28,7 +28,7 @@ def repair(core: Core, choice: IntArray, *, max_moves: int) -> IntArray | None:
 
 
 def core_arrays(core: Core) -> tuple[Any, ...]:
-    """What the compiled moves read, in the order of their arguments."""
+    """Return the arrays that the compiled moves read, in the order of their arguments."""
     item_starts = np.searchsorted(core.item_nodes, np.arange(core.node_count + 1))
     return (
         core.offsets, core.cost, core.link_offsets, core.links, core.link_ends, core.edge_offsets, core.tables,

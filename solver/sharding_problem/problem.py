@@ -57,12 +57,12 @@ class ShardingProblem:
 
     @property
     def node_count(self) -> int:
-        """How many nodes choose a strategy."""
+        """The number of nodes that choose a strategy."""
         return len(self.intervals)
 
     @property
     def edge_count(self) -> int:
-        """How many edges couple two nodes."""
+        """The number of edges that couple two nodes."""
         return len(self.edge_nodes)
 
     def strategy_counts(self) -> IntArray:
@@ -87,7 +87,7 @@ class ShardingProblem:
         return profile
 
     def fits(self, solution: Sequence[int] | IntArray) -> bool:
-        """Whether memory stays within the limit at every time."""
+        """Return True if memory stays within the limit at every time."""
         return self.usage_limit is None or int(self.usage_profile(solution).max(initial=0)) <= self.usage_limit
 
     def _chosen_node_costs(self, chosen: IntArray) -> IntArray:

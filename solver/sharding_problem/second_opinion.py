@@ -24,7 +24,7 @@ _Picks = list[list[pulp.LpVariable]]
 
 
 class Verdict(StrEnum):
-    """What another solver says of an answer."""
+    """The verdict of another solver on an answer."""
 
     AGREES = "agrees"
     DISAGREES = "disagrees"
@@ -99,7 +99,10 @@ def _program(problem: ShardingProblem) -> tuple[pulp.LpProblem, _Picks]:
 
 
 def _add_edge(program: pulp.LpProblem, problem: ShardingProblem, edge: int, picks: _Picks) -> pulp.LpAffineExpression:
-    """What an edge costs: the pairs of a row add up to the strategy of the row, those of a column to that of the column."""
+    """Return the cost of an edge, and add its constraints.
+
+    The pairs of a row add up to the strategy of the row, those of a column to that of the column.
+    """
     first, second = (picks[node] for node in problem.edge_nodes[edge].tolist())
     entries = problem.edge_costs[problem.edge_offsets[edge] : problem.edge_offsets[edge + 1]]
     costs = entries.reshape(len(first), len(second)).tolist()

@@ -42,14 +42,15 @@ _SWEEPS_PER_MARK, _STALLED = 60, 0.03
 """Bounds give way to the search when so many sweeps close less than this share of the gap."""
 
 _TOLERANCE, _RELATIVE_TOLERANCE = 1e-6, 1e-12
-"""What a bound may exceed a whole cost by and still stand for it: HiGHS and sums of float64 are exact up to so much."""
+"""The largest excess of a bound over a whole cost at which it still stands for it: HiGHS and sums of float64 are exact up to so
+much."""
 
 _REDUCTION_WORK = 8000.0
 """Work of the reductions for each node and edge: about 50 us."""
 
 
 class Status(StrEnum):
-    """What is known of a problem after a solve."""
+    """The knowledge of a problem after a solve."""
 
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
@@ -59,7 +60,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Work:
-    """What a solve did: nodes and table entries left after the reductions, sweeps of message passing, windows."""
+    """The work of a solve: nodes and table entries left after the reductions, sweeps of message passing, windows."""
 
     core_nodes: int
     core_entries: int

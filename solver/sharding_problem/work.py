@@ -1,4 +1,4 @@
-"""How a caller limits a solve: by work done, the same on any machine, or by a clock that the caller holds.
+"""The limits of a solve: by work done, the same on any machine, or by a clock that the caller holds.
 
 One unit of work is about one table entry visited by the reductions; 1.5 10^8 of them take about a second of one core. The
 solver reports its work and asks how much of the budget is gone; a deadline ignores the reports and looks at its clock, a
@@ -18,7 +18,7 @@ class WorkStop(Protocol):
     """A stopping rule that also says how far along it is. Also a ``solver.control.Stop``."""
 
     def __call__(self) -> bool:
-        """Whether to stop now with the best answer so far."""
+        """Return True if the solve is to stop now with the best answer so far."""
         ...
 
     def spend(self, work: float) -> None:
@@ -46,7 +46,7 @@ class WorkLimit:
             raise InvalidInputError("a work limit must be positive", given=self.limit, allowed="above 0")
 
     def __call__(self) -> bool:
-        """Whether to stop now."""
+        """Return True if the solve is to stop now."""
         return self.spent >= self.limit
 
     def spend(self, work: float) -> None:
@@ -69,7 +69,7 @@ class NoLimit:
     spent: float = field(default=0.0, init=False)
 
     def __call__(self) -> bool:
-        """Whether to stop now."""
+        """Return True if the solve is to stop now."""
         return False
 
     def spend(self, work: float) -> None:
@@ -92,7 +92,7 @@ class WhenStopped:
     stop: Stop
 
     def __call__(self) -> bool:
-        """Whether to stop now."""
+        """Return True if the solve is to stop now."""
         return self.stop()
 
     def spend(self, work: float) -> None:
@@ -117,7 +117,7 @@ class Until:
     spent: float = field(default=0.0, init=False)
 
     def __call__(self) -> bool:
-        """Whether to stop now."""
+        """Return True if the solve is to stop now."""
         return self.whole() or self.spent >= self.work_limit or self.whole.used() >= self.share
 
     def spend(self, work: float) -> None:

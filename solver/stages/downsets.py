@@ -31,7 +31,7 @@ MAX_DOWNSETS = 600
 
 @dataclass(frozen=True, slots=True)
 class DagFigures:
-    """What a pipeline is made of: layers as in `partition_layers`, on each stage.
+    """The figures of a pipeline: layers as in `partition_layers`, on each stage.
 
     time_s [stage, config, layer], static_bytes [layer], activation_bytes and transient_bytes [config, layer], extra_s
     [stage, layer], boundary_s and beside_s (of one tensor), step_s, capacity_bytes and in_flight [stage]; side_bytes is held

@@ -143,7 +143,8 @@ def memory_shortage(
     capacity_bytes: ArrayLike,
     in_flight: ArrayLike,
 ) -> Shortage | None:
-    """How near the chain comes to fitting: the least, over splits and configs, of the largest need less capacity.
+    """Return the shortage of the split that comes nearest to fitting: the least, over splits and configs, of the largest need
+    less capacity.
 
     Arguments as in `partition_layers`. Exact. When everything fits, the answer is the stage with the least room to spare
     in the roomiest split. None when there are more stages than blocks. Raises InvalidInputError as `partition_layers`.
@@ -173,7 +174,7 @@ class _Chain:
 
     @property
     def memory(self) -> tuple[Floats, Floats, Floats]:
-        """What the kernels take of memory: running sums of static and activation bytes, and transient bytes."""
+        """The memory figures that the kernels take: running sums of static and activation bytes, and transient bytes."""
         return self.cumulative_static_bytes, self.cumulative_activation_bytes, self.transient_bytes
 
     @staticmethod
@@ -228,7 +229,7 @@ class _Clock:
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """What each position of the pipeline offers."""
+    """The capacity and the micro-batches in flight of each position of the pipeline."""
 
     capacity_bytes: Floats
     in_flight: Ints

@@ -38,7 +38,7 @@ class Candidates(NamedTuple):
 
 @njit(cache=True)
 def has_bad_figure(times: Floats, extra: Floats) -> bool:
-    """Whether a possible stage (on or above the diagonal, not infinite) has a negative or undefined time or extra."""
+    """Return True if a possible stage (on or above the diagonal, not infinite) has a negative or undefined time or extra."""
     n_blocks, _, n_submeshes, n_configs = times.shape
     for first in range(n_blocks):
         for last in range(first, n_blocks):

@@ -35,7 +35,7 @@ class StageChoice:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a search took: limits on the longest stage tried, exact passes among them, labels those made."""
+    """The work of a search: limits on the longest stage tried, exact passes among them, labels those made."""
 
     limits_tried: int
     exact_passes: int

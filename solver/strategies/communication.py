@@ -1,4 +1,5 @@
-"""What every device sends under given choices: each collective with its bytes, inside operators, for weights and between."""
+"""The traffic of every device under given choices: each collective with its bytes, inside operators, for weights and
+between."""
 
 from __future__ import annotations
 

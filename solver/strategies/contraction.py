@@ -18,7 +18,7 @@ GATHERED_KEYS = "seq(gathered keys)"
 
 
 class Exchange(StrEnum):
-    """What ranks that share a split dim pass on while the operator runs."""
+    """The data that ranks which share a split dim pass on while the operator runs."""
 
     NONE = "none"
     RING = "ring"
@@ -33,7 +33,7 @@ class Exchange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """What splitting one dim does to an operator.
+    """The effect of splitting one dim of an operator.
 
     name              the strategy's name for it, most often the dim
     dim               the dim whose size must divide by the axes
@@ -58,7 +58,7 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class DimContext:
-    """What a block says of dims that one operator alone does not.
+    """The facts about dims that a block knows and one operator alone does not.
 
     followers   dims that go with another one: key/value heads with query heads, groups with the heads of a scan
     by_group    heads of a scan: a norm over them works by group
@@ -73,7 +73,7 @@ class DimContext:
 
 
 def dim_context(operators: Iterable[Operator]) -> DimContext:
-    """What attention, scan and routed operators say of the dims around them."""
+    """Return the facts about dims that attention, scan and routed operators give."""
     operators = tuple(operators)
     followers: dict[str, str] = {}
     by_group: set[str] = set()

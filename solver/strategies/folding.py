@@ -17,12 +17,12 @@ from meshwright.solver.strategies.contraction import DimContext
 from meshwright.solver.strategies.operator_graph import OperatorGraph
 
 ROUNDS = 1
-"""How far a node looks for equals: to its readers and writers. That tells attention's norms and sums from those of the
-feed-forward network; each further round would only set apart more operators near the ends of the model."""
+"""The distance to which a node looks for equals: to its readers and writers. That tells attention's norms and sums from those
+of the feed-forward network; each further round would only set apart more operators near the ends of the model."""
 
 
 class Ties(StrEnum):
-    """Which operators take one strategy together: those at equal places of equal blocks, or none."""
+    """The operators that take one strategy together: those at equal places of equal blocks, or none."""
 
     EQUAL_BLOCKS = "equal_blocks"
     NONE = "none"
@@ -79,7 +79,7 @@ def kinds(graph: OperatorGraph) -> list[int]:
 
 
 def signature(operator: Operator, context: DimContext, sizes: Mapping[str, int]) -> Hashable:
-    """What an operator computes and on what sizes, the same under any names of dims, tensors and the operator."""
+    """Return the computation of an operator and its sizes, the same under any names of dims, tensors and the operator."""
     number: dict[str, int] = {}
 
     def renamed(dims: tuple[str, ...]) -> tuple[int, ...]:

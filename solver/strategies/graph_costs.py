@@ -28,7 +28,7 @@ NS_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a class of operators does: the index of its assignment and of the storage of its weights."""
+    """The choice of a class of operators: the index of its assignment and of the storage of its weights."""
 
     assignment: int
     storage: int
@@ -236,7 +236,7 @@ def _with_experts(layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
 
 
 def by_storage(kind: Kind) -> bool:
-    """Whether what is held depends on the storage of weights, not on the assignment alone."""
+    """Return True if what is held depends on the storage of weights, not on the assignment alone."""
     return kind in (Kind.STATE, Kind.FORWARD, Kind.BACKWARD)
 
 

@@ -1,4 +1,4 @@
-"""How a tensor lies on a mesh: which axes split which of its dims, and over which axes it still has to be summed."""
+"""The layout of a tensor on a mesh: which axes split which of its dims, and over which axes it still has to be summed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class TensorShape:
-    """What resharding depends on: sizes of the dims by position, and bytes of an element.
+    """The facts about a tensor that resharding depends on: sizes of the dims by position, and bytes of an element.
 
     ``routed`` marks that the last position is not a dim of the tensor but the expert that each row is routed to: splitting
     it puts every row where its expert is. It multiplies nothing; rows spread evenly over experts.
@@ -46,7 +46,7 @@ class TensorShape:
         return self.total_bytes / math.prod(mesh[axis] for axis in layout.axes_of())
 
     def holds(self, layout: Layout, mesh: Sequence[int]) -> bool:
-        """Whether every split is into equal parts."""
+        """Return True if every split is into equal parts."""
         return all(
             size % math.prod(mesh[axis] for axis in axes) == 0 for size, axes in zip(self.sizes, layout.splits, strict=True)
         )

@@ -17,7 +17,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Kind(IntEnum):
-    """What is held."""
+    """The kind of memory that is held."""
 
     STATE = 0
     """Weights, gradients and optimizer states, always."""

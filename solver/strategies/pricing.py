@@ -1,4 +1,4 @@
-"""What every strategy of an operator costs: time of each pass, and memory by the part of the step in which it is held."""
+"""The costs of every strategy of an operator: time of each pass, and memory by the part of the step in which it is held."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """How the operators run: formats, the optimizer and how its states lie, and micro-batches of a step, one after another."""
+    """The training step in which the operators run: formats, the optimizer and the split of its states, and micro-batches of a
+    step, one after another."""
 
     dtype: DType = DType.BF16
     gradient_dtype: DType = DType.FP32

@@ -30,7 +30,7 @@ class BuiltProblem:
     storage_nodes: tuple[int, ...]
 
     def choices(self, solution: tuple[int, ...]) -> list[Choice]:
-        """What each class does under a solution."""
+        """Return the choice of each class under a solution."""
         classes = range(len(self.costs.folding.members))
         if self.storage_nodes:
             return [Choice(solution[c], solution[self.storage_nodes[c]]) for c in classes]

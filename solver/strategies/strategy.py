@@ -66,7 +66,7 @@ class PlacedOperator:
         return sorted({rule for rule in assignment.rules if rule is not None})
 
     def name(self, assignment: Assignment) -> tuple[str, ...]:
-        """What each axis does, in words."""
+        """Return the split that each axis makes, in words."""
         return tuple(WHOLE if rule is None else self.rules[rule].name for rule in assignment.rules)
 
     def input(self, index: int, assignment: Assignment) -> Layout:
@@ -201,7 +201,7 @@ class PlacedOperator:
         return rule.inputs[0] == len(first.dims)
 
     def exchanges(self, assignment: Assignment) -> list[tuple[Exchange, SplitRule, tuple[int, ...]]]:
-        """What ranks pass on inside the operator, with the rule and its axes."""
+        """Return the exchanges of ranks inside the operator, each with its rule and axes."""
         return [
             (self.rules[rule].exchange, self.rules[rule], self.axes_of(assignment, rule))
             for rule in self.used_rules(assignment)
@@ -214,7 +214,7 @@ class PlacedOperator:
         return math.prod(self.mesh[a] for group in axes for a in group)
 
     def gathers_keys(self, assignment: Assignment) -> bool:
-        """Whether queries are split over the sequence and keys are not."""
+        """Return True if queries are split over the sequence and keys are not."""
         if self.operator.kind is not OperatorKind.ATTENTION:
             return False
         tokens = query_tokens(self.operator)

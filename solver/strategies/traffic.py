@@ -1,4 +1,4 @@
-"""What an operator itself sends under an assignment: inside it, and to keep its weights whole and equal.
+"""The traffic of an operator itself under an assignment: inside it, and to keep its weights whole and equal.
 
 Transfers between operators are resharding (`solver.strategies.resharding`).
 """
@@ -28,7 +28,7 @@ class Phase(StrEnum):
 
 
 class StateSplit(StrEnum):
-    """How optimizer states lie over axes whose ranks hold equal weights: copied, or split as ZeRO-1 does."""
+    """The split of optimizer states over axes whose ranks hold equal weights: copied, or split as ZeRO-1 does."""
 
     COPIED = "copied"
     SPLIT = "split"
@@ -59,7 +59,7 @@ _LOSS_VALUES = {Phase.FORWARD: 3, Phase.BACKWARD: 0}
 
 
 def inner_traffic(placed: PlacedOperator, assignment: Assignment, dtype: DType) -> list[Traffic]:
-    """What the ranks of an operator exchange while it runs."""
+    """Return the traffic between the ranks of an operator while it runs."""
     traffic: list[Traffic] = []
     for exchange, rule, axes in placed.exchanges(assignment):
         match exchange:

@@ -1,4 +1,4 @@
-"""What moves when a tensor's pieces change hands: elements by device, exactly, with senders chosen near and evenly.
+"""The moves of a tensor whose pieces change hands: elements by device, exactly, with senders chosen near and evenly.
 
 A device that lacks elements gets them from devices of its own node that hold them, if there are any, otherwise from all that
 hold them, equally much from each.
@@ -184,7 +184,7 @@ def _matched(
 
 
 def _counts(keys: IntArray, values: IntArray) -> IntArray:
-    """How often each key occurs among the values, all of which are keys."""
+    """Return the number of times that each key occurs among the values, all of which are keys."""
     order = np.argsort(keys)
     counts = np.zeros(len(keys), np.int64)
     counts[order] = np.bincount(_index(keys[order], values), minlength=len(keys))

@@ -1,4 +1,4 @@
-"""Which piece of a weight each rank of a pipeline stage holds: a box of index ranges, one range a dim."""
+"""The piece of a weight that each rank of a pipeline stage holds: a box of index ranges, one range a dim."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rounding(Enum):
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """How a tensor is cut, and who holds what.
+    """The cut of a tensor, and the holders of its pieces.
 
     bounds    for each dim, the (first, end) of each of its ranges; every combination of ranges, one a dim, is a piece
     of_rank   for each rank of the stage, the number of its piece: the ranges' numbers as digits, the last dim's changing first
@@ -130,5 +130,5 @@ class _Dim:
 
 
 def n_pieces(pieces: Pieces) -> int:
-    """How many pieces there are."""
+    """Return the number of pieces."""
     return math.prod(len(bounds) for bounds in pieces.bounds)

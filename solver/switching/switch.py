@@ -31,7 +31,7 @@ from meshwright.solver.training.costs.state_memory import block_optimizer
 
 @dataclass(frozen=True, eq=False)
 class Switch:
-    """What moves, in bytes by device of the new plan's cluster, and the least time of it.
+    """The bytes that move, by device of the new plan's cluster, and the least time of it.
 
     fabric_s    of the busiest device, over the fabric inside its node
     network_s   of the busiest node, over its network cards
@@ -72,7 +72,7 @@ class Switch:
 def switch_bytes(
     old: AnsweredRequest, new: AnsweredRequest, *, device_of_old_rank: Sequence[int | None] | None = None
 ) -> Switch:
-    """What every device receives and sends when the new plan follows the old one.
+    """Return the bytes that every device receives and sends when the new plan follows the old one.
 
     ``device_of_old_rank`` names, for each device of the old plan's cluster, its rank in the new plan's cluster, None where it
     is gone; left out, devices keep their ranks, and those beyond the new cluster are gone. Raises PlanFileError unless both

@@ -1,1 +1,1 @@
-"""What users do: commands, documents, the published interface, the manuals."""
+"""The work of users: commands, documents, the published interface, the manuals."""

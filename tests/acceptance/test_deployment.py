@@ -1,4 +1,4 @@
-"""What the deployment files start, set and ask for exists in the code."""
+"""The files, settings and commands that the deployment files name exist in the code."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 COMMAND = "touch PWNED"
-"""What a name tries to run; it makes a file that tests look for."""
+"""The command that a name tries to run; it makes a file that tests look for."""
 
 PIECES = (
     f"; {COMMAND} #",

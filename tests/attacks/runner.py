@@ -1,4 +1,4 @@
-"""What GitHub's runner makes of a step's output, and what no line of a terminal holds.
+"""The reading of a step's output by GitHub's runner, and the characters that no line of a terminal holds.
 
 Source: actions/runner, src/Runner.Common/ActionCommand.cs (TryParseV2, TryParse, the tables of escapes).
 """

@@ -95,7 +95,7 @@ def _renamed(value: Any, name: str) -> Any:
 
 
 def spelled(text: str) -> str:
-    """What a reader is to see of a text, in the words of this test: each hidden character as Python would write it."""
+    """Return a text as a reader is to see it, in the words of this test: each hidden character as Python would write it."""
     return HIDDEN_IN_LINE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 

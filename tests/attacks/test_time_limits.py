@@ -133,7 +133,7 @@ def assert_undecided(plan: dict[str, Any]) -> None:
 
 
 def test_a_search_looks_at_its_limit_within_a_block() -> None:
-    """What used to run for minutes returns; that it returns at all is the test."""
+    """Assert that a search returns that used to run for minutes; the return itself is the test."""
     request = resolved(WIDE)
     plan = solve_here(request, ignore_progress)
     assert not plan.is_decided and plan.certificate.status is Status.UNDECIDED

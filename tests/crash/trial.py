@@ -37,7 +37,7 @@ SLOTS = 2
 
 @dataclass(frozen=True)
 class Violence:
-    """How a trial goes: jobs submitted, workers kept running, rounds of blows and the longest pause before each."""
+    """The settings of a trial: jobs submitted, workers kept running, rounds of blows and the longest pause before each."""
 
     jobs: int
     workers: int
@@ -49,7 +49,7 @@ class Violence:
 
 @dataclass
 class Outcome:
-    """What a trial counted. ``takeovers``: attempts beyond the first; ``faults`` must be empty."""
+    """The counts of a trial. ``takeovers``: attempts beyond the first; ``faults`` must be empty."""
 
     submitted: int = 0
     finished: int = 0

@@ -1,1 +1,1 @@
-"""What tests of several levels use: a running service, the command line, requests."""
+"""The parts that tests of several levels use: a running service, the command line, requests."""

@@ -147,7 +147,7 @@ class Answers:
 
 
 def planned_by(monkeypatch: pytest.MonkeyPatch, *answers: httpx.Response) -> tuple[object, Answers]:
-    """What a planner makes of one request when the service answers so."""
+    """Return the answer of a planner to one request, and the service's answers."""
     from meshwright.app.plans.store import keyed_request
 
     given, waits = Answers(*answers), list[float]()

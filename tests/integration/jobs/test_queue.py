@@ -1,4 +1,4 @@
-"""What our queue puts into DBOS's tables is what DBOS itself would put there."""
+"""The rows that our queue puts into DBOS's tables are those that DBOS itself would put there."""
 
 from __future__ import annotations
 

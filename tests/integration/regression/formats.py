@@ -46,7 +46,7 @@ def check_junit(root: ET.Element) -> None:
 
 
 def check_sarif(log: dict[str, Any]) -> None:
-    """What SARIF 2.1.0 requires of a log, a run, a tool, a result and a location."""
+    """Assert the rules of SARIF 2.1.0 for a log, a run, a tool, a result and a location."""
     assert set(log) <= {"$schema", "version", "runs", "inlineExternalProperties", "properties"}
     assert log["version"] == "2.1.0"
     for run in log["runs"]:

@@ -61,7 +61,7 @@ Edit = Callable[[Json], None]
 
 @dataclass(frozen=True)
 class Said:
-    """What a check said: its exit code, and its report in every format."""
+    """The answer of a check: its exit code, and its report in every format."""
 
     code: int
     report: Json

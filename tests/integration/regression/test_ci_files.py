@@ -1,4 +1,4 @@
-"""What runs in continuous integration, run as it runs there: the action's steps, the GitLab job, the hook, the plugin."""
+"""The files of continuous integration, run as they run there: the action's steps, the GitLab job, the hook, the plugin."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Clock:
 
 
 def taken(limiter: RateLimiter, caller: str, tries: int) -> int:
-    """How many of so many requests at once are let through."""
+    """Return the number of simultaneous requests that are let through."""
     count = 0
     for _ in range(tries):
         try:

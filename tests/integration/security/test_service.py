@@ -37,7 +37,7 @@ def service(guarded: Settings) -> Iterator[httpx.Client]:
 
 
 def header(settings: Settings, *scopes: Scope, tenant: str = "acme") -> dict[str, str]:
-    """What a new key of a tenant is shown as."""
+    """Return the header that shows a new key of a tenant."""
     keys = KeyRepository(open_engine(settings.database_url))
     made = create_key(keys, KeyWish(tenant, "test", frozenset(scopes)))
     return {"authorization": f"Bearer {made.text}"}

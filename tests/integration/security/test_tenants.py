@@ -51,7 +51,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/replans": {"cluster": MARK},
     "POST /v1/calibrations": {**fitted().document, "key": MARK},
 }
-"""What the first tenant sends to every endpoint that takes a document."""
+"""The bodies that the first tenant sends to every endpoint that takes a document."""
 
 SHARED = {"/healthz", "/readyz", "/v1/schemas", "/v1/schemas/{name}", "/v1/models", "/v1/hardware"}
 """Endpoints that show no one's data."""

@@ -1,4 +1,5 @@
-"""What a group of ranks sees of unequal nodes, of nodes that it begins inside, and of a spine between leaf switches."""
+"""The topology of a group of ranks: on unequal nodes, on nodes that it begins inside, and over a spine between leaf
+switches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operators run where the experts are, and what travels to them."""
+"""The operators that run where the experts are, and the tokens that travel to them."""
 
 from __future__ import annotations
 

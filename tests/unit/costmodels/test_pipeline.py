@@ -169,7 +169,7 @@ def test_sends_leave_a_port_in_turn() -> None:
 
 
 def overstated(sends_s: float, p: int, m: int) -> float:
-    """What the closed form of eager-1F1B has beyond its program, relatively: passes of 1 and 2 s, sends in turn."""
+    """Return the relative excess of the closed form of eager-1F1B over its program: passes of 1 and 2 s, sends in turn."""
     durations = Durations.equal(p, forward_s=1.0, input_s=2.0, weight_s=0.0, send_s=sends_s / 2, sends=Sends.IN_TURN)
     makespan_s = simulate(build(Schedule.EAGER_ONE_F_ONE_B, p, m), durations).makespan_s
     return ((m - 1) * max(3.0, sends_s) + p * (3.0 + sends_s)) / makespan_s - 1.0

@@ -33,7 +33,7 @@ CASES = [
 
 
 def wait(schedule: Schedule, p: int, m: int, v: int, shares: PassShares) -> float:
-    """What the program's step takes beyond m micro-batches, in micro-batches' time on a rank."""
+    """Return the time of the program's step beyond m micro-batches, in micro-batches' time on a rank."""
     program = build(schedule, p, m, n_chunks=max(2, v))
     parts = chunks_per_rank(schedule, max(2, v))
     durations = Durations.equal(

@@ -1,4 +1,4 @@
-"""What kernels between matrix products move, counted by hand, and the order of implementations."""
+"""The bytes that kernels between matrix products move, counted by hand, and the order of implementations."""
 
 from __future__ import annotations
 

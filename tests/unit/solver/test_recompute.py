@@ -1,4 +1,4 @@
-"""What each recompute mode keeps, on real layers."""
+"""The tensors that each recompute mode keeps, on real layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all exporters share: golden commands, refusals, and the promise that nothing is lost in silence."""
+"""The rules for all exporters: golden commands, refusals, and the promise that nothing is lost in silence."""
 
 from __future__ import annotations
 

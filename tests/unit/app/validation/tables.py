@@ -53,5 +53,5 @@ def measured(folder: Path, **changes: str) -> MeasuredRun:
 
 
 def run(folder: Path, **changes: str) -> Run:
-    """What was run in one row."""
+    """Return the run of one row."""
     return measured(folder, **changes).run

@@ -1,4 +1,4 @@
-"""What rows say in words."""
+"""The facts in the words of rows."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ class _Request:
 
 @dataclass
 class _Batch:
-    """What goes through the pipeline as one: its requests, those whose caches have come since, and the chunks under way."""
+    """A batch that goes through the pipeline as one: its requests, those whose caches have come since, and the chunks under
+    way."""
 
     members: list[_Request] = field(default_factory=list)
     joining: list[_Request] = field(default_factory=list)

@@ -208,7 +208,8 @@ def _least_seconds(request: ServingRequest, evaluator: Evaluator, engines: list[
 
 
 def _sustained(request: ServingRequest, evaluator: Evaluator, engines: list[Engine], step: int) -> bool:
-    """Whether any replicas or pools keep the promise at a step of the rate grid and at all below, down to a hundredth of it."""
+    """Return True if any replicas or pools keep the promise at a step of the rate grid and at all below, down to a hundredth of
+    it."""
     modes, steps = request.search.modes, range(step, step - math.ceil(_steps(100.0)), -1)
     if ServingMode.AGGREGATED in modes:
         for candidate in _candidates(evaluator, engines):

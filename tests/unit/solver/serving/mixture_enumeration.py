@@ -42,7 +42,8 @@ def _cost(request: ServingRequest, mix: tuple[Part, ...]) -> float:
 
 
 def _fit(a: Part, b: Part) -> bool:
-    """Whether both have room, their stages in nodes of a power of two devices: then order is all there is to it."""
+    """Return True if both have room, and their stages lie in nodes of a power of two devices: then order is all there is to
+    it."""
     if a[0].group.name != b[0].group.name:
         return True
     return a[0].devices * a[1] + b[0].devices * b[1] <= a[0].group.n_devices

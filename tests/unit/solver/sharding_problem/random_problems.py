@@ -10,7 +10,7 @@ from meshwright.solver.sharding_problem.problem import FORBIDDEN, ShardingProble
 
 
 class Shape(StrEnum):
-    """What the graph of a random problem looks like."""
+    """The shape of the graph of a random problem."""
 
     TREE = "tree"
     SERIES_PARALLEL = "series_parallel"
@@ -18,7 +18,7 @@ class Shape(StrEnum):
 
 
 class Memory(StrEnum):
-    """How tight the memory limit is."""
+    """The tightness of the memory limit."""
 
     NONE = "none"
     LOOSE = "loose"

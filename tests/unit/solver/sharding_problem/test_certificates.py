@@ -1,4 +1,4 @@
-"""What a certificate claims holds for every choice, and a solve does not depend on how the problem is told."""
+"""The claims of a certificate hold for every choice, and a solve does not depend on the form in which the problem is told."""
 
 from __future__ import annotations
 

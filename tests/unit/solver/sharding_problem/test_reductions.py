@@ -124,7 +124,7 @@ def _optimum_of(graph: WorkingGraph, problem: ShardingProblem) -> int | None:
 
 
 def _fits_agree(graph: WorkingGraph, problem: ShardingProblem) -> bool:
-    """Whether the kept time points accept exactly the choices that the problem accepts."""
+    """Return True if the kept time points accept exactly the choices that the problem accepts."""
     nodes = sorted(graph.alive)
     for states in itertools.product(*(range(len(graph.cost[v])) for v in nodes)):
         load = np.zeros(len(graph.capacity))

@@ -59,7 +59,7 @@ def forced(costs: GraphCosts, wanted: Forced) -> list[Choice]:
 
 
 def sent(graph: OperatorGraph, mesh: DeviceMesh, wanted: Forced, step: TrainingStep = TrainingStep()) -> list[Sent]:  # noqa: B008
-    """What a step sends when every operator does as wanted."""
+    """Return the traffic of a step in which every operator does as wanted."""
     costs = GraphCosts(graph, mesh, step, Ties.NONE)
     return list(communication(costs, forced(costs, wanted)))
 

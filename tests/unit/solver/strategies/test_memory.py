@@ -1,4 +1,4 @@
-"""What a step holds when, counted by hand on a graph of three operators."""
+"""The memory of a step over time, counted by hand on a graph of three operators."""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ def every_arrangement(request: TrainingRequest) -> Iterator[Cluster]:
 
 
 def every_part(request: TrainingRequest) -> Iterator[TrainingRequest]:
-    """What of a request is enumerated by itself: arrangements, node groups with each share of the batch, stages of a size."""
+    """Yield the parts of a request that are enumerated by themselves: arrangements, node groups with each share of the batch,
+    stages of a size."""
     search, workload, groups = request.search, request.workload, request.cluster.groups
     yield from (replace(request, cluster=cluster) for cluster in every_arrangement(request))
     if search.stage_degrees is StageDegrees.ANY:
@@ -73,7 +74,7 @@ def every_part(request: TrainingRequest) -> Iterator[TrainingRequest]:
 
 
 def is_the_best(plan: Plan, every: Enumerated) -> bool:
-    """Whether a plan takes as long as the best of every plan, and proves that none takes less."""
+    """Return True if a plan takes as long as the best of every plan, and proves that none takes less."""
     found_s, bound_s = plan.certificate.objective, plan.certificate.bound
     if every.least_s is None or found_s is None or bound_s is None:
         return found_s is None and every.least_s is None

@@ -106,14 +106,14 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
 
 
 def crosses_stages(model: ModelGraph, launcher: Launcher) -> bool:
-    """Whether the launcher's stages pass on all tensors that later ones read, and may share a tied weight."""
+    """Return True if the launcher's stages pass on all tensors that later ones read, and may share a tied weight."""
     if launcher == "megatron-lm":
         return model.is_chain
     return launcher == "deepspeed" or not model.tied_weights()
 
 
 def splits_sequence(request: TrainingRequest, tp: int, cp: int) -> bool:
-    """Whether cp ranks can share a sequence: where there is attention or a mixer of which the launcher knows how."""
+    """Return True if cp ranks can share a sequence: where there is attention, or a mixer that the launcher can share."""
     search, workload = request.search, request.workload
     free = search.space is Space.FREE
     used = [op for block in request.model.blocks for op in block.operators]
@@ -129,7 +129,7 @@ def splits_sequence(request: TrainingRequest, tp: int, cp: int) -> bool:
 
 
 def moves_with_passes(place: Place) -> bool:
-    """Whether more than optimizer states of a place moves, or gradients go before all are summed."""
+    """Return True if more than optimizer states of a place moves, or gradients go before all are summed."""
     moved = place.offload
     return bool(moved.activations or moved.weights or moved.gradients) or place.gradients is Gradients.RELEASED
 
@@ -275,7 +275,7 @@ def every_split(dag: LayerDag, candidate: Candidate) -> Iterator[tuple[StageSpan
 
 
 def n_splits(dag: LayerDag, candidate: Candidate) -> int:
-    """How many ways there are to cut the layers in parts."""
+    """Return the number of ways to cut the layers in parts."""
     mesh = Mesh(dp=1, tp=1, pp=candidate.mesh.pp, cp=1)
     return _n_splits(dag, Candidate(mesh, 1, 1, 0, REPLICATED, candidate.recompute, candidate.pipelining))
 

@@ -236,7 +236,7 @@ def _enumerable(request: TrainingRequest, rng: Rng) -> TrainingRequest:
 
 
 def _is_enumerable(request: TrainingRequest) -> bool:
-    """Whether the work of enumerating all plans, of all searches that the request stands for, is little enough."""
+    """Return True if the work of enumerating all plans, of all searches that the request stands for, is little enough."""
     work = 0
     for each in _work(request):
         work += each

@@ -132,7 +132,7 @@ class _Ways:
                 self.tables.setdefault(plain[0].n_microbatches, []).append((plain[0], table))
 
     def number(self, m: int) -> int:
-        """How many ways there are to run a run of layers."""
+        """Return the number of ways to run a run of layers."""
         return sum(table.n_modes * table.fields.shape[2] for _, table in self.tables[m])
 
     def fit(self, m: int, span: tuple[int, int], held: int, links: Links) -> Figures:
@@ -148,7 +148,7 @@ class _Ways:
         return self._known[key]
 
     def _sends_s(self, candidate: Candidate, links: Links) -> float:
-        """What a micro-batch's sends take over these links."""
+        """Return the seconds that a micro-batch's sends take over these links."""
         kind = self._costs.stage_kinds(candidate)[0]
         (setting,) = self._costs.settings(candidate, kind)
         borders = tuple(_at(own, link) for own, link in zip(kind.borders, links, strict=True))

@@ -27,8 +27,8 @@ _PLANS_AT_ONCE = 400_000
 
 @dataclass
 class Least:
-    """How many plans there are, and of those that fit the least step time by what a device of the fullest stage has of the
-    model's parameters."""
+    """The number of plans, and the least step time of those that fit, by what a device of the fullest stage has of the model's
+    parameters."""
 
     n_plans: int = 0
     by_parameters: dict[float, float] = field(default_factory=dict)

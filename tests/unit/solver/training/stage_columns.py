@@ -45,7 +45,7 @@ class Table:
 
     @property
     def step_s(self) -> Floats:
-        """What a step adds once to a stage after the first, by combination."""
+        """The seconds that a step adds once to a stage after the first, by combination."""
         layers = slice(1, -1) if self.fields.shape[1] > 2 else slice(None)
         buckets = self.one.parts.first_bucket_s[layers]
         fill_s = self.one.step_s - float(buckets.max())
@@ -62,7 +62,7 @@ def alike(request: TrainingRequest) -> list[list[Candidate]]:
 
 
 def n_choices(costs: TrainingCosts, candidate: Candidate) -> int:
-    """How many combinations of strategies of all operators there are; 0 where an operator has none."""
+    """Return the number of combinations of strategies of all operators; 0 where an operator has none."""
     setting = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
     problems = [costs.problem(block, setting) for block in costs.block_names]
     return math.prod(0 if problem is None else math.prod(map(len, problem.strategies)) for problem in problems)

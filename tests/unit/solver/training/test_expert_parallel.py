@@ -1,4 +1,4 @@
-"""What spreading experts over ranks changes in a plan's costs."""
+"""The changes in a plan's costs that spreading experts over ranks makes."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def parts_of(cluster: Cluster) -> Iterator[Cluster]:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a plan on a part of the cluster is worth by each objective."""
+    """The worth of a plan on a part of the cluster by each objective."""
 
     devices: int
     step_s: float
@@ -130,7 +130,7 @@ def test_a_swept_frontier_holds_the_best_of_every_size(seed: int) -> None:
 
 
 def reaches(point: FrontierPoint, devices: int, *, step_s: float, request: TrainingRequest) -> bool:
-    """Whether a point is at least as fast on no more devices."""
+    """Return True if a point is at least as fast on no more devices."""
     workload = request.workload
     assert workload.kind == "training"
     return point.devices <= devices and point.tokens_per_s * step_s >= workload.global_batch * workload.seq_len * (1 - 1e-9)

@@ -1,4 +1,4 @@
-"""What the fullest rank gets under uneven routing, as the checker counts it by itself."""
+"""The tokens of the fullest rank under uneven routing, as the checker counts them by itself."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_an_eager_plan_worked_out_by_hand_is_accepted() -> None:
 
 
 LEAST_S = 3 * (2 * 19712 + 10752) / 2e5
-"""What the last stage's FLOPs take at the peak of its devices."""
+"""The seconds that the last stage's FLOPs take at the peak of its devices."""
 
 
 @pytest.mark.parametrize(

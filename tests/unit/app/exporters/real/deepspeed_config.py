@@ -18,7 +18,7 @@ deepspeed.comm.init_distributed(dist_backend="fake")
 
 
 class Grid:
-    """What PipelineModule passes as its grid."""
+    """The grid that PipelineModule passes on."""
 
     def __init__(self, dp):
         self.dp = dp

@@ -1,4 +1,4 @@
-"""What ran in a row."""
+"""The deployment of a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launch scripts of public benchmarks say of a row."""
+"""The recipes of launch scripts of public benchmarks."""
 
 from __future__ import annotations
 
