@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from meshwright.app.cli.calibrate import calibrate
-from meshwright.app.cli.commands.exits import USAGE_ERROR, debug, exits, explain_usage
+from meshwright.app.cli.commands.exits import DEBUG, USAGE_ERROR, exits, explain_usage
 from meshwright.app.cli.options import AsJson, group_of, output_file, output_folder
 from meshwright.app.settings import Settings, read_settings
 from meshwright.app.version import installed_version
@@ -76,13 +76,12 @@ def print_version(asked: bool) -> None:
 
 @cli.callback()
 def options(
-    with_traceback: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error.")] = False,
+    with_traceback: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of every error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options of every command."""
-    debug.set(with_traceback)
+    """Options of every command; what runs the command reads them."""
 
 
 @cli.command()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import platform
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, ParamSpec, cast
 
 import typer
@@ -36,8 +36,8 @@ USAGE_ERROR = cast(
 """The exception that Typer raises for a command line that it can't read. It exports only this subclass, whose home its versions
 differ in."""
 
-debug: ContextVar[bool] = ContextVar("debug", default=False)
-"""True if ``--debug`` was given: defects then end in a traceback."""
+DEBUG = "--debug"
+"""The option of every command under which errors end in a traceback; it stands before the command."""
 
 
 def exits(command: Callable[Options, int]) -> Callable[Options, None]:
@@ -58,7 +58,7 @@ def exits(command: Callable[Options, int]) -> Callable[Options, None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = EXIT_PIPE
         except Exception as error:
-            if debug.get():
+            if DEBUG in itertools.takewhile(lambda word: word.startswith("-"), sys.argv[1:]):
                 traceback.print_exc()
             code = _explain(error, as_json=bool(kwargs.get("as_json")))
         raise typer.Exit(code)

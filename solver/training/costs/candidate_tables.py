@@ -55,11 +55,11 @@ class TrainingCosts(BlockCosts):
         super().__init__(request, implementation=implementation)
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
         self._kinds: dict[StageKind, StageKind] = {}
-        self._settings: dict[tuple[int, int, Spec, TpOverlap, tuple[int, ...]], tuple[BlockSetting, ...]] = {}
+        self._settings: dict[tuple[StageKind, int, Spec, TpOverlap, tuple[int, ...]], tuple[BlockSetting, ...]] = {}
         self._interned: dict[BlockSetting, BlockSetting] = {}
         self._kinds_of: dict[tuple[Mesh, tuple[int, ...]], tuple[StageKind, ...]] = {}
-        self._insides: dict[int, StageKind] = {}
-        self._unscheduled: tuple[object, dict[int, StageTable]] = (None, {})
+        self._insides: dict[StageKind, StageKind] = {}
+        self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
 
     def with_memory_reserve(self, reserve: float) -> TrainingCosts:
         """The same costs with another share of every device's memory kept free."""
@@ -126,7 +126,7 @@ class TrainingCosts(BlockCosts):
 
     def settings(self, candidate: Candidate, kind: StageKind) -> tuple[BlockSetting, ...]:
         """The block setting for each device of a stage, one object for equal ones."""
-        key = (id(kind), candidate.microbatch, candidate.boundary, candidate.tp_overlap, candidate.pipelining.slices)
+        key = (kind, candidate.microbatch, candidate.boundary, candidate.tp_overlap, candidate.pipelining.slices)
         if key not in self._settings:
             made = self._settings_of(candidate, kind)
             self._settings[key] = tuple(self._interned.setdefault(setting, setting) for setting in made)
@@ -176,9 +176,7 @@ class TrainingCosts(BlockCosts):
 
         Stages of different kinds run the same shardings, so a block's frontier is over its costs on all of them.
         """
-        # Equal positions share one kind, whose hash is long in the making.
-        distinct = {id(kind): kind for kind in kinds}.values()
-        settings = tuple(dict.fromkeys(s for kind in distinct for s in self.settings(candidate, kind)))
+        settings = tuple(dict.fromkeys(s for kind in dict.fromkeys(kinds) for s in self.settings(candidate, kind)))
         if settings not in self._shardings:
             self._shardings[settings] = list(dict.fromkeys(self.combinations(settings)))
         yield from self._shardings[settings]
@@ -192,28 +190,28 @@ class TrainingCosts(BlockCosts):
         if self._unscheduled[0] != key:
             self._unscheduled = (key, {})
         known = self._unscheduled[1]
-        if id(kind) not in known:
+        if kind not in known:
             heed(self._stop)
             settings = self.settings(candidate, kind)
-            inside = id(self._inside(kind))
+            inside = self._inside(kind)
             if inside not in known:
                 made = [self._device_table(candidate, kind, setting, sharding) for setting in settings]
                 known[inside] = made[0] if len(made) == 1 else max_table(made)
             boundary_s = max(sum(self.boundary_s(candidate, kind, part) for part in setting.parts) for setting in settings)
-            known[id(kind)] = replace(known[inside], boundary_s=boundary_s)
-        return self._scheduled(known[id(kind)], candidate, kind)
+            known[kind] = replace(known[inside], boundary_s=boundary_s)
+        return self._scheduled(known[kind], candidate, kind)
 
     def _inside(self, kind: StageKind) -> StageKind:
         """The kind without its borders, one object for equal ones: stages often differ in the links there alone."""
-        if id(kind) not in self._insides:
+        if kind not in self._insides:
             inside = replace(kind, borders=())
-            self._insides[id(kind)] = self._kinds.setdefault(inside, inside)
-        return self._insides[id(kind)]
+            self._insides[kind] = self._kinds.setdefault(inside, inside)
+        return self._insides[kind]
 
     def stage_tables(self, candidate: Candidate, sharding: Sharding, kinds: tuple[StageKind, ...]) -> tuple[StageTable, ...]:
         """Cost table of each stage position; equal positions share one object, as `stage_kinds` gives them one."""
-        made = {id(kind): self.table(candidate, kind, sharding) for kind in {id(kind): kind for kind in kinds}.values()}
-        return tuple(made[id(kind)] for kind in kinds)
+        made = {kind: self.table(candidate, kind, sharding) for kind in dict.fromkeys(kinds)}
+        return tuple(made[kind] for kind in kinds)
 
     def _scheduled(self, table: StageTable, candidate: Candidate, kind: StageKind) -> StageTable:
         """A table of 1F1B under the candidate's schedule: its sends, its wait, and sums over copies of a part."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,14 @@ class StageKind:
     devices: tuple[Device, ...]
     topology: StageTopology
     borders: tuple[GroupTopology, ...] = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Kinds are keys wherever costs of stages are kept, and the hash is long in the making.
+        return hash((self.devices, self.topology, self.borders))
 
 
 Sharding = tuple[tuple[int, ...], ...]

@@ -284,10 +284,10 @@ class ChunkChoices:
         fewest, most = (
             costs.stage_tables(candidate, self.sharding, self.kinds) for candidate in (self.candidates[0], self.candidates[-1])
         )
-        alike = {id(waits): (sends, waits) for sends, waits in zip(fewest, most, strict=True)}
-        made = {key: replace(waits, boundary_s=sends.boundary_s) for key, (sends, waits) in alike.items()}
+        sends_of = dict(zip(most, fewest, strict=True))
+        made = {waits: replace(waits, boundary_s=sends.boundary_s) for waits, sends in sends_of.items()}
         plain = replace(self.candidates[0], pipelining=PLAIN)
-        return Member(plain, self.sharding, tuple(made[id(waits)] for waits in most))
+        return Member(plain, self.sharding, tuple(made[waits] for waits in most))
 
     def that_may_fit(self, relaxed: Member) -> tuple[Candidate, ...]:
         """Those whose memory is not proven to be too much (`least_shortfall_bytes`)."""
