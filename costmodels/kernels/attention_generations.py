@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.costmodels.hardware.silicon import generation_of
 from meshwright.costmodels.model.implementation import FlashAttention
 
 
@@ -32,13 +31,15 @@ _FLASH_2_UNDER_NATIVE = Slowdown((1.5 * 2.0) ** 0.5, (1.5 * 1.75) ** 0.5)
 """FlashAttention-3 is 1.5 to 2.0 times as fast as FlashAttention-2 forward and 1.5 to 1.75 times backward on H100 (Shah et al.
 2024, section 4.1)."""
 
+_WGMMA_CALIBRATIONS = ("h100", "h200", "h800", "b200", "b300", "gb200", "gb300")
+"""Devices whose matrix units FlashAttention-2 does not drive fully: Hopper's and later ones."""
+
 
 def attention_slowdown(generation: FlashAttention, device: Device) -> Slowdown:
     """Time of a generation's kernels over that of the kernels that the device's calibration measured."""
     if generation is FlashAttention.NATIVE:
         return _NONE
     factor = _UNDER_FLASH_2[generation]
-    silicon = generation_of(device.calibration)
-    if silicon is None or not silicon.asynchronous_matrix_units:
+    if not device.calibration.startswith(_WGMMA_CALIBRATIONS):
         return Slowdown(factor, factor)
     return Slowdown(factor * _FLASH_2_UNDER_NATIVE.forward, factor * _FLASH_2_UNDER_NATIVE.backward)

@@ -11,8 +11,6 @@ from pydantic import TypeAdapter
 from meshwright.costmodels import hardware
 from meshwright.costmodels.cluster.cluster import Device, Link
 from meshwright.costmodels.errors import ClusterError
-from meshwright.costmodels.hardware.silicon import generation_of, generations
-from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import GIB, DType
 
 DOCUMENTS = {
@@ -97,22 +95,3 @@ def test_rack_is_one_fast_domain():
     rack = hardware.node_type("gb200-nvl72")
     assert rack.devices_per_node == 72
     assert rack.intra.bytes_per_s == 900e9
-
-
-def test_generations_are_told_by_calibrations_of_devices_and_say_where_their_figures_are_from():
-    of_devices = {device.calibration for device in hardware.devices()}
-    for entry in files(hardware).joinpath("generations").iterdir():
-        document = json.loads(entry.read_text())
-        assert entry.name == document["name"] + ".json"
-        assert {"asynchronous_matrix_units", "small_all_reduce"} == document["sources"].keys()
-        assert document["small_all_reduce"].keys() == {engine.value for engine in ServingEngine}
-        for prefix in document["calibrations"]:
-            assert any(key.startswith(prefix) for key in of_devices), prefix
-    for key in of_devices:
-        assert sum(key.startswith(one.calibrations) for one in generations()) <= 1, key
-
-
-def test_the_generation_decides_on_kernels_that_the_device_does_not_state():
-    assert generation_of("gb200").name == "blackwell"
-    assert generation_of("h100_sxm@sha256:0123").name == "hopper"
-    assert generation_of("a100_sxm") is None
