@@ -1,6 +1,6 @@
 """Closed forms of bubble, step time and memory of schedules: what the search asks thousands of times.
 
-They hold for ranks of equal speed; tests compare each with the program of its schedule.
+They hold for ranks of equal speed; each is in the file of its schedule, and tests compare it with the schedule's program.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.pipeline.build import build, require_valid
-from meshwright.costmodels.pipeline.program import TOKEN_SLICED, Schedule
+from meshwright.costmodels.pipeline.build import build, valid_size
+from meshwright.costmodels.pipeline.program import Schedule
+from meshwright.costmodels.pipeline.schedules.table import TRAITS
 from meshwright.costmodels.pipeline.timeline import Durations, simulate
-from meshwright.costmodels.pipeline.token_slices import held_tokens
+from meshwright.costmodels.pipeline.traits import PassTimes, PipelineSize, TokenSlices, WholeSequences
 
 
 def one_f_one_b_step_s(stage_s: Sequence[float], n_microbatches: int) -> float:
@@ -45,65 +46,21 @@ def bubble_s(
     rank's; under schedules of token slices those of one slice, all being equal. By closed form where one is exact, else by
     running the program. Raises InvalidInputError as `build`.
     """
-    require_valid(schedule, n_ranks, n_microbatches, n_chunks)
-    closed_s = _closed_bubble_s(schedule, n_ranks, n_microbatches, forward_s, input_s, weight_s, overlapped)
-    if closed_s is not None:
-        return closed_s
-    return _program_bubble_s(schedule, n_ranks, n_microbatches, n_chunks, forward_s, input_s, weight_s, overlapped)
-
-
-def _closed_bubble_s(
-    schedule: Schedule, p: int, m: int, forward_s: float, input_s: float, weight_s: float, overlapped: float
-) -> float | None:
-    """The closed form, None where none is exact."""
-    backward_s = input_s + weight_s
-    all_equal = forward_s == input_s == weight_s
-    match schedule:
-        case (
-            Schedule.GPIPE
-            | Schedule.ONE_F_ONE_B
-            | Schedule.EAGER_ONE_F_ONE_B
-            | Schedule.INTERLEAVED
-            | Schedule.TERAPIPE
-            | Schedule.SEQ_1F1B
-        ):
-            # multi-GPU lecture; Megatron-LM SC'21 section 2.2.2: its (p-1)(F+B)/v, F and B there being v chunks'
-            return (p - 1) * (forward_s + backward_s)
-        case Schedule.ZB_H1 if m >= p and weight_s <= forward_s:
-            return (p - 1) * (forward_s + backward_s - 2 * weight_s)  # DualPipe README, ZB1P
-        case Schedule.ZB_H2 if m >= 2 * p - 1 and weight_s <= forward_s:
-            # multi-GPU lecture; no bubble is left where weight halves are long
-            return (p - 1) * max(0.0, forward_s + backward_s - 3 * weight_s)
-        case Schedule.ZB_V if m >= 2 * p - 1 and all_equal:
-            return 0.0  # zero-bubble README
-        case Schedule.V_HALF if m >= p and all_equal:
-            # of our program; the authors' playground page says about p/2m of a step, which is 3p
-            return forward_s * max(0, 3 * (p - 1) - p % 2)
-        case Schedule.V_MIN if m >= p and all_equal:
-            # of our program; the authors' playground page says about 2p/3m of a step, which is 4p
-            return forward_s * max(0, 4 * p - (3 if p % 3 == 0 else 5))
-        case Schedule.DUALPIPE if all_equal and overlapped == 1:
-            return (p // 2 - 1) * (forward_s + backward_s + backward_s - 3 * weight_s)  # DualPipe README
-        case Schedule.DUALPIPE_V if all_equal and overlapped == 1:
-            return (p - 1) * (forward_s + backward_s + backward_s - 3 * weight_s)  # DualPipe README, PP = 2p stages
-        case _:
-            return None
+    size = valid_size(schedule, n_ranks, n_microbatches, n_chunks)
+    times = PassTimes(forward_s, input_s, weight_s, overlapped)
+    closed_s = TRAITS[schedule].bubble_s(size, times)
+    return _program_bubble_s(schedule, size, times) if closed_s is None else closed_s
 
 
 @lru_cache(maxsize=4096)
-def _program_bubble_s(
-    schedule: Schedule,
-    n_ranks: int,
-    n_microbatches: int,
-    n_chunks: int,
-    forward_s: float,
-    input_s: float,
-    weight_s: float,
-    overlapped: float,
-) -> float:
-    program = build(schedule, n_ranks, n_microbatches, n_chunks=n_chunks)
+def _program_bubble_s(schedule: Schedule, size: PipelineSize, times: PassTimes) -> float:
+    program = build(schedule, size.n_ranks, size.n_microbatches, n_chunks=size.n_chunks)
     durations = Durations.equal(
-        program.n_positions, forward_s=forward_s, input_s=input_s, weight_s=weight_s, overlapped=overlapped
+        program.n_positions,
+        forward_s=times.forward_s,
+        input_s=times.input_s,
+        weight_s=times.weight_s,
+        overlapped=times.overlapped,
     )
     return simulate(program, durations).bubble_s
 
@@ -116,34 +73,9 @@ def peak_in_flight(
     The greatest of them is exact; other ranks of the V schedules may hold less when micro-batches are few. Token slices are
     equal (`costmodels.pipeline.held_tokens` takes any). Raises InvalidInputError as `build`.
     """
-    require_valid(schedule, n_ranks, n_microbatches, n_chunks)
-    if schedule in TOKEN_SLICED:
-        return tuple(held / n_slices for held in held_tokens(schedule, n_ranks, n_microbatches, (1,) * n_slices))
-    return tuple(_peak(schedule, rank, n_ranks, n_microbatches, n_chunks) for rank in range(n_ranks))
-
-
-def _peak(schedule: Schedule, rank: int, p: int, m: int, v: int) -> float:
-    match schedule:
-        case Schedule.GPIPE:
-            return m
-        case Schedule.ONE_F_ONE_B:
-            return min(m, p - rank)
-        case Schedule.EAGER_ONE_F_ONE_B:
-            return min(m, 2 * (p - rank) - 1)  # Zhuang et al., MLSys'23, section 4
-        case Schedule.INTERLEAVED:
-            # Megatron-LM SC'21: p (1 + (p - 1) / (p v)) on the first rank
-            return min(m * v, (v - 1) * p + 2 * (p - 1 - rank) + 1) / v
-        case Schedule.ZB_H1 | Schedule.ZB_V:
-            return min(m, p)  # DualPipe README; zero-bubble README
-        case Schedule.ZB_H2:
-            return min(m, 2 * p - 1)  # multi-GPU lecture
-        case Schedule.V_HALF:
-            return min(m, (p + 2) // 2)  # Qi et al., playground page of Controllable Memory
-        case Schedule.V_MIN:
-            return min(m, (p + 4) // 3)  # the same
-        case Schedule.DUALPIPE:
-            return p + 1  # DualPipe README
-        case Schedule.DUALPIPE_V:
-            return (2 * p + 1) / 2  # DualPipe README: PP + 1 chunks, PP = 2p, two a rank
-        case Schedule.TERAPIPE | Schedule.SEQ_1F1B:
-            raise AssertionError(schedule)
+    size = valid_size(schedule, n_ranks, n_microbatches, n_chunks)
+    match TRAITS[schedule].sequences:
+        case TokenSlices(held_tokens=held_tokens):
+            return tuple(held / n_slices for held in held_tokens(n_ranks, n_microbatches, (1,) * n_slices))
+        case WholeSequences(peak_in_flight=of_rank):
+            return tuple(of_rank(rank, size) for rank in range(n_ranks))

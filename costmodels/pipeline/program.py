@@ -14,25 +14,21 @@ from typing import NamedTuple
 
 
 class Schedule(StrEnum):
-    """Pipeline schedules, with the paper or code that defines each."""
+    """Names of the pipeline schedules; each has its file in `costmodels.pipeline.schedules`."""
 
-    GPIPE = "gpipe"  # Huang et al., NeurIPS'19
-    ONE_F_ONE_B = "1f1b"  # Narayanan et al., PipeDream-Flush, ICML'21
-    EAGER_ONE_F_ONE_B = "eager-1f1b"  # Zhuang et al., On Optimizing the Communication of Model Parallelism, MLSys'23
-    INTERLEAVED = "interleaved-1f1b"  # Narayanan et al., Megatron-LM, SC'21
-    ZB_H1 = "zb-h1"  # Qi et al., Zero Bubble, ICLR'24
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    EAGER_ONE_F_ONE_B = "eager-1f1b"
+    INTERLEAVED = "interleaved-1f1b"
+    ZB_H1 = "zb-h1"
     ZB_H2 = "zb-h2"
-    ZB_V = "zb-v"  # Qi et al., Controllable Memory, NeurIPS'24
+    ZB_V = "zb-v"
     V_HALF = "v-half"
     V_MIN = "v-min"
-    DUALPIPE = "dualpipe"  # DeepSeek-V3 report; deepseek-ai/DualPipe
+    DUALPIPE = "dualpipe"
     DUALPIPE_V = "dualpipe-v"
-    TERAPIPE = "terapipe"  # Li et al., ICML'21: token slices in the order of GPipe
-    SEQ_1F1B = "seq1f1b"  # Sun et al. 2024: token slices in the order of 1F1B
-
-
-TOKEN_SLICED = frozenset({Schedule.TERAPIPE, Schedule.SEQ_1F1B})
-"""Schedules that cut each micro-batch along its sequence into token slices."""
+    TERAPIPE = "terapipe"
+    SEQ_1F1B = "seq1f1b"
 
 
 class Kind(StrEnum):

@@ -8,79 +8,49 @@ micro-batch, because a step ends when all ranks are done.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.pipeline.build import build, chunks_per_rank, require_valid
+from meshwright.costmodels.model.token_slice import SliceShares
+from meshwright.costmodels.pipeline.build import build, valid_size
+from meshwright.costmodels.pipeline.placement import chunks_per_rank
 from meshwright.costmodels.pipeline.program import Schedule
+from meshwright.costmodels.pipeline.schedules.table import TRAITS
 from meshwright.costmodels.pipeline.timeline import Durations, simulate
-
-MAX_PROGRAM_RANKS = 32
-"""Schedules without a closed form are run as programs up to this many ranks (0.2 s of CPU time at 32)."""
+from meshwright.costmodels.pipeline.traits import PassShares, PipelineSize, TokenSlices, WholeSequences
 
 _STEADY_ROUNDS = (2, 4)
 """Micro-batches a rank from which on every further one adds the same time (compared with programs in the tests)."""
 
 
-@dataclass(frozen=True, slots=True)
-class PassShares:
-    """Parts of a micro-batch's time on a rank: forward, backward to the input (with recomputation), to the weights."""
-
-    forward: float
-    input: float
-    weight: float
-
-    def __post_init__(self) -> None:
-        if min(self.forward, self.input, self.weight) < 0 or abs(self.forward + self.input + self.weight - 1) > 1e-9:
-            raise InvalidInputError("bad shares of a micro-batch", given=self, allowed="three parts of 1")
-
-
 def fills(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks: int = 1) -> bool:
     """Return True if a schedule of whole sequences is defined here and has the micro-batches to reach its steady state. Ratios
     hold there."""
-    p, m = n_ranks, n_microbatches
-    match schedule:
-        case Schedule.GPIPE | Schedule.ONE_F_ONE_B | Schedule.EAGER_ONE_F_ONE_B:
-            return n_chunks == 1
-        case Schedule.TERAPIPE | Schedule.SEQ_1F1B:
-            return False  # `slices_waiting_ratio` speaks of these
-        case Schedule.INTERLEAVED:
-            return p > 1 and n_chunks > 1 and m % p == 0
-        case Schedule.ZB_H1:
-            return p > 1 and m >= p
-        case Schedule.ZB_H2:
-            return p > 1 and m >= 2 * p - 1
-        case Schedule.DUALPIPE:
-            return 1 < p <= MAX_PROGRAM_RANKS and p % 2 == 0 and m % 2 == 0 and m >= 2 * p
-        case _:
-            return 1 < p <= MAX_PROGRAM_RANKS and m >= 2 * p
+    sequences = TRAITS[schedule].sequences
+    return isinstance(sequences, WholeSequences) and sequences.fills(PipelineSize(n_ranks, n_microbatches, n_chunks))
 
 
 def waiting_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares: PassShares, *, n_chunks: int = 1) -> float:
     """Return the wait of ``n_ranks`` equal ranks in a step over the ``(p - 1) t`` of 1F1B.
 
-    Closed forms: GPipe, 1F1B and eager-1F1B 1 (multi-GPU lecture), interleaved 1/v (Megatron-LM SC'21, section 2.2.2), ZB-H1
-    ``f + i - w`` and ZB-H2 ``max(f, f + i - 2w)`` (Zero Bubble, ICLR'24, Table 1, with the wait for the first micro-batch).
-    Others by their event program, extended over further micro-batches, which all take the same time. Raises
-    InvalidInputError where `fills` says no.
+    By the closed form of the schedule's traits, else by its event program, extended over further micro-batches, which all
+    take the same time. Raises InvalidInputError where `fills` says no.
     """
-    if not fills(schedule, n_ranks, n_microbatches, n_chunks):
+    sequences = TRAITS[schedule].sequences
+    if not isinstance(sequences, WholeSequences) or not fills(schedule, n_ranks, n_microbatches, n_chunks):
         given = f"{schedule.value}, {n_ranks} ranks, {n_chunks} chunks, {n_microbatches} micro-batches"
         raise InvalidInputError(
             "the schedule can't fill this pipeline", given=given, allowed="see meshwright.costmodels.pipeline.fills"
         )
-    match schedule:
-        case Schedule.GPIPE | Schedule.ONE_F_ONE_B | Schedule.EAGER_ONE_F_ONE_B:
-            return 1.0
-        case Schedule.INTERLEAVED:
-            return 1.0 / n_chunks
-        case Schedule.ZB_H1 if shares.weight <= shares.forward:
-            return shares.forward + shares.input - shares.weight
-        case Schedule.ZB_H2 if shares.weight <= shares.forward:
-            return max(shares.forward, shares.forward + shares.input - 2 * shares.weight)
-        case _:
-            return _program_ratio(schedule, n_ranks, n_microbatches, shares)
+    closed = sequences.waiting_ratio(PipelineSize(n_ranks, n_microbatches, n_chunks), shares)
+    return _program_ratio(schedule, n_ranks, n_microbatches, shares) if closed is None else closed
+
+
+def slices_waiting_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares: SliceShares) -> float:
+    """`waiting_ratio` of a schedule of token slices; at least `SliceShares.longest`."""
+    sequences = TRAITS[schedule].sequences
+    assert isinstance(sequences, TokenSlices)
+    return sequences.waiting_ratio(n_ranks, n_microbatches, shares)
 
 
 def _program_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares: PassShares) -> float:
@@ -95,7 +65,7 @@ def _program_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares
 @lru_cache(maxsize=4096)
 def _program_wait(schedule: Schedule, n_ranks: int, n_microbatches: int, shares: PassShares) -> float:
     """Makespan beyond ``m t`` of the event program, in units of t."""
-    require_valid(schedule, n_ranks, n_microbatches)
+    valid_size(schedule, n_ranks, n_microbatches)
     program = build(schedule, n_ranks, n_microbatches)
     # A rank of a schedule with two paths runs half of the micro-batches on each of its two parts.
     chunks = chunks_per_rank(schedule)

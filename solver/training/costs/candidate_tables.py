@@ -16,7 +16,7 @@ from meshwright.costmodels.model.expert_routing import expert_placement
 from meshwright.costmodels.model.implementation import Implementation, TrainedWeights
 from meshwright.costmodels.model.split_dims import EXPERTS, TOP_K
 from meshwright.costmodels.network.collectives import Collective, collective_s
-from meshwright.costmodels.pipeline import PassShares, Schedule, n_copies, slices_waiting_ratio
+from meshwright.costmodels.pipeline import PassShares, SendTiming, n_copies, slices_waiting_ratio
 from meshwright.solver.blocks.memory import boundary_bytes, chunk_buffer_bytes
 from meshwright.solver.blocks.mesh import stage_borders, stage_topology
 from meshwright.solver.blocks.setting import BlockSetting
@@ -224,14 +224,14 @@ class TrainingCosts(BlockCosts):
         shares = self._pass_shares[candidate.recompute[0]]
         waits = waiting(choice, pp=mesh.pp, n_microbatches=candidate.n_microbatches, shares=shares)
         extra_s, step_s, sends_s = table.extra_s, table.step_s, table.boundary_s * choice.chunks
-        if choice.schedule is Schedule.INTERLEAVED:
+        if choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS:
             # Interleaved 1F1B receives under the pass of another chunk (Megatron-LM's overlap_p2p_comm, on by default): its
             # steady sends show only beyond a mean stage's compute; those that fill and drain the pipeline show in full.
             sends_s = max(0.0, sends_s - float(table.time_s.sum(axis=1).min()) / mesh.pp)
             fill_s = (mesh.pp - 1) * table.boundary_s
             extra_s, step_s = _plus_first(extra_s, fill_s), step_s + fill_s
         beside_s = 0.0
-        if choice.schedule is Schedule.EAGER_ONE_F_ONE_B:
+        if choice.traits.sends is SendTiming.UNDER_OTHER_MICROBATCHES:
             # What a stage waits for is on its way while it runs micro-batches that it took on more than 1F1B does.
             sends_s, beside_s = 0.0, sends_s
         if n_copies(choice.schedule) > 1:

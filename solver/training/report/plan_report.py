@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
 from meshwright.costmodels.model.operators import SEQ
-from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
+from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint
@@ -33,6 +33,7 @@ from meshwright.solver.training.search.best_first import SearchResult, Solved
 from meshwright.solver.training.search.partition import Shortfall
 from meshwright.solver.training.space.candidate_names import summary
 from meshwright.solver.training.space.candidates import Candidate, Mesh, launcher_schedules
+from meshwright.solver.training.space.schedules import Pipelining
 
 NOTES = (
     "gradient buckets are layers: each travels under the next layer's backward pass and slows it, the last one is exposed",
@@ -189,7 +190,9 @@ def space_text(request: TrainingRequest) -> str:
         space = f"launchable by {search.launcher.value}: one recompute mode and one residual layout for all stages"
     else:
         schedules = frozenset(Schedule)
-        space = "free: any dim over the tp axis in each block, recompute chosen for each stage of GPipe, 1F1B and eager-1F1B"
+        *titles, last = (TRAITS[schedule].title for schedule in Schedule if Pipelining(schedule).modes_by_stage)
+        by_stage = f"{', '.join(titles)} and {last}"
+        space = f"free: any dim over the tp axis in each block, recompute chosen for each stage of {by_stage}"
     fixed = [
         f"{name} in {sorted(str(getattr(v, 'value', v)) for v in allowed)}"
         for name, allowed in (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from operator import attrgetter
 
-from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.pipeline import ChunkCount
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, SearchStopped, Stop, heed
 from meshwright.solver.problem.request import TrainingRequest
@@ -328,8 +328,8 @@ def _nodes(
     candidates: tuple[Candidate, ...], sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
 ) -> Iterator[Member | ChunkChoices]:
     """Candidates that differ in schedule alone under one sharding, those that differ in chunks alone as one node."""
-    in_chunks = tuple(c for c in candidates if c.pipelining.schedule is Schedule.INTERLEAVED)
-    alone = (c for c in candidates if c.pipelining.schedule is not Schedule.INTERLEAVED)
+    in_chunks = tuple(c for c in candidates if c.pipelining.traits.chunk_count is ChunkCount.ANY)
+    alone = (c for c in candidates if c.pipelining.traits.chunk_count is not ChunkCount.ANY)
     yield from _members_of(alone, sharding, kinds, costs)
     if in_chunks:
         yield ChunkChoices(in_chunks, sharding, kinds)

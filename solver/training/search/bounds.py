@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.costmodels.pipeline import Schedule, n_copies
+from meshwright.costmodels.pipeline import ChunkCount, n_copies
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import held_by_part, positions
 from meshwright.solver.training.costs.stage_table import Sharding, StageTable
@@ -124,7 +124,7 @@ def least_shortfall_bytes(member: Member) -> float:
     tables = tuple(dict.fromkeys(member.tables))
     layers = np.min([(table.static_bytes + table.activation_bytes).min(axis=0) for table in tables], axis=0)
     mean = float(layers.sum()) / candidate.mesh.pp - max(table.capacity_bytes for table in tables)
-    if candidate.pipelining.schedule is not Schedule.INTERLEAVED:
+    if candidate.pipelining.traits.chunk_count is not ChunkCount.ANY:
         return mean
     return max(mean, float(first_rank_lacks_bytes((candidate,), member.tables[0])[0]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.costmodels.memory.offload import Offload, Tier
-from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.pipeline import ChunkCount
 from meshwright.solver.problem.choices import Gradients, TpOverlap
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.schedules import PLAIN
@@ -32,7 +32,7 @@ def summary(candidate: Candidate) -> str:
         parts.append("chunked products")
     parts.append("recompute " + "/".join(mode.value for mode in candidate.recompute))
     if candidate.pipelining != PLAIN:
-        chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.schedule is Schedule.INTERLEAVED else ""
+        chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.traits.chunk_count is ChunkCount.ANY else ""
         slices = f" x {candidate.pipelining.n_slices} slices" if candidate.pipelining.slices else ""
         parts.append(candidate.pipelining.schedule.value + chunks + slices)
     return ", ".join(parts)

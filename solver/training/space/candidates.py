@@ -24,7 +24,7 @@ from meshwright.solver.training.space.launcher_rules import LAUNCHERS, LauncherR
 from meshwright.solver.training.space.presets import preset_of
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining, pipelinings
 from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
-from meshwright.solver.training.space.sliced_sequences import TokenSlices, beside_slices, suits_slices, whole_sequences
+from meshwright.solver.training.space.sliced_sequences import SliceLengths, beside_slices, suits_slices, whole_sequences
 from meshwright.solver.training.space.state_places import (
     StatePlace,
     allowed,
@@ -204,7 +204,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
     schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
     n_layers = len(request.model.layers)
     known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
-    slices = TokenSlices(request)
+    slices = SliceLengths(request)
     for mesh in meshes(request):
         per_replica, rest = divmod(workload.global_batch, mesh.dp)
         places = tuple(place for optimizer in optimizers for place in state_places(mesh, request, search, optimizer))

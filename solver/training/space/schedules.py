@@ -6,23 +6,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind, forward_flops
-from meshwright.costmodels.pipeline import TOKEN_SLICED, PassShares, Schedule, fills, n_copies, n_positions, waiting_ratio
+from meshwright.costmodels.pipeline import (
+    TOKEN_SLICED,
+    TRAITS,
+    Backward,
+    ChunkCount,
+    PassShares,
+    Schedule,
+    ScheduleTraits,
+    fills,
+    n_copies,
+    n_positions,
+    waiting_ratio,
+)
 from meshwright.solver.blocks.recompute import latent_up_projections
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import Search
-
-SPLITS_BACKWARD = (
-    frozenset(Schedule)
-    - TOKEN_SLICED
-    - {
-        Schedule.GPIPE,
-        Schedule.ONE_F_ONE_B,
-        Schedule.EAGER_ONE_F_ONE_B,
-        Schedule.INTERLEAVED,
-    }
-)
-"""Schedules whose wait depends on the shares of a micro-batch's passes."""
 
 _CANONICAL = (Schedule.ONE_F_ONE_B, *(schedule for schedule in Schedule if schedule is not Schedule.ONE_F_ONE_B))
 
@@ -46,6 +46,11 @@ class Pipelining:
         return (_CANONICAL.index(self.schedule), self.chunks, self.n_slices)
 
     @property
+    def traits(self) -> ScheduleTraits:
+        """Traits of the schedule."""
+        return TRAITS[self.schedule]
+
+    @property
     def n_slices(self) -> int:
         """Parts that a sequence passes in."""
         return max(1, len(self.slices))
@@ -63,7 +68,7 @@ class Pipelining:
     @property
     def modes_by_stage(self) -> bool:
         """Whether stages may differ in recompute mode: only where the wait does not depend on it."""
-        return self.any_borders and self.schedule not in SPLITS_BACKWARD | TOKEN_SLICED
+        return self.any_borders and self.traits.backward is Backward.WHOLE and self.schedule not in TOKEN_SLICED
 
     def n_parts(self, pp: int) -> int:
         """Parts that the model is cut in."""
@@ -78,15 +83,15 @@ def pipelinings(
 ) -> Iterator[Pipelining]:
     """Schedules that ``pp`` ranks can run with so many micro-batches, in canonical order.
 
-    Without a pipeline there is no schedule to choose, and its name is 1F1B. GPipe takes as long as 1F1B and holds no less,
-    so it takes part only where 1F1B may not.
+    Without a pipeline there is no schedule to choose, and its name is 1F1B. A schedule that is no better than another, as GPipe
+    than 1F1B, takes part only where the other may not.
     """
     if pp == 1:
         yield PLAIN
         return
     allowed = [s for s in _CANONICAL if s in expressible and (not search.schedules or s in search.schedules)]
     for schedule in allowed:
-        if schedule is Schedule.GPIPE and Schedule.ONE_F_ONE_B in allowed:
+        if TRAITS[schedule].no_better_than in allowed:
             continue
         for chunks in _chunks(schedule, search, n_layers // pp):
             choice = Pipelining(schedule, chunks)
@@ -95,7 +100,7 @@ def pipelinings(
 
 
 def _chunks(schedule: Schedule, search: Search, most: int) -> Iterator[int]:
-    if schedule is not Schedule.INTERLEAVED:
+    if TRAITS[schedule].chunk_count is ChunkCount.OF_PATH:
         chunks = n_positions(schedule, 1)
         if chunks == 1 or not search.virtual_stages or chunks in search.virtual_stages:
             yield chunks
@@ -141,4 +146,6 @@ def waiting(choice: Pipelining, *, pp: int, n_microbatches: int, shares: PassSha
 
 def least_waiting(choices: Iterable[Pipelining]) -> float:
     """Lower bound on `waiting` of every choice, whatever the shares: 0 for a split backward, which may leave no wait."""
-    return min(0.0 if choice.schedule in SPLITS_BACKWARD else 1.0 / (choice.chunks * choice.n_slices) for choice in choices)
+    return min(
+        0.0 if choice.traits.backward is Backward.SPLIT else 1.0 / (choice.chunks * choice.n_slices) for choice in choices
+    )

@@ -25,7 +25,7 @@ from meshwright.costmodels.kernels.operator_time import operator_time
 from meshwright.costmodels.model.expert_parallel import ExpertRegion, expert_region
 from meshwright.costmodels.model.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, key_tokens, query_tokens
 from meshwright.costmodels.model.token_slice import TokenSlice
-from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
+from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule, TokenSlices
 from meshwright.solver.blocks.recompute import recomputable
 from meshwright.solver.blocks.tp_strategies import strategies
 from meshwright.solver.problem.choices import BatchShares, Gradients, Recompute, Space, StageDegrees, TpOverlap
@@ -123,8 +123,8 @@ class SlicedMesh(Protocol):
         ...
 
 
-class TokenSlices:
-    """Slices of a request's candidates; what a slice takes is computed once for each tp and micro-batch."""
+class SliceLengths:
+    """Lengths of the slices of a request's candidates; what a slice takes is computed once for each tp and micro-batch."""
 
     def __init__(self, request: TrainingRequest):
         self._request = request
@@ -145,7 +145,9 @@ class TokenSlices:
             return
         for count in self._counts:
             for schedule in self._schedules:
-                weights = (n_microbatches, pp - 1) if schedule is Schedule.TERAPIPE else (0, 1)
+                sequences = TRAITS[schedule].sequences
+                assert isinstance(sequences, TokenSlices)
+                weights = sequences.length_weights(pp, n_microbatches)
                 key = (tp, microbatch, count, *weights)
                 if key not in self._lengths:
                     tiles = balanced_tiles(self._slice_times_s(tp, microbatch), count, *weights)

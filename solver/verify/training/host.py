@@ -33,7 +33,7 @@ def _place_violations(plan: Plan, stage: Stage, where: str) -> Iterator[Violatio
     alone, moved = plan.axes.dp * plan.axes.cp == 1, stage.offload
     if moved.weights and not alone and stage.zero_stage != 3:
         yield Violation(Rule.HOST_MEMORY, where, f"weights on the host beside ZeRO {stage.zero_stage}; 3 alone splits them")
-    summed_later = stage.shard_ranks is not None or plan.schedule == "dualpipe" or (not alone and stage.zero_stage < 2)
+    summed_later = stage.shard_ranks is not None or copies(plan) > 1 or (not alone and stage.zero_stage < 2)
     if moved.gradients and summed_later:
         yield Violation(Rule.HOST_MEMORY, where, "gradients on the host that are summed over ranks once a step")
 

@@ -9,6 +9,7 @@ from typing import Literal
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, System
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.training.event_programs import reading
 from meshwright.solver.verify.training.experts import picked_dims
 from meshwright.solver.verify.training.sharding import KV_HEADS
 from meshwright.solver.verify.violation import Rule, Violation
@@ -147,7 +148,7 @@ def _search_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violati
     if axes.pp > 1:
         choices.append(("schedule", plan.schedule, search.schedules))
         chunks = len(plan.stages[0].chunk_layers)
-        if chunks > 1 and plan.schedule != "dualpipe":
+        if chunks > 1 and reading(plan).copies == 1:
             choices.append(("stages[0].chunk_layers", chunks, search.virtual_stages))
     for index, stage in enumerate(plan.stages):
         choices.append((f"stages[{index}].recompute", stage.recompute, search.recompute))

@@ -19,6 +19,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.training.event_programs import reading
 from meshwright.solver.verify.training.stage_bytes import run_again_fine_grained
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -57,7 +58,7 @@ def schedule_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violat
         yield Violation(Rule.STAGES, "plan.stages", given)
         return
     recompute = {stage.recompute for stage in plan.stages}
-    if len(recompute) > 1 and plan.schedule not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.EAGER_ONE_F_ONE_B):
+    if len(recompute) > 1 and not _modes_by_stage(plan):
         given = f"{len(recompute)} recompute modes; stages of {plan.schedule} share one"
         yield Violation(Rule.STAGES, "plan.stages", given)
     if request.model.is_chain:
@@ -89,7 +90,13 @@ def chunks(stage: Stage) -> list[list[int]]:
 
 def copies(plan: Plan) -> int:
     """Ranks that hold each layer: two under DualPipe, whose micro-batches come from both ends."""
-    return 2 if plan.schedule == Schedule.DUALPIPE else 1
+    return reading(plan).copies
+
+
+def _modes_by_stage(plan: Plan) -> bool:
+    """Return True if what a step waits is the same whatever parts of a micro-batch's time its passes take."""
+    how = reading(plan)
+    return how.one_part_a_rank and not how.splits_backward and not how.cuts_sequences
 
 
 def held_at_most(plan: Plan, rank: int, chunk_bytes: list[float]) -> tuple[float, float]:
@@ -152,8 +159,7 @@ def _wait_of_slices(plan: Plan, n_microbatches: int, shares: SliceShares) -> flo
 def is_extended(plan: Plan) -> bool:
     """Whether `waiting` goes beyond the step that its program is run for, under a schedule whose wait is not quite linear."""
     assert plan.axes is not None and plan.microbatch is not None
-    memory_saving = plan.schedule in (Schedule.V_HALF, Schedule.V_MIN)
-    return memory_saving and plan.microbatch.count > _PROVEN_ROUNDS * plan.axes.pp
+    return reading(plan).holds_less and plan.microbatch.count > _PROVEN_ROUNDS * plan.axes.pp
 
 
 def _wait(plan: Plan, n_microbatches: int, forward: float, inputs: float, weights: float) -> float:
@@ -191,9 +197,8 @@ def _pass_shares(request: TrainingRequest, recompute: Recompute) -> tuple[float,
 
 def _program(plan: Plan, n_microbatches: int | None = None) -> Program:
     assert plan.axes is not None and plan.microbatch is not None
-    # Longer steps repeat the steady state of this one; only GPipe and TeraPipe hold more with every micro-batch.
-    holds_all = plan.schedule in (Schedule.GPIPE, Schedule.TERAPIPE)
-    most = plan.microbatch.count if holds_all else _most_rounds(plan)
+    # Longer steps repeat the steady state of this one; only those that begin all forwards first, as GPipe, hold more.
+    most = plan.microbatch.count if reading(plan).holds_all else _most_rounds(plan)
     count = min(plan.microbatch.count, most) if n_microbatches is None else n_microbatches
     chunks = max(2, len(plan.stages[0].chunk_layers))
     return _built(Schedule(plan.schedule or ""), plan.axes.pp, count, chunks, len(plan.token_slices))

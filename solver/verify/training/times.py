@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from meshwright.costmodels.model.operators import BATCH, SEQ, forward_flops
-from meshwright.costmodels.pipeline.program import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.verify.numbers import agrees, at_most
+from meshwright.solver.verify.training.event_programs import reading
 from meshwright.solver.verify.training.layout import devices_by_group
 from meshwright.solver.verify.training.schedule import BACKWARD_OVER_FORWARD, copies, is_extended, waiting
 from meshwright.solver.verify.training.token_slices import slice_flops
@@ -54,10 +54,11 @@ def stage_time_violations(plan: Plan, request: TrainingRequest) -> Iterator[Viol
 
 
 def _sending_violations(plan: Plan, request: TrainingRequest, index: int, *, computing_s: float) -> Iterator[Violation]:
-    """Only eager-1F1B sends beside its passes. There a stage takes what is longer of both, hides the other, and each
-    micro-batch waits for both, whose sends take no less than the residual stream twice over the fastest link."""
+    """Only schedules that take micro-batches on early, as eager-1F1B, send beside their passes. There a stage takes what is
+    longer of both, hides the other, and each micro-batch waits for both, whose sends take no less than the residual stream
+    twice over the fastest link."""
     stage, where = plan.stages[index], f"plan.stages[{index}].hidden_s"
-    if plan.schedule != Schedule.EAGER_ONE_F_ONE_B:
+    if not reading(plan).takes_on_early:
         if stage.hidden_s:
             yield Violation(Rule.STAGE_TIME, where, f"{stage.hidden_s} s; {plan.schedule} sends nothing beside a stage's time")
         return

@@ -6,15 +6,16 @@ import itertools
 from collections.abc import Iterator
 
 from meshwright.costmodels.model.operators import SEQ, Operator, OperatorKind, forward_flops
+from meshwright.costmodels.pipeline.program import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.numbers import agrees
+from meshwright.solver.verify.training.event_programs import reading, schedule_reading
 from meshwright.solver.verify.training.stage_bytes import Share
 from meshwright.solver.verify.violation import Rule, Violation
 
-_SLICED = ("terapipe", "seq1f1b")
 _MIXING = (OperatorKind.SCAN, OperatorKind.CONVOLUTION, OperatorKind.PRODUCT)
 """Operators beside attention in which a token may read others of its sequence."""
 
@@ -25,8 +26,9 @@ def slice_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation
     where, search, workload, axes = "plan.token_slices", request.search, request.workload, plan.axes
     assert axes is not None
     count = max(1, len(plan.token_slices))
-    if (count > 1) != (plan.schedule in _SLICED):
-        yield Violation(Rule.STAGES, where, f"{count} slices under {plan.schedule}; {', '.join(_SLICED)} have several")
+    if (count > 1) != reading(plan).cuts_sequences:
+        sliced = ", ".join(schedule for schedule in Schedule if schedule_reading(schedule).cuts_sequences)
+        yield Violation(Rule.STAGES, where, f"{count} slices under {plan.schedule}; {sliced} have several")
         return
     if axes.pp > 1 and count not in (search.token_slices or (1,)):
         yield Violation(Rule.SEARCH, where, f"{count}, the request allows {', '.join(map(str, search.token_slices or (1,)))}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError
-from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule, fills
+from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule, fills, n_copies
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
@@ -33,10 +33,11 @@ def given_pipelining(plan: Plan, request: TrainingRequest) -> Pipelining:
     schedule = Schedule(plan.schedule)
     if schedule in TOKEN_SLICED or plan.token_slices:
         return _given_slices(plan, schedule, request)
-    chunks = len(plan.stages[0].chunk_layers) if schedule is not Schedule.DUALPIPE else 1
+    copies = n_copies(schedule)
+    chunks = len(plan.stages[0].chunk_layers) if copies == 1 else 1
     choice = Pipelining(schedule, max(1, chunks))
     n_parts = sum(max(1, len(stage.chunk_layers)) for stage in plan.stages)
-    expected = choice.n_parts(plan.axes.pp) * (2 if schedule is Schedule.DUALPIPE else 1)
+    expected = choice.n_parts(plan.axes.pp) * copies
     if n_parts != expected or not fills(schedule, plan.axes.pp, plan.microbatch.count, choice.chunks):
         raise PlanFileError(
             "the pipeline can't run this schedule",

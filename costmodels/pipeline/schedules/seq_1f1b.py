@@ -1,8 +1,4 @@
-"""Schedules of token slices: TeraPipe and Seq1F1B. Slice k of micro-batch i is number ``i * n_slices + k`` of an order.
-
-Slices of a micro-batch go forward first to last, since each reads the keys and values of those before it, and backward last
-to first, since each adds to their gradients.
-"""
+"""Seq1F1B (Sun et al. 2024): token slices in the order of 1F1B."""
 
 from __future__ import annotations
 
@@ -13,7 +9,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from meshwright.costmodels.model.token_slice import SliceShares
-from meshwright.costmodels.pipeline.program import Action, Kind, Schedule, Slot
+from meshwright.costmodels.pipeline.program import Schedule, Slot
+from meshwright.costmodels.pipeline.slice_passes import slice_passes
+from meshwright.costmodels.pipeline.traits import PipelineSize, ScheduleTraits, TokenSlices, along, fill_and_drain_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,65 +20,47 @@ _STEADY_SLICES = 2
 """Slices a rank from which on every further micro-batch adds the same time (compared with programs in the tests)."""
 
 
-def terapipe_order(rank: int, n_microbatches: int, n_slices: int) -> list[Slot]:
-    """All forwards, then all backwards (TeraPipe, Li et al. 2021, section 3.2)."""
-    forwards, backwards = _passes(rank, n_microbatches, n_slices)
-    return [*forwards, *backwards]
+def _orders(size: PipelineSize) -> list[list[Slot]]:
+    return [_order(rank, size.n_ranks, size.n_microbatches, size.n_slices) for rank in range(size.n_ranks)]
 
 
-def seq_1f1b_order(rank: int, n_ranks: int, n_microbatches: int, n_slices: int) -> list[Slot]:
+def _order(rank: int, n_ranks: int, n_microbatches: int, n_slices: int) -> list[Slot]:
     """1F1B over slices (Seq1F1B, Sun et al. 2024, section 3.2): a whole micro-batch goes forward before its first backward, so
     a rank begins with ``n_slices - 1`` more forwards than that of 1F1B."""
-    forwards, backwards = _passes(rank, n_microbatches, n_slices)
-    warmup = seq_1f1b_warmup(rank, n_ranks, n_microbatches, n_slices)
+    forwards, backwards = slice_passes(rank, n_microbatches, n_slices)
+    warmup = _warmup(rank, n_ranks, n_microbatches, n_slices)
     order = forwards[:warmup]
     for backward, forward in zip(backwards, forwards[warmup:], strict=False):
         order += [backward, forward]
     return order + backwards[len(forwards) - warmup :]
 
 
-def seq_1f1b_warmup(rank: int, n_ranks: int, n_microbatches: int, n_slices: int) -> int:
+def _warmup(rank: int, n_ranks: int, n_microbatches: int, n_slices: int) -> int:
     """Forwards of slices that a rank runs before its first backward."""
     return min(n_ranks - 1 - rank + n_slices, n_microbatches * n_slices)
 
 
-def _passes(rank: int, n_microbatches: int, n_slices: int) -> tuple[list[Slot], list[Slot]]:
-    starts = range(0, n_microbatches * n_slices, n_slices)
-    forwards = [start + k for start in starts for k in range(n_slices)]
-    backwards = [start + k for start in starts for k in reversed(range(n_slices))]
-    return (
-        [(Action(Kind.FORWARD, number, rank),) for number in forwards],
-        [(Action(Kind.BACKWARD, number, rank),) for number in backwards],
-    )
-
-
-def slices_waiting_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares: SliceShares) -> float:
-    """`costmodels.pipeline.waiting_ratio` of a schedule of token slices; at least `SliceShares.longest`.
-
-    TeraPipe's is that: all forwards of equal ranks take ``sum f + (p - 1) max f`` (Li et al. 2021, equation 3, here of each
-    pass). Seq1F1B's also counts what slices of unequal times make ranks wait for one another: by its program, extended over
-    further micro-batches, which all take the same time.
-    """
-    if schedule is Schedule.TERAPIPE:
-        return shares.longest
+def _waiting_ratio(n_ranks: int, n_microbatches: int, shares: SliceShares) -> float:
+    """Also what slices of unequal times make ranks wait for one another: by the program, extended over further micro-batches,
+    which all take the same time."""
     early = -(-_STEADY_SLICES * n_ranks // len(shares.forward)) + 1
     if n_microbatches <= 2 * early:
-        return _seq_1f1b_ratio(n_ranks, n_microbatches, shares)
-    at_early, at_late = (_seq_1f1b_ratio(n_ranks, count, shares) for count in (early, 2 * early))
+        return _program_ratio(n_ranks, n_microbatches, shares)
+    at_early, at_late = (_program_ratio(n_ranks, count, shares) for count in (early, 2 * early))
     return at_late + (at_late - at_early) / early * (n_microbatches - 2 * early)
 
 
 @lru_cache(maxsize=4096)
-def _seq_1f1b_ratio(n_ranks: int, n_microbatches: int, shares: SliceShares) -> float:
+def _program_ratio(n_ranks: int, n_microbatches: int, shares: SliceShares) -> float:
     forward_s, backward_s = np.array(shares.forward), np.array(shares.backward)
-    warmups = np.array([seq_1f1b_warmup(rank, n_ranks, n_microbatches, len(forward_s)) for rank in range(n_ranks)], np.int64)
-    makespan_s = float(_seq_1f1b_makespan_s(forward_s, backward_s, warmups, n_microbatches))
+    warmups = np.array([_warmup(rank, n_ranks, n_microbatches, len(forward_s)) for rank in range(n_ranks)], np.int64)
+    makespan_s = float(_makespan_s(forward_s, backward_s, warmups, n_microbatches))
     return max(shares.longest, (makespan_s - n_microbatches) / (n_ranks - 1))
 
 
 @njit(cache=True)
-def _seq_1f1b_makespan_s(forward_s: Floats, backward_s: Floats, warmups: Ints, n_microbatches: int) -> float:
-    """Makespan of `seq_1f1b_order` on equal ranks: each runs what is next as soon as its neighbour has sent it."""
+def _makespan_s(forward_s: Floats, backward_s: Floats, warmups: Ints, n_microbatches: int) -> float:
+    """Makespan of `_order` on equal ranks: each runs what is next as soon as its neighbour has sent it."""
     n_slices, n_ranks = forward_s.shape[0], warmups.shape[0]
     n = n_microbatches * n_slices
     forward_end_s = np.full((n_ranks + 1, n), -1.0)
@@ -118,15 +98,27 @@ def _seq_1f1b_makespan_s(forward_s: Floats, backward_s: Floats, warmups: Ints, n
     return float(free_s.max())
 
 
-def held_tokens(schedule: Schedule, n_ranks: int, n_microbatches: int, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Most tokens of a sequence whose activations each rank holds at once, under slices of so many tokens."""
-    if schedule is Schedule.TERAPIPE:
-        return (n_microbatches * sum(lengths),) * n_ranks
+def _held_tokens(n_ranks: int, n_microbatches: int, lengths: tuple[int, ...]) -> tuple[int, ...]:
     n = len(lengths)
     # Longer steps repeat their first rounds.
     count = min(n_microbatches, -(-n_ranks // n) + 2)
     arriving = np.tile(np.array(lengths, np.int64), count)
     taken = np.concatenate([[0], np.cumsum(arriving)])
     freed = np.concatenate([[0], np.cumsum(np.tile(np.array(lengths[::-1], np.int64), count))])
-    warmups = (seq_1f1b_warmup(rank, n_ranks, count, n) for rank in range(n_ranks))
+    warmups = (_warmup(rank, n_ranks, count, n) for rank in range(n_ranks))
     return tuple(int((taken[warmup:] - freed[: len(taken) - warmup]).max()) for warmup in warmups)
+
+
+def _length_weights(_: int, __: int) -> tuple[int, int]:
+    """Slices of unequal times delay one another at every step: the longest alone counts."""
+    return 0, 1
+
+
+TRAITS = ScheduleTraits(
+    schedule=Schedule.SEQ_1F1B,
+    title="Seq1F1B",
+    paths=along,
+    orders=_orders,
+    sequences=TokenSlices(waiting_ratio=_waiting_ratio, held_tokens=_held_tokens, length_weights=_length_weights),
+    bubble_s=fill_and_drain_s,
+)

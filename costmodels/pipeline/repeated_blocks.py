@@ -1,7 +1,6 @@
-"""Schedules on a path that goes along the ranks and back (a V), two chunks a rank: ZB-V, V-Half and V-Min.
+"""Orders of a building block of passes that repeats for every micro-batch, on a path along the ranks and back (a V).
 
-A rank is nearest to the turn when its number is greatest. Chunk 0 is the one on the way out, chunk 1 the one on the way
-back, which holds the later part of the model.
+Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS'24).
 """
 
 from __future__ import annotations
@@ -10,69 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from meshwright.costmodels.pipeline.order import Chunk, RankOrder
 from meshwright.costmodels.pipeline.program import Action, Kind, Slot
 
 BLOCK_SLOTS = 6
 """Slots a micro-batch takes on a rank when all passes take one: two chunks, each forward, input and weight."""
-
-
-def zb_v_order(rank: int, n_ranks: int, n_microbatches: int) -> list[Slot]:
-    """Order of ZB-V (Zero Bubble, section on V schedules): never more than 1F1B in memory.
-
-    Fewer micro-batches than fill the pipeline run as the first of so many that do.
-    """
-    n = max(n_microbatches, 2 * n_ranks - 1)
-    to_turn = n_ranks - rank
-    order = RankOrder((Chunk(rank), Chunk(2 * n_ranks - 1 - rank)))
-    order.forward(0, 2 * to_turn - 1)
-    for _ in range(rank):
-        order.forward(1)
-        order.forward(0)
-    for _ in range(to_turn):
-        order.forward(1)
-        _input_and_weight(order, 1)
-    started = 2 * to_turn - 1 + rank
-    for _ in range(n_ranks, n):
-        if started < n:
-            order.forward(0)
-            started += 1
-        _input_and_weight(order, 0)
-        order.forward(1)
-        _input_and_weight(order, 1)
-    for _ in range(rank):
-        order.input(0)
-        order.input(1)
-    for _ in range(to_turn):
-        order.input(0)
-        order.weight_of(0)
-    for _ in range(rank):
-        order.weight_of(1)
-    order.remaining_weights()
-    return [slot for slot in order.slots if slot[0].microbatch < n_microbatches]
-
-
-def _input_and_weight(order: RankOrder, chunk: int) -> None:
-    order.input(chunk)
-    order.weight()
-
-
-def v_half_orders(n_ranks: int, n_microbatches: int) -> list[list[Slot]]:
-    """Orders of V-Half: half the memory of 1F1B."""
-    shift = 3 if n_ranks % 2 == 0 else 0
-    # offsets: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS'24), V-Half building block
-    blocks = [
-        (2 * i, 3 * n_ranks - i - 2, 3 * n_ranks + shift + 2 * i - 1, 6 * n_ranks + shift - i - 2) for i in range(n_ranks)
-    ]
-    return _repeat_blocks(blocks, n_microbatches, most_held=2 * ((n_ranks + 2) // 2))
-
-
-def v_min_orders(n_ranks: int, n_microbatches: int) -> list[list[Slot]]:
-    """Orders of V-Min: a third of the memory of 1F1B."""
-    shift = 2 if n_ranks % 3 == 0 else 0
-    # offsets: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS'24), V-Min building block
-    blocks = [(i, 2 * n_ranks - i - 1, 2 * n_ranks + shift + i, 4 * n_ranks + shift - i - 1) for i in range(n_ranks)]
-    return _repeat_blocks(blocks, n_microbatches, most_held=2 * ((n_ranks + 4) // 3))
 
 
 @dataclass(slots=True)
@@ -85,7 +25,9 @@ class _Lane:
     slots: list[Slot] = field(default_factory=list)
 
 
-def _repeat_blocks(blocks: Sequence[tuple[int, int, int, int]], n_microbatches: int, *, most_held: int) -> list[list[Slot]]:
+def repeated_block_orders(
+    blocks: Sequence[tuple[int, int, int, int]], n_microbatches: int, *, most_held: int
+) -> list[list[Slot]]:
     """Orders of a building block that repeats for every micro-batch.
 
     A block gives the slots at which a rank forwards on chunks 0 and 1 and backwards on chunks 1 and 0. The order of

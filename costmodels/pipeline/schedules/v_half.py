@@ -1,0 +1,52 @@
+"""V-Half (Qi et al., Pipeline Parallelism with Controllable Memory, NeurIPS'24): half the memory of 1F1B."""
+
+from __future__ import annotations
+
+from meshwright.costmodels.pipeline.program import Schedule, Slot
+from meshwright.costmodels.pipeline.repeated_blocks import repeated_block_orders
+from meshwright.costmodels.pipeline.traits import (
+    Backward,
+    PassTimes,
+    PipelineSize,
+    ScheduleTraits,
+    WholeSequences,
+    out_and_back,
+)
+
+
+def _orders(size: PipelineSize) -> list[list[Slot]]:
+    n_ranks = size.n_ranks
+    shift = 3 if n_ranks % 2 == 0 else 0
+    # offsets: Qi et al., Pipeline Parallelism with Controllable Memory (NeurIPS'24), V-Half building block
+    blocks = [
+        (2 * i, 3 * n_ranks - i - 2, 3 * n_ranks + shift + 2 * i - 1, 6 * n_ranks + shift - i - 2) for i in range(n_ranks)
+    ]
+    return repeated_block_orders(blocks, size.n_microbatches, most_held=2 * _most_held(n_ranks))
+
+
+def _most_held(n_ranks: int) -> int:
+    """Micro-batches (Qi et al., playground page of Controllable Memory)."""
+    return (n_ranks + 2) // 2
+
+
+def _bubble_s(size: PipelineSize, times: PassTimes) -> float | None:
+    p = size.n_ranks
+    if size.n_microbatches < p or not times.all_equal:
+        return None
+    # of our program; the authors' playground page says about p/2m of a step, which is 3p
+    return times.forward_s * max(0, 3 * (p - 1) - p % 2)
+
+
+def _peak_in_flight(_: int, size: PipelineSize) -> float:
+    return min(size.n_microbatches, _most_held(size.n_ranks))
+
+
+TRAITS = ScheduleTraits(
+    schedule=Schedule.V_HALF,
+    title="V-Half",
+    paths=out_and_back,
+    orders=_orders,
+    sequences=WholeSequences(peak_in_flight=_peak_in_flight),
+    bubble_s=_bubble_s,
+    backward=Backward.SPLIT,
+)
