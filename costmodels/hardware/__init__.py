@@ -1,6 +1,7 @@
 """The hardware catalogue: accelerators and node types, one data file each, every figure with its source.
 
-Names are file names; a file may list aliases ("h100" for "h100-sxm-80gb"). Files are read once a process.
+Names are file names; a file may list aliases ("h100" for "h100-sxm-80gb"). Files are read once a process. A device is added by
+its file, which names its calibration and its generation, and a generation by its own: nothing else knows devices by name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 
 from meshwright.costmodels.cluster.cluster import Device, Link, NodeType, SustainedRates
 from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.hardware.generations import generation
 from meshwright.costmodels.units import DType
 
 Record = TypeVar("Record", Device, NodeType)
@@ -43,6 +45,7 @@ def _devices() -> Mapping[str, Device]:
     found: dict[str, Device] = {}
     for document in _documents("devices"):
         aliases = document.pop("aliases")
+        generation(document.pop("generation"))
         peaks = {DType(dtype): peak for dtype, peak in document.pop("peak_flops").items()}
         sustained = SustainedRates(**document.pop("sustained", {}))
         record = Device(peak_flops=peaks, sustained=sustained, **document)
