@@ -10,7 +10,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.request import PlanRequest, Search
 from meshwright.solver.training.forms.stagewise.record import is_stagewise
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule, SpaceRules, check
 
 _MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE, Recompute.FULL)
 
@@ -83,7 +83,11 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
         offload_activations=tuple({stage.offload.activations for stage in plan.stages}),
     )
     asked = replace(request, search=search)
-    broken = [v for v in check(with_one_recompute_mode(plan), asked) if v.rule not in _ABOUT_FIGURES]
+    broken = [
+        v
+        for v in check(with_one_recompute_mode(plan), asked, space_rules=SpaceRules.OF_ALL_PLANS)
+        if v.rule not in _ABOUT_FIGURES
+    ]
     if broken:
         listed = "; ".join(str(violation) for violation in broken)
         raise ExportError(

@@ -182,7 +182,8 @@ class ReplicaShares:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer. For an infeasible request ``stages`` is empty and ``reason`` says why.
+    """The answer. An infeasible one says its ``reason``; ``stages`` is empty but for a training plan that was given and whose
+    figures were predicted, which then exceeds the limit that the reason names.
 
     ``optimizer`` is the one that was chosen of several, None for the workload's own.
     ``group_order`` names the node groups in the order in which ranks go through them, where it is not the cluster's own;

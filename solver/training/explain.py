@@ -23,7 +23,7 @@ from meshwright.solver.training.costs.stage_table import Sharding, StageKind
 from meshwright.solver.training.costs.tied_weights import TiedUse, restricted, tied_uses, unrestricted
 from meshwright.solver.training.forms.stagewise.record import is_stagewise
 from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of
-from meshwright.solver.training.planner import decision_of
+from meshwright.solver.training.forms.uniform.given_decision import decision_of
 from meshwright.solver.training.search.best_first import RELATIVE_TIE
 from meshwright.solver.training.space.candidates import Candidate
 

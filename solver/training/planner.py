@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from meshwright.costmodels.errors import PlanFileError
-from meshwright.costmodels.model.operators import SEQ
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
 from meshwright.solver.answer.reason import Reason, unfinished_search
-from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.control import OnProgress, Stop, part_of
 from meshwright.solver.problem.choices import Space, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
-from meshwright.solver.training.costs.stage_table import Sharding
+from meshwright.solver.training.costs.evaluate import DecisionCost, StageSpan, evaluate_decision
 from meshwright.solver.training.forms.by_group.parts import check_pools, joined_plan, parts_of
 from meshwright.solver.training.forms.by_group.search import best_shares, check_shares, shares_replicas
+from meshwright.solver.training.forms.joint_certificate import UNFINISHED_REMEDIES
 from meshwright.solver.training.forms.launchable_inside import launchable_plan
 from meshwright.solver.training.forms.stagewise.record import (
     StageWay,
@@ -36,13 +33,7 @@ from meshwright.solver.training.forms.uniform.device_orders import (
     best_arrangement,
     other_arrangements,
 )
-from meshwright.solver.training.forms.uniform.given import (
-    given_branches,
-    given_pipelining,
-    given_shard_ranks,
-    given_spans,
-    given_tp_overlap,
-)
+from meshwright.solver.training.forms.uniform.given_decision import decision_of
 from meshwright.solver.training.report.device_counts import UNITS, search_sizes
 from meshwright.solver.training.report.plan_report import (
     decided_plan,
@@ -54,9 +45,8 @@ from meshwright.solver.training.report.plan_report import (
 from meshwright.solver.training.report.sweep import swept_plans
 from meshwright.solver.training.search.best_first import SearchResult, closest_to_fitting, search
 from meshwright.solver.training.search.partition import Shortfall
-from meshwright.solver.training.space.candidates import Candidate, Mesh, experts_fit
+from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.no_candidate import no_candidate
-from meshwright.solver.training.space.sequence_split import heads_fit
 from meshwright.solver.training.space.sliced_sequences import check_token_slices
 from meshwright.solver.training.space.stageable import check_stageable
 
@@ -222,7 +212,7 @@ def _unfinished_reason(result: SearchResult) -> Reason:
     return unfinished_search(
         result.n_members,
         looked_for="a plan that fits and meets the SLO",
-        remedies=("raise search.time_limit_s or search.max_candidates", "restrict the space in 'search'"),
+        remedies=UNFINISHED_REMEDIES,
     )
 
 
@@ -259,75 +249,3 @@ def _slo_reason(request: TrainingRequest, step_time_s: float) -> Reason | None:
         ),
         remedies=("add devices, or faster ones", "relax the SLO", "lift restrictions in 'search'"),
     )
-
-
-def decision_of(request: TrainingRequest, costs: TrainingCosts, plan: Plan) -> Decision:
-    """The decision that a plan record stands for."""
-    if plan.kind != "training" or plan.axes is None or plan.microbatch is None or not plan.stages:
-        raise PlanFileError("this is not a plan with training stages", given=f"{plan.kind} plan of {len(plan.stages)} stages")
-    workload, axes = request.workload, plan.axes
-    mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp, ep=axes.ep, ulysses=axes.ulysses, etp=axes.etp)
-    if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
-        raise PlanFileError(
-            "the plan needs more devices than the cluster has",
-            given=mesh.stage_devices * mesh.pp,
-            allowed=f"at most {request.cluster.n_devices}",
-        )
-    if mesh.dp * plan.microbatch.size * plan.microbatch.count != workload.global_batch:
-        raise PlanFileError(
-            "dp x micro-batch size x count must be the global batch",
-            given=(mesh.dp, plan.microbatch.size, plan.microbatch.count),
-            allowed=str(workload.global_batch),
-        )
-    if not experts_fit(request.model, mesh):
-        raise PlanFileError(
-            "experts can't be spread evenly over the ep axis",
-            given=f"ep {mesh.ep} of {mesh.expert_places} places of {mesh.expert_tp} ranks",
-            allowed="a divisor of dp x cp x tp / etp and of the number of experts; etp is tp or 1",
-        )
-    if not heads_fit(request.model, tp=mesh.tp, cp=mesh.cp, ulysses=mesh.ulysses):
-        raise PlanFileError(
-            "heads can't be exchanged evenly over the ulysses axis",
-            given=f"ulysses {mesh.ulysses} of cp {mesh.cp} beside tp {mesh.tp}",
-            allowed="a divisor of cp that, times tp, divides the heads and key/value heads of every attention",
-        )
-    pipelining = given_pipelining(plan, request)
-    modes = tuple(dict.fromkeys(stage.recompute for stage in plan.stages))
-    if len(modes) > 1 and not pipelining.modes_by_stage:
-        raise PlanFileError(
-            "stages differ in recompute mode", given=", ".join(modes), allowed=f"one for all under {pipelining.schedule.value}"
-        )
-    boundary = sharded(SEQ) if plan.sequence_parallel else REPLICATED
-    zero_stage = plan.stages[0].zero_stage
-    candidate = Candidate(
-        *(mesh, plan.microbatch.size, plan.microbatch.count, zero_stage, boundary, modes, pipelining),
-        shard_ranks=given_shard_ranks(plan, request.cluster),
-        offload=plan.stages[0].offload,
-        optimizer=plan.optimizer,
-        gradients=plan.stages[0].gradients,
-        tp_overlap=given_tp_overlap(plan),
-    )
-    is_chain = costs.model.is_chain
-    spans = given_spans(plan, costs.model.layers, candidate) if is_chain else given_branches(plan, costs.model, candidate)
-    return Decision(candidate, _sharding_of(costs, candidate, plan), spans)
-
-
-def _sharding_of(costs: TrainingCosts, candidate: Candidate, plan: Plan) -> Sharding:
-    named = {(s.block, s.operator): s.strategy for s in plan.shardings}
-    setting = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
-    sharding = []
-    for block_name in costs.block_names:
-        built = costs.problem(block_name, setting)
-        if built is None:
-            raise PlanFileError(f"block {block_name!r} can't be sharded over tp {candidate.mesh.tp}: a dim does not divide")
-        choice = []
-        for operator, options in zip(costs.model.block(block_name).operators, built.strategies, strict=True):
-            names = [option.name for option in options]
-            wanted = named.get((block_name, operator.name))
-            if wanted not in names:
-                raise PlanFileError(
-                    f"operator {block_name}/{operator.name} has no such sharding", given=wanted, allowed=", ".join(names)
-                )
-            choice.append(names.index(wanted))
-        sharding.append(tuple(choice))
-    return tuple(sharding)

@@ -4,6 +4,7 @@ It reads the same records as the search and shares no code with it: what it comp
 """
 
 from meshwright.solver.verify.check import check
+from meshwright.solver.verify.counted import SpaceRules
 from meshwright.solver.verify.violation import Rule, Violation
 
-__all__ = ["Rule", "Violation", "check"]
+__all__ = ["Rule", "SpaceRules", "Violation", "check"]

@@ -20,10 +20,16 @@ def answer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
         yield Violation(Rule.KIND, "plan.model", f"{plan.model!r} answers a request for {request.model.name!r}")
     if plan.feasible:
         yield from _missing_parts(plan)
+        if plan.reason is not None:
+            yield Violation(Rule.ANSWER, "plan.reason", "a feasible plan has no reason why there is none")
         yield from _feasible_certificate(plan)
         yield from _objective_violations(plan, request)
+    elif plan.kind == "training" and plan.layout is not None:
+        yield from _missing_parts(plan)
+        yield from _exceeding_certificate(plan)
+        yield from _reason_violations(plan)
     else:
-        yield from _infeasible_answer(plan)
+        yield from _answer_without_plan(plan)
 
 
 def _missing_parts(plan: Plan) -> Iterator[Violation]:
@@ -44,9 +50,7 @@ def _missing_parts(plan: Plan) -> Iterator[Violation]:
             needed[f"{where}.tpot_p95_s"] = predicted and predicted.tpot_p95_s
     for name, part in needed.items():
         if part is None:
-            yield Violation(Rule.ANSWER, f"plan.{name}", f"a feasible {plan.kind} plan must have it")
-    if plan.reason is not None:
-        yield Violation(Rule.ANSWER, "plan.reason", "a feasible plan has no reason why there is none")
+            yield Violation(Rule.ANSWER, f"plan.{name}", f"a {plan.kind} plan must have it")
 
 
 def _feasible_certificate(plan: Plan) -> Iterator[Violation]:
@@ -102,7 +106,18 @@ def _bound_and_gap(certificate: Certificate, objective: float) -> Iterator[Viola
         yield Violation(Rule.CERTIFICATE, f"{where}.status", f"optimal with a gap of {certificate.gap}")
 
 
-def _infeasible_answer(plan: Plan) -> Iterator[Violation]:
+def _exceeding_certificate(plan: Plan) -> Iterator[Violation]:
+    """Of a given plan that exceeds a limit of the request nothing is proven but its own step time."""
+    certificate, step_s = plan.certificate, None if plan.predicted is None else plan.predicted.step_time_s
+    where = "plan.certificate"
+    if certificate.status is not Status.INFEASIBLE or certificate.bound is not None or certificate.gap is not None:
+        yield Violation(Rule.CERTIFICATE, where, "a given plan that exceeds a limit is infeasible, without bound and gap")
+    if certificate.objective is None or step_s is None or not agrees(certificate.objective, step_s):
+        given = f"{certificate.objective} s, predicted step time is {step_s} s"
+        yield Violation(Rule.CERTIFICATE, f"{where}.objective", given)
+
+
+def _answer_without_plan(plan: Plan) -> Iterator[Violation]:
     expected = Status.INFEASIBLE if plan.is_decided else Status.UNDECIDED
     if plan.certificate.status is not expected:
         given = f"{plan.certificate.status.value}, and the answer without a plan is {expected.value}"
@@ -111,6 +126,11 @@ def _infeasible_answer(plan: Plan) -> Iterator[Violation]:
         yield Violation(Rule.CERTIFICATE, "plan.certificate", "an infeasible answer has neither objective nor bound")
     if plan.stages or plan.predicted is not None:
         yield Violation(Rule.ANSWER, "plan.stages", "an infeasible answer has no stages and predicts nothing")
+    yield from _reason_violations(plan)
+
+
+def _reason_violations(plan: Plan) -> Iterator[Violation]:
+    """An infeasible plan says what it needs more of than there is."""
     if plan.reason is None:
         yield Violation(Rule.REASON, "plan.reason", "an infeasible answer must say why")
     elif plan.reason.need <= plan.reason.have:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from meshwright.solver.answer.layouts import ByGroup, Stagewise, Switched
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.verify.answer import answer_violations
+from meshwright.solver.verify.counted import Counted, SpaceRules
 from meshwright.solver.verify.numbers import number_violations
 from meshwright.solver.verify.serving.interactivity import interactivity_violations
 from meshwright.solver.verify.serving.pools import serving_violations
@@ -29,7 +31,7 @@ from meshwright.solver.verify.violation import Violation
 Asked = TypeVar("Asked", TrainingRequest, ServingRequest)
 
 
-def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
+def check(plan: Plan, request: PlanRequest, *, space_rules: SpaceRules = SpaceRules.OF_SEARCHED_PLANS) -> tuple[Violation, ...]:
     """Every rule that the plan breaks, empty when it is accepted.
 
     Groups are checked in order: numbers; what the answer claims; layers, stages and devices; sharding; restrictions of
@@ -37,27 +39,31 @@ def check(plan: Plan, request: PlanRequest) -> tuple[Violation, ...]:
     its figures would have no meaning.
     """
     broken = tuple(number_violations(plan)) or tuple(answer_violations(plan, request))
-    if broken or not plan.feasible:
+    if broken or plan.layout is None:
         return broken
-    broken = tuple(order_violations(plan, request))
+    counted = Counted(plan, space_rules)
+    broken = counted.of(order_violations(plan, request))
     if broken:
         return broken
     if isinstance(request, ServingRequest):
-        return _first_broken(_SERVING, plan, request)
+        return _first_broken(_SERVING, plan, request, counted)
     request = ordered_request(plan, request)
-    if any(stage.shardings for stage in plan.stages):
-        return tuple(stagewise_violations(plan, request))
-    if plan.shares is not None:
-        return tuple(share_violations(plan, request))
-    return _first_broken(_TRAINING, plan, request)
+    match plan.layout:
+        case Stagewise():
+            broken = stagewise_violations(plan, request, counted)
+        case ByGroup():
+            broken = share_violations(plan, request, counted)
+        case _:
+            broken = _first_broken(_TRAINING, plan, request, counted)
+    return broken or tuple(counted.unfounded_reason())
 
 
 def _first_broken(
-    groups: Sequence[Sequence[Callable[[Plan, Asked], Iterator[Violation]]]], plan: Plan, request: Asked
+    groups: Sequence[Sequence[Callable[[Plan, Asked], Iterator[Violation]]]], plan: Plan, request: Asked, counted: Counted
 ) -> tuple[Violation, ...]:
     """Violations of the first group of rules that the plan breaks."""
     for group in groups:
-        broken = tuple(violation for rules in group for violation in rules(plan, request))
+        broken = tuple(violation for rules in group for violation in counted.of(rules(plan, request)))
         if broken:
             return broken
     return ()
@@ -79,7 +85,7 @@ _TRAINING = (
 
 def _workers_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
     """Rules of the workers of a serving plan, by their kind."""
-    return (serving_violations if plan.switched is None else switched_violations)(plan, request)
+    return (switched_violations if isinstance(plan.layout, Switched) else serving_violations)(plan, request)
 
 
 _SERVING = ((_workers_violations,), (interactivity_violations,))

@@ -56,11 +56,16 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken rule; ``where`` names the part of the plan, ``message`` says what it has and what it should have."""
+    """A broken rule; ``where`` names the part of the plan, ``message`` says what it has and what it should have.
+
+    ``limit`` names the constraint of the request that the plan exceeds, as reasons name it; empty where what the plan says is
+    wrong. An infeasible plan that was given exceeds the limit that its reason names.
+    """
 
     rule: Rule
     where: str
     message: str
+    limit: str = ""
 
     def __str__(self) -> str:
         return f"{self.rule.value} at {self.where}: {self.message}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from meshwright.costmodels.cluster.cluster import Cluster, Device
 from meshwright.costmodels.cluster.energy import BusyTime, device_energy_j
@@ -25,6 +25,11 @@ def step_energy_j(cluster: Cluster, decision: Decision, cost: DecisionCost, tabl
     return total
 
 
+def all_devices(cluster: Cluster) -> list[tuple[Device, int]]:
+    """Devices of the whole cluster, with how many of each node group's there are."""
+    return devices_of(cluster, first=0, count=cluster.n_devices)
+
+
 def devices_of(cluster: Cluster, *, first: int, count: int) -> list[tuple[Device, int]]:
     """Devices of a run of ranks, with how many of each node group's there are."""
     found, start = [], 0
@@ -36,12 +41,11 @@ def devices_of(cluster: Cluster, *, first: int, count: int) -> list[tuple[Device
     return found
 
 
-def price_per_hour(cluster: Cluster) -> float | None:
-    """USD an hour of all the cluster's devices; None where one has no price."""
+def price_per_hour(devices: Iterable[tuple[Device, int]]) -> float | None:
+    """USD an hour of so many devices of each kind; None where one has no price."""
     total = 0.0
-    for group in cluster.groups:
-        price = group.node.device.price_per_hour
-        if price is None:
+    for device, number in devices:
+        if device.price_per_hour is None:
             return None
-        total += group.n_devices * price
+        total += number * device.price_per_hour
     return total

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status
+from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status, status_without_plan
+from meshwright.solver.answer.reason import unfinished_search
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
 from meshwright.solver.training.search.best_first import RELATIVE_TIE
+
+UNFINISHED_REMEDIES = ("raise search.time_limit_s or search.max_candidates", "restrict the space in 'search'")
+"""What to do about a search that was stopped before it decided."""
 
 
 def widened(given: Certificate, objective_s: float, bound_s: float, *, by: str) -> Certificate:
@@ -22,6 +26,15 @@ def widened(given: Certificate, objective_s: float, bound_s: float, *, by: str) 
         unit="s",
         space=f"{given.space}; or {by}",
     )
+
+
+def still_open(given: Plan) -> Plan:
+    """The answer where the given space holds no plan and the search of the wider one was stopped: undecided."""
+    reason = unfinished_search(
+        given.search.candidates, looked_for="a plan that fits and meets the SLO", remedies=UNFINISHED_REMEDIES
+    )
+    certificate = replace(given.certificate, status=status_without_plan(reason))
+    return replace(given, certificate=certificate, reason=reason)
 
 
 def instead_of(given: Plan, best: Plan, name: str) -> Plan:

@@ -13,7 +13,7 @@ from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.energy import price_per_hour
+from meshwright.solver.training.costs.energy import all_devices, price_per_hour
 from meshwright.solver.training.report.frontier import Costed
 from meshwright.solver.training.search.aims import aim_of
 from meshwright.solver.training.search.best_first import SearchResult, search
@@ -166,7 +166,7 @@ def _value(sized: TrainingRequest, found: float) -> float:
     if sized.objective is Objective.DEVICES:
         return float(sized.cluster.n_devices)
     if sized.objective is Objective.COST:
-        return found * (price_per_hour(sized.cluster) or 0.0) / SECONDS_PER_HOUR
+        return found * (price_per_hour(all_devices(sized.cluster)) or 0.0) / SECONDS_PER_HOUR
     return found
 
 

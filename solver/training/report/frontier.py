@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
 from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.energy import price_per_hour, step_energy_j
+from meshwright.solver.training.costs.energy import all_devices, price_per_hour, step_energy_j
 from meshwright.solver.training.costs.evaluate import DecisionCost
 from meshwright.solver.training.search.best_first import Solved, decision_tables
 from meshwright.solver.training.space.candidate_names import summary
@@ -75,12 +76,12 @@ def _point(costed: Costed) -> FrontierPoint:
         tokens_per_s=tokens_per_s,
         peak_memory_bytes=solved.cost.peak_bytes,
         memory_headroom_bytes=headroom_bytes(solved.cost),
-        cost_per_million_tokens=cost_per_million_tokens(request, tokens_per_s),
+        cost_per_million_tokens=cost_per_million_tokens(all_devices(request.cluster), tokens_per_s),
         energy_per_step_j=step_energy_j(request.cluster, solved.decision, solved.cost, tables),
     )
 
 
-def cost_per_million_tokens(request: TrainingRequest, tokens_per_s: float) -> float | None:
-    """USD of the request's whole cluster; None where a device has no price."""
-    per_hour = price_per_hour(request.cluster)
+def cost_per_million_tokens(devices: Iterable[tuple[Device, int]], tokens_per_s: float) -> float | None:
+    """USD of so many devices of each kind; None where one has no price."""
+    per_hour = price_per_hour(devices)
     return None if per_hour is None else per_hour / 3600.0 / tokens_per_s * 1e6

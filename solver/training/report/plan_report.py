@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
 from meshwright.costmodels.model.operators import SEQ
 from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule
@@ -22,7 +23,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.compute_bound import step_flops
-from meshwright.solver.training.costs.energy import step_energy_j
+from meshwright.solver.training.costs.energy import devices_of, step_energy_j
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageCost, StageSpan
 from meshwright.solver.training.costs.stage_table import Sharding, StageTable
 from meshwright.solver.training.report.bands import calibrations_used, step_time_bands
@@ -99,14 +100,16 @@ def decided_plan(
     stats: SearchStats,
     runners_up: tuple[RunnerUp, ...] = (),
     frontier: tuple[FrontierPoint, ...] = (),
+    devices: Sequence[tuple[Device, int]] | None = None,
 ) -> Plan:
-    """The plan record of one decision."""
+    """The plan record of one decision, on ``devices`` of each kind: else on the first of the cluster."""
     workload, candidate = request.workload, decision.candidate
     mesh = candidate.mesh
     kinds = costs.stage_kinds(candidate)
     tables = costs.stage_tables(candidate, decision.sharding, kinds)
     tokens_per_s = workload.global_batch * workload.seq_len / cost.step_time_s
-    mfu = _mfu(request, cost.step_time_s)
+    devices = devices or devices_of(request.cluster, first=0, count=mesh.stage_devices * mesh.pp)
+    mfu = _mfu(request, devices, cost.step_time_s)
     stages = tuple(
         Stage(
             blocks=tuple(blocks for span in spans for blocks in _layer_spans(costs.model.layers, span)),
@@ -132,7 +135,7 @@ def decided_plan(
         kind="training",
         feasible=True,
         certificate=certificate,
-        devices=mesh.stage_devices * mesh.pp,
+        devices=sum(number for _, number in devices),
         search=stats,
         calibration=calibrations_used(request),
         model=request.model.name,
@@ -141,7 +144,7 @@ def decided_plan(
             peak_memory_bytes=peak_bytes,
             step_time_s=cost.step_time_s,
             mfu=mfu,
-            cost_per_million_tokens=cost_per_million_tokens(request, tokens_per_s),
+            cost_per_million_tokens=cost_per_million_tokens(devices, tokens_per_s),
             energy_per_step_j=step_energy_j(request.cluster, decision, cost, tables),
             bands=step_time_bands(request, step_time_s=cost.step_time_s, tokens_per_s=tokens_per_s, mfu=mfu),
         ),
@@ -260,6 +263,8 @@ def host_memory_reason(stage: int, cost: StageCost) -> Reason:
     """Reason of a plan that moves more to the host, or else to the node's drives, than its devices' share of it."""
     of_host = cost.host_bytes > cost.host_capacity_bytes
     need, have = (cost.host_bytes, cost.host_capacity_bytes) if of_host else (cost.nvme_bytes, cost.nvme_capacity_bytes)
+    # Buffers of what lies on the drives may take more than the whole share: then they are needed, too.
+    need, have = need - min(0.0, have), max(0.0, have)
     where = "host" if of_host else "node's drives"
     return Reason(
         constraint="host_memory" if of_host else "nvme",
@@ -323,8 +328,8 @@ def operator_shardings(costs: TrainingCosts, candidate: Candidate, sharding: Sha
     return tuple(found)
 
 
-def _mfu(request: TrainingRequest, step_time_s: float) -> float:
+def _mfu(request: TrainingRequest, devices: Sequence[tuple[Device, int]], step_time_s: float) -> float:
     """Model FLOPs utilisation: three times the forward FLOPs (attention counted as its kernel runs it) over the peak."""
     workload = request.workload
-    peak = sum(group.n_devices * group.node.device.peak(workload.precision) for group in request.cluster.groups)
+    peak = sum(number * device.peak(workload.precision) for device, number in devices)
     return step_flops(request) / (step_time_s * peak)

@@ -11,6 +11,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import DeviceRange, Stage
 from meshwright.solver.problem.choices import BatchShares, Gradients, Space
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.counted import Counted
 from meshwright.solver.verify.numbers import agrees, at_most
 from meshwright.solver.verify.training.host import host_violations
 from meshwright.solver.verify.training.layout import layout_violations
@@ -22,16 +23,16 @@ from meshwright.solver.verify.training.times import pipeline_violations, stage_t
 from meshwright.solver.verify.violation import Rule, Violation
 
 
-def share_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def share_violations(plan: Plan, request: TrainingRequest, counted: Counted) -> tuple[Violation, ...]:
     """Rules of a plan with shares: of the shares, then of each group's layout, then of the whole."""
-    broken = tuple(_dealing_violations(plan, request))
+    broken = counted.of(_dealing_violations(plan, request))
     if not broken:
         parts = _parts(plan, request)
         for rules in _OF_A_GROUP:
-            broken = broken or tuple(violation for part, asked in parts for violation in rules(part, asked))
+            broken = broken or counted.of(violation for part, asked in parts for violation in rules(part, asked))
         times = (stage_time_violations, pipeline_violations)
-        broken = broken or tuple(v for part, asked in parts for rules in times for v in rules(part, asked))
-    yield from broken or _whole_violations(plan, request)
+        broken = broken or counted.of(v for part, asked in parts for rules in times for v in rules(part, asked))
+    return broken or counted.of(_whole_violations(plan, request))
 
 
 _OF_A_GROUP = (
@@ -61,6 +62,8 @@ def _dealing_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violat
     layouts = (plan.stages, *(pool.stages for pool in shares.pools))
     if any(stage.gradients is Gradients.RELEASED for stages in layouts for stage in stages):
         yield Violation(Rule.SEARCH, "plan.shares", "gradients are released before they are summed between groups")
+    if any(stage.shardings for stages in layouts for stage in stages):
+        yield Violation(Rule.STAGES, "plan.shares", "beside stages with shardings of their own")
     if plan.group_order or plan.idle_devices:
         yield Violation(Rule.DEVICES, "plan.shares", "beside another order of groups or idle devices")
 

@@ -59,7 +59,7 @@ def _memory_violations(plan: Plan, request: TrainingRequest, index: int, share: 
         room = group.node.host_memory_bytes / group.node.devices_per_node
         if not at_most(claimed, room):
             given = f"{claimed} bytes of each device, a device's share of its host is {room}"
-            yield Violation(Rule.HOST_MEMORY, where, given)
+            yield Violation(Rule.HOST_MEMORY, where, given, limit="host_memory")
 
 
 def _away_bytes(plan: Plan, request: TrainingRequest, stage: Stage, share: Share) -> dict[Rule, float]:
@@ -104,7 +104,9 @@ def _drive_violations(plan: Plan, request: TrainingRequest, index: int, share: S
         drives, sharing = group.node.nvme, group.node.devices_per_node
         if drives is None or not at_most(expected, drives.capacity_bytes / sharing):
             room = 0 if drives is None else drives.capacity_bytes / sharing
-            yield Violation(Rule.HOST_MEMORY, where, f"{expected} bytes of each device, its share of the drives is {room}")
+            given = f"{expected} bytes of each device, its share of the drives is {room}"
+            yield Violation(Rule.HOST_MEMORY, where, given, limit="nvme" if drives else "")
+        if drives is None:
             continue
         step_s = sharing * (states / drives.read_bytes_per_s + states / drives.write_bytes_per_s)
         pass_s = sharing * 2.0 * weights / drives.read_bytes_per_s

@@ -78,7 +78,8 @@ def capacity_violations(request: PlanRequest, stage: Stage, where: str) -> Itera
         given = f"{memory.capacity_bytes}, usable are {usable}"
         yield Violation(Rule.CAPACITY, f"{where}.memory.capacity_bytes", given)
     if not at_most(memory.total_bytes, usable):
-        yield Violation(Rule.CAPACITY, f"{where}.memory", f"{memory.total_bytes} bytes needed, {usable} usable")
+        given = f"{memory.total_bytes} bytes needed, {usable} usable"
+        yield Violation(Rule.CAPACITY, f"{where}.memory", given, limit="device_memory")
 
 
 def peak_violations(plan: Plan) -> Iterator[Violation]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import DeviceRange, Microbatch, Stage
 from meshwright.solver.problem.choices import Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.counted import Counted
 from meshwright.solver.verify.training.host import host_violations
 from meshwright.solver.verify.training.layout import devices_by_group, layout_violations, stage_ranks
 from meshwright.solver.verify.training.memory import memory_violations, peak_violations
@@ -18,23 +20,20 @@ from meshwright.solver.verify.training.times import pipeline_violations, stage_t
 from meshwright.solver.verify.violation import Rule, Violation
 
 
-def stagewise_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def stagewise_violations(plan: Plan, request: TrainingRequest, counted: Counted) -> tuple[Violation, ...]:
     """Rules of how stages go together, then of each stage among others like it, then of the step."""
-    broken = tuple(_asked_violations(plan, request)) or tuple(_together_violations(plan, request))
+    broken = counted.of(_asked_violations(plan, request)) or counted.of(_together_violations(plan, request))
     for rules in _OF_A_STAGE:
         if broken:
-            break
-        broken = tuple(
+            return broken
+        broken = counted.of(
             violation
             for index in range(len(plan.stages))
             for violation in rules(*_among_its_like(plan, request, index))
             if _concerns(violation, index)
         )
-    yield from broken or (
-        *peak_violations(plan),
-        *pipeline_violations(plan, request),
-        *whole_violations(plan, request),
-    )
+    whole = (peak_violations(plan), pipeline_violations(plan, request), whole_violations(plan, request))
+    return broken or counted.of(chain.from_iterable(whole))
 
 
 _OF_A_STAGE = (

@@ -178,10 +178,10 @@ def _slo_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]
     assert predicted is not None and predicted.step_time_s is not None
     if slo.max_step_time_s is not None and not at_most(predicted.step_time_s, slo.max_step_time_s):
         given = f"{predicted.step_time_s} s, the SLO allows {slo.max_step_time_s} s"
-        yield Violation(Rule.SLO, "plan.predicted.step_time_s", given)
+        yield Violation(Rule.SLO, "plan.predicted.step_time_s", given, limit="slo.max_step_time_s")
     if slo.min_tokens_per_s is not None and not at_most(slo.min_tokens_per_s, predicted.tokens_per_s):
         given = f"{predicted.tokens_per_s}, the SLO asks for {slo.min_tokens_per_s}"
-        yield Violation(Rule.SLO, "plan.predicted.tokens_per_s", given)
+        yield Violation(Rule.SLO, "plan.predicted.tokens_per_s", given, limit="slo.min_tokens_per_s")
 
 
 def _forward_flops(request: TrainingRequest, span: LayerSpan, *, sequences: int) -> float:

@@ -123,10 +123,11 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
     gradients_s = exchange_s(request, [plan.stages for plan in plans])
     step_s = max(steps) + gradients_s
     tokens_per_s = workload.global_batch * workload.seq_len / step_s
-    peak = sum(group.n_devices * group.node.device.peak(workload.precision) for group in request.cluster.groups)
+    devices = [(group.node.device, plan.devices) for group, plan in zip(request.cluster.groups, plans, strict=True)]
+    peak = sum(number * device.peak(workload.precision) for device, number in devices)
     mfu = sum(
-        _mfu(plan) * own_s * group.n_devices * group.node.device.peak(workload.precision)
-        for plan, own_s, group in zip(plans, steps, request.cluster.groups, strict=True)
+        _mfu(plan) * own_s * number * device.peak(workload.precision)
+        for plan, own_s, (device, number) in zip(plans, steps, devices, strict=True)
     ) / (step_s * peak)
     first, breakdown = plans[0], plans[0].breakdown
     assert breakdown is not None
@@ -139,7 +140,7 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
             peak_memory_bytes=max(plan.predicted.peak_memory_bytes for plan in plans if plan.predicted is not None),
             step_time_s=step_s,
             mfu=mfu,
-            cost_per_million_tokens=cost_per_million_tokens(request, tokens_per_s),
+            cost_per_million_tokens=cost_per_million_tokens(devices, tokens_per_s),
             energy_per_step_j=_energy_j(request.cluster, plans, step_s),
             bands=step_time_bands(request, step_time_s=step_s, tokens_per_s=tokens_per_s, mfu=mfu),
         ),
@@ -169,7 +170,7 @@ def _energy_j(cluster: Cluster, plans: Sequence[Plan], step_s: float) -> float:
     for plan, group in zip(plans, cluster.groups, strict=True):
         assert plan.predicted is not None and plan.predicted.energy_per_step_j is not None
         total += plan.predicted.energy_per_step_j
-        total += group.n_devices * group.node.device.idle_power_w * (step_s - _step_s(plan))
+        total += plan.devices * group.node.device.idle_power_w * (step_s - _step_s(plan))
     return total
 
 

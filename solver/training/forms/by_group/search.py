@@ -25,7 +25,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.compute_bound import compute_bound_s
 from meshwright.solver.training.forms.by_group.parts import group_exchange_s, joined_plan, least_exchange_s, pool_request
-from meshwright.solver.training.forms.joint_certificate import instead_of, widened
+from meshwright.solver.training.forms.joint_certificate import instead_of, still_open, widened
 from meshwright.solver.training.report.device_counts import require_whole_cluster
 from meshwright.solver.training.report.plan_report import feasible_plan
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
@@ -95,6 +95,9 @@ def best_shares(request: TrainingRequest, given: Plan, *, slo_limit_s: float, st
         if found is not None:
             best, limit_s = found
         bound = min(bound, bound_s)
+    if best is given and not given.feasible:
+        # Nothing but a bound at the limit decides against every share.
+        return still_open(given) if given.is_decided and bound < limit_s * (1 - RELATIVE_TIE) else given
     return _certified(request, best, given, min(bound, given.certificate.bound or math.inf), part)
 
 
@@ -127,8 +130,7 @@ def _best_of(
 def _certified(request: TrainingRequest, best: Plan, given: Plan, bound_s: float, part: int) -> Plan:
     """The best plan with a certificate of both kinds of plans, and the loser as a runner-up."""
     objective = None if best.predicted is None else best.predicted.step_time_s
-    if objective is None:
-        return best
+    assert objective is not None
     # A search for plans over all groups that was stopped before it found one has proven nothing.
     bound_s = min(bound_s, objective) if given.is_decided else 0.0
     text = f"replicas by node group, free in each, shares of the batch in multiples of {part}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.costmodels.cluster.cluster import NodeGroup
+from meshwright.costmodels.cluster.cluster import Device, NodeGroup
 from meshwright.costmodels.cluster.energy import BusyTime, device_energy_j
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.plan import Plan
@@ -60,7 +60,9 @@ def stagewise_plan(
     decision, cost, tables = _evaluated(ways, candidates, spans)
     # The record of the whole is made on a cluster that has as many devices in each stage as the first has.
     frame = _Frame(sized_request(request, ways[0].group, ways[0].devices, pp=len(ways)), tables)
-    plan = decided_plan(request, frame, decision, cost, certificate=certificate, stats=stats)
+    plan = decided_plan(
+        request, frame, decision, cost, certificate=certificate, stats=stats, devices=_devices_in_use(request, ways)
+    )
     ranges = laid_out(request.cluster, [(way.group, way.devices) for way in ways])
     stages = tuple(
         _stage(stage, way, candidate, place)
@@ -71,9 +73,13 @@ def stagewise_plan(
     return replace(
         plan,
         stages=stages,
-        devices=sum(way.devices for way in ways),
         predicted=replace(plan.predicted, energy_per_step_j=energy_j),
     )
+
+
+def _devices_in_use(request: TrainingRequest, ways: Sequence[StageWay]) -> list[tuple[Device, int]]:
+    groups = ((group, sum(way.devices for way in ways if way.group == group)) for group in request.cluster.groups)
+    return [(group.node.device, number) for group, number in groups if number]
 
 
 def stagewise_cost(ways: Sequence[StageWay], spans: tuple[StageSpan, ...]) -> DecisionCost:

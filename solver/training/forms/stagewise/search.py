@@ -24,7 +24,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import Partition, partition
 from meshwright.solver.training.costs.compute_bound import compute_bound_s
 from meshwright.solver.training.costs.evaluate import StageSpan
-from meshwright.solver.training.forms.joint_certificate import instead_of, widened
+from meshwright.solver.training.forms.joint_certificate import instead_of, still_open, widened
 from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_plan
 from meshwright.solver.training.forms.stagewise.stage_runs import unbeaten_runs
 from meshwright.solver.training.forms.stagewise.stage_sizes import (
@@ -86,6 +86,8 @@ def best_stagewise(
                 best, limit_s = _Found(arrangement, space, count, found), found.objective_s
         finished = finished and not stop()
     bound_s = min(given.certificate.bound or 0.0, limit_s) if given.certificate.bound or given.is_decided else 0.0
+    if best is None and not given.feasible:
+        return given if finished or not given.is_decided else still_open(given)
     if given.certificate.objective is None and given.is_decided:
         bound_s = limit_s
     # Of what was not searched this much is known.
@@ -104,8 +106,7 @@ class _Found:
 
 def _certified(request: TrainingRequest, given: Plan, best: _Found | None, bound_s: float) -> Plan:
     objective = given.certificate.objective if best is None else best.partition.objective_s
-    if objective is None:
-        return given
+    assert objective is not None
     text = (
         "stages that each have degrees, shardings and memory choices of their own, under 1F1B, on whole nodes or, where "
         f"nothing moves to hosts, parts of a node{_of_groups(request)}"

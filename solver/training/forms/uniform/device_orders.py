@@ -16,6 +16,7 @@ from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.choices import GroupOrder
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.forms.joint_certificate import still_open
 from meshwright.solver.training.report.device_counts import require_whole_cluster
 from meshwright.solver.training.report.plan_report import feasible_plan
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
@@ -109,7 +110,7 @@ def best_arrangement(
             losers.append(RunnerUp(arrangement.name, None, why))
     objective = best.certificate.objective
     if objective is None:
-        return best
+        return best if proven or not best.is_decided else still_open(best)
     bound = objective if proven else min(bound, objective)
     searched = ["node groups in any order"] if request.search.group_order is GroupOrder.ANY else []
     idle = request.search.idle_groups

@@ -22,7 +22,8 @@ from meshwright.solver.problem.choices import Launcher, Recompute, Space, StageD
 from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
 from meshwright.solver.stages.longest import objective_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.planner import decision_of, plan_training, predict_training
+from meshwright.solver.training.forms.uniform.given_decision import decision_of
+from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.sliced_sequences import balanced_tiles
 from meshwright.solver.verify import check
 from meshwright.solver.verify.violation import Rule
