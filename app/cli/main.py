@@ -14,22 +14,13 @@ from meshwright.app.cli.commands.exits import DEBUG, USAGE_ERROR, exits, explain
 from meshwright.app.cli.options import AsJson, group_of, output_file, output_folder
 from meshwright.app.settings import Settings, read_settings
 from meshwright.app.version import installed_version
+from meshwright.solver.problem.choices import Launcher
 
 cli = group_of(
     "meshwright",
     purpose="Plans how large models train and serve on a cluster, with a proof of how good the plan is.",
     exit_codes="Exit codes: 0 good, 1 no plan or a worse one, 2 bad input, 3 internal error.",
 )
-
-
-class LauncherName(StrEnum):
-    """Launchers that plans can be exported to."""
-
-    MEGATRON_LM = "megatron-lm"
-    DEEPSPEED = "deepspeed"
-    TORCHTITAN = "torchtitan"
-    VLLM = "vllm"
-    SGLANG = "sglang"
 
 
 class TiesName(StrEnum):
@@ -145,7 +136,7 @@ def simulate(
 @exits
 def export(
     plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
-    launcher: Annotated[LauncherName, typer.Option("--to", help="Launcher to write for.")],
+    launcher: Annotated[Launcher, typer.Option("--to", help="Launcher to write for.")],
     folder: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", parser=output_folder, help="Write the files into a folder.")
     ] = None,
@@ -155,7 +146,7 @@ def export(
     from meshwright.app.cli.commands.exporting import run_export
     from meshwright.app.cli.commands.planning import Output
 
-    return run_export(plan_source, launcher.value, folder, Output.JSON if as_json else Output.PAGE, _settings())
+    return run_export(plan_source, launcher, folder, Output.JSON if as_json else Output.PAGE, _settings())
 
 
 @cli.command()

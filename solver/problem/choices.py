@@ -89,13 +89,17 @@ class ServingMode(StrEnum):
 
 
 class Launcher(StrEnum):
-    """Frameworks whose command line a launchable plan must fit."""
+    """Frameworks whose command line a launchable plan must fit; facts of each are in `solver.problem.launchers`."""
 
     MEGATRON_LM = "megatron-lm"
     DEEPSPEED = "deepspeed"
     TORCHTITAN = "torchtitan"
     VLLM = "vllm"
     SGLANG = "sglang"
+
+
+DEFAULT_LAUNCHER = Launcher.MEGATRON_LM
+"""The launcher of a request that names none, of serving requests, too."""
 
 
 class System(StrEnum):

@@ -27,6 +27,7 @@ from meshwright.costmodels.serving.precision import Quantised
 from meshwright.costmodels.serving.speculation import Speculation
 from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
 from meshwright.solver.problem.choices import (
+    DEFAULT_LAUNCHER,
     BatchShares,
     FrontierScope,
     Gradients,
@@ -235,7 +236,7 @@ class Search:
     __pydantic_config__ = STRICT_RECORD
 
     space: Space = Space.LAUNCHABLE
-    launcher: Launcher = Launcher.MEGATRON_LM
+    launcher: Launcher = DEFAULT_LAUNCHER
     engine: ServingEngine = ServingEngine.VLLM
     dp: tuple[PositiveInt, ...] = ()
     tp: tuple[PositiveInt, ...] = ()

@@ -23,7 +23,7 @@ EXPORT_SCHEMA = "meshwright.export/1"
 SCRIPT_NAME = "launch.sh"
 
 
-def run_export(plan: str, launcher: str, folder: Path | None, output: Output, settings: Settings) -> int:
+def run_export(plan: str, launcher: Launcher, folder: Path | None, output: Output, settings: Settings) -> int:
     """Print what launches a plan, a script or a document, and write its files if a folder is given.
 
     Raises InfeasibleError for an infeasible plan.
@@ -32,7 +32,7 @@ def run_export(plan: str, launcher: str, folder: Path | None, output: Output, se
     if not answered.plan.feasible:
         why = "infeasible" if answered.plan.is_decided else "undecided, not found yet"
         raise InfeasibleError(f"this plan is {why}: there is nothing to launch")
-    result = export(answered.plan, answered.request, Launcher(launcher))
+    result = export(answered.plan, answered.request, launcher)
     written = [] if folder is None or is_stdout(folder) else _write(result, folder)
     if output is Output.JSON:
         print_json(export_document(result, written))

@@ -11,12 +11,13 @@ from meshwright.costmodels.cluster.cluster import NodeGroup
 from meshwright.costmodels.errors import ModelError, WorkloadError
 from meshwright.costmodels.model.operators import AttentionMask, OperatorKind
 from meshwright.costmodels.model.split_dims import RankGrid, divides
-from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.step_time import ServingPrecision
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.stage import LayerSpan
-from meshwright.solver.problem.choices import FrontierScope, Launcher, Objective, ServingMode, Space
+from meshwright.solver.problem.choices import DEFAULT_LAUNCHER, FrontierScope, Objective, ServingMode, Space
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.launchers.server import PromptSharing
+from meshwright.solver.problem.launchers.table import ENGINES, SERVERS
 from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import ClosedArrivals, PoissonArrivals
 from meshwright.solver.serving.engines.engine_rules import holds_copies, require_routable, runs, served_shape
@@ -30,8 +31,6 @@ STEP_TOKENS = (512, 1024, 2048, 4096, 8192, 16384)
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Limits of sequences at once: powers of two up to twice the default of vLLM (256)."""
 
-SERVERS = (Launcher.VLLM, Launcher.SGLANG)
-"""Launchers that serve."""
 
 SPACE = (
     f"replicas in one node group, tp x kvp inside a node, pp in {{{', '.join(map(str, PIPELINE_DEGREES))}}}, attention "
@@ -332,20 +331,20 @@ def _require_serving_search(search: Search) -> None:
     }
     given = [name for name, value in set_for_training.items() if value]
     if given:
+        sharing = ", ".join(engine for engine, rules in ENGINES.items() if rules.prompt_sharing is not PromptSharing.NONE)
         raise WorkloadError(
             "search restrictions of training do not go with a serving workload",
             given=given,
-            allowed="dp (replicas), tp, pp, ep, attention_dp, kvp; cp of engine sglang or of prefill workers",
+            allowed=f"dp (replicas), tp, pp, ep, attention_dp, kvp; cp of engine {sharing} or of prefill workers",
         )
-    # Megatron-LM is the default of a request that names no launcher.
-    if search.space is Space.LAUNCHABLE and search.launcher not in (*SERVERS, Launcher.MEGATRON_LM):
+    if search.space is Space.LAUNCHABLE and search.launcher not in (*SERVERS, DEFAULT_LAUNCHER):
         raise WorkloadError(
             "the launcher does not serve", given=search.launcher.value, allowed=", ".join(server.value for server in SERVERS)
         )
 
 
 def _may_share_prompts(search: Search) -> bool:
-    return ServingMode.DISAGGREGATED in search.modes or search.engine is ServingEngine.SGLANG
+    return ServingMode.DISAGGREGATED in search.modes or ENGINES[search.engine].prompt_sharing is not PromptSharing.NONE
 
 
 def is_layer(model: ModelGraph, block: str) -> bool:

@@ -18,9 +18,10 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.launchers.table import TRAINERS
+from meshwright.solver.problem.launchers.trainer import Trainer
 from meshwright.solver.problem.request import Search, TrainingRequest
 from meshwright.solver.training.space.implementation import launcher_implementation
-from meshwright.solver.training.space.launcher_rules import LAUNCHERS, LauncherRules
 from meshwright.solver.training.space.presets import preset_of
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining, pipelinings
 from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
@@ -192,11 +193,11 @@ def families(request: TrainingRequest) -> Iterator[Family]:
     if preset is not None:
         request = replace(request, search=preset.restrict(request.search))
     workload, search = request.workload, request.search
-    if search.space is Space.LAUNCHABLE and search.launcher not in LAUNCHERS:
+    if search.space is Space.LAUNCHABLE and search.launcher not in TRAINERS:
         raise WorkloadError(
             "the launcher does not train",
             given=search.launcher.value,
-            allowed=", ".join(launcher.value for launcher in LAUNCHERS),
+            allowed=", ".join(launcher.value for launcher in TRAINERS),
         )
     modes = _recompute_choices(search)
     optimizers = optimizer_choices(search, workload)
@@ -211,7 +212,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
         if rest or not places:
             continue
         for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
-            if search.space is Space.LAUNCHABLE and not _expresses(LAUNCHERS[search.launcher], request.model, mesh, boundary):
+            if search.space is Space.LAUNCHABLE and not _expresses(TRAINERS[search.launcher], request.model, mesh, boundary):
                 continue
             if preset is not None and not preset.sequence_parallel and boundary.dim is not None:
                 continue
@@ -241,7 +242,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
                         yield family
 
 
-def _expresses(rules: LauncherRules, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
+def _expresses(rules: Trainer, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
     """Whether the launcher has flags for this mesh and residual layout."""
     return (
         (mesh.pp == 1 or rules.passes_branches or model.is_chain)
@@ -293,7 +294,7 @@ def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None
 
 def _scans_over_ranks(search: Search) -> ScanOverRanks | None:
     """How the search's launcher shares state-space mixers among ranks of a sequence; None where it can't."""
-    rules = LAUNCHERS.get(search.launcher)
+    rules = TRAINERS.get(search.launcher)
     refused = search.space is Space.LAUNCHABLE and not (rules and rules.scans_over_ranks)
     return None if refused else launcher_implementation(search).scan_over_ranks
 
@@ -317,7 +318,7 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
 
 def recompute_modes(search: Search) -> tuple[Recompute, ...]:
     """Recompute modes that the search allows and its launcher has."""
-    rules = LAUNCHERS.get(search.launcher)
+    rules = TRAINERS.get(search.launcher)
     refused = search.space is Space.LAUNCHABLE and (rules is None or not rules.fine_grained)
     modes = tuple(mode for mode in Recompute if not (refused and mode is Recompute.FINE_GRAINED))
     return tuple(mode for mode in modes if not search.recompute or mode in search.recompute)
@@ -325,13 +326,13 @@ def recompute_modes(search: Search) -> tuple[Recompute, ...]:
 
 def launcher_schedules(launcher: Launcher) -> frozenset[Schedule]:
     """Pipeline schedules that a launcher runs; none for one that does not train."""
-    return LAUNCHERS[launcher].schedules if launcher in LAUNCHERS else frozenset()
+    return TRAINERS[launcher].schedules if launcher in TRAINERS else frozenset()
 
 
 def padded_dims(search: Search) -> frozenset[str]:
-    """Dims that the launcher fills up where they do not divide by tp: Megatron-LM pads the vocabulary."""
-    pads = search.space is Space.LAUNCHABLE and search.launcher is Launcher.MEGATRON_LM
-    return frozenset({"vocab"}) if pads else frozenset()
+    """Dims that the launcher fills up where they do not divide by tp."""
+    is_known = search.space is Space.LAUNCHABLE and search.launcher in TRAINERS
+    return TRAINERS[search.launcher].padded_dims if is_known else frozenset()
 
 
 def _has_windows(model: ModelGraph) -> bool:

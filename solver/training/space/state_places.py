@@ -14,8 +14,9 @@ from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload, Tie
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimizer
 from meshwright.costmodels.pipeline import Schedule, n_copies
 from meshwright.solver.problem.choices import Gradients, Space
+from meshwright.solver.problem.launchers.table import TRAINERS
+from meshwright.solver.problem.launchers.trainer import HostState
 from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
-from meshwright.solver.training.space.launcher_rules import LAUNCHERS, HostState
 
 
 class Degrees(Protocol):
@@ -73,24 +74,21 @@ def optimizer_choices(search: Search, workload: TrainingWorkload) -> tuple[Optim
     others = [
         one
         for one in Optimizer
-        if one in asked and one is not workload.optimizer and (free or one in LAUNCHERS[search.launcher].optimizers)
+        if one in asked and one is not workload.optimizer and (free or one in TRAINERS[search.launcher].optimizers)
     ]
     if not own and not others:
         raise WorkloadError(
             "the launcher has none of these optimizers",
             given=", ".join(asked),
-            allowed=", ".join(sorted(LAUNCHERS[search.launcher].optimizers)),
+            allowed=", ".join(sorted(TRAINERS[search.launcher].optimizers)),
         )
     return (*own, *others)
 
 
 def gradient_choices(search: Search) -> tuple[Gradients, ...]:
-    """How long gradients may live; raises WorkloadError where the request wants them released and its launcher can't.
-
-    No launcher of ours updates in the backward pass: torchtitan's early_step_in_backward is gone since 0.3.
-    """
+    """How long gradients may live; raises WorkloadError where the request wants them released and its launcher can't."""
     asked = tuple(one for one in Gradients if one in (search.gradients or (Gradients.KEPT,)))
-    had = (Gradients.KEPT,) if search.space is Space.LAUNCHABLE else tuple(Gradients)
+    had = frozenset(Gradients) if search.space is Space.FREE else TRAINERS[search.launcher].gradients
     left = tuple(one for one in asked if one in had)
     if not left:
         raise WorkloadError(
@@ -150,7 +148,7 @@ def hybrid_ranks(mesh: Degrees, search: Search) -> tuple[int, ...]:
 
     Spread experts are shared by other ranks than all else, so they go without.
     """
-    rules = LAUNCHERS.get(search.launcher)
+    rules = TRAINERS.get(search.launcher)
     if mesh.spreads_experts or search.system or (search.space is Space.LAUNCHABLE and not (rules and rules.hybrid_sharding)):
         return ()
     return tuple(n for n in divisors(mesh.dp * mesh.cp) if 1 < n < mesh.dp * mesh.cp and n % mesh.cp == 0)
@@ -158,7 +156,7 @@ def hybrid_ranks(mesh: Degrees, search: Search) -> tuple[int, ...]:
 
 def _small_moments_fit(search: Search, zero_stage: int | None, optimizer: Optimizer) -> bool:
     """Whether the launcher keeps moments of this optimizer's width at a ZeRO stage, None for the states of one rank."""
-    rules = LAUNCHERS.get(search.launcher)
+    rules = TRAINERS.get(search.launcher)
     if search.space is Space.FREE or rules is None or zero_stage != 0:
         return True
     return optimizer not in rules.optimizers_when_sharded
@@ -184,7 +182,7 @@ def _offload_expressible(search: Search, zero_stage: int | None, offload: Offloa
         return True
     if offload.activations or zero_stage == 0:
         return False
-    match LAUNCHERS[search.launcher].host_state:
+    match TRAINERS[search.launcher].host_state:
         case HostState.NONE:
             return False
         case HostState.SHARES_OF_THE_OPTIMIZER:
@@ -209,7 +207,7 @@ def _zero_stages(mesh: Degrees, search: Search, optimizer: Optimizer) -> Iterato
         stages = tuple(range(MAX_ZERO_STAGE + 1))
     highest = MAX_ZERO_STAGE
     if search.space is Space.LAUNCHABLE:
-        rules = LAUNCHERS[search.launcher]
+        rules = TRAINERS[search.launcher]
         highest = min(
             rules.max_zero_with_pipeline if mesh.pp > 1 else MAX_ZERO_STAGE,
             rules.max_zero_with_muon if optimizer is Optimizer.MUON else MAX_ZERO_STAGE,

@@ -6,8 +6,8 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
 from meshwright.solver.blocks.tp_strategies import Spec
 from meshwright.solver.problem.choices import Space, TpOverlap
+from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.space.launcher_rules import LAUNCHERS
 
 
 def tp_overlaps(request: TrainingRequest, *, tp: int, cp: int, boundary: Spec) -> tuple[TpOverlap, ...]:
@@ -25,15 +25,16 @@ def max_zero_stage(request: TrainingRequest, overlap: TpOverlap) -> int:
     """Highest ZeRO stage beside a way of gathers and scatters."""
     if request.search.space is Space.FREE or overlap is TpOverlap.EXPOSED:
         return MAX_ZERO_STAGE
-    return LAUNCHERS[request.search.launcher].max_zero_with_cuts
+    cut = TRAINERS[request.search.launcher].cut_products
+    return MAX_ZERO_STAGE if cut is None else cut.max_zero
 
 
 def _cuts_products(request: TrainingRequest, *, rows: int, tp: int) -> bool:
     """Whether the launcher cuts products over tp ranks, which have so many rows of each sequence together."""
     if request.search.space is Space.FREE:
         return True
-    rules = LAUNCHERS[request.search.launcher]
-    return rules.cuts_products and rows % (rules.rows_a_rank_with_cuts * tp) == 0 and _joined_by_nvlink(request.cluster)
+    cut = TRAINERS[request.search.launcher].cut_products
+    return cut is not None and rows % (cut.rows_a_rank * tp) == 0 and _joined_by_nvlink(request.cluster)
 
 
 def _joined_by_nvlink(cluster: Cluster) -> bool:

@@ -1,0 +1,27 @@
+"""DeepSpeed: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads without
+attention; its long-context axis is Ulysses."""
+
+from __future__ import annotations
+
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.implementation import FlashAttention, Implementation, VectorKernels
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.problem.launchers.trainer import HostState, Trainer
+
+LAUNCHER = Trainer(
+    # DeepSpeed trains the script's own model, and the exported one is Hugging Face's: eager, with PyTorch's
+    # scaled_dot_product_attention.
+    implementation=Implementation(VectorKernels.EAGER, FlashAttention.FLASH_2),
+    max_zero_with_pipeline=1,
+    context_parallel=False,
+    sequence_parallel=False,
+    replicates_kv_heads=False,
+    ties_across_stages=True,
+    schedules=frozenset({Schedule.ONE_F_ONE_B}),
+    # Layers of a PipelineModule may pass tuples of tensors on.
+    passes_branches=True,
+    optimizers=frozenset({Optimizer.ADAMW, Optimizer.SGD_MOMENTUM, Optimizer.MUON}),
+    # MiCS; shares of the states (Twin-Flow) are ZeRO-3's.
+    hybrid_sharding=True,
+    host_state=HostState.ZERO_OFFLOAD,
+)

@@ -1,0 +1,34 @@
+"""torchtitan 0.3: it splits key/value heads evenly (its PR 4016) and has no tied weights over stages."""
+
+from __future__ import annotations
+
+from meshwright.costmodels.model.implementation import (
+    FlashAttention,
+    Implementation,
+    LossKernels,
+    TensorOverlap,
+    VectorKernels,
+)
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, Trainer
+
+LAUNCHER = Trainer(
+    # Compilation is off unless a configuration turns it on, and the exported ones do so for chunked products alone.
+    # Attention is PyTorch's scaled_dot_product_attention.
+    implementation=Implementation(VectorKernels.EAGER, FlashAttention.FLASH_2),
+    max_zero_with_pipeline=3,
+    context_parallel=True,
+    sequence_parallel=True,
+    replicates_kv_heads=False,
+    ties_across_stages=False,
+    # Those of torch.distributed.pipelining: GPipe, 1F1B, Interleaved1F1B, ZBVZeroBubble, DualPipeV.
+    schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_V, Schedule.DUALPIPE_V}),
+    # A PipelineStage's outputs may be a tuple of tensors.
+    passes_branches=True,
+    hybrid_sharding=True,
+    # training.enable_cpu_offload: FSDP's CPUOffloadPolicy moves parameters, gradients and the optimizer.
+    host_state=HostState.ALL_OR_NOTHING,
+    # Its early_step_in_backward, which released gradients, is gone.
+    # --compile.enable_async_tensor_parallel: in compiled layers alone, with which it compiles the loss, too.
+    cut_products=CutProducts(TensorOverlap.SYMMETRIC_MEMORY, kernels=VectorKernels.COMPILED, loss=LossKernels.COMPILED),
+)

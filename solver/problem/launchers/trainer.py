@@ -1,0 +1,92 @@
+"""What launchers of training plans can express, and which kernels their models run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimizer
+from meshwright.costmodels.model.implementation import Implementation, LossKernels, TensorOverlap, VectorKernels
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.problem.choices import Gradients
+
+
+class HostState(Enum):
+    """What of the training state a launcher can keep in host memory."""
+
+    NONE = auto()
+    SHARES_OF_THE_OPTIMIZER = auto()
+    ZERO_OFFLOAD = auto()
+    """All of a sharded optimizer, under ZeRO-3 any share; gradients as much, from ZeRO-2 up; under ZeRO-3 all weights."""
+    ALL_OR_NOTHING = auto()
+    """Weights, gradients and optimizer together under ZeRO-3."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutProducts:
+    """How a launcher cuts products over tp into chunks, whose gathers and scatters run beside them.
+
+    tensor_overlap   what runs beside the products
+    max_zero         highest ZeRO stage beside it
+    rows_a_rank      what the rows of a micro-batch on each tp rank must be a multiple of
+    kernels, loss    those of layers with such products, None where they are those of all others
+    """
+
+    tensor_overlap: TensorOverlap
+    max_zero: int = MAX_ZERO_STAGE
+    rows_a_rank: int = 1
+    kernels: VectorKernels | None = None
+    loss: LossKernels | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """What a launcher can express of a training plan beyond what every launcher can, and how it runs a layer.
+
+    implementation           kernels of its layers; what selective recomputation means is not taken from it: plans mean
+                             attention and norms
+    max_zero_with_pipeline   highest ZeRO stage beside pipeline parallelism
+    context_parallel         whether it has ring context parallelism
+    head_exchange            whether context parallelism may exchange tokens for heads (Ulysses), alone or inside a ring
+    scans_over_ranks         whether context parallelism may split state-space mixers
+    windows_in_rings         whether attention in a ring may have a sliding window
+    sequence_parallel        whether norms may be sharded over the sequence beside tp
+    replicates_kv_heads      whether tp may be larger than the number of key/value heads
+    padded_dims              dims that it fills up where they do not divide by tp
+    ties_across_stages       whether a tied head may be on another stage than the embedding
+    schedules                pipeline schedules it runs
+    expert_parallel          whether experts may be spread over the ranks of dp x cp
+    experts_ask_for_sp       whether experts beside tp need sequence parallelism
+    max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
+    optimizers               optimizers it has settings for
+    optimizers_when_sharded  those of them that it has beside ZeRO-1 and higher, or on one rank, alone
+    hybrid_sharding          whether ZeRO-3 may shard within a part of the dp x cp ranks
+    host_state               what of the training state may lie in host memory
+    gradients                how long gradients may live
+    fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
+    cut_products             how products over tp are cut into chunks, None where they are not
+    passes_branches          whether stages pass on more tensors than one, as stages of a model that branches must
+    """
+
+    implementation: Implementation
+    max_zero_with_pipeline: int
+    context_parallel: bool
+    sequence_parallel: bool
+    replicates_kv_heads: bool
+    ties_across_stages: bool
+    schedules: frozenset[Schedule]
+    head_exchange: bool = False
+    scans_over_ranks: bool = False
+    windows_in_rings: bool = True
+    padded_dims: frozenset[str] = frozenset()
+    expert_parallel: bool = False
+    experts_ask_for_sp: bool = False
+    max_zero_with_muon: int = MAX_ZERO_STAGE
+    fine_grained: bool = False
+    passes_branches: bool = False
+    hybrid_sharding: bool = False
+    optimizers: frozenset[Optimizer] = frozenset({Optimizer.ADAMW})
+    optimizers_when_sharded: frozenset[Optimizer] = frozenset()
+    host_state: HostState = HostState.NONE
+    gradients: frozenset[Gradients] = frozenset({Gradients.KEPT})
+    cut_products: CutProducts | None = None
