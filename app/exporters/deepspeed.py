@@ -34,7 +34,7 @@ _OPTIMIZERS: dict[Optimizer, dict[str, object]] = {
 }
 
 
-def export_deepspeed(plan: Plan, request: TrainingRequest) -> Export:
+def export_plan(plan: Plan, request: TrainingRequest) -> Export:
     """The configuration of batch, precision, ZeRO and tensor parallelism, and the line that starts a script with it."""
     workload = request.workload
     config = ds_config(plan, workload)

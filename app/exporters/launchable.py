@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import PlanRequest, Search
 from meshwright.solver.training.forms.stagewise.record import is_stagewise
 from meshwright.solver.verify import Rule, SpaceRules, check
 
 _MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE, Recompute.FULL)
-
-_ENGINES = {Launcher.VLLM: ServingEngine.VLLM, Launcher.SGLANG: ServingEngine.SGLANG}
 
 _ABOUT_FIGURES = frozenset(
     {
@@ -66,7 +64,7 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
     search = Search(
         space=Space.LAUNCHABLE,
         launcher=launcher,
-        engine=_ENGINES.get(launcher, ServingEngine.VLLM),
+        engine=SERVERS[launcher].engine if launcher in SERVERS else request.search.engine,
         modes=request.search.modes,
         worker_kinds=max(1, len(plan.kinds)),
         cp=_degrees_of_shared_prompts(plan),

@@ -32,7 +32,7 @@ _SMALL_MOMENTS = (Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16)
 """The optimizers with small moments. Megatron-LM keeps those in its precision-aware optimizer, which is a distributed one."""
 
 
-def export_megatron_lm(plan: Plan, request: TrainingRequest) -> Export:
+def export_plan(plan: Plan, request: TrainingRequest) -> Export:
     """Arguments for the model, the parallelism and the memory choices; data and hyperparameters are stand-ins."""
     workload = request.workload
     assert plan.axes is not None

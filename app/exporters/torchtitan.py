@@ -89,7 +89,7 @@ def planned() -> Trainer.Config:
 '''
 
 
-def export_torchtitan(plan: Plan, request: TrainingRequest) -> Export:
+def export_plan(plan: Plan, request: TrainingRequest) -> Export:
     """Flags of parallelism, batch, checkpointing and stage borders; raises ExportError for a model torchtitan has not."""
     workload = request.workload
     assert plan.axes is not None

@@ -215,7 +215,8 @@ def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_sto
         frontier = "" if command.frontier is None else " --frontier"
         return NextStep(place, f"meshwright plan {shell_word(command.request)}{frontier} -o plan.json")
     source = plan.digest[:SHORT_DIGEST] if file is None else str(file)
-    return NextStep(place, f"meshwright export {shell_word(source)} --to {default_launcher(request)}")
+    launcher = default_launcher(request)
+    return NextStep(place, None if launcher is None else f"meshwright export {shell_word(source)} --to {launcher}")
 
 
 def _write_file(path: Path, document: object) -> None:

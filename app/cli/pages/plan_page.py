@@ -15,11 +15,11 @@ from meshwright.app.cli.pages.stages import memory_bars, stage_table
 from meshwright.app.text.bars import Part, bar, parts_table
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import amount, axes, band, counted, percent, seconds, significant
-from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.plan import Plan, ReplicaPool, SwitchedPrompts, WorkerKind
 from meshwright.solver.answer.predicted import Predicted, Status, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Gradients, Launcher, Objective, TpOverlap
+from meshwright.solver.problem.launchers.table import launcher_of
 from meshwright.solver.problem.request import Arrivals, PlanRequest, ServingRequest, TrainingWorkload
 from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 from meshwright.solver.training.space.candidate_names import away
@@ -292,8 +292,6 @@ def _ending(next_step: NextStep) -> Group:
     return Group(*lines)
 
 
-def default_launcher(request: PlanRequest) -> Launcher:
-    """The launcher that a next command names."""
-    if not isinstance(request, ServingRequest):
-        return request.search.launcher
-    return Launcher.SGLANG if request.search.engine is ServingEngine.SGLANG else Launcher.VLLM
+def default_launcher(request: PlanRequest) -> Launcher | None:
+    """The launcher that a next command names; None for an engine that nothing here exports to."""
+    return launcher_of(request.search.engine) if isinstance(request, ServingRequest) else request.search.launcher

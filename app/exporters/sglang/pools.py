@@ -8,7 +8,7 @@ from __future__ import annotations
 from meshwright.app.exporters.command import ShellVariable, command_text, flag
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.served import one_of_each, require_engine
-from meshwright.app.exporters.sglang import PORT, VERSION, export_sglang, lost_in_words, server_assumptions, server_command
+from meshwright.app.exporters.sglang.server import PORT, VERSION, lost_in_words, server_assumptions, server_command
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.axes import Axes
@@ -22,12 +22,7 @@ BOOTSTRAP_PORT = 8998
 ROUTER_PORT = 8000
 
 
-def export_sglang_plan(plan: Plan, request: ServingRequest) -> Export:
-    """Commands of one kind of worker, or of a prefill and a decode server with their router."""
-    return export_sglang(plan, request) if plan.prefill is None else _export_pools(plan, plan.prefill, request)
-
-
-def _export_pools(plan: Plan, pool: PrefillPool, request: ServingRequest) -> Export:
+def export_pools(plan: Plan, pool: PrefillPool, request: ServingRequest) -> Export:
     """A script for a server of each pool; raises ExportError for layouts between which SGLang moves no cache."""
     require_engine(request, ServingEngine.SGLANG)
     assert plan.axes is not None and plan.serving is not None

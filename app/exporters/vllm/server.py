@@ -26,7 +26,7 @@ PORT = 8000
 """vLLM's own default of --port."""
 
 
-def export_vllm(plan: Plan, request: ServingRequest) -> Export:
+def export_replicas(plan: Plan, request: ServingRequest) -> Export:
     """Flags of the layout, the scheduler and memory of workers that do both phases."""
     require_engine(request, ServingEngine.VLLM)
     together = replicas_share_a_server(plan, request)

@@ -36,7 +36,7 @@ _MIXES = (DraftMethod.MTP, DraftMethod.EAGLE, DraftMethod.EAGLE3)
 """Drafts whose verification may share a step with prompts (SpeculativeAlgorithm.supports_mixed_chunk)."""
 
 
-def export_sglang(plan: Plan, request: ServingRequest) -> Export:
+def export_replicas(plan: Plan, request: ServingRequest) -> Export:
     """Flags of the layout, the scheduler and memory of workers that do both phases."""
     require_engine(request, ServingEngine.SGLANG)
     together = _replicas_share_a_server(plan, request)

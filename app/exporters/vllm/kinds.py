@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.served import require_engine
-from meshwright.app.exporters.vllm import PORT, VERSION, export_vllm, replicas_share_a_server, serve_command
+from meshwright.app.exporters.vllm.server import PORT, VERSION, export_replicas, replicas_share_a_server, serve_command
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.plan import Plan, WorkerKind
@@ -32,7 +32,7 @@ def export_kinds(plan: Plan, request: ServingRequest) -> Export:
         weights[name] = {"servers": servers, "weight_each": kind.share / servers}
         ranks = ", ".join(f"{d.first} to {d.first + d.count - 1}" for stage in kind.stages for d in stage.devices)
         where = f"{name}, on devices of ranks {ranks} ({own.cluster.groups[0].node.name}; CUDA_VISIBLE_DEVICES)"
-        assumptions += [f"{where}: {said}" for said in export_vllm(view, own).assumptions]
+        assumptions += [f"{where}: {said}" for said in export_replicas(view, own).assumptions]
     shared = ", ".join(f"{each['weight_each']:.4g} to each of {each['servers']} {name}" for name, each in weights.items())
     assumptions.append(
         f"a router in front draws a server for each request at random by weight ({WEIGHTS_FILE}): {shared}; evenly spread "

@@ -10,8 +10,7 @@ import json
 from meshwright.app.exporters.command import flag
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.served import one_of_each
-from meshwright.app.exporters.vllm import PORT, VERSION, export_vllm, serve_command
-from meshwright.app.exporters.vllm_kinds import export_kinds
+from meshwright.app.exporters.vllm.server import PORT, VERSION, serve_command
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan, PrefillPool
@@ -23,13 +22,6 @@ SIDE_CHANNEL_PORT = 5600
 """vLLM's own default of VLLM_NIXL_SIDE_CHANNEL_PORT."""
 
 _CONNECTOR = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
-
-
-def export_vllm_plan(plan: Plan, request: ServingRequest) -> Export:
-    """Commands of one kind of worker, of several kinds, or of a prefill and a decode server."""
-    if plan.kinds:
-        return export_kinds(plan, request)
-    return export_vllm(plan, request) if plan.prefill is None else export_pools(plan, plan.prefill, request)
 
 
 def export_pools(plan: Plan, pool: PrefillPool, request: ServingRequest) -> Export:
