@@ -5,6 +5,7 @@ MeshwrightError
 │   ├── DocumentError          a request or plan document with faulty fields, all of them listed (422)
 │   ├── MalformedError         bytes that are no document at all (400)
 │   ├── BodyTooLargeError      a request body over the limit (413)
+│   ├── SlowBodyError          a request body that comes too slowly (408)
 │   ├── MediaTypeError         a content type that is not read here (415)
 │   ├── PlanNotFoundError      a digest under which no plan is stored (404)
 │   ├── AuthenticationError    no key or token, or one that does not hold (401)
@@ -18,7 +19,8 @@ MeshwrightError
 │   ├── QueueFullError         an API key has as many jobs waiting as it may (429)
 │   ├── CalibrationNotFoundError  a calibration that is not stored (422: it stands in a request)
 │   └── MissingExtraError      something that needs an optional package which is not installed (422)
-├── RateLimitedError           a caller that asks too often (429)
+├── RateLimitedError           a caller that asks too often, or too much at once (429)
+├── BusyError                  the service has as much in hand as it takes (503)
 ├── IssuerUnavailableError     the token issuer gives no keys to verify tokens with (503)
 ├── SolveTimeoutError          a solve did not end in its time; callers get what it had found
 ├── SolveMemoryError           a solve needed more memory than it may use; callers get what it had found
@@ -81,6 +83,10 @@ class BodyTooLargeError(InvalidInputError):
     """A request body longer than the service reads."""
 
 
+class SlowBodyError(InvalidInputError):
+    """A request body that comes too slowly: it would keep its place from others."""
+
+
 class MediaTypeError(InvalidInputError):
     """A content type that the service does not read."""
 
@@ -124,6 +130,10 @@ class RateLimitedError(MeshwrightError):
     def __init__(self, problem: str, wait_s: int):
         super().__init__(problem)
         self.wait_s = wait_s
+
+
+class BusyError(MeshwrightError):
+    """The service has as much in hand as it takes."""
 
 
 class IssuerUnavailableError(MeshwrightError):

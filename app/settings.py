@@ -5,6 +5,7 @@ Every variable starts with ``MESHWRIGHT_`` and is described in ``docs/cli.md``.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,6 +66,9 @@ class Settings:
     auth                whether callers must show an API key or token; off only on a loopback address
     max_requests_per_s  of one caller in the long run; twice as many at once
     max_failed_auths_per_s  of one address
+    max_connections_per_peer   open at once of one address
+    trusted_proxies     addresses of proxies, separated by spaces: their X-Forwarded-For is believed, and they may have any
+                        number of connections
     oidc_issuer, oidc_audience   whose tokens the service takes beside API keys, made out to whom; empty for none
     oidc_tenant_claim   claim of a token that names the tenant
     metrics_address     HOST:PORT at which this process's metrics can be scraped; empty for none
@@ -88,6 +92,8 @@ class Settings:
     auth: Auth = Auth.REQUIRED
     max_requests_per_s: int = 1000
     max_failed_auths_per_s: int = 5
+    max_connections_per_peer: int = 512
+    trusted_proxies: str = ""
     oidc_issuer: str = ""
     oidc_audience: str = "meshwright"
     oidc_tenant_claim: str = "tenant"
@@ -113,6 +119,8 @@ VARIABLES = {
     "MESHWRIGHT_AUTH": "auth",
     "MESHWRIGHT_MAX_REQUESTS_PER_S": "max_requests_per_s",
     "MESHWRIGHT_MAX_FAILED_AUTHS_PER_S": "max_failed_auths_per_s",
+    "MESHWRIGHT_MAX_CONNECTIONS_PER_PEER": "max_connections_per_peer",
+    "MESHWRIGHT_TRUSTED_PROXIES": "trusted_proxies",
     "MESHWRIGHT_OIDC_ISSUER": "oidc_issuer",
     "MESHWRIGHT_OIDC_AUDIENCE": "oidc_audience",
     "MESHWRIGHT_OIDC_TENANT_CLAIM": "oidc_tenant_claim",
@@ -134,6 +142,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         log_level=_choice(values, "MESHWRIGHT_LOG_LEVEL", Settings.log_level),
         log_format=_choice(values, "MESHWRIGHT_LOG_FORMAT", Settings.log_format),
         auth=_choice(values, "MESHWRIGHT_AUTH", Settings.auth),
+        trusted_proxies=_addresses(values, "MESHWRIGHT_TRUSTED_PROXIES"),
         oidc_issuer=_issuer(values),
         oidc_audience=values.get("MESHWRIGHT_OIDC_AUDIENCE") or Settings.oidc_audience,
         oidc_tenant_claim=values.get("MESHWRIGHT_OIDC_TENANT_CLAIM") or Settings.oidc_tenant_claim,
@@ -165,6 +174,17 @@ def _issuer(values: Mapping[str, str]) -> str:
         allowed = "https://ISSUER, as its tokens name it"
         raise SettingError("environment variable MESHWRIGHT_OIDC_ISSUER can't be used", given=issuer, allowed=allowed)
     return issuer
+
+
+def _addresses(values: Mapping[str, str], name: str) -> str:
+    text = " ".join(values.get(name, "").replace(",", " ").split())
+    for address in text.split():
+        try:
+            ipaddress.ip_address(address)
+        except ValueError:
+            allowed = "IP addresses, separated by spaces"
+            raise SettingError(f"environment variable {name} can't be used", given=address, allowed=allowed) from None
+    return text
 
 
 def _endpoint(values: Mapping[str, str]) -> str:

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
 from meshwright.app.documents.text import parse_document
-from meshwright.app.errors import BodyTooLargeError, MalformedError, MediaTypeError, short_text
+from meshwright.app.errors import BodyTooLargeError, MalformedError, MediaTypeError, SlowBodyError, short_text
+from meshwright.app.http.long_work import LongWork
 from meshwright.costmodels.errors import InvalidInputError
 
 JSON = "application/json"
 SHORT_BODY_BYTES = 4096
 """A body that is parsed in less time than a thread takes to start on it."""
+
+IDLE_BODY_S = 15.0
+"""The longest pause of a body that comes in: retransmissions of TCP end well within it."""
+SLOWEST_BODY_BYTES_PER_S = 64 * 1024
+"""Bodies that come slower than this, after the first pause allowed, keep room from others: a line of 0.5 Mbit/s."""
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
 
 
 def body_of(schema: str) -> dict[str, Any]:
@@ -21,47 +33,75 @@ def body_of(schema: str) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}}}
 
 
-async def read_json_body(request: Request, *, max_bytes: int) -> dict[str, Any]:
-    """The parsed JSON object in the body.
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A parsed body, and where work on it is done."""
 
-    Raises MediaTypeError, BodyTooLargeError as soon as more than ``max_bytes`` are announced or have come, and
-    MalformedError for bytes that are no JSON of a sane depth.
+    document: dict[str, Any]
+    is_short: bool
+    _tenant: str
+    _long_work: LongWork
+
+    async def work(self, work: Callable[P, Answer], *arguments: P.args, **options: P.kwargs) -> Answer:
+        """Return the answer of work on the body, done in a thread: on a long one when it is the tenant's turn."""
+        if self.is_short:
+            return await asyncio.to_thread(work, *arguments, **options)
+        return await self._long_work.do(self._tenant, work, *arguments, **options)
+
+
+@asynccontextmanager
+async def json_body(request: Request, *, max_bytes: int) -> AsyncIterator[Body]:
+    """The parsed JSON object in the body of an admitted caller, which counts as in hand until the block ends.
+
+    Raises MediaTypeError; BodyTooLargeError as soon as more than ``max_bytes`` are announced or have come; SlowBodyError;
+    RateLimitedError or BusyError where too much is in hand; MalformedError for bytes that are no JSON of a sane depth.
     """
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != JSON:
         raise MediaTypeError("the body's content type is not read here", given=media_type or "none", allowed=JSON)
-    body = await _read(request, max_bytes)
-    if not body.lstrip().startswith(b"{"):
-        raise MalformedError(
-            "the body is no JSON object", given=short_text(body[:20].decode("utf-8", "replace")), allowed="{...}"
-        )
-    try:
-        document: dict[str, Any]
-        if len(body) <= SHORT_BODY_BYTES:
-            document = parse_document(body, what="request body")
-        else:
-            document = await asyncio.to_thread(parse_document, body, what="request body")
-    except InvalidInputError as error:
-        raise MalformedError(error.problem, given=error.given, allowed=error.allowed, remedy=error.remedy) from None
-    return document
+    long_work: LongWork = request.app.state.long_work
+    tenant: str = request.state.principal.tenant
+    with long_work.holding(tenant) as hold:
+        text = await _read(request, max_bytes, hold)
+        if not text.lstrip().startswith(b"{"):
+            given = short_text(text[:20].decode("utf-8", "replace"))
+            raise MalformedError("the body is no JSON object", given=given, allowed="{...}")
+        is_short = len(text) <= SHORT_BODY_BYTES
+        try:
+            document: dict[str, Any]
+            if is_short:
+                document = parse_document(text, what="request body")
+            else:
+                document = await long_work.do(tenant, parse_document, text, what="request body")
+        except InvalidInputError as error:
+            raise MalformedError(error.problem, given=error.given, allowed=error.allowed, remedy=error.remedy) from None
+        del text
+        yield Body(document, is_short, tenant, long_work)
 
 
-def is_short(request: Request) -> bool:
-    """Return True if the announced body is so short that reading it takes less time than a thread needs to start on it."""
-    announced = request.headers.get("content-length", "")
-    return announced.isdigit() and int(announced[:20]) <= SHORT_BODY_BYTES
-
-
-async def _read(request: Request, max_bytes: int) -> bytes:
+async def _read(request: Request, max_bytes: int, hold: Callable[[int], None]) -> bytes:
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced[:20]) > max_bytes:
         raise _too_large(announced, max_bytes)
-    body = bytearray()
-    async for chunk in request.stream():
+    body, loop = bytearray(), asyncio.get_running_loop()
+    began_s, chunks = loop.time(), request.stream()
+    while True:
+        latest_s = began_s + IDLE_BODY_S + len(body) / SLOWEST_BODY_BYTES_PER_S
+        try:
+            async with asyncio.timeout_at(min(loop.time() + IDLE_BODY_S, latest_s)):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            raise SlowBodyError(
+                "the body came too slowly",
+                given=f"{len(body)} bytes in {loop.time() - began_s:.0f} s",
+                allowed=f"pauses of {IDLE_BODY_S:g} s and {SLOWEST_BODY_BYTES_PER_S} bytes a second",
+            ) from None
+        if chunk is None:
+            return bytes(body)
+        hold(len(chunk))
         body += chunk
         if len(body) > max_bytes:
             raise _too_large(f"more than {max_bytes}", max_bytes)
-    return bytes(body)
 
 
 def _too_large(given: str, max_bytes: int) -> BodyTooLargeError:

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.app.errors import (
     AuthenticationError,
     BodyTooLargeError,
+    BusyError,
     CheckNotFoundError,
     DocumentError,
     FieldError,
@@ -22,6 +23,7 @@ from meshwright.app.errors import (
     PlanNotFoundError,
     QueueFullError,
     RateLimitedError,
+    SlowBodyError,
     SolveMemoryError,
     SolveTimeoutError,
     StoreError,
@@ -57,6 +59,9 @@ CHECK_NOT_FOUND = ProblemKind("check-not-found", 404, "There is no such check")
 METHOD_NOT_ALLOWED = ProblemKind("method-not-allowed", 405, "This address does not take this method")
 JOB_IS_FINAL = ProblemKind("job-is-final", 409, "The job has ended")
 VERSION_CHANGED = ProblemKind("version-changed", 412, "The resource is at another version")
+HEAD_TOO_SLOW = ProblemKind("slow-request", 408, "The request came too slowly")
+HEAD_TOO_LARGE = ProblemKind("head-too-large", 431, "The address and headers are too large")
+SLOW_BODY = ProblemKind("slow-body", 408, "The body came too slowly")
 TOO_LARGE = ProblemKind("body-too-large", 413, "The body is too large")
 MEDIA_TYPE = ProblemKind("unsupported-media-type", 415, "The body's content type is not read here")
 INVALID = ProblemKind("invalid-request", 422, "The request can't be used")
@@ -68,6 +73,7 @@ INTERNAL = ProblemKind("internal-error", 500, "Meshwright failed; this is a defe
 WORKER_LOST = ProblemKind("worker-lost", 500, "Every worker that took the job was lost")
 STORE = ProblemKind("store-unavailable", 503, "The plan store can't be used now")
 ISSUER = ProblemKind("issuer-unavailable", 503, "Tokens can't be verified now")
+BUSY = ProblemKind("busy", 503, "The service has as much in hand as it takes")
 NOT_READY = ProblemKind("not-ready", 503, "The service can't take requests yet")
 TIMEOUT = ProblemKind("solve-timeout", 504, "The solve took too long")
 OUT_OF_MEMORY = ProblemKind("solve-out-of-memory", 507, "The solve needs more memory than it may use")
@@ -84,6 +90,9 @@ KINDS = (
     METHOD_NOT_ALLOWED,
     JOB_IS_FINAL,
     VERSION_CHANGED,
+    HEAD_TOO_SLOW,
+    HEAD_TOO_LARGE,
+    SLOW_BODY,
     TOO_LARGE,
     MEDIA_TYPE,
     INVALID,
@@ -95,6 +104,7 @@ KINDS = (
     WORKER_LOST,
     STORE,
     ISSUER,
+    BUSY,
     NOT_READY,
     TIMEOUT,
     OUT_OF_MEMORY,
@@ -104,6 +114,7 @@ KINDS = (
 _KIND_OF: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (MalformedError, MALFORMED),
     (BodyTooLargeError, TOO_LARGE),
+    (SlowBodyError, SLOW_BODY),
     (MediaTypeError, MEDIA_TYPE),
     (PlanNotFoundError, PLAN_NOT_FOUND),
     (AuthenticationError, UNAUTHENTICATED),
@@ -111,6 +122,7 @@ _KIND_OF: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (KeyNotFoundError, KEY_NOT_FOUND),
     (CheckNotFoundError, CHECK_NOT_FOUND),
     (RateLimitedError, RATE_LIMITED),
+    (BusyError, BUSY),
     (IssuerUnavailableError, ISSUER),
     (NoSuchError, NO_SUCH),
     (JobIsFinalError, JOB_IS_FINAL),

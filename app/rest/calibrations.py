@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -17,7 +16,7 @@ from meshwright.app.calibrations.schemas import (
 )
 from meshwright.app.calibrations.store import CalibrationStore
 from meshwright.app.errors import CalibrationNotFoundError, NoSuchError
-from meshwright.app.http.bodies import JSON, read_json_body
+from meshwright.app.http.bodies import JSON, json_body
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, before_of, page_of
 from meshwright.app.http.problem_responses import problem_answers
@@ -46,15 +45,15 @@ _BODY: dict[str, Any] = {
     responses={
         200: {"description": "It is stored already.", "model": CalibrationAnswer},
         201: {"description": "A new version of its device's calibration.", "model": CalibrationAnswer},
-        **problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503),
+        **problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
     },
 )
 async def add_calibration(request: Request, caller: CalibrationWriter, options: AfterChange) -> Response:
     """Add a calibration. The plans of questions that follow its device become stale."""
     settings: Settings = request.app.state.settings
     service: CalibrationService = request.app.state.calibrations
-    document = await read_json_body(request, max_bytes=settings.max_body_bytes)
-    added = await asyncio.to_thread(service.add, caller, document, options)
+    async with json_body(request, max_bytes=settings.max_body_bytes) as body:
+        added = await body.work(service.add, caller, body.document, options)
     where = None if added.replan is None else f"/v1/replans/{added.replan}"
     row = added.kept.row
     answer = CalibrationAnswer(**item_fields(row), stale=added.kept.stale, replan=where)

@@ -14,7 +14,7 @@ from meshwright.app.checks.schemas import MAX_NAME, CheckItem, CheckPage, NewChe
 from meshwright.app.documents.json_text import compact_json
 from meshwright.app.documents.records import read_record, to_document
 from meshwright.app.errors import CheckNotFoundError
-from meshwright.app.http.bodies import JSON, body_of, read_json_body
+from meshwright.app.http.bodies import JSON, body_of, json_body
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, before_of, page_of
 from meshwright.app.http.problem_responses import problem_answers
@@ -31,13 +31,13 @@ router = APIRouter(prefix="/v1/checks", tags=["checks"])
     status_code=201,
     summary="Keep the report of a check",
     openapi_extra=body_of("NewCheck"),
-    responses=problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503),
+    responses=problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
 )
 async def add_check(request: Request, response: Response, caller: Writer) -> CheckItem:
     """Add a report of ``meshwright check`` to the history of a project."""
     settings: Settings = request.app.state.settings
-    document = await read_json_body(request, max_bytes=settings.max_body_bytes)
-    given = await asyncio.to_thread(_new_check, document)
+    async with json_body(request, max_bytes=settings.max_body_bytes) as body:
+        given = await body.work(_new_check, body.document)
     stored = StoredCheck(
         id=str(uuid.uuid4()),
         project=given.project,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
@@ -20,7 +19,7 @@ from meshwright.app.fleet.schemas import (
     registered_document,
     registered_item,
 )
-from meshwright.app.http.bodies import body_of, read_json_body
+from meshwright.app.http.bodies import body_of, json_body
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from meshwright.app.http.problem_responses import problem_answers
@@ -36,7 +35,7 @@ router = APIRouter(prefix="/v1", tags=["fleet"])
 IfMatch = Annotated[str | None, Header(max_length=200, description="ETag of the version that is to be replaced.")]
 IfNoneMatch = Annotated[str | None, Header(max_length=1000, description="ETags that the caller has.")]
 Version = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Which version; the newest when left out.")]
-_PUT_PROBLEMS = problem_answers(400, 401, 403, 412, 413, 415, 422, 429, 500, 503)
+_PUT_PROBLEMS = problem_answers(400, 401, 403, 408, 412, 413, 415, 422, 429, 500, 503)
 _GET_PROBLEMS = problem_answers(401, 403, 404, 422, 429, 500, 503)
 _LIST_PROBLEMS = problem_answers(401, 403, 422, 429, 500, 503)
 
@@ -150,8 +149,8 @@ def list_questions(
 async def _put(request: Request, caller: Principal, kind: RegisteredKind, name: str, options: PutOptions) -> Response:
     settings: Settings = request.app.state.settings
     service: FleetService = request.app.state.fleet
-    document = await read_json_body(request, max_bytes=settings.max_body_bytes)
-    made = await asyncio.to_thread(service.put, caller, kind, name, document, options)
+    async with json_body(request, max_bytes=settings.max_body_bytes) as body:
+        made = await body.work(service.put, caller, kind, name, body.document, options)
     answer = put_answer(made.version, stale=made.stale, replan=None if made.replan is None else f"/v1/replans/{made.replan}")
     headers = {"location": address(kind, name), "etag": _etag(made.version)}
     return JSONResponse(answer.model_dump(mode="json"), 201 if made.is_new else 200, headers)

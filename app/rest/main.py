@@ -18,6 +18,7 @@ from meshwright.app.db.engine import is_sqlite, open_engine
 from meshwright.app.db.migrate import ensure_ready
 from meshwright.app.db.writes import Writes
 from meshwright.app.http.answers import ProblemDocument
+from meshwright.app.http.long_work import LongWork
 from meshwright.app.http.middleware import RequestIdMiddleware
 from meshwright.app.http.problem_responses import install_problem_handlers
 from meshwright.app.jobs.queue import JobQueue
@@ -57,14 +58,17 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         queue = await asyncio.to_thread(_open_queue, engine, settings, open_queue)
         watcher = JobWatcher(engine)
+        long_work = LongWork(settings.max_body_bytes)
         writes = Writes(engine)
         app.state.queue, app.state.watcher, app.state.writes = queue, watcher, writes
+        app.state.long_work = long_work
         app.state.service = PlanService(engine, queue, settings)
         app.state.replans = ReplanService(engine, queue, webhook_settings(settings))
         app.state.fleet = FleetService(engine, app.state.replans)
         app.state.calibrations = CalibrationService(engine, app.state.replans)
         yield
         watcher.close()
+        await long_work.close()
         await writes.close()
         queue.close()
         engine.dispose()

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from meshwright.app.db.engine import read_soon
 from meshwright.app.db.writes import Writes
-from meshwright.app.http.bodies import JSON, is_short, read_json_body
+from meshwright.app.http.bodies import JSON, json_body
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from meshwright.app.http.problem_responses import problem_answers, problem_response
@@ -54,7 +54,7 @@ _REQUEST_BODY: dict[str, Any] = {
         200: {"description": "The plan stored for this request.", **_PLAN_ANSWER},
         201: {"description": "A new plan, made while the caller waited ('Prefer: wait').", **_PLAN_ANSWER},
         202: {"description": "The job that makes the plan.", **_JOB_ANSWER},
-        **problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503, 504, 507),
+        **problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503, 504, 507),
     },
 )
 async def make_plan(
@@ -71,13 +71,15 @@ async def make_plan(
     engine: Engine = request.app.state.engine
     writes: Writes = request.app.state.writes
     wait_s, urgency = wait_of(prefer), urgency_of(priority)
-    document = await read_json_body(request, max_bytes=settings.max_body_bytes)
-    call = Call(caller, document, urgency, idempotency_key)
-    # What needs no database is answered here: handing it to a thread would take as long.
-    resolved = service.resolve_alone(call) if is_short(request) else None
-    wanted: Submission | Wanted | None = service.remembered(call, resolved)
-    if wanted is None:
-        wanted = await read_soon(engine, service.look_up, call, resolved)
+    async with json_body(request, max_bytes=settings.max_body_bytes) as body:
+        call = Call(caller, body.document, urgency, idempotency_key)
+        # What needs no database is answered here: handing it to a thread would take as long.
+        resolved = service.resolve_alone(call) if body.is_short else await body.work(service.resolve_alone, call)
+        wanted: Submission | Wanted | None = service.remembered(call, resolved)
+        if wanted is None and (body.is_short or resolved is not None):
+            wanted = await read_soon(engine, service.look_up, call, resolved)
+        elif wanted is None:
+            wanted = await body.work(service.look_up, call)
     made = wanted if isinstance(wanted, Submission) else await writes.soon(partial(service.begin, wanted))
     ANSWERS.labels(made.how).inc()
     if made.text is not None:

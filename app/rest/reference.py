@@ -33,8 +33,8 @@ router = APIRouter()
 
 
 @router.get("/healthz", tags=["operation"], summary="Whether the process answers")
-def health() -> Health:
-    """Says ok as long as the process answers; looks at nothing else."""
+async def health() -> Health:
+    """Says ok as long as the process answers; looks at nothing else, and waits for no thread."""
     return Health(status="ok")
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from meshwright.app.documents.records import read_record
-from meshwright.app.http.bodies import body_of, read_json_body
+from meshwright.app.http.bodies import body_of, json_body
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, before_of, page_of
 from meshwright.app.http.problem_responses import problem_answers
@@ -53,12 +53,13 @@ AfterChange = Annotated[ReplanOptions, Depends(replan_options)]
     openapi_extra=body_of("NewReplan"),
     status_code=202,
     response_model=ReplanDocument,
-    responses=problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503),
+    responses=problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
 )
 async def start_replan(request: Request, caller: ClusterWriter) -> Response:
     """Start a batch of everything that is stale, or of what is about one cluster or model or follows one calibration."""
     service: ReplanService = request.app.state.replans
-    document = await read_json_body(request, max_bytes=MAX_REPLAN_BODY_BYTES)
+    async with json_body(request, max_bytes=MAX_REPLAN_BODY_BYTES) as body:
+        document = body.document
     check_values(document)
     wanted = read_record(NewReplan, document, what="re-plan")
     about = QuestionFilter(wanted.cluster, wanted.model, calibration=wanted.calibration)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from fastapi import APIRouter, Request
 
 from meshwright.app.documents.records import read_record
-from meshwright.app.http.bodies import body_of, read_json_body
+from meshwright.app.http.bodies import body_of, json_body
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import Cursor, Limit, before_of, page_of
 from meshwright.app.http.problem_responses import problem_answers
@@ -38,11 +38,12 @@ MAX_KEY_BODY_BYTES = 16_384
     status_code=201,
     summary="Make an API key",
     openapi_extra=body_of("NewKeyDocument"),
-    responses=problem_answers(400, 401, 403, 413, 415, 422, 429, 500, 503),
+    responses=problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
 )
 async def make_key(request: Request, caller: Admin) -> MadeKeyItem:
     """A new API key of the caller's tenant. Its text is in this answer and nowhere else."""
-    document = await read_json_body(request, max_bytes=MAX_KEY_BODY_BYTES)
+    async with json_body(request, max_bytes=MAX_KEY_BODY_BYTES) as body:
+        document = body.document
     wish = read_record(NewKeyDocument, document, what="key")
     made = await asyncio.to_thread(
         create_key, _keys(request), KeyWish(caller.tenant, wish.name, frozenset(wish.scopes), wish.expires_in_days)
@@ -67,11 +68,12 @@ def get_key(request: Request, caller: Admin, prefix: str) -> KeyItem:
     status_code=201,
     summary="Rotate an API key",
     openapi_extra=body_of("RotationDocument"),
-    responses=problem_answers(400, 401, 403, 404, 413, 415, 422, 429, 500, 503),
+    responses=problem_answers(400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503),
 )
 async def rotate(request: Request, caller: Admin, prefix: str) -> MadeKeyItem:
     """A new key with the same scopes; the old one holds for ``grace_hours`` more."""
-    document = await read_json_body(request, max_bytes=MAX_KEY_BODY_BYTES)
+    async with json_body(request, max_bytes=MAX_KEY_BODY_BYTES) as body:
+        document = body.document
     grace = timedelta(hours=read_record(RotationDocument, document, what="rotation").grace_hours)
     made = await asyncio.to_thread(rotate_key, _keys(request), prefix, tenant=caller.tenant, grace=grace)
     return made_key_item(made)

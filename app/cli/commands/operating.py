@@ -50,6 +50,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
     import uvicorn
 
     from meshwright.app.cli.commands.working import Workers
+    from meshwright.app.http.connection import bounded_connections
     from meshwright.app.jobs.queue_metrics import serve_metrics
     from meshwright.app.observability.tracing import start_tracing
     from meshwright.app.rest.main import create_app
@@ -61,6 +62,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
             allowed="a loopback address, as 127.0.0.1",
             remedy="unset MESHWRIGHT_AUTH, and make keys with 'meshwright keys create'",
         )
+    proxies = frozenset(settings.trusted_proxies.split())
     app = create_app(settings)
     serve_metrics(settings.metrics_address, app.state.engine)
     start_tracing(settings.otlp_endpoint, service="serve")
@@ -77,6 +79,10 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
             access_log=False,
             log_level=level.value,
             timeout_graceful_shutdown=SHUTDOWN_S,
+            http=bounded_connections(per_peer=settings.max_connections_per_peer, unbounded=proxies),
+            proxy_headers=bool(proxies),
+            forwarded_allow_ips=sorted(proxies),
+            ws="none",
         )
     return EXIT_GOOD
 

@@ -1,0 +1,124 @@
+"""Work on large bodies, one piece at a time in a thread of its own, taken fairly from tenant after tenant.
+
+Reading a model graph of some megabytes takes seconds of processor time. On the event loop it would silence everybody; in as
+many threads as there are bodies it would leave the loop too small a share of the interpreter. What waits is bounded by bytes
+for each tenant and for all together, so that neither many bodies nor slow ones take more memory than this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from meshwright.app.errors import BusyError, RateLimitedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+P = ParamSpec("P")
+Answer = TypeVar("Answer")
+
+BODIES_OF_A_TENANT = 4
+"""Bodies of the largest size that one tenant may have in hand at once."""
+
+BODIES_OF_ALL = 16
+"""The same of all tenants together: 128 MiB of text with the default limit."""
+
+WAIT_S = 10
+"""When a tenant that has too much in hand may try again: about what a body of the largest size takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+
+
+class LongWork:
+    """The large bodies that a service has in hand. For callers on one event loop."""
+
+    def __init__(self, max_body_bytes: int):
+        self._most_of_tenant = BODIES_OF_A_TENANT * max_body_bytes
+        self._most_of_all = BODIES_OF_ALL * max_body_bytes
+        self._held: dict[str, int] = {}
+        self._waiting: OrderedDict[str, deque[_Piece]] = OrderedDict()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-work")
+        self._working: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def holding(self, tenant: str) -> Iterator[Callable[[int], None]]:
+        """Give a function that counts bytes as they come; they are given back at the end.
+
+        The function raises RateLimitedError when the tenant has too much in hand, BusyError when all have together.
+        """
+        taken = 0
+
+        def hold(n_bytes: int) -> None:
+            nonlocal taken
+            mine = self._held.get(tenant, 0) + n_bytes
+            if mine > self._most_of_tenant:
+                raise RateLimitedError(
+                    f"bodies of {self._most_of_tenant} bytes together are read of one tenant at a time", WAIT_S
+                )
+            if sum(self._held.values()) + n_bytes > self._most_of_all:
+                raise BusyError(f"bodies of {self._most_of_all} bytes together are read at a time, and these are in hand")
+            self._held[tenant] = mine
+            taken += n_bytes
+
+        try:
+            yield hold
+        finally:
+            left = self._held.get(tenant, 0) - taken
+            if left > 0:
+                self._held[tenant] = left
+            else:
+                self._held.pop(tenant, None)
+
+    async def do(self, tenant: str, work: Callable[P, Answer], *arguments: P.args, **options: P.kwargs) -> Answer:
+        """Return the answer of a piece of work when it is the tenant's turn. Raises what the work raises."""
+        context = copy_context()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        piece = _Piece(lambda: context.run(work, *arguments, **options), future)
+        self._waiting.setdefault(tenant, deque()).append(piece)
+        if self._working is None or self._working.done():
+            self._working = asyncio.create_task(self._work())
+        return await future
+
+    async def close(self) -> None:
+        """Leave what nobody has begun, and wait for the piece in hand."""
+        for pieces in self._waiting.values():
+            for piece in pieces:
+                piece.future.cancel()
+        self._waiting.clear()
+        if self._working is not None:
+            await asyncio.wait([self._working])
+        self._thread.shutdown()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            piece = self._next()
+            if piece.future.done():
+                continue  # Its caller has gone.
+            try:
+                answer = await loop.run_in_executor(self._thread, piece.work)
+            except Exception as error:
+                if not piece.future.done():
+                    piece.future.set_exception(error)
+            else:
+                if not piece.future.done():
+                    piece.future.set_result(answer)
+
+    def _next(self) -> _Piece:
+        """Return the first piece of the tenant whose turn it is; that tenant is last then."""
+        tenant, pieces = self._waiting.popitem(last=False)
+        piece = pieces.popleft()
+        if pieces:
+            self._waiting[tenant] = pieces
+        return piece

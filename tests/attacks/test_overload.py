@@ -1,0 +1,186 @@
+"""Large bodies, long heads, slow and idle connections: none of them silences the service for others.
+
+No test here asserts how fast the machine is: what is compared with a limit in seconds is whether somebody else is answered
+at all while the attack goes on, and the limits are those of the service's own time-outs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from meshwright.app import catalog
+from meshwright.app.documents.records import to_document
+from meshwright.app.http.bodies import IDLE_BODY_S
+from meshwright.app.http.connection import HEAD_S, MAX_HEAD_BYTES
+from meshwright.app.http.long_work import BODIES_OF_A_TENANT
+from meshwright.solver.problem.graph import ModelGraph
+from tests.attacks.served import Served, served, watching
+
+MIB = 1024 * 1024
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("overload")
+    limits = {"MESHWRIGHT_MAX_CONNECTIONS_PER_PEER": "64"}
+    with served(f"sqlite:///{folder / 'plans.db'}", folder, limits) as running:
+        yield running
+
+
+def large_request(n_blocks: int) -> dict[str, Any]:
+    """A valid request whose model has so many blocks, all unlike by name."""
+    graph = to_document(ModelGraph, catalog.model("llama-3.1-8b"))
+    first, layer, last = graph["blocks"]
+    layers = [copy.deepcopy(layer) | {"name": f"layer{i}"} for i in range(n_blocks)]
+    graph["blocks"] = [first, *layers, last]
+    graph["chain"] = [{"block": block["name"], "repeat": 1} for block in graph["blocks"]]
+    return {
+        "schema": "meshwright.request/1",
+        "model": {"graph": graph},
+        "cluster": {"catalog": "dgx-h100", "nodes": 1},
+        "workload": {"kind": "training", "global_batch": 8, "seq_len": 128},
+    }
+
+
+def connect(service: Served) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", service.port), timeout=30)
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """What comes until the service closes the connection; nothing where it was reset."""
+    received = b""
+    try:
+        while chunk := connection.recv(65536):
+            received += chunk
+    except ConnectionError:
+        pass
+    return received
+
+
+def test_large_bodies_leave_others_their_answers(service: Served) -> None:
+    """Without a thread of its own for long work, one of these bodies silences everybody until it is read."""
+    text = json.dumps(large_request(700)).encode()
+    assert len(text) > 3 * MIB
+    answers: list[int] = []
+
+    def send() -> None:
+        answers.append(httpx.post(f"{service.url}/v1/plans", content=text, headers=JSON, timeout=300).status_code)
+
+    began_s = time.monotonic()
+    with watching(f"{service.url}/healthz") as watch:
+        senders = [threading.Thread(target=send) for _ in range(3)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+    took_s = time.monotonic() - began_s
+    assert set(answers) <= {200, 202}
+    assert watch.statuses == {200}
+    assert watch.slowest_s() < took_s / 4, "somebody waited for as long as a body takes"
+
+
+def test_one_tenant_has_no_more_in_hand_than_its_share(service: Served) -> None:
+    """Bodies that never end count as they come, and the one too many is told so."""
+    announced = 8 * MIB
+    head = f"POST /v1/plans HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {announced}\r\n\r\n"
+    connections = [connect(service) for _ in range(BODIES_OF_A_TENANT + 2)]
+    try:
+        for connection in connections:
+            connection.sendall(head.encode() + b"{")
+        refused = 0
+        for connection in connections:
+            try:
+                connection.sendall(b" " * (announced - 2))
+            except ConnectionError:
+                refused += 1
+        deadline_s = time.monotonic() + 2 * IDLE_BODY_S
+        while not refused and time.monotonic() < deadline_s:
+            for connection in connections:
+                connection.settimeout(0.2)
+                with contextlib.suppress(TimeoutError):
+                    refused += b" 429 " in connection.recv(65536)[:40]
+        assert refused
+        assert httpx.get(f"{service.url}/healthz").status_code == 200
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+@pytest.mark.parametrize("piece", [1024, 4 * MIB], ids=["dripped", "at-once"])
+@pytest.mark.parametrize("part", ["address", "header"])
+def test_a_head_has_its_limit(service: Served, part: str, piece: int) -> None:
+    long = b"a" * (4 * MIB)
+    start = b"GET /" + long if part == "address" else b"GET /healthz HTTP/1.1\r\nx-long: " + long
+    with connect(service) as connection:
+        try:
+            for place in range(0, len(start), piece):
+                connection.sendall(start[place : place + piece])
+            connection.sendall(b" HTTP/1.1\r\n\r\n" if part == "address" else b"\r\n\r\n")
+        except ConnectionError:
+            pass
+        assert answer_of(connection)[:12] in (b"", b"HTTP/1.1 431")
+    assert httpx.get(f"{service.url}/healthz").status_code == 200
+
+
+def test_a_head_within_the_limit_is_read(service: Served) -> None:
+    value = "a" * (MAX_HEAD_BYTES - 1024)
+    assert httpx.get(f"{service.url}/healthz", headers={"x-long": value}).status_code == 200
+    refused = httpx.get(f"{service.url}/healthz", headers={"x-long": value + 2048 * "a"})
+    assert (refused.status_code, refused.json()["status"]) == (431, 431)
+
+
+def test_requests_that_never_end_are_ended(service: Served) -> None:
+    """All at once, so that the test takes as long as the longest of them."""
+    body = b"POST /v1/plans HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+    begun = {sent: connect(service) for sent in (b"", b"GET /healthz HT", body)}
+    for sent, connection in begun.items():
+        connection.sendall(sent)
+    for connection in begun.values():
+        connection.settimeout(3 * max(IDLE_BODY_S, HEAD_S))
+        assert connection.recv(65536)[:12] == b"HTTP/1.1 408"
+        connection.close()
+
+
+def test_a_peer_has_so_many_connections_at_most(service: Served) -> None:
+    """More are closed at once; what the peer has goes on, and when it lets go of some it is served again."""
+    connections: list[socket.socket] = []
+    with httpx.Client(base_url=service.url) as earlier:
+        assert earlier.get("/healthz").status_code == 200
+        try:
+            connections.extend(connect(service) for _ in range(80))
+            assert earlier.get("/healthz").status_code == 200
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{service.url}/healthz")
+        finally:
+            for connection in connections:
+                connection.close()
+    for _ in range(100):
+        try:
+            assert httpx.get(f"{service.url}/healthz").status_code == 200
+            break
+        except httpx.TransportError:
+            time.sleep(0.1)
+    else:
+        pytest.fail("the peer is never served again")
+
+
+def test_memory_comes_back(service: Served, tmp_path: Path) -> None:
+    text = json.dumps(large_request(300)).encode()
+    before = None
+    for _ in range(6):
+        answer = httpx.post(f"{service.url}/v1/plans", content=text, headers=JSON, timeout=300)
+        assert answer.status_code in (200, 202)
+        before = before or service.memory_bytes()
+    assert service.memory_bytes() < 1.3 * before + 32 * MIB
