@@ -41,6 +41,8 @@ def test_every_variable_sets_its_setting() -> None:
             "MESHWRIGHT_AUTH": "off",
             "MESHWRIGHT_MAX_REQUESTS_PER_S": "10",
             "MESHWRIGHT_MAX_FAILED_AUTHS_PER_S": "11",
+            "MESHWRIGHT_MAX_CONNECTIONS_PER_PEER": "12",
+            "MESHWRIGHT_TRUSTED_PROXIES": "10.0.0.1, ::1",
             "MESHWRIGHT_OIDC_ISSUER": "https://issuer.example",
             "MESHWRIGHT_OIDC_AUDIENCE": "plans",
             "MESHWRIGHT_OIDC_TENANT_CLAIM": "org",
@@ -65,6 +67,8 @@ def test_every_variable_sets_its_setting() -> None:
         Auth.OFF,
         10,
         11,
+        12,
+        "10.0.0.1 ::1",
         "https://issuer.example",
         "plans",
         "org",
@@ -73,6 +77,11 @@ def test_every_variable_sets_its_setting() -> None:
         "hooks.example",
         "s3cret",
     )
+
+
+def test_a_proxy_is_an_address() -> None:
+    with pytest.raises(SettingError, match="IP addresses"):
+        read_settings({"MESHWRIGHT_TRUSTED_PROXIES": "proxy.example"})
 
 
 @pytest.mark.parametrize("issuer", ["http://issuer.example", "issuer.example", "file:///keys"])
