@@ -69,7 +69,10 @@ def solve_here(request: PlanRequest, on_progress: OnProgress = ignore_progress) 
 
 
 def predict_here(request: PlanRequest, plan: Plan) -> Plan:
-    """The plan with its figures predicted anew; raises InvalidInputError when it does not fit the request."""
+    """The plan with its figures predicted anew and no digest: it is not what was planned.
+
+    Raises InvalidInputError when it does not fit the request.
+    """
     from meshwright.solver.api import predict
 
-    return predict(request, plan)
+    return replace(predict(request, plan), digest="")

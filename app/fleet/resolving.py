@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from meshwright.app.fleet.registry import FleetNow, StoredRegistry
-from meshwright.app.plans.store import KeyedRequest, keyed_request
+from meshwright.app.plans.keyed import KeyedRequest, keyed_request
 from meshwright.app.questions.repository import Asked
 from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.resolve import NoFiles, resolve_request

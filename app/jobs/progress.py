@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from meshwright.app.documents.json_text import compact_json
-from meshwright.app.plans.store import KeyedRequest, plan_text
+from meshwright.app.plans.keyed import KeyedRequest, plan_text
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import Progress
 

@@ -17,7 +17,8 @@ from meshwright.app.jobs.progress import News
 from meshwright.app.logs import request_id
 from meshwright.app.observability.metrics import observe_failure, observe_solve
 from meshwright.app.observability.tracing import Value, span
-from meshwright.app.plans.store import KeyedRequest, plan_row, plan_text
+from meshwright.app.plans.keyed import KeyedRequest, plan_text
+from meshwright.app.plans.store import plan_row
 from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.solving import Solver

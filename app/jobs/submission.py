@@ -11,7 +11,7 @@ from meshwright.app.jobs.job import Job, JobKind, NewJob
 from meshwright.app.jobs.queue import JobQueue
 from meshwright.app.jobs.repository import JobRepository
 from meshwright.app.observability.tracing import current_parent
-from meshwright.app.plans.store import KeyedRequest
+from meshwright.app.plans.keyed import KeyedRequest
 
 
 def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int) -> NewJob:

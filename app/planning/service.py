@@ -18,8 +18,9 @@ from meshwright.app.jobs.job import Job, JobKind
 from meshwright.app.jobs.queue import JobQueue
 from meshwright.app.jobs.repository import JobRepository
 from meshwright.app.jobs.submission import plan_job, submit
+from meshwright.app.plans.keyed import KeyedRequest, keyed_request
 from meshwright.app.plans.remembered import RememberedTexts
-from meshwright.app.plans.store import KeyedRequest, PlanStore, keyed_request
+from meshwright.app.plans.store import PlanStore
 from meshwright.app.questions.repository import Asked, QuestionRepository
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.security.principal import Principal

@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.app.documents.records import read_record, to_document
 from meshwright.app.errors import at_field
 from meshwright.app.requests.limits import Entry
-from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.costmodels.errors import InvalidInputError, PlanFileError
 from meshwright.solver.answer.plan import PLAN_SCHEMA, AnsweredRequest, Plan
 
@@ -22,6 +22,11 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as a document, what a reader looks for first coming first; without its request."""
     fields = to_document(Plan, plan)
     return {name: fields.pop(name) for name in _FIRST_FIELDS} | fields
+
+
+def answer_document(answered: AnsweredRequest) -> dict[str, Any]:
+    """Return the whole plan document: the plan and the request that it answers."""
+    return plan_document(answered.plan) | {REQUEST_FIELD: request_document(answered.request)}
 
 
 def join_texts(plan_text: str, request_text: str) -> str:

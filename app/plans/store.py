@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from sqlalchemy import Engine
 
 from meshwright.app.calibrations.repository import CalibrationRepository, StaleUse
 from meshwright.app.db.tables.metadata import DEFAULT_TENANT
-from meshwright.app.documents.json_text import compact_json, object_text
+from meshwright.app.documents.json_text import compact_json
 from meshwright.app.errors import PlanNotFoundError
-from meshwright.app.plans.digest import DIGEST_PATTERN, SHORT_DIGEST_PATTERN, digest_of_texts, field_texts
+from meshwright.app.plans.digest import DIGEST_PATTERN, SHORT_DIGEST_PATTERN
 from meshwright.app.plans.documents import join_texts, plan_document
+from meshwright.app.plans.keyed import KeyedRequest
 from meshwright.app.plans.repository import PlanFilter, PlanRepository, PlanSummary, StoredPlan
-from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.request import PlanRequest
-
-
-@dataclass(frozen=True, slots=True)
-class KeyedRequest:
-    """A request with its digest and the JSON text it is stored as."""
-
-    request: PlanRequest
-    digest: str
-    text: str
-
-
-def keyed_request(request: PlanRequest) -> KeyedRequest:
-    """The request with its key."""
-    texts = field_texts(request_document(request))
-    return KeyedRequest(request, digest_of_texts(texts), object_text(texts))
-
-
-def plan_text(plan: Plan, key: KeyedRequest) -> str:
-    """JSON text of the document of a plan that is not stored."""
-    return join_texts(compact_json(plan_document(replace(plan, digest=key.digest))), key.text)
 
 
 def plan_row(plan: Plan, key: KeyedRequest) -> StoredPlan:

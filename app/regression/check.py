@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meshwright.app.documents.output_files import check_output, write_output
-from meshwright.app.plans.store import KeyedRequest
+from meshwright.app.plans.keyed import KeyedRequest
 from meshwright.app.regression.comparison import Planned, compare
 from meshwright.app.regression.discovery import FoundRequest, find_requests
 from meshwright.app.regression.lock import LOCK_NAME, Lock, LockError, accept_command, lock_text, read_lock

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.app.plans.store import KeyedRequest, keyed_request
+from meshwright.app.plans.keyed import KeyedRequest, keyed_request
 from meshwright.app.quoting.readable import ALLOWED_CHARACTERS, readable
 from meshwright.app.requests.files import read_request
 from meshwright.app.requests.limits import Entry

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from meshwright.app.errors import StoreError
 from meshwright.app.plans.documents import read_plan
-from meshwright.app.plans.store import KeyedRequest, PlanStore
+from meshwright.app.plans.keyed import KeyedRequest
+from meshwright.app.plans.store import PlanStore
 from meshwright.app.requests.limits import MAX_TIME_LIMIT_S
 from meshwright.app.solving import Solver
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError

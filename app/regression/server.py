@@ -20,7 +20,7 @@ from meshwright.app.documents.json_text import compact_json
 from meshwright.app.documents.records import to_document
 from meshwright.app.errors import ServiceError
 from meshwright.app.plans.documents import read_plan
-from meshwright.app.plans.store import KeyedRequest
+from meshwright.app.plans.keyed import KeyedRequest
 from meshwright.app.quoting import readable
 from meshwright.app.regression.planning import is_reproducible
 from meshwright.app.regression.report import CheckReport

@@ -156,11 +156,12 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     }
 
 
-def read_model(document: object, *, files: Files, name: str, entry: Entry = Entry.NEW) -> ModelGraph:
-    """The model of a document like a request's ``model``, under another name; raises DocumentError."""
+def read_model(document: object, *, files: Files, name: str | None = None, entry: Entry = Entry.NEW) -> ModelGraph:
+    """The model of a document like a request's ``model``, under another name if one is given; raises DocumentError."""
     check_values(document, entry)
     source = read_record(ModelSource, document, what="model")
-    return replace(_model(source, files, NO_REGISTRY, entry)[0], name=name)
+    graph = _model(source, files, NO_REGISTRY, entry)[0]
+    return graph if name is None else replace(graph, name=name)
 
 
 def read_cluster(document: object, entry: Entry = Entry.NEW) -> Cluster:

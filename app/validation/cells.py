@@ -47,6 +47,8 @@ def _lines(path: Path) -> Iterator[list[str]]:
         raise InvalidInputError(f"the file can't be read: {error.strerror}", given=str(path)) from None
     except UnicodeDecodeError:
         raise InvalidInputError("the file is not a table in UTF-8", given=str(path)) from None
+    except ValueError as error:  # a path that no system has
+        raise InvalidInputError(f"the file can't be read: {error}", given=repr(str(path))) from None
     except csv.Error as error:
         raise InvalidInputError(f"the file is not a CSV table: {error}", given=str(path)) from None
 

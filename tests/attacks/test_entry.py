@@ -16,7 +16,7 @@ import yaml
 from meshwright.app.documents.records import read_record
 from meshwright.app.errors import DocumentError
 from meshwright.app.plans.documents import read_plan_document
-from meshwright.app.plans.store import keyed_request, plan_text
+from meshwright.app.plans.keyed import keyed_request, plan_text
 from meshwright.app.quoting import HIDDEN, readable
 from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.resolve import NoFiles, resolve_request

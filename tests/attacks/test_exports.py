@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 
-from meshwright.app.cli.commands.exporting import script
 from meshwright.app.exporters import LAUNCHERS, export
 from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.launch import script
 from meshwright.app.quoting import readable
 from tests.attacks.names import COMMAND, names
 from tests.attacks.planned import REQUESTS, planned, renamed

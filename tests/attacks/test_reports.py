@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from meshwright.app.plans.store import KeyedRequest
+from meshwright.app.plans.keyed import KeyedRequest
 from meshwright.app.regression import formats
 from meshwright.app.regression.check import check_folder, update_folder
 from meshwright.app.regression.formats import FORMATS

@@ -23,7 +23,7 @@ from meshwright.app.jobs.engine import QueueClient, migrate_queue
 from meshwright.app.jobs.job import ACTIVE, JobStatus
 from meshwright.app.planning.service import Call, PlanService
 from meshwright.app.plans.documents import plan_document
-from meshwright.app.plans.store import keyed_request
+from meshwright.app.plans.keyed import keyed_request
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.security.principal import LOCAL
 from meshwright.app.settings import Settings

@@ -133,7 +133,7 @@ class FakeSolver:
 
 
 def fake_predict(request: PlanRequest, plan: Plan) -> Plan:
-    """The plan as it is, if it has the request's devices."""
+    """The plan as it is but for its digest, if it has the request's devices."""
     if plan.devices != request.cluster.n_devices:
         raise InvalidInputError("the plan is for another cluster", given=plan.devices, allowed=str(request.cluster.n_devices))
-    return plan
+    return replace(plan, digest="")

@@ -15,15 +15,15 @@ from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print
 from meshwright.app.documents.output_files import is_stdout, write_output
 from meshwright.app.documents.records import to_document
 from meshwright.app.errors import EXIT_GOOD, EXIT_NO, StoreError
-from meshwright.app.plans.documents import REQUEST_FIELD, plan_document, read_plan
-from meshwright.app.plans.store import KeyedRequest, PlanStore, keyed_request, plan_text
+from meshwright.app.plans.documents import answer_document, read_plan
+from meshwright.app.plans.keyed import KeyedRequest, keyed_request, plan_text
+from meshwright.app.plans.store import PlanStore
 from meshwright.app.quoting import json_text, shell_word
 from meshwright.app.requests.files import STDIN, CalibrationsOf, read_document, read_request
-from meshwright.app.requests.resolve import request_document
 from meshwright.app.settings import Settings
 from meshwright.app.solving import predict_here, solve_here
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.problem.choices import FrontierScope
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 
@@ -115,10 +115,10 @@ def run_predict(
     request = read_request(request_path, stored=CalibrationsOf(settings), calibrations=calibrations)
     _check_name(request, explain)
     plan = read_plan(read_document(plan_path, what="plan"))
-    predicted = replace(predict_here(request, plan), digest="")
+    predicted = predict_here(request, plan)
     explained = _explained(request, predicted, explain)
     if output is Output.JSON:
-        print_json(plan_document(predicted) | {REQUEST_FIELD: request_document(request)} | _explanation_field(explained))
+        print_json(answer_document(AnsweredRequest(predicted, request)) | _explanation_field(explained))
     else:
         _print_page(predicted, request, NextStep("Predicted only: this plan is not stored.", None), explained)
     return EXIT_GOOD if predicted.feasible else EXIT_NO

@@ -148,7 +148,7 @@ class Answers:
 
 def planned_by(monkeypatch: pytest.MonkeyPatch, *answers: httpx.Response) -> tuple[object, Answers]:
     """Return the answer of a planner to one request, and the service's answers."""
-    from meshwright.app.plans.store import keyed_request
+    from meshwright.app.plans.keyed import keyed_request
 
     given, waits = Answers(*answers), list[float]()
     transport = httpx.MockTransport(given)
@@ -160,7 +160,7 @@ def planned_by(monkeypatch: pytest.MonkeyPatch, *answers: httpx.Response) -> tup
 
 
 def plan_answer() -> httpx.Response:
-    from meshwright.app.plans.store import keyed_request, plan_text
+    from meshwright.app.plans.keyed import keyed_request, plan_text
 
     key = keyed_request(resolved())
     return httpx.Response(200, text=plan_text(feasible_plan(key.request), key))

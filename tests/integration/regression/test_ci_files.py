@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.plans.store import KeyedRequest
+from meshwright.app.plans.keyed import KeyedRequest
 from meshwright.app.regression.discovery import find_requests
 from meshwright.app.regression.lock import read_lock
 from meshwright.app.regression.policy import read_policy

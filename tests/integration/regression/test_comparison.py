@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from meshwright.app.cli.commands.stored_plans import open_store
 from meshwright.app.errors import SolverCrashError
-from meshwright.app.plans.store import KeyedRequest, keyed_request
+from meshwright.app.plans.keyed import KeyedRequest, keyed_request
 from meshwright.app.regression.comparison import Planned, compare, relative_loss
 from meshwright.app.regression.locked_plan import LockedPlan, locked_plan, seal_of
 from meshwright.app.regression.planning import LocalPlanner, is_proven, without_time_limit

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.app.cli.pytest_plugin import LOCK_NAME, REQUEST_PATTERN
-from meshwright.app.plans.store import keyed_request
+from meshwright.app.plans.keyed import keyed_request
 from meshwright.app.regression.inputs import InputChange, changes, plan_inputs
 from meshwright.app.regression.lock import Lock, lock_text, read_lock
 from meshwright.app.regression.locked_plan import LockedPlan, locked_plan, rounded

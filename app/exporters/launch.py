@@ -1,0 +1,70 @@
+"""What launches a plan: a document, a shell script, and files in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from meshwright.app.documents.output_files import Mode, OutputFile, write_outputs
+from meshwright.app.exporters import export
+from meshwright.app.exporters.export import Export
+from meshwright.app.quoting import here_document, shell_comment
+from meshwright.costmodels.errors import InfeasibleError, PlanFileError
+from meshwright.solver.answer.plan import AnsweredRequest
+
+EXPORT_SCHEMA = "meshwright.export/1"
+SCRIPT_NAME = "launch.sh"
+
+
+def launch(answered: AnsweredRequest, launcher: str) -> Export:
+    """Return what starts a plan by a launcher.
+
+    Raises InfeasibleError for an answer without a plan, ExportError for an unknown launcher or a plan that it can't start.
+    """
+    if not answered.plan.feasible:
+        why = "infeasible" if answered.plan.is_decided else "undecided, not found yet"
+        raise InfeasibleError(f"this plan is {why}: there is nothing to launch")
+    return export(answered.plan, answered.request, launcher)
+
+
+def export_document(result: Export, written: Sequence[Path] = ()) -> dict[str, Any]:
+    """An export as a JSON document, and the paths of the files that were written."""
+    return {
+        "schema": EXPORT_SCHEMA,
+        "launcher": result.launcher,
+        "version": result.version,
+        "command": result.command,
+        "files": dict(sorted(result.files.items())),
+        "assumptions": list(result.assumptions),
+        "inexpressible": list(result.inexpressible),
+        "written": [str(path) for path in written],
+    }
+
+
+def script(result: Export) -> str:
+    """A shell script that writes the launcher's files where it runs and launches the plan."""
+    documents = [here_document(name, text) for name, text in sorted(result.files.items())]
+    return "\n".join([*_comments(result), *documents, result.command])
+
+
+def _comments(result: Export) -> list[str]:
+    return [
+        "#!/bin/sh",
+        shell_comment(f"Launches a plan of Meshwright with {result.launcher} {result.version}."),
+        *(shell_comment(f"Takes for granted: {assumption}") for assumption in result.assumptions),
+        *(shell_comment(f"Not expressible: {lost}") for lost in result.inexpressible),
+    ]
+
+
+def write_export(result: Export, folder: Path) -> list[Path]:
+    """Write the files and the script into a folder, and return their paths; raises PlanFileError when that can't be done."""
+    files = [OutputFile(folder / name, text) for name, text in result.files.items()]
+    script = "\n".join([*_comments(result), result.command, ""])
+    files.append(OutputFile(folder / SCRIPT_NAME, script, Mode.SCRIPT))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PlanFileError(f"the folder can't be made: {error.strerror}", given=str(folder)) from None
+    write_outputs(files, what="export")
+    return [file.path for file in files]

@@ -1,0 +1,45 @@
+"""Predictions against a table of measured training runs or serving points, whichever it holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from meshwright.app.validation.cells import read_header
+from meshwright.app.validation.fold_document import folds_document
+from meshwright.app.validation.folds import FoldedReport, validate_in_folds
+from meshwright.app.validation.report import Report, report_document, validate
+from meshwright.app.validation.serving.report import ServingReport, serving_report_document, validate_serving
+from meshwright.app.validation.serving.rows import is_serving_table
+from meshwright.costmodels.errors import InvalidInputError
+
+TableReport = Report | FoldedReport | ServingReport
+
+
+def validate_table(path: Path, *, folds: int | None = None) -> TableReport:
+    """Predict every row of a table of training runs or of serving points, and return how far off the predictions are.
+
+    With ``folds``, device rates and link speeds are fitted to training runs of other models and clusters. Raises
+    InvalidInputError for a file that is no such table, and for folds of serving points.
+    """
+    if is_serving_table(read_header(path)):
+        if folds is not None:
+            raise InvalidInputError("folds go with a table of training runs", given=path.name, remedy="leave folds out")
+        return validate_serving(path)
+    return validate(path) if folds is None else validate_in_folds(path, folds=folds)
+
+
+def predicted_rows(report: TableReport) -> int:
+    """Return the number of rows that could be predicted."""
+    return report.held_out.total.predicted if isinstance(report, FoldedReport) else report.total.predicted
+
+
+def table_document(report: TableReport) -> dict[str, Any]:
+    """Return the report as a JSON document."""
+    match report:
+        case Report():
+            return report_document(report)
+        case FoldedReport():
+            return folds_document(report)
+        case ServingReport():
+            return serving_report_document(report)
