@@ -1,0 +1,305 @@
+"""What is answered: plans, simulations, launches and validations, as values, documents and data frames."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from meshwright._asked import Request
+from meshwright._documents import FileName
+from meshwright._frames import frame
+from meshwright.app.documents.output_files import write_output
+from meshwright.app.plans.documents import answer_document
+from meshwright.app.quoting import json_text
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.plan import AnsweredRequest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshwright.app.exporters.export import Export
+    from meshwright.app.validation.tables import TableReport
+    from meshwright.solver.serving.simulating import ServingSimulation
+
+PlanRows = Literal["stages", "summary", "frontier", "runners_up"]
+"""The tables that a plan has."""
+
+_SUMMARY = (
+    "model",
+    "kind",
+    "digest",
+    "feasible",
+    "devices",
+    "certificate",
+    "predicted",
+    "axes",
+    "microbatch",
+    "schedule",
+    "serving",
+)
+"""Fields of a plan document that its summary holds."""
+
+
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """The answer to a request: a plan, or, where ``feasible`` is False, why there is none (``reason``)."""
+
+    _answered: AnsweredRequest
+
+    @property
+    def request(self) -> Request:
+        """The request that it answers."""
+        return Request(self._answered.request)
+
+    @property
+    def feasible(self) -> bool:
+        """Whether there is a plan that meets every constraint."""
+        return self._answered.plan.feasible
+
+    @property
+    def status(self) -> str:
+        """What the certificate claims: "optimal", "feasible", "infeasible", or "undecided" where the search was cut short."""
+        return self._answered.plan.certificate.status.value
+
+    @property
+    def gap(self) -> float | None:
+        """How far the objective can be from the best one, as a share of it; None without a plan."""
+        return self._answered.plan.certificate.gap
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing fits, in a sentence; None of a feasible plan."""
+        reason = self._answered.plan.reason
+        return None if reason is None else reason.message
+
+    @property
+    def digest(self) -> str:
+        """The key of the plan; empty where figures were predicted for a given plan."""
+        return self._answered.plan.digest
+
+    @property
+    def devices(self) -> int:
+        """The number of devices that the plan uses."""
+        return self._answered.plan.devices
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Predicted tokens a second of all devices together; None without a plan."""
+        predicted = self._answered.plan.predicted
+        return None if predicted is None else predicted.tokens_per_s
+
+    @property
+    def peak_memory_bytes(self) -> float | None:
+        """Predicted memory of the fullest device; None without a plan."""
+        predicted = self._answered.plan.predicted
+        return None if predicted is None else predicted.peak_memory_bytes
+
+    @property
+    def predicted(self) -> dict[str, Any]:
+        """Every predicted figure by name, as in a plan document; empty without a plan."""
+        figures: dict[str, Any] | None = self.document["predicted"]
+        return figures or {}
+
+    @property
+    def axes(self) -> dict[str, Any]:
+        """The degrees by name: ``dp``, ``tp``, ``pp`` ...; empty without a plan, and where kinds of workers have their own."""
+        degrees: dict[str, Any] | None = self.document["axes"]
+        return degrees or {}
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The ``meshwright.plan/1`` document, its request included: all that is known of the plan."""
+        return answer_document(self._answered)
+
+    def to_json(self) -> str:
+        """Return the document as text."""
+        return json_text(self.document)
+
+    def save(self, path: FileName) -> None:
+        """Write the document to a file, whole or not at all; raises PlanFileError when that can't be done."""
+        write_output(Path(path), self.to_json() + "\n", what="plan")
+
+    def page(self) -> str:
+        """Return the page that ``meshwright plan`` prints."""
+        from meshwright.app.cli.pages.plan_page import NextStep, print_plan
+        from meshwright.app.text.console import page_console
+
+        text = io.StringIO()
+        print_plan(page_console(text), self._answered.plan, self._answered.request, NextStep("", None))
+        return text.getvalue().rstrip() + "\n"
+
+    def to_frame(self, rows: PlanRows = "stages") -> pd.DataFrame:
+        """Return a table of the plan as a pandas data frame.
+
+        stages       one row a pipeline stage; ``part`` tells whose, where the plan has several parts
+        summary      one row, to lay beside those of other plans
+        frontier     one row a plan of the frontier
+        runners_up   one row a plan that lost, and why
+
+        Fields are those of a plan document. Raises MissingExtraError without pandas.
+        """
+        if rows == "stages":
+            return frame(_stages(self.document))
+        if rows == "summary":
+            return frame([_summary(self.document)])
+        if rows in ("frontier", "runners_up"):
+            return frame(self.document[rows])
+        raise InvalidInputError("a plan has no such table", given=rows, allowed="stages, summary, frontier, runners_up")
+
+    def __repr__(self) -> str:
+        speed = "" if self.tokens_per_s is None else f", {self.tokens_per_s:,.0f} tokens/s"
+        return f"<Plan: {self.status}, {self._answered.plan.model} on {self.devices} devices{speed}>"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Simulation:
+    """A serving plan under the load of its request."""
+
+    _simulated: ServingSimulation
+
+    @property
+    def keeps_targets(self) -> bool:
+        """Whether every target of the request is kept."""
+        return not self._simulated.missed
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """The targets that are missed, by name: "p95_ttft", "p95_tpot"."""
+        return self._simulated.missed
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The ``meshwright.simulation/1`` document: percentiles, and queue and utilisation over time; times in seconds."""
+        from meshwright.app.plans.simulations import simulation_document
+
+        return simulation_document(self._simulated)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row an interval of time: its end, requests that wait and decode, and the share of time that is busy.
+
+        ``kind`` names the kind of workers, where there are several. Raises MissingExtraError without pandas.
+        """
+        document = self.document
+        kinds = document.get("kinds")
+        if kinds is None:
+            return frame(_timeline(document["timeline"]))
+        return frame({"kind": kind["name"]} | row for kind in kinds for row in _timeline(kind["timeline"]))
+
+    def __repr__(self) -> str:
+        verdict = "keeps its targets" if self.keeps_targets else f"misses {', '.join(self.missed)}"
+        return f"<Simulation: {self._simulated.requests} requests, {verdict}>"
+
+
+@dataclass(frozen=True, repr=False)
+class Launch:
+    """What starts a plan by a launcher."""
+
+    _export: Export
+
+    @property
+    def launcher(self) -> str:
+        """The launcher's name."""
+        return self._export.launcher.value
+
+    @property
+    def command(self) -> str:
+        """What to run on every node, from the folder that holds ``files``."""
+        return self._export.command
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The text of each file that the command reads, by name."""
+        return dict(self._export.files)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the command takes for granted."""
+        return self._export.assumptions
+
+    @property
+    def inexpressible(self) -> tuple[str, ...]:
+        """What of the plan the launcher can't do, and what happens instead."""
+        return self._export.inexpressible
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The ``meshwright.export/1`` document."""
+        from meshwright.app.exporters.launch import export_document
+
+        return export_document(self._export)
+
+    def script(self) -> str:
+        """Return a shell script that writes the files where it runs, and launches the plan."""
+        from meshwright.app.exporters.launch import script
+
+        return script(self._export)
+
+    def write(self, folder: FileName) -> tuple[Path, ...]:
+        """Write the files and a script ``launch.sh`` into a folder, and return their paths; raises PlanFileError."""
+        from meshwright.app.exporters.launch import write_export
+
+        return tuple(write_export(self._export, Path(folder)))
+
+    def __repr__(self) -> str:
+        return f"<Launch: {self.launcher} {self._export.version}>"
+
+
+@dataclass(frozen=True, repr=False)
+class Validation:
+    """Predictions beside what was measured."""
+
+    _report: TableReport
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table that could be predicted."""
+        from meshwright.app.validation.tables import predicted_rows
+
+        return predicted_rows(self._report)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The document that ``meshwright validate --json`` prints."""
+        from meshwright.app.validation.tables import table_document
+
+        return table_document(self._report)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row a row of the table: the prediction and the measurement, or why there is no prediction.
+
+        Raises MissingExtraError without pandas.
+        """
+        document = self.document
+        return frame(document["runs"] if "runs" in document else document["points"])
+
+    def __repr__(self) -> str:
+        return f"<Validation: {self.rows} rows predicted>"
+
+
+def _stages(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The stages of every part of a plan. A part is named by its role, node group or number; the plan's own has none."""
+    parts: list[tuple[str, Mapping[str, Any]]] = [("", document)]
+    parts += [(role, document[role]) for role in ("prefill", "switched") if document[role] is not None]
+    parts += [(pool["group"], pool) for pool in (document["shares"] or {"pools": []})["pools"]]
+    parts += [(f"kind {number}", kind) for number, kind in enumerate(document["kinds"])]
+    several = len([1 for _, part in parts if part["stages"]]) > 1 or bool(document["kinds"])
+    for part, holder in parts:
+        for number, stage in enumerate(holder["stages"]):
+            yield ({"part": part} if several else {}) | {"stage": number} | stage
+
+
+def _summary(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name in _SUMMARY if (value := document[name]) is not None}
+
+
+def _timeline(timeline: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    if timeline is None:
+        return []
+    columns = zip(timeline["waiting"], timeline["decoding"], timeline["busy"], strict=True)
+    return [
+        {"end_s": (index + 1) * timeline["interval_s"], "waiting": waiting, "decoding": decoding, "busy": busy}
+        for index, (waiting, decoding, busy) in enumerate(columns)
+    ]

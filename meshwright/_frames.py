@@ -1,0 +1,34 @@
+"""Tables of answers as pandas data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from meshwright.app.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a data frame; fields of fields are columns with dotted names.
+
+    Raises MissingExtraError where pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingExtraError("data frames", package="pandas", extra="pandas") from None
+    return pd.DataFrame.from_records([flat(row) for row in rows])
+
+
+def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a row without nested mappings: {"a": {"b": 1}} has the column "a.b"."""
+    columns: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            columns |= flat(value, f"{prefix}{name}.")
+        else:
+            columns[f"{prefix}{name}"] = value
+    return columns
