@@ -126,16 +126,10 @@ class CalibrationRepository:
         with reading(self._engine) as connection:
             return tuple(_summary(row) for row in connection.execute(query).mappings())
 
-    def stale_uses(self, plan_digests: tuple[str, ...] | None = None) -> tuple[StaleUse, ...]:
-        """Calibrations that plans rest on and that a newer one, stored after the plan, replaces; in order of plans.
-
-        ``plan_digests`` restricts the answer to those plans; None asks for every stored plan.
-        """
-        query, given = _STALE, dict[str, Any](tenant=self._tenant)
-        if plan_digests is not None:
-            query, given = _STALE_AMONG, given | {"digests": plan_digests}
+    def stale_uses(self, plan_digests: tuple[str, ...]) -> tuple[StaleUse, ...]:
+        """Calibrations that these plans rest on and that a newer one, stored after the plan, replaces; in order of plans."""
         with reading(self._engine) as connection:
-            rows = connection.execute(query, given).mappings().all()
+            rows = connection.execute(_STALE, {"tenant": self._tenant, "digests": plan_digests}).mappings().all()
             if not rows:
                 return ()
             newest_ids = {row["newest_id"] for row in rows}
@@ -187,8 +181,7 @@ def _stale_uses() -> Select[Any]:
     return owned(query, plans, TENANT)
 
 
-_STALE = _stale_uses()
-_STALE_AMONG = _STALE.where(plans.c.digest.in_(bindparam("digests", expanding=True)))
+_STALE = _stale_uses().where(plans.c.digest.in_(bindparam("digests", expanding=True)))
 
 
 def _lock(connection: Connection) -> None:

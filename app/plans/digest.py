@@ -18,11 +18,9 @@ from typing import Any
 import rfc8785
 
 from meshwright.app.documents.json_text import compact_json
-from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.version import COST_MODEL_VERSION
 from meshwright.solver.answer.plan import PLAN_SCHEMA
-from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.version import SOLVER_VERSION
 
 DIGEST_PATTERN = re.compile(r"sha256:[0-9a-f]{64}")
@@ -33,23 +31,16 @@ REMEMBERED, SHORT_LENGTH, LONGEST_REMEMBERED = 256, 400, 65_536
 """Fields whose canonical form a process remembers, and how long their texts are: 32 MiB at the very most."""
 
 
-def request_digest(request: PlanRequest) -> str:
-    """``sha256:<hex>`` of the request; raises WorkloadError when a number has no exact canonical form."""
-    return digest_of_document(request_document(request))
-
-
-def digest_of_document(document: dict[str, Any]) -> str:
-    """Digest of a resolved request document (``request_document`` makes it)."""
-    return digest_of_texts(field_texts(document))
-
-
 def field_texts(document: dict[str, Any]) -> dict[str, str]:
     """JSON texts of a document's fields, by name."""
     return {name: compact_json(value) for name, value in document.items()}
 
 
 def digest_of_texts(texts: dict[str, str]) -> str:
-    """Digest of a resolved request document, from the JSON texts of its fields."""
+    """Return ``sha256:<hex>`` of a resolved request document, from the JSON texts of its fields.
+
+    Raises WorkloadError when a number has no exact canonical form.
+    """
     try:
         keyed = {
             "plan_schema": rfc8785.dumps(PLAN_SCHEMA),

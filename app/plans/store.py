@@ -80,7 +80,3 @@ class PlanStore:
     def stale_uses(self, *digests: str) -> tuple[StaleUse, ...]:
         """Calibrations that these plans rest on and that newer ones, stored after the plan, replace."""
         return self._calibrations.stale_uses(digests)
-
-    def stale_plans(self) -> tuple[StaleUse, ...]:
-        """As ``stale_uses``, for every stored plan."""
-        return self._calibrations.stale_uses()

@@ -16,8 +16,6 @@ from meshwright.app.validation.report import Report, report_of
 from meshwright.app.validation.rows import MeasuredRun, read_measured_runs
 from meshwright.app.validation.scores import score_run
 
-MIN_FOLDS = 2
-
 Group = tuple[str, str, int | None]
 """Model, GPU and number of GPUs: runs of a group are never on both sides of a fold."""
 

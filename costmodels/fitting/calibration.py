@@ -32,8 +32,6 @@ KERNEL_SCHEMA = "meshwright.kernel-calibration/1"
 FEWEST_SHAPES = 10
 """Distinct shapes that a curve is fitted to at least; with fewer there is nothing to hold out."""
 
-NO_ERROR = KernelError(0.0, 0.0, "")
-
 
 OnCurve = Callable[[int, int, str], None]
 """Told before each fit of a curve: rows that are fitted, of how many over all folds, and the curve's name."""

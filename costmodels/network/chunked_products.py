@@ -38,13 +38,11 @@ class Chunker:
 
     pipelined_scatters   chunks of a reduce-scatter behind a product, each a reduce-scatter of its own; None: as many as
                          ranks, each sent to its rank and added up there at the end
-    scatters_beside_weights   whether the sums of input gradients travel whole, under the product of the weight's gradient
     buffers              tensors that stay allocated for it, in sizes of the whole tensor that is gathered or scattered, and
     buffers_of_a_rank    in sizes of a rank's share of it
     """
 
     pipelined_scatters: int | None
-    scatters_beside_weights: bool
     buffers: int
     buffers_of_a_rank: int
 
@@ -56,10 +54,10 @@ class Chunker:
 CHUNKERS: Mapping[TensorOverlap, Chunker] = {
     # Defaults of initialize_ub (transformer_engine/pytorch/module/base.py): gathers by ring exchange; scatters of outputs in a
     # pipeline of 4; of input gradients in bulk, beside the weight gradient; a buffer for each of 12 uses.
-    TensorOverlap.USERBUFFERS: Chunker(4, scatters_beside_weights=True, buffers=12, buffers_of_a_rank=0),
+    TensorOverlap.USERBUFFERS: Chunker(4, buffers=12, buffers_of_a_rank=0),
     # torch/distributed/_symmetric_memory: _pipelined_all_gather_and_consume and _pipelined_produce_and_all2all, whose
     # workspace is two chunks.
-    TensorOverlap.SYMMETRIC_MEMORY: Chunker(None, scatters_beside_weights=False, buffers=0, buffers_of_a_rank=2),
+    TensorOverlap.SYMMETRIC_MEMORY: Chunker(None, buffers=0, buffers_of_a_rank=2),
 }
 """Of the frameworks that cut products; the others communicate before or after them."""
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,11 +50,6 @@ class Interference:
         return math.prod(self.slowdown(stream, frozenset((stream, other))) for other in together if other is not stream)
 
 
-def every_set() -> list[Together]:
-    """The sets of two, three and four streams: eleven, of 28 streams in all."""
-    return [frozenset(streams) for size in (2, 3, 4) for streams in combinations(Stream, size)]
-
-
 _COLLECTIVE_ON_COMPUTE = 1.189
 """Computation beside collectives takes 18.9% longer on average, over GPT and LLaMA models on four A100, H100, MI250 and MI210
 (Lee et al. 2025, arXiv 2507.03114, abstract): their kernels hold some of the cores. How much the collectives are slowed is not
@@ -70,26 +64,6 @@ MEASURED_INTERFERENCE = Interference(
     }
 )
 """Copies to the host run on engines of their own, at a hundredth of the memory's bandwidth: nothing is slowed by them."""
-
-
-def elapsed_s(alone_s: Mapping[Stream, float], interference: Interference) -> float:
-    """Seconds until all streams are done that start together, each taking ``alone_s`` when nothing else runs.
-
-    Whenever a stream ends, the others go on at the rates of those that remain (as in Mist, EuroSys'25).
-    """
-    left = {stream: seconds for stream, seconds in alone_s.items() if seconds > 0}
-    elapsed = 0.0
-    while left:
-        together = frozenset(left)
-        factors = {stream: interference.slowdown(stream, together) for stream in left}
-        first_s = min(seconds * factors[stream] for stream, seconds in left.items())
-        elapsed += first_s
-        left = {
-            stream: seconds - first_s / factors[stream]
-            for stream, seconds in left.items()
-            if seconds * factors[stream] > first_s * (1 + 1e-12)
-        }
-    return elapsed
 
 
 def exposed_s(communication_s: Floats, compute_s: Floats, stream: Stream, interference: Interference) -> Floats:

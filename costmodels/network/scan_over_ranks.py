@@ -11,7 +11,7 @@ from meshwright.costmodels.cluster.cluster import Device, GroupTopology
 from meshwright.costmodels.kernels.operator_time import OperatorTime
 from meshwright.costmodels.kernels.sustained import sustained_memory_s
 from meshwright.costmodels.model.implementation import ScanOverRanks
-from meshwright.costmodels.model.operators import SEQ, Operator, OperatorKind, scan_flops
+from meshwright.costmodels.model.operators import SEQ, Operator, scan_flops
 from meshwright.costmodels.model.split_dims import SSM_GROUPS, SSM_HEADS
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
@@ -105,8 +105,3 @@ def _exchange_s(elements: Iterable[int], copies: int, *, device: Device, dtype: 
         float(collective_s(Collective.ALL_TO_ALL, size, ranks)) + copies * sustained_memory_s(device, 2 * size)
         for size in sizes
     )
-
-
-def of_mixer(operator: Operator) -> bool:
-    """Return True if an operator runs along the sequence: a scan, or the convolution before it."""
-    return operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION)

@@ -78,11 +78,6 @@ class Speculation:
         return self.draft_tokens + 1
 
     @property
-    def tokens_per_step(self) -> float:
-        """Expected tokens that a step gives a sequence: (1 - a^(k+1)) / (1 - a) (Leviathan et al. 2023, eq. 1)."""
-        return sum(self.acceptance**kept for kept in range(self.query_tokens))
-
-    @property
     def draft_steps(self) -> float:
         """Time of all proposals of a step, in decode steps of the model."""
         return self.draft_tokens * self.draft.relative_cost

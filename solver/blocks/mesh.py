@@ -1,45 +1,15 @@
-"""Logical mesh axes laid on ranks: rank groups, and the topology each axis sees.
+"""Logical mesh axes laid on ranks, and the topology of each axis.
 
 Ranks of a training plan follow Megatron's order, tp innermost, then cp, dp, and pp outermost: a stage is a contiguous
-range of ranks, and the axes that talk most are closest. ``rank_groups`` builds groups for any order.
+range of ranks, and the axes that talk most are closest.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, group_topology
-
-MEGATRON_ORDER = ("pp", "dp", "cp", "tp")
-"""Outer to inner; megatron.core.parallel_state default order "tp-cp-ep-dp-pp" names it inner to outer."""
-
-SURVEY_ORDER = ("dp", "pp", "cp", "tp")
-"""Outer to inner in the survey's Fig. 4 and 5: although its text lists tp before cp, its tp groups are neighbours."""
-
-
-def rank_groups(order: Sequence[str], degrees: Mapping[str, int], axis: str) -> tuple[tuple[int, ...], ...]:
-    """Groups of ranks that differ only in their coordinate on ``axis``, in order of their first rank.
-
-    ``order`` names the axes from outer to inner; a missing degree counts as 1.
-    """
-    sizes = [degrees.get(name, 1) for name in order]
-    strides = dict(zip(order, _strides(sizes), strict=True))
-    others = [(name, size) for name, size in zip(order, sizes, strict=True) if name != axis]
-    firsts = sorted(
-        sum(strides[name] * i for (name, _), i in zip(others, position, strict=True))
-        for position in itertools.product(*(range(size) for _, size in others))
-    )
-    return tuple(tuple(first + strides[axis] * i for i in range(degrees.get(axis, 1))) for first in firsts)
-
-
-def _strides(sizes: Sequence[int]) -> list[int]:
-    strides, stride = [], 1
-    for size in reversed(sizes):
-        strides.append(stride)
-        stride *= size
-    return strides[::-1]
 
 
 @dataclass(frozen=True, slots=True)

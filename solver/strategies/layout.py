@@ -52,11 +52,6 @@ class TensorShape:
         )
 
 
-def replicated(rank: int) -> Layout:
-    """The layout of a tensor of ``rank`` dims that is whole everywhere."""
-    return Layout(((),) * rank)
-
-
 def layouts(shape: TensorShape, mesh: Sequence[int], positions: Sequence[int]) -> Iterator[Layout]:
     """Every layout that splits only dims at ``positions``, each split in every order of its axes, partial sums included."""
     whole, partial = -1, -2

@@ -16,7 +16,6 @@ from meshwright.solver.strategies.contraction import DimContext, Exchange, Split
 from meshwright.solver.strategies.layout import Layout
 
 WHOLE = "replicate"
-STORED_SPLIT = "+weights"
 
 
 @dataclass(frozen=True, slots=True)

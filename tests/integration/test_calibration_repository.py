@@ -115,19 +115,20 @@ def test_a_newer_calibration_makes_older_plans_stale(engine: Engine, store: Cali
     plans.add(numbered(2, created_at=made, request=resting_on(old.name, "a100_sxm")))
     plans.add(numbered(3, created_at=made, request=resting_on("a100_sxm")))
     PlanRepository(engine, "other").add(numbered(1, created_at=made, request=resting_on("h100_sxm")))
-    assert store.stale_uses() == ()
+    every = tuple(numbered(n).digest for n in (1, 2, 3, 5))
+    assert store.stale_uses(every) == ()
     since = made + timedelta(hours=1)
     store.add(calibration(2, at=since))
     newest, _ = store.add(calibration(3, at=since + timedelta(hours=1)))
     plans.add(numbered(5, created_at=since + timedelta(hours=2), request=resting_on("h100_sxm")))
-    stale = store.stale_uses()
+    stale = store.stale_uses(every)
     assert [(use.plan_digest, use.used) for use in stale] == [
         (numbered(1).digest, "h100_sxm"),
         (numbered(2).digest, old.name),
     ]
     assert {(use.key, use.newest, use.since) for use in stale} == {("h100_sxm", newest.name, since)}
     assert store.stale_uses((numbered(2).digest, numbered(3).digest)) == stale[1:]
-    assert CalibrationRepository(engine, "other").stale_uses() == ()
+    assert CalibrationRepository(engine, "other").stale_uses(every) == ()
 
 
 def test_plans_of_an_older_version_are_noted_by_the_migration(tmp_path: Path) -> None:
@@ -141,5 +142,5 @@ def test_plans_of_an_older_version_are_noted_by_the_migration(tmp_path: Path) ->
     upgrade(engine)
     store = CalibrationRepository(engine)
     newer, _ = store.add(calibration(1, at=ROW.created_at + timedelta(seconds=1)))
-    assert [(use.plan_digest, use.used, use.newest) for use in store.stale_uses()] == [(ROW.digest, "h100_sxm", newer.name)]
+    assert [(use.plan_digest, use.used, use.newest) for use in store.stale_uses((ROW.digest,))] == [(ROW.digest, "h100_sxm", newer.name)]
     engine.dispose()

@@ -134,7 +134,7 @@ def settle(steps: StepCurves, requests_per_s: float, *, places: float) -> Busy:
         before = mean
         batches = np.clip(mean + deviation * _POINTS, 1.0, max(1.0, places))
         round_s = np.array([_round_s(steps, float(n), requests_per_s) for n in batches])
-        feedback, mean = _linearised(steps, requests_per_s, batches, round_s, before)
+        feedback, mean = _linearised(steps, requests_per_s, batches, round_s)
         mean = min(mean, places)
         decoding = present(feedback)
         deviation = math.sqrt(max(decoding.variance, 1e-12))
@@ -175,9 +175,7 @@ def _first_guess(steps: StepCurves, requests_per_s: float, places: float) -> flo
     return float(min(places, needed[1 + enough[0]] if len(enough) else places))
 
 
-def _linearised(
-    steps: StepCurves, requests_per_s: float, batches: FloatArray, round_s: FloatArray, before: float
-) -> tuple[Feedback, float]:
+def _linearised(steps: StepCurves, requests_per_s: float, batches: FloatArray, round_s: FloatArray) -> tuple[Feedback, float]:
     """The linear process nearest to the curve of rounds over the batch, and its mean batch."""
     mean_rounds = float(np.mean(steps.rounds))
     mean_s, centre = float(_WEIGHTS @ round_s), float(_WEIGHTS @ batches)

@@ -123,7 +123,7 @@ def _run(  # type: ignore[no-untyped-def]
             break
         now += switching.to_decode_s
         began = now
-        now = _answer(prefill, decode, switching, promise, requests, staged, counters, totals, now)
+        now = _answer(decode, switching, promise, requests, staged, counters, totals, now)
         totals[DECODE_S] += now - began
         counters[PHASES] += 1
         totals[SWITCHING_S] += switching.to_decode_s
@@ -313,7 +313,6 @@ def _complete(requests: RecordArray, promise: Promise, counters: IntArray, reque
 
 @compiled
 def _answer(
-    prefill: Half,
     decode: Half,
     switching: Switching,
     promise: Promise,

@@ -11,15 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.app.plans import digest
-from meshwright.app.plans.digest import DIGEST_PATTERN, calibration_digest, request_digest
+from meshwright.app.plans.digest import DIGEST_PATTERN, calibration_digest, digest_of_texts, field_texts
+from meshwright.app.plans.store import keyed_request
 from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.version import COST_MODEL_VERSION
 from meshwright.solver.answer.plan import PLAN_SCHEMA
+from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.version import SOLVER_VERSION
 from tests.support.requests_given import resolved, serving, tiny_graph, training
 
-BASE = request_digest(resolved())
+
+def digest_of(request: PlanRequest) -> str:
+    """Return the digest under which the plan of a request is stored."""
+    return keyed_request(request).digest
+
+
+BASE = digest_of(resolved())
 
 
 def shuffled(document: Any, random: Any) -> Any:
@@ -38,13 +46,13 @@ def test_form() -> None:
 @given(random=st.randoms(use_true_random=False))
 def test_order_defaults_and_references_do_not_matter(random: Any) -> None:
     written_out = request_document(resolved())
-    assert request_digest(resolved(shuffled(written_out, random))) == BASE
+    assert digest_of(resolved(shuffled(written_out, random))) == BASE
 
 
 def test_whole_numbers_may_be_written_as_floats() -> None:
     limit = {"time_limit_s": 60}
-    assert request_digest(resolved(training(search=limit))) == BASE
-    assert request_digest(resolved(training(search={"time_limit_s": 60.0}))) == BASE
+    assert digest_of(resolved(training(search=limit))) == BASE
+    assert digest_of(resolved(training(search={"time_limit_s": 60.0}))) == BASE
 
 
 @pytest.mark.parametrize(
@@ -63,24 +71,24 @@ def test_whole_numbers_may_be_written_as_floats() -> None:
     ],
 )
 def test_everything_that_is_asked_matters(document: dict[str, Any]) -> None:
-    assert request_digest(resolved(document)) != BASE
+    assert digest_of(resolved(document)) != BASE
 
 
 @pytest.mark.parametrize("name", ["SOLVER_VERSION", "COST_MODEL_VERSION", "PLAN_SCHEMA"])
 def test_versions_matter(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(digest, name, "another")
-    assert request_digest(resolved()) != BASE
+    assert digest_of(resolved()) != BASE
 
 
 def test_calibration_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DIGEST_PATTERN.fullmatch(calibration_digest())
     monkeypatch.setattr(digest, "calibration_digest", lambda: "another")
-    assert request_digest(resolved()) != BASE
+    assert digest_of(resolved()) != BASE
 
 
 def test_numbers_without_a_canonical_form_are_refused() -> None:
     with pytest.raises(WorkloadError, match="no canonical form"):
-        digest.digest_of_document({"n": 2**53 + 1})
+        digest_of_texts(field_texts({"n": 2**53 + 1}))
 
 
 @pytest.mark.parametrize("document", [training(), serving(), training(model={"graph": tiny_graph()})])
@@ -95,4 +103,4 @@ def test_digest_is_the_hash_of_the_whole_canonical_form(document: dict[str, Any]
     }
     expected = f"sha256:{hashlib.sha256(rfc8785.dumps(whole)).hexdigest()}"
     # The second time, parts of it are remembered.
-    assert [digest.digest_of_document(request) for _ in range(2)] == [expected, expected]
+    assert [digest_of_texts(field_texts(request)) for _ in range(2)] == [expected, expected]

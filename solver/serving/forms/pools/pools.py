@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.queueing.load import RequestStream
@@ -100,7 +100,8 @@ def stage_width(layout: Layout) -> int:
 
 
 def transfer_between(cluster: Cluster, pair: PoolPair, *, prompt_tokens: int) -> Transfer:
-    """How keys and values go from a prefill to a decode worker: what all ranks of a decode attention group receive."""
+    """Return the transfer of keys and values from a prefill to a decode worker. It counts all that the ranks of a decode
+    attention group receive."""
     sender, receiver = pair.prefill.candidate.engine, pair.decode.candidate.engine
     per_token = cache_bytes_per_token(pair.decode.candidate, prompt_tokens=prompt_tokens)
     group = sender.layout.group
@@ -189,8 +190,3 @@ class PairSimulator:
 def _pool(measured: Measured) -> Pool:
     engine: Engine = measured.candidate.engine
     return Pool(engine.simulated_times, measured.candidate.limits, measured.share.replicas)
-
-
-def at_workers(measured: Measured, workers: int) -> Measured:
-    """The same worker, with another number of them noted."""
-    return replace(measured, share=replace(measured.share, replicas=workers))

@@ -10,9 +10,15 @@ import pytest
 from pydantic import TypeAdapter
 
 from meshwright.app.catalog import model, model_names
-from meshwright.app.importers.native import read_native_graph
+from meshwright.app.documents.records import read_record
+from meshwright.app.documents.text import parse_document
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.graph import ModelGraph
+
+
+def read_graph(text: bytes) -> ModelGraph:
+    """Return the model graph in a document, read as the file that a request names."""
+    return read_record(ModelGraph, parse_document(text, what="model graph"), what="model graph")
 
 
 def document(name: str = "llama-3.1-8b") -> dict[str, Any]:
@@ -22,7 +28,7 @@ def document(name: str = "llama-3.1-8b") -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", model_names())
 def test_written_graph_is_read_back_equal(name: str) -> None:
-    assert read_native_graph(TypeAdapter(ModelGraph).dump_json(model(name))) == model(name)
+    assert read_graph(TypeAdapter(ModelGraph).dump_json(model(name))) == model(name)
 
 
 def _unknown_field(graph: dict[str, Any]) -> None:
@@ -92,11 +98,11 @@ def test_broken_graph_is_refused_by_name(case: str) -> None:
     graph = document()
     break_it(graph)
     with pytest.raises(InvalidInputError) as refusal:
-        read_native_graph(json.dumps(graph).encode())
+        read_graph(json.dumps(graph).encode())
     assert reason in str(refusal.value)
 
 
 @pytest.mark.parametrize("text", [b"[]", b"null", b"3", b"hello", b"", b"[" * 100_000, b'{"name": NaN}'])
 def test_text_that_is_no_graph_is_refused(text: bytes) -> None:
     with pytest.raises(InvalidInputError):
-        read_native_graph(text)
+        read_graph(text)
