@@ -39,7 +39,7 @@ BASIS = (
 
 
 class Excluded(StrEnum):
-    """What keeps a layout from being the plan."""
+    """The reason that keeps a layout from being the plan."""
 
     NOTHING = "nothing"
     """It is the plan's own."""
@@ -152,7 +152,7 @@ class _Judge:
         return self._judged(self._builder.engine(layout), max(allowed), max(allowed) * cost)
 
     def _own_kind(self, layout: Layout) -> tuple[int, Excluded, str]:
-        """What is said of the layout of one of the plan's kinds of workers."""
+        """Return the explanation of a layout that is one of the plan's kinds of workers."""
         kind = next(kind for kind in self._plan.kinds if is_layout_of(self._plan.of_kind(kind), layout))
         return kind.serving.replicas, Excluded.NOTHING, f"one of the plan's kinds, {kind.share:.1%} of arrivals"
 

@@ -208,7 +208,7 @@ def _search_kinds(request: ServingRequest, question: Question, aggregated: Searc
 
 
 def _bound_of_one_kind(result: SearchResult, pairs: PairResult) -> float:
-    """What is proven of plans of one kind beside a mix that is better than all of them that were found."""
+    """Return the bound that is proven for plans of one kind beside a mix that is better than all of them that were found."""
     if pairs.stopped:
         return 0.0
     return result.bound if result.stopped else math.inf
@@ -222,7 +222,7 @@ def _one_kind(request: ServingRequest, question: Question, result: SearchResult,
 
 
 def _is_enough(request: ServingRequest, question: Question, load: float) -> bool:
-    """Whether a load that is kept is the one asked for: of goodput, at least that."""
+    """Return True if a load that is kept is the one asked for: of goodput, at least that."""
     return request.objective is not Objective.THROUGHPUT or load >= question.load
 
 

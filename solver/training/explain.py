@@ -34,7 +34,7 @@ BASIS = (
 
 
 class Excluded(StrEnum):
-    """What keeps a sharding out of the plan."""
+    """The reason that keeps a sharding out of the plan."""
 
     NOTHING = "nothing"
     """It is the plan's own."""
@@ -104,7 +104,7 @@ def named_operators(model: ModelGraph, name: str) -> list[tuple[str, Operator]]:
 
 
 def explain(request: TrainingRequest, plan: Plan, name: str) -> tuple[Explanation, ...]:
-    """What the alternatives of an operator would cost in a plan, for every block that has an operator of that name.
+    """Return the costs of an operator's alternatives in a plan, for every block that has an operator of that name.
 
     Raises PlanFileError for an operator that the model lacks and for a plan without training stages.
     """

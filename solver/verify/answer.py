@@ -1,4 +1,4 @@
-"""What an answer claims of itself: its kind, its parts, its certificate, its reason."""
+"""The claims of an answer about itself: its kind, its parts, its certificate, its reason."""
 
 from __future__ import annotations
 

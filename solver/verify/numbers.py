@@ -15,12 +15,12 @@ n x 2**-53 of it, that is 1e-11 for the 100,000 layers a graph may have; anythin
 
 
 def agrees(value: float, expected: float) -> bool:
-    """Whether two figures are equal but for rounding."""
+    """Return True if two figures are equal but for rounding."""
     return abs(value - expected) <= RELATIVE * max(abs(value), abs(expected))
 
 
 def at_most(value: float, limit: float) -> bool:
-    """Whether ``value <= limit`` but for rounding."""
+    """Return True if ``value <= limit`` but for rounding."""
     return value <= limit + RELATIVE * max(abs(value), abs(limit))
 
 

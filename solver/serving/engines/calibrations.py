@@ -1,4 +1,5 @@
-"""Which calibrations a serving prediction rests on: the kernels of a decode step and of a prompt, their shares and errors."""
+"""The calibrations that a serving prediction rests on: the kernels of a decode step and of a prompt, their shares and
+errors."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from meshwright.solver.serving.engines.layouts import Layout, serving_precision
 
 
 class Phase(StrEnum):
-    """What a step does: one token of each sequence, or a prompt."""
+    """The phase of a step: one token of each sequence, or a prompt."""
 
     DECODE = "decode"
     PROMPT = "prompt"

@@ -1,4 +1,4 @@
-"""What a layout can do: step times, and memory for the cache under each token limit."""
+"""The engine of a layout: step times, and memory for the cache under each token limit."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Engine:
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What tells the engines of a request apart."""
+        """The key that tells the engines of a request apart."""
         return self.layout.key
 
     def fixed_bytes(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> float:
@@ -102,7 +102,7 @@ class Engine:
         return tokens_bytes + sequences * self.query_tokens * stage.logits_bytes
 
     def usable_bytes(self) -> float:
-        """What the engine may fill of a device."""
+        """Return the bytes of a device that the engine may fill."""
         return min(self.capacity_bytes, self.layout.group.node.device.memory_bytes * self.memory_share)
 
     def kv_tokens(self, *, step_tokens: int, sequences: int) -> int:

@@ -41,7 +41,7 @@ SPACE = (
 
 
 class Work(StrEnum):
-    """What a worker computes: prompts alone, or answers too."""
+    """The work of a worker: prompts alone, or answers too."""
 
     PROMPTS = "prompts"
     BOTH = "both"
@@ -59,12 +59,12 @@ class Layout:
 
     @property
     def repeats_answers(self) -> bool:
-        """Whether ranks that share prompts decode, all of them the same tokens."""
+        """True if ranks that share prompts decode, all of them the same tokens."""
         return self.grid.cp > 1 and self.work is Work.BOTH
 
     @property
     def answer_copies(self) -> int:
-        """How often a replica computes what does not belong to experts for a token of an answer."""
+        """The number of times that a replica computes, for a token of an answer, what does not belong to experts."""
         return self.grid.cp if self.repeats_answers else 1
 
     @property
@@ -98,13 +98,13 @@ class Layout:
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What tells the layouts of a request apart; also their canonical order."""
+        """The key that tells the layouts of a request apart; also their canonical order."""
         grid = self.grid
         return self.group.name, grid.tp, self.pp, grid.kvp, grid.attention_dp, grid.ep, grid.cp
 
 
 class Tokens(StrEnum):
-    """Whether one group of dense ranks runs all tokens of a step, or several share those of prompts (cp)."""
+    """The split of the tokens of a step: one group of dense ranks runs them all, or several share those of prompts (cp)."""
 
     WHOLE = "whole"
     SHARED = "shared"
@@ -182,7 +182,7 @@ def _allowed(grid: RankGrid, search: Search) -> bool:
 
 
 def has_format(group: NodeGroup, request: ServingRequest) -> bool:
-    """Whether the group's device computes in the formats that the workload needs."""
+    """Return True if the group's device computes in the formats that the workload needs."""
     precision = serving_precision(request.workload)
     device = group.node.device
     return {precision.weights.computed_in(device), precision.activations} <= set(device.peak_flops)
@@ -348,7 +348,7 @@ def _may_share_prompts(search: Search) -> bool:
 
 
 def is_layer(model: ModelGraph, block: str) -> bool:
-    """Whether a block is a layer in the sense of an engine's pipeline, not the embedding or the head."""
+    """Return True if a block is a layer in the sense of an engine's pipeline, not the embedding or the head."""
     return not any(o.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS) for o in model.block(block).operators)
 
 

@@ -1,4 +1,4 @@
-"""What switching layouts between prompts and answers is planned for, and what it is refused for."""
+"""The cases in which switching layouts between prompts and answers is planned, and those in which it is refused."""
 
 from __future__ import annotations
 

@@ -82,11 +82,12 @@ class Traffic:
 
     @property
     def is_closed(self) -> bool:
-        """Whether clients wait for answers, so that a load can't outrun an engine."""
+        """True if clients wait for answers, so that a load can't outrun an engine."""
         return isinstance(self.workload.arrivals, ClosedArrivals)
 
     def key(self, share: Share) -> tuple[float, int]:
-        """What tells the streams of one replica apart: for Poisson arrivals and clients the load of each is enough."""
+        """Return the key that tells the streams of one replica apart: for Poisson arrivals and clients the load of each is
+        enough."""
         split = isinstance(self.workload.arrivals, GammaArrivals | TraceArrivals)
         return (share.load, share.replicas) if split else (share.each, 1)
 
@@ -145,7 +146,8 @@ class Traffic:
         return self._unit[key]
 
     def _with_hits(self, stream: RequestStream) -> RequestStream:
-        """What every request finds in the prefix cache, as recorded or drawn, where requests differ in it."""
+        """Return the stream with the hits of each request in the prefix cache, as recorded or drawn, where requests differ in
+        them."""
         if not self.workload.hits_by_request:
             return stream
         found, cache, arrivals = np.zeros(len(stream), dtype=np.int64), self.workload.prefix_cache, self.workload.arrivals

@@ -1,4 +1,4 @@
-"""What a serving plan's objective is worth, and what its certificate says of it."""
+"""The objective of a serving plan, and the claims of its certificate."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ ENERGY_PROOF = _COUNTS + (
 )
 
 DRAFTED = "; with drafted tokens pp is 1 and requests start when the cache has room for all their tokens"
-"""What speculative decoding leaves of the space."""
+"""The words of a certificate on what speculative decoding leaves of the space."""
 
 KINDS = (
     "; up to {kinds} kinds of workers at once, each of which keeps the targets by itself at its share of the arrivals, drawn "
     "at random, its replicas at rates of a grid of 1% that one of them sustains (simulated down to half); kinds of a node "
     "group lie one after another, widest stages first, and the best numbers of replicas are those of an exact knapsack"
 )
-"""What several kinds of workers add to the space."""
+"""The words of a certificate on what several kinds of workers add to the space."""
 
 SWITCHED = (
     "; with layouts that switch: every pair of different ones on the same devices, whose number divides a node, without "
     "attention groups and kvp; steps of prompts and sequences of answers limited as above, as many prompts at once as steps "
     "can end; layouts change when no prompt waits or host memory is full, and when all of it is answered"
 )
-"""What workers that switch layouts add to the space."""
+"""The words of a certificate on what workers that switch layouts add to the space."""
 
 
 def objective_of(request: ServingRequest, found: Found, evaluator: Evaluator) -> float:
@@ -62,12 +62,12 @@ def objective_of(request: ServingRequest, found: Found, evaluator: Evaluator) ->
 
 
 def searched_certificate(request: ServingRequest, found: Found, evaluator: Evaluator, *, bound: float) -> Certificate:
-    """What a search proves: optimal when its bound meets the objective."""
+    """Return the certificate of a search: optimal when its bound meets the objective."""
     return bounded_certificate(request, objective_of(request, found, evaluator), bound, proof(request))
 
 
 def bounded_certificate(request: ServingRequest, objective: float, bound: float, space: str) -> Certificate:
-    """What a bound says of an objective: optimal where they meet."""
+    """Return the certificate of an objective and its bound: optimal where they meet."""
     bound = min(bound, objective)
     gap = (objective - bound) / objective
     status = Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE
@@ -75,14 +75,15 @@ def bounded_certificate(request: ServingRequest, objective: float, bound: float,
 
 
 def proof(request: ServingRequest) -> str:
-    """What the certificate of a request's plan says of the space and of its proof."""
+    """Return the certificate's words on the space and on its proof."""
     said = {Objective.THROUGHPUT: GOODPUT_PROOF, Objective.ENERGY: ENERGY_PROOF}.get(request.objective, PROOF)
     said += added_space(request) if request.workload.speculation is None else DRAFTED + added_space(request)
     return said
 
 
 def added_space(request: ServingRequest) -> str:
-    """What the request's search of several kinds of workers, or of layouts that switch, adds to the space; mostly empty."""
+    """Return the plans that several kinds of workers, or layouts that switch, add to the request's space, in words; mostly
+    empty."""
     kinds = request.search.worker_kinds
     if ServingMode.SWITCHED in request.search.modes:
         return SWITCHED
@@ -90,7 +91,7 @@ def added_space(request: ServingRequest) -> str:
 
 
 def predicted_certificate(request: ServingRequest, found: Found, evaluator: Evaluator) -> Certificate:
-    """What a prediction of a given plan proves: that it keeps the promise, nothing about others."""
+    """Return the certificate of a prediction of a given plan: that it keeps the promise, nothing about others."""
     return Certificate(
         Status.FEASIBLE, objective_of(request, found, evaluator), None, None, UNITS[request.objective], "this plan only"
     )

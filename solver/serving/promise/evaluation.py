@@ -68,7 +68,7 @@ class Candidate:
 
     @property
     def key(self) -> CandidateKey:
-        """What tells the candidates of a request apart; also their canonical order."""
+        """The key that tells the candidates of a request apart; also their canonical order."""
         return *self.engine.key, self.step_tokens, self.sequences
 
     @property
@@ -86,7 +86,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """What a request sees on an engine with nobody else: no load makes it faster."""
+    """The figures of a request on an engine without other requests: no load makes it faster."""
 
     ttft_s: float
     tpot_s: float
@@ -117,7 +117,7 @@ class Measured:
 
     @property
     def only_overloaded(self) -> bool:
-        """Whether nothing but the load refuses it."""
+        """True if nothing but the load refuses it."""
         return not self.keeps and not self.missed and self.utilisation > MAX_UTILISATION
 
 
@@ -154,7 +154,7 @@ class Evaluator:
         self.demand = demand_of(self.traffic.whole)
 
     def expected(self, candidate: Candidate, share: Share) -> AnalyticFigures:
-        """What the analytic model thinks of a candidate under a load."""
+        """Return the figures that the analytic model expects of a candidate under a load."""
         share = _of_a_group(candidate, share)
         load = replace(self.traffic.load_of(share), output=self.traffic.output_rounds)
         times = candidate.engine.times
@@ -210,8 +210,9 @@ class Evaluator:
         return int(np.quantile(fresh, SURELY_COUNTED, method="lower"))
 
     def _verified_token_s(self, engine: Engine) -> float:
-        """What the 95th percentile of the time per token can't be below where rounds give several: no round is faster than one
-        of a single sequence with the shortest prompt, and of the counted requests at least 5% need as many rounds a token."""
+        """Return the lower bound on the 95th percentile of the time per token, where rounds give several tokens. No round is
+        faster than one of a single sequence with the shortest prompt, and of the counted requests at least 5% need as many
+        rounds a token."""
         stream = self.traffic.whole
         several = stream.output_tokens > 1
         if stream.rounds is None or not several.any():
@@ -258,7 +259,8 @@ class Evaluator:
         return max(1, min(in_a_slot, in_the_cache))
 
     def least_request_s(self, candidate: Candidate) -> float:
-        """How long a mean device works at least for a mean request of its attention group, whatever the schedule."""
+        """Return the least seconds that a mean device works for a mean request of its attention group, whatever the
+        schedule."""
         key = (candidate.engine.key, candidate.step_tokens)
         if key not in self._least_work_s:
             times = candidate.engine.simulated_times
@@ -266,7 +268,7 @@ class Evaluator:
         return float(self._least_work_s[key][self._largest_batch(candidate) - 1])
 
     def can_keep_up(self, candidate: Candidate, share: Share) -> bool:
-        """Whether no bound says that the load outruns the engine; clients of a closed loop never do."""
+        """Return True if no bound says that the load outruns the engine; clients of a closed loop never do."""
         return self.traffic.is_closed or share.each < self.rate_bound(candidate)
 
     def measure(self, candidate: Candidate, share: Share, *, within: float = 1.0) -> Measured:

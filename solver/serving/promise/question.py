@@ -1,4 +1,4 @@
-"""What a search asks, what it finds, and the measurements that every objective needs."""
+"""The question of a search, its findings, and the measurements that every objective needs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Found:
 
 
 class Cause(StrEnum):
-    """What refuses an engine: memory or a request alone, at any rate; one replica's cost; or the requested rate."""
+    """The cause that refuses an engine: memory or a request alone, at any rate; one replica's cost; or the requested rate."""
 
     MEMORY = "memory"
     ALONE = "alone"
@@ -90,7 +90,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class Question:
-    """What a search asks.
+    """The question of a search.
 
     engines      every engine of the space
     load         requests per second that the plan must serve, or clients of a closed loop
@@ -176,7 +176,7 @@ def measurements(
 
 
 def expected_strain(evaluator: Evaluator, candidate: Candidate, share: Share) -> float:
-    """How close the analytic model sees a candidate to its targets: the larger ratio of percentile to target."""
+    """Return the strain that the analytic model expects of a candidate: the larger ratio of percentile to target."""
     figures = evaluator.expected(candidate, share)
     ratios = (figures.ttft_p95_s / evaluator.targets.ttft_s, figures.tpot_p95_s / evaluator.targets.tpot_s)
     return max([figures.utilisation, *(ratio for ratio in ratios if not math.isnan(ratio))])

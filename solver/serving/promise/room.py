@@ -1,4 +1,4 @@
-"""How much room a plan leaves to each of its promises, tightest first."""
+"""The room that a plan leaves to each of its promises, tightest first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from meshwright.solver.serving.promise.evaluation import MAX_UTILISATION
 
 
 def room_note(targets: Targets, *, ttft: Percentile, tpot: Percentile, load: float | None) -> str:
-    """Which constraint binds: shares of the targets that the upper confidence limits take, and of the largest allowed load.
+    """Return a note of the constraint that binds: shares of the targets that the upper confidence limits take, and of the
+    largest allowed load.
 
     ``load`` is the share of what the engines keep up with, None where clients wait and no load is too high.
     """

@@ -1,1 +1,1 @@
-"""What training candidates cost: tables of stages, state, host and communication. Which candidates there are is in `space`."""
+"""The costs of training candidates: tables of stages, state, host and communication. The candidates are in `space`."""

@@ -91,12 +91,12 @@ class BlockCosts:
 
     @cached_property
     def recomputable(self) -> npt.NDArray[np.bool_]:
-        """Whether each distinct block is a layer, whose passes may be run again, and not an end of the model."""
+        """For each distinct block, True if it is a layer, whose passes may be run again, and not an end of the model."""
         return np.array([recomputable(self.model.block(name)) for name in self.block_names])
 
     @cached_property
     def least_step_host_s(self) -> float:
-        """What the host's work between steps adds to the first layer of a chain, and so to every step, at least."""
+        """The least seconds that the host's work between steps adds to the first layer of a chain, and so to every step."""
         devices = [group.node.device for group in self.request.cluster.groups]
         return min(step_host_s(device, self.implementation) for device in devices) if self.model.is_chain else 0.0
 
@@ -155,7 +155,7 @@ class BlockCosts:
         return np.array(list(costs))
 
     def rerun_s(self, mode: Recompute, costs: FloatArray) -> FloatArray:
-        """What a recompute mode runs again of each distinct block; ``costs`` as of `sharded_costs`."""
+        """Return the seconds that a recompute mode runs again of each distinct block; ``costs`` as of `sharded_costs`."""
         match mode:
             case Recompute.NONE:
                 return np.zeros(len(costs))
@@ -166,7 +166,7 @@ class BlockCosts:
         return np.where(self.recomputable, again_s, 0.0)
 
     def slice_shares(self, setting: BlockSetting, sharding: Sharding, mode: Recompute) -> SliceShares:
-        """What each token slice takes of a micro-batch's time in all layers."""
+        """Return the share that each token slice takes of a micro-batch's time in all layers."""
         forward, backward = [], []
         for part in setting.parts:
             costs = self.sharded_costs(part, sharding)
@@ -190,7 +190,7 @@ class BlockCosts:
         return None if least is None else least[1]
 
     def implementation_of(self, overlap: TpOverlap) -> Implementation:
-        """How the launcher runs a layer with gathers and scatters of this way."""
+        """Return the launcher's implementation of a layer with gathers and scatters of this way."""
         return self.implementation if overlap is TpOverlap.EXPOSED else self.chunked
 
     def launch_layers_s(

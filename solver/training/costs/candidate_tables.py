@@ -42,7 +42,7 @@ from meshwright.solver.training.space.sequence_split import has_scans, sequence_
 from meshwright.solver.training.space.state_places import hybrid_ranks
 
 _WITHOUT_SCHEDULE = attrgetter(*(each.name for each in fields(Candidate) if each.name != "pipelining"), "pipelining.slices")
-"""What tables of 1F1B depend on: all of a candidate but its schedule, and the lengths of its slices."""
+"""The fields that tables of 1F1B depend on: all of a candidate but its schedule, and the lengths of its slices."""
 
 
 class TrainingCosts(BlockCosts):
@@ -77,7 +77,7 @@ class TrainingCosts(BlockCosts):
 
     @cached_property
     def _dag(self) -> LayerDag | None:
-        """Which layer reads which, of a model that branches."""
+        """The graph of which layer reads which, of a model that branches; None for a chain."""
         return None if self.model.is_chain else layer_dag(self.model)
 
     def stage_kinds(self, candidate: Candidate) -> tuple[StageKind, ...]:

@@ -1,4 +1,4 @@
-"""What no training plan can be faster than: its model FLOPs at the peak of all devices."""
+"""The bound that no training plan can beat: its model FLOPs at the peak of all devices."""
 
 from __future__ import annotations
 

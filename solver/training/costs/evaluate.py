@@ -1,4 +1,4 @@
-"""What a fully decided training plan costs: time and memory of every stage, and of the step."""
+"""The costs of a fully decided training plan: time and memory of every stage, and of the step."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ class StageCost:
 
     @property
     def fits(self) -> bool:
-        """Whether the stage fits its devices, and their share of host memory and drives."""
+        """True if the stage fits its devices, and their share of host memory and drives."""
         return self.need_bytes <= self.capacity_bytes and self.fits_away
 
     @property
     def fits_away(self) -> bool:
-        """Whether host and drives hold what was moved there."""
+        """True if host and drives hold what was moved there."""
         return self.host_bytes <= self.host_capacity_bytes and self.nvme_bytes <= self.nvme_capacity_bytes
 
 
@@ -113,7 +113,7 @@ class DecisionCost:
 
     @property
     def fits(self) -> bool:
-        """Whether every stage fits its devices."""
+        """True if every stage fits its devices."""
         return all(stage.fits for stage in self.stages)
 
 
@@ -132,7 +132,8 @@ def in_flight(candidate: Candidate) -> tuple[float, ...]:
 
 
 def units_in_flight(candidate: Candidate) -> tuple[tuple[int, ...], int]:
-    """What each rank that holds one part holds at once in whole units, and units of a micro-batch: one, of slices tokens."""
+    """Return the whole units that each rank with one part holds at once, and the units of a micro-batch: one, or one a token
+    slice."""
     choice, m = candidate.pipelining, candidate.n_microbatches
     if not choice.slices:
         return tuple(int(held) for held in in_flight(candidate)), 1
@@ -204,7 +205,8 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
 def _host_bytes(
     decision: Decision, rank: int, table: StageTable, held: npt.NDArray[np.int64] | npt.NDArray[np.float64]
 ) -> float:
-    """What a device of a rank has in host memory at most; ``held`` are passes of its parts at once, by moment."""
+    """Return the bytes that a device of a rank has in host memory at most; ``held`` are passes of its parts at once, by
+    moment."""
     if decision.candidate.offload.is_nothing:
         return 0.0
     spans, parts = decision.spans_of_rank(rank), table.parts

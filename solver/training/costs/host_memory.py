@@ -1,4 +1,5 @@
-"""What hosts and their drives have for a device, what updates there take, and which bytes move under the passes of a layer."""
+"""The memory that hosts and their drives have for a device, the time of updates there, and the bytes that move under the passes
+of a layer."""
 
 from __future__ import annotations
 
@@ -72,9 +73,9 @@ def host_step_s(
 
 @dataclass(frozen=True, eq=False)
 class HostMoves:
-    """What moves between a device and its host under the passes of each block: bytes of weights, gradients and, [mode, block],
-    saved activations. Gradients that add up over several micro-batches come up to be added to (DeepSpeed's partition_grads);
-    ``weights_read_s`` is what drives take to read the weights once."""
+    """The bytes that move between a device and its host under the passes of each block: of weights, gradients and, [mode,
+    block], saved activations. Gradients that add up over several micro-batches come up to be added to (DeepSpeed's
+    partition_grads); ``weights_read_s`` is the time in which drives read the weights once."""
 
     weights_bytes: FloatArray
     gradients_bytes: FloatArray

@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class StageKind:
-    """What distinguishes one stage position from another: its devices and what its axes see.
+    """The properties that distinguish one stage position from another: its devices, and the topology of its axes.
 
     ``devices`` has more than one entry where a stage spans node groups; the slowest then decides each time and the
     smallest memory the capacity. ``borders`` are the links to the stage before and to the one behind; at an end of the

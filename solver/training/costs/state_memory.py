@@ -138,7 +138,7 @@ def training_state(
 
 
 def block_optimizer(optimizer: Optimizer, model: ModelGraph, block: str) -> Optimizer:
-    """What updates a block: Muon leaves embedding and head to AdamW."""
+    """Return the optimizer that updates a block: Muon leaves embedding and head to AdamW."""
     if optimizer is not Optimizer.MUON:
         return optimizer
     return Optimizer.MUON if recomputable(model.block(block)) else Optimizer.ADAMW

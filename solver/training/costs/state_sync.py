@@ -105,7 +105,7 @@ def _between_replicas_s(shared: Sequence[SharedParameters], bytes_each: float) -
 
 
 def _exposed_s(communication_s: FloatArray, compute_s: FloatArray, shared: Sequence[SharedParameters]) -> FloatArray:
-    """What communication in the shadow of computation adds to it: its excess, and what it slows."""
+    """Return the seconds that communication in the shadow of computation adds to it: its excess, and what it slows."""
     groups = [group for share in shared for group in (share.group, share.replicas) if group is not None]
     stream = Stream.INTER_NODE if any(group.spans_nodes for group in groups) else Stream.INTRA_NODE
     return exposed_s(communication_s, compute_s, stream, MEASURED_INTERFERENCE)

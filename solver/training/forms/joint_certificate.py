@@ -1,4 +1,4 @@
-"""What searches of wider spaces say of the plan that they began with: a certificate of both, and which of the two lost."""
+"""The certificate of searches of wider spaces and of the plan that they began with, and the name of the one that lost."""
 
 from __future__ import annotations
 

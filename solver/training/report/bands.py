@@ -1,4 +1,4 @@
-"""What a training prediction rests on: the calibrations used, and the error bands that follow from their measured errors."""
+"""The basis of a training prediction: the calibrations used, and the error bands that follow from their measured errors."""
 
 from __future__ import annotations
 

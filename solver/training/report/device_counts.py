@@ -22,7 +22,7 @@ from meshwright.solver.training.space.candidate_names import summary
 SECONDS_PER_HOUR = 3600.0
 
 UNITS = {Objective.DEVICES: "devices", Objective.COST: "USD per step", Objective.ENERGY: "J per step"}
-"""What each objective that chooses a part of the cluster is counted in."""
+"""The unit of each objective that chooses a part of the cluster."""
 
 MAX_OTHER_SIZES = 2
 """Other sizes that are named as runners-up."""
@@ -162,7 +162,7 @@ def _require_price(request: TrainingRequest) -> None:
 
 
 def _value(sized: TrainingRequest, found: float) -> float:
-    """What a plan is worth, in devices, USD a step or J a step; ``found`` is what the search of its size minimised."""
+    """Return the worth of a plan, in devices, USD a step or J a step; ``found`` is what the search of its size minimised."""
     if sized.objective is Objective.DEVICES:
         return float(sized.cluster.n_devices)
     if sized.objective is Objective.COST:

@@ -29,7 +29,7 @@ class Costed:
 
 
 def headroom_bytes(cost: DecisionCost) -> float:
-    """What the fullest device has left, in bytes that its driver counts."""
+    """Return the memory that the fullest device has left, in bytes that its driver counts."""
     return max(0.0, min(RESERVED_OVER_ALLOCATED * (stage.capacity_bytes - stage.need_bytes) for stage in cost.stages))
 
 
@@ -46,7 +46,7 @@ def frontier(best: Costed, others: Iterable[Costed]) -> tuple[FrontierPoint, ...
 
 
 def at_least_as_good(a: FrontierPoint, b: FrontierPoint) -> bool:
-    """Whether no figure of ``a`` is worse than that of ``b``."""
+    """Return True if no figure of ``a`` is worse than that of ``b``."""
     return all(_at_most(mine, theirs) for mine, theirs in zip(_losses(a), _losses(b), strict=True))
 
 

@@ -43,7 +43,7 @@ NOTES = (
     "pipeline sends are not hidden, but for those of interleaved 1F1B, which hide under the pass of another chunk, and of "
     "eager-1F1B, which hide under the passes of other micro-batches",
 )
-"""What the time model assumes about overlap; every training plan says so."""
+"""The assumptions of the time model about overlap; every training plan states them."""
 
 
 def feasible_plan(
@@ -186,7 +186,7 @@ def infeasible_plan(request: TrainingRequest, reason: Reason, *, n_candidates: i
 
 
 def space_text(request: TrainingRequest) -> str:
-    """What the certificate's bound covers, in words."""
+    """Return the space that the certificate's bound covers, in words."""
     search = request.search
     if search.space is Space.LAUNCHABLE:
         schedules = launcher_schedules(search.launcher)

@@ -1,4 +1,4 @@
-"""What a training search minimises: the time of a step, or its energy. Each says what a plan is worth and bounds it from below.
+"""The aims of a training search: the time of a step, or its energy. Each says what a plan is worth and bounds it from below.
 
 Energy is idle power for the whole step and, of what each device can take beyond it, all while it computes and half while it
 communicates (`costmodels.cluster.energy`): E = I T + sum_r A_r (c_r + (m t_r + d_r)) / 2, with I the idle power of all
@@ -27,7 +27,7 @@ from meshwright.solver.training.space.candidates import Candidate, Family
 
 
 class Aim(Protocol):
-    """What is minimised. A search in which two aims meet would need an order of them; each has one."""
+    """The aim that is minimised. A search in which two aims meet would need an order of them; each has one."""
 
     unit: str
 
@@ -171,7 +171,8 @@ def _active_s(computing_s: FloatArray | np.float64, working_s: FloatArray | np.f
 
 
 def aim_of(request: TrainingRequest, costs: TrainingCosts, *, slowest_s: float) -> Aim:
-    """What the request's objective minimises on a given cluster: energy, or the time that all other objectives follow from."""
+    """Return the aim of the request's objective on a given cluster: energy, or the time that all other objectives follow
+    from."""
     if request.objective is Objective.ENERGY:
         return LeastEnergy(request, costs, slowest_s=slowest_s)
     return LeastStepTime(costs)

@@ -61,7 +61,7 @@ class Solved:
 
 @dataclass
 class SearchResult:
-    """What the search found; ``bound`` is in the unit of its aim.
+    """The result of a search; ``bound`` is in the unit of its aim.
 
     ``refused`` holds, for each mesh, the member that looked faster than the best plan and came closest to fitting.
     """
@@ -147,7 +147,7 @@ class _Search:
             self._push(aim.launch_bound(family), _Unpriced(family, index), index)
 
     def is_over(self, limit: float) -> bool:
-        """Whether nothing left can matter: the best is proven and has rivals to show, or all is beyond the limit."""
+        """Return True if nothing left can matter: the best is proven and has rivals to show, or all is beyond the limit."""
         bound, best = self.heap[0][0], self.result.best
         if best is None:
             return bound > limit or self._out_of_work()
@@ -305,7 +305,7 @@ _Node = _Unpriced | Family | ChunkChoices | Member
 
 
 _PLACE_AND_MODES = attrgetter(*(each.name for each in fields(StatePlace)), "recompute")
-"""What members of a family differ in, but for their schedules."""
+"""The fields in which members of a family differ, but for their schedules."""
 
 
 def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoices]:

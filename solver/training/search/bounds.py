@@ -130,7 +130,7 @@ def least_shortfall_bytes(member: Member) -> float:
 
 
 def host_suffices(member: Member) -> bool:
-    """Whether no stage of the member can need more host memory than its devices have, wherever the borders are.
+    """Return True if no stage of the member can need more host memory than its devices have, wherever the borders are.
 
     A stage holds no more there than all layers would, and no more than goes with what fits on the device: for each byte that
     stays, the share that is moved leaves a fixed number on the host.
@@ -193,7 +193,8 @@ def _pipeline_bound_s(
 
 
 def _equivalent_ranks(fastest_s: FloatArray, rank_s: Sequence[FloatArray]) -> float:
-    """How many of the fastest ranks could do what all of these can: each counts as its speed on the layer it is best at."""
+    """Return the number of the fastest ranks that could do the work of all of these: each counts as its speed on the layer it
+    is best at."""
     alike = {id(layer_s): layer_s for layer_s in rank_s}
     some = fastest_s > 0
     slow = {key: float(np.min(layer_s[some] / fastest_s[some], initial=1e9)) for key, layer_s in alike.items()}

@@ -51,7 +51,7 @@ def _every_choice_once(shardings: tuple[Sharding, ...]) -> list[Sharding]:
 
 
 def _kept_bytes(table: StageTable, layers: npt.NDArray[np.bool_]) -> float:
-    """What these layers keep with one micro-batch in flight, under the recompute mode that keeps least."""
+    """Return the bytes that these layers keep with one micro-batch in flight, under the recompute mode that keeps least."""
     return float((table.static_bytes + table.activation_bytes.min(axis=0))[layers].sum())
 
 

@@ -1,1 +1,1 @@
-"""Which training candidates exist: restrictions, launchers, schedules, places of state. Costs are in `costs`."""
+"""The training candidates: restrictions, launchers, schedules, places of state. Costs are in `costs`."""

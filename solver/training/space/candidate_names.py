@@ -1,4 +1,4 @@
-"""How candidates are named in one line."""
+"""The names of candidates in one line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def summary(candidate: Candidate) -> str:
 
 
 def away(offload: Offload) -> list[str]:
-    """What lies in host memory or on drives, in words."""
+    """Return the parts that lie in host memory or on drives, in words."""
     kinds = (
         ("optimizer", offload.optimizer, offload.optimizer_to),
         ("activations", offload.activations, Tier.HOST),

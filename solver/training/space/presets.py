@@ -21,7 +21,7 @@ _WHOLE_LAYERS = (Recompute.NONE, Recompute.FULL)
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a planner searches beside dp, tp, pp and micro-batches; none of them has cp, ep, virtual stages or chunked products.
+    """The space of a planner beside dp, tp, pp and micro-batches; none of them has cp, ep, virtual stages or chunked products.
 
     zero_stages         state sharding
     recompute           activation recomputation

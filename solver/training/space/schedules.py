@@ -57,17 +57,17 @@ class Pipelining:
 
     @property
     def one_part_a_rank(self) -> bool:
-        """Whether each rank holds one part of the model."""
+        """True if each rank holds one part of the model."""
         return self.chunks == 1 and n_copies(self.schedule) == 1
 
     @property
     def any_borders(self) -> bool:
-        """Whether parts may have any borders."""
+        """True if parts may have any borders."""
         return self.one_part_a_rank and not self.even
 
     @property
     def modes_by_stage(self) -> bool:
-        """Whether stages may differ in recompute mode: only where the wait does not depend on it."""
+        """True if stages may differ in recompute mode: only where the wait does not depend on it."""
         return self.any_borders and self.traits.backward is Backward.WHOLE and self.schedule not in TOKEN_SLICED
 
     def n_parts(self, pp: int) -> int:

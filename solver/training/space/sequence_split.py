@@ -1,4 +1,4 @@
-"""Which meshes can split a sequence over context-parallel ranks: rings, exchanges of heads, and state-space mixers."""
+"""The meshes that can split a sequence over context-parallel ranks: rings, exchanges of heads, and state-space mixers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright.solver.problem.graph import ModelGraph
 
 
 def has_scans(model: ModelGraph) -> bool:
-    """Whether the model has state-space mixers."""
+    """Return True if the model has state-space mixers."""
     return any(operator.kind is OperatorKind.SCAN for operator in _operators(model))
 
 
@@ -23,8 +23,8 @@ def sequence_parts(model: ModelGraph) -> int:
 
 
 def sequence_fits(model: ModelGraph, seq_len: int, *, tp: int, cp: int, scans: ScanOverRanks | None) -> bool:
-    """Whether cp ranks can split the sequence beside tp: into equal parts, and by ``scans`` (None: not at all) where there are
-    state-space mixers. Of convolutions only those before such a scan go along."""
+    """Return True if cp ranks can split the sequence beside tp: into equal parts, and by ``scans`` (None: not at all) where
+    there are state-space mixers. Of convolutions only those before such a scan go along."""
     if cp == 1:
         return True
     kinds = {operator.kind for operator in _operators(model)}
@@ -51,8 +51,8 @@ def _scan_splits(model: ModelGraph, scan: Operator, offered: ScanOverRanks, *, t
 
 
 def heads_fit(model: ModelGraph, *, tp: int, cp: int, ulysses: int) -> bool:
-    """Whether every attention's heads, and key/value heads, can be exchanged evenly beside tp: attention of a sequence to
-    itself, with keys as wide as values (Transformer Engine's a2a refuses latent attention)."""
+    """Return True if every attention's heads, and key/value heads, can be exchanged evenly beside tp. That is for attention of
+    a sequence to itself, with keys as wide as values (Transformer Engine's a2a refuses latent attention)."""
     if ulysses <= 1:
         return ulysses == 1
     attention = [operator for operator in _operators(model) if operator.kind is OperatorKind.ATTENTION]
@@ -69,7 +69,7 @@ def heads_fit(model: ModelGraph, *, tp: int, cp: int, ulysses: int) -> bool:
 
 
 def _splits_evenly(model: ModelGraph, attention: Operator, parts: int) -> bool:
-    """Whether queries, keys and values all have heads, in numbers that divide into so many parts."""
+    """Return True if queries, keys and values all have heads, in numbers that divide into so many parts."""
     heads = [{HEADS, KV_HEADS} & set(tensor.dims) for tensor in attention.inputs]
     return all(heads) and all(model.dims[dim] % parts == 0 for dims in heads for dim in dims)
 

@@ -77,7 +77,7 @@ def check_token_slices(request: TrainingRequest) -> None:
 
 
 def passes_in_slices(model: ModelGraph) -> bool:
-    """Whether a slice of a sequence needs no more of the others than keys and values of those before it."""
+    """Return True if a slice of a sequence needs no more of the others than keys and values of those before it."""
     operators = [operator for block in model.blocks for operator in block.operators]
     attention = [operator for operator in operators if operator.kind is OperatorKind.ATTENTION]
     return (
@@ -100,7 +100,7 @@ def tile_tokens(seq_len: int) -> int | None:
 
 
 def whole_sequences(search: Search, *, pp: int) -> bool:
-    """Whether sequences may pass whole."""
+    """Return True if sequences may pass whole."""
     return pp == 1 or allowed(1, search.token_slices or (1,))
 
 
@@ -164,7 +164,7 @@ class SliceLengths:
 
 
 def suits_slices(place: StatePlace) -> bool:
-    """Whether training state may lie so beside token slices: nothing of it, but for optimizer states, moves with a pass, and
+    """Return True if training state may lie so beside token slices: nothing of it but optimizer states moves with a pass, and
     gradients are kept to be summed over slices."""
     moved, kept = place.offload, place.gradients is Gradients.KEPT
     return place.zero_stage <= MAX_ZERO_STAGE and kept and not (moved.activations or moved.weights or moved.gradients)

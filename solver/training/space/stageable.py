@@ -1,4 +1,4 @@
-"""What a model must be for stages to hold its layers."""
+"""The properties that a model must have for stages to hold its layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ways of running gathers and scatters over tp a candidate has."""
+"""The ways of running gathers and scatters over tp that a candidate has."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def max_zero_stage(request: TrainingRequest, overlap: TpOverlap) -> int:
 
 
 def _cuts_products(request: TrainingRequest, *, rows: int, tp: int) -> bool:
-    """Whether the launcher cuts products over tp ranks, which have so many rows of each sequence together."""
+    """Return True if the launcher cuts products over tp ranks, which have so many rows of each sequence together."""
     if request.search.space is Space.FREE:
         return True
     cut = TRAINERS[request.search.launcher].cut_products

@@ -39,7 +39,7 @@ def interactivity_violations(plan: Plan, request: ServingRequest) -> Iterator[Vi
 
 
 def _shape_faults(point: InteractivityPoint, request: ServingRequest) -> Iterator[str]:
-    """What is wrong with a replica and its batch."""
+    """Yield the faults of a replica and its batch."""
     axes, search, prompts = point.axes, request.search, point.prefill
     taken = {point.group: point.workers * stage_ranks(axes) * axes.pp}
     if prompts is not None:

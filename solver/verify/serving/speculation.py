@@ -10,7 +10,7 @@ from meshwright.solver.verify.violation import Rule, Violation
 
 
 def draft_bytes(request: ServingRequest) -> float:
-    """What the draft takes of each device."""
+    """Return the bytes that the draft takes of each device."""
     workload = request.workload
     return 0.0 if workload.speculation is None else workload.speculation.draft.memory_bytes
 

@@ -194,7 +194,8 @@ def _change_violations(answers: Plan, computes: Plan, prompts: SwitchedPrompts, 
 
 
 def _least_loaded_bytes(old: Plan, new: Plan, request: ServingRequest) -> float:
-    """What the device that lacks most must load: of layers that it had no more stays than the smaller of both shares."""
+    """Return the bytes that the device that lacks most must load: of layers that it had no more stays than the smaller of both
+    shares."""
     workload = request.workload
     shares = [serving_share(view, request) for view in (old, new)]
     least = 0.0

@@ -30,7 +30,7 @@ def frontier_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violat
 
 
 def _beats(a: FrontierPoint, b: FrontierPoint) -> bool:
-    """Whether no figure of ``a`` is worse, and one is better by more than rounding."""
+    """Return True if no figure of ``a`` is worse, and one is better by more than rounding."""
     mine, theirs = _losses(a), _losses(b)
     return all(at_most(x, y) for x, y in zip(mine, theirs, strict=True)) and any(
         x < y and not agrees(x, y) for x, y in zip(mine, theirs, strict=True)

@@ -1,4 +1,5 @@
-"""What lies in host memory: as much as was moved there, no more than there is, and no faster than the link brings it."""
+"""The rules of host memory: it holds as much as was moved there, no more than there is, and gets it no faster than the link
+brings it."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def _place_violations(plan: Plan, stage: Stage, where: str) -> Iterator[Violatio
 
 
 def _memory_violations(plan: Plan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
-    """What is said to lie on the host is what was moved there, and hosts have room for all of their devices."""
+    """Yield a violation where the bytes on the host are not what was moved there, or where hosts lack room for all of their
+    devices."""
     stage, where = plan.stages[index], f"plan.stages[{index}].memory.host_bytes"
     moved, claimed = stage.offload, stage.memory.host_bytes
     away = _away_bytes(plan, request, stage, share)

@@ -13,7 +13,7 @@ from meshwright.solver.verify.training.experts import picked_dims
 
 
 class Layers(Enum):
-    """What a model's layers are made of."""
+    """The parts of a model's layers."""
 
     HAND_WRITTEN = auto()
     """Kernels for whole operators: Megatron-LM's."""
@@ -24,7 +24,7 @@ class Layers(Enum):
 
 
 def layers_of(request: TrainingRequest, overlap: TpOverlap) -> Layers:
-    """What the launcher's layers are made of."""
+    """Return the parts of the launcher's layers."""
     launcher = request.search.launcher
     if request.search.space is Space.FREE or launcher not in (Launcher.DEEPSPEED, Launcher.TORCHTITAN):
         return Layers.HAND_WRITTEN
@@ -117,8 +117,8 @@ def _cast_products(block: Block) -> set[str]:
 
 
 def _stays_in_place(block: Block, name: str, again: set[str], cp: int) -> bool:
-    """Whether a kept tensor lies where its writer left it: not if attention of several ranks alone keeps it, as buffers of what
-    came from other ranks, unless attention runs again and so keeps what it was given."""
+    """Return True if a kept tensor lies where its writer left it: not if attention of several ranks alone keeps it, as buffers
+    of what came from other ranks, unless attention runs again and so keeps what it was given."""
     keepers = [operator for operator in block.operators if name in operator.saved]
     in_buffers = [operator.kind is OperatorKind.ATTENTION and operator.name not in again for operator in keepers]
     return cp == 1 or not keepers or not all(in_buffers)
@@ -134,7 +134,7 @@ def _is_root_mean_square(operator: Operator) -> bool:
 
 
 def _is_function(operator: Operator) -> bool:
-    """Whether this is an activation function, of one input or with a gate."""
+    """Return True if this is an activation function, of one input or with a gate."""
     return operator.kind is OperatorKind.ELEMENTWISE and operator.flops_per_element > 1 and len(operator.inputs) <= 2
 
 

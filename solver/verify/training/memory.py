@@ -69,7 +69,8 @@ def _optimizer(plan: Plan, request: TrainingRequest) -> str:
 
 
 def capacity_violations(request: PlanRequest, stage: Stage, where: str) -> Iterator[Violation]:
-    """What may be used is what the smallest device of the stage has beside the reserve, and the stage keeps to it."""
+    """Yield a violation where a stage's usable memory is not what its smallest device has beside the reserve, or where the
+    stage exceeds it."""
     memory = stage.memory
     groups = devices_by_group(request.cluster, stage.devices)
     smallest = min(group.node.device.memory_bytes for group, _ in groups)

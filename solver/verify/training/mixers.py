@@ -59,7 +59,8 @@ def sequence_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violat
 
 
 def exchanges_heads(scan: Operator, request: TrainingRequest) -> bool:
-    """Whether ranks exchange tokens for heads around a scan: in Megatron-LM, and where a delta rule corrects the state."""
+    """Return True if ranks exchange tokens for heads around a scan: in Megatron-LM, and where a delta rule corrects the
+    state."""
     return request.search.space is Space.LAUNCHABLE or scan.flops_per_element > 0
 
 

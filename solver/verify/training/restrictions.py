@@ -1,4 +1,4 @@
-"""What the request allows, and what its launcher can start."""
+"""The rules on what the request allows, and on what its launcher can start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshwright.solver.verify.violation import Rule, Violation
 
 @dataclass(frozen=True, slots=True)
 class _LauncherLimits:
-    """What a launcher's own checks refuse.
+    """The limits of a launcher's own checks.
 
     zero_with_pipeline    highest ZeRO stage beside pp > 1
     context_parallel      whether it has ring context parallelism
@@ -305,7 +305,7 @@ def _optimizer_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[b
 
 
 def _offload_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[bool, str, str]]:
-    """What of training state and activations on the host the launcher has no setting for."""
+    """Yield a refusal of each part of training state and activations on the host that the launcher has no setting for."""
     for index, stage in enumerate(plan.stages):
         where, moved, zero = f"stages[{index}].offload", stage.offload, stage.zero_stage
         several = stage.axes.dp * stage.axes.cp > 1

@@ -124,7 +124,7 @@ def held_at_most(plan: Plan, rank: int, chunk_bytes: list[float]) -> tuple[float
 
 
 def waiting(plan: Plan, request: TrainingRequest) -> float:
-    """What equal ranks would wait in a step, over (p - 1) times a micro-batch's time on a rank."""
+    """Return the wait of equal ranks in a step, over (p - 1) times a micro-batch's time on a rank."""
     assert plan.axes is not None and plan.microbatch is not None
     pp, m = plan.axes.pp, plan.microbatch.count
     if pp == 1:
@@ -157,7 +157,8 @@ def _wait_of_slices(plan: Plan, n_microbatches: int, shares: SliceShares) -> flo
 
 
 def is_extended(plan: Plan) -> bool:
-    """Whether `waiting` goes beyond the step that its program is run for, under a schedule whose wait is not quite linear."""
+    """Return True if `waiting` goes beyond the step that its program is run for, under a schedule whose wait is not quite
+    linear."""
     assert plan.axes is not None and plan.microbatch is not None
     return reading(plan).holds_less and plan.microbatch.count > _PROVEN_ROUNDS * plan.axes.pp
 

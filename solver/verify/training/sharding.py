@@ -73,7 +73,7 @@ def _operator_violations(
 
 
 def _is_whole_expert(plan: Plan, operator: Operator) -> bool:
-    """Whether an operator is part of experts of which ranks hold whole ones beside tp."""
+    """Return True if an operator is part of experts of which ranks hold whole ones beside tp."""
     assert plan.axes is not None
     return plan.axes.etp is not None and (bool(picked_dims(operator)) or "expert_ffn" in operator.dims)
 

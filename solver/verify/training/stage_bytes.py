@@ -23,14 +23,15 @@ _MOMENTS = {"adamw": 2.0, "sgd_momentum": 1.0, "muon": 1.0, "adamw_8bit": 2 / 4,
 of one byte are two quarters of a value, two of two bytes two halves."""
 
 _REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
-"""What selective recomputation runs again: attention (Korthikanti et al. 2022, section 5) and norms, as launchers offer."""
+"""The operators that selective recomputation runs again: attention (Korthikanti et al. 2022, section 5) and norms, as launchers
+offer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How the tp axis divides the model, by the strategy of every operator, the ep axis its experts, and the cp axis (whose
-    share of the sequence is in ``sizes``) attention. ``crowding`` is the rows of the ep rank with the most over the mean,
-    ``layers`` what the launcher's are made of."""
+    """The division of the model by the tp axis, by the strategy of every operator, by the ep axis of its experts, and by the cp
+    axis (whose share of the sequence is in ``sizes``) of attention. ``crowding`` is the rows of the ep rank with the most over
+    the mean, ``layers`` the parts of the launcher's layers."""
 
     tp: int
     strategies: dict[tuple[str, str], str]

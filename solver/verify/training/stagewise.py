@@ -134,7 +134,7 @@ def _among_its_like(plan: Plan, request: TrainingRequest, index: int) -> tuple[P
 
 
 def _concerns(violation: Violation, index: int) -> bool:
-    """Whether a rule speaks of this stage or of the whole, not of the others in its likeness."""
+    """Return True if a rule speaks of this stage or of the whole, not of the others in its likeness."""
     return not violation.where.startswith("plan.stages[") or violation.where.startswith(f"plan.stages[{index}]")
 
 

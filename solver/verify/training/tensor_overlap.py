@@ -1,4 +1,4 @@
-"""Whether products over tp may be cut into chunks, whose gathers and scatters run beside them."""
+"""The rules on products over tp that are cut into chunks, whose gathers and scatters run beside them."""
 
 from __future__ import annotations
 

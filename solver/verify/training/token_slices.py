@@ -48,7 +48,7 @@ def slice_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation
 
 
 def _beside_slices(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
-    """What does not go with slices, in plans and in requests."""
+    """Yield violations for what does not go with slices, in plans and in requests."""
     axes, search = plan.axes, request.search
     assert axes is not None
     broken = [

@@ -1,4 +1,4 @@
-"""What each of several kinds of workers is asked: the request with its share of the arrivals."""
+"""The request of each of several kinds of workers: the whole request with its share of the arrivals."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def _shared(arrivals: Arrivals, shares: Sequence[float], loads: Sequence[float])
 
 
 def weighted_turns(shares: Sequence[float], requests: int) -> list[int]:
-    """Which kind takes each request: the one that its share of those so far leaves furthest behind, of equals the first."""
+    """Return, for each request, the kind that takes it: the one that its share of those so far leaves furthest behind, of
+    equals the first."""
     taken, turns = [0] * len(shares), []
     for count in range(1, requests + 1):
         behind = [share * count - had for share, had in zip(shares, taken, strict=True)]

@@ -21,7 +21,7 @@ from meshwright.solver.serving.promise.certificates import UNITS
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 
 _SHARES_ROUNDING = 1e-6
-"""What shares of a plan, as people may write them, may be off a sum of 1."""
+"""The largest distance from 1 of the sum of a plan's shares, as people may write them."""
 
 
 def given_kinds(

@@ -109,7 +109,7 @@ class MixtureSearch:
         return result
 
     def _threshold(self, objective: float) -> float:
-        """What an objective must be less than to be better than a plan of one kind."""
+        """Return the value that an objective must be less than to be better than a plan of one kind."""
         if not self._goodput or objective == math.inf:
             return objective
         return 1.0 / RATE_GRID ** (step_below(1.0 / objective) + 1) * (1.0 + 2.0 * _ROUNDING)
@@ -157,12 +157,13 @@ class MixtureSearch:
         return all(self._rates[place].is_known for place, _ in mix.parts)
 
     def _is_confirmed(self, mix: Mix) -> bool:
-        """Whether all rates of a mix are known and sustained."""
+        """Return True if all rates of a mix are known and sustained."""
         confirmed = [self._rates[place].confirm() for place, _ in mix.parts] if self._is_known(mix) else [False]
         return all(confirmed)
 
     def _hope(self, part: tuple[int, int]) -> float:
-        """How much more replicas are taken to bear than is expected of them; negative where their rate is known."""
+        """Return the excess of the rate that replicas are taken to bear over the expected one; negative where their rate is
+        known."""
         rate = self._rates[part[0]]
         return -1.0 if rate.is_known else part[1] * (rate.at_most - rate.expected)
 
@@ -194,14 +195,14 @@ class MixtureSearch:
         return KindFound(roomiest.best, share)
 
     def _counts(self, kept: Measured) -> bool:
-        """Whether batch limits that keep the targets at a load may take the place of those whose rate is known: of a goodput
-        each replica sustains its rate."""
+        """Return True if batch limits that keep the targets at a load may take the place of those whose rate is known: of a
+        goodput each replica sustains its rate."""
         return not self._goodput or is_sustained(self._question, replace(kept, share=Share(kept.share.each)))
 
 
 @dataclass
 class _ReplicaRate:
-    """What one replica of an engine sustains, in steps of the rate grid, as far as it is known."""
+    """The rate that one replica of an engine sustains, in steps of the rate grid, as far as it is known."""
 
     question: Question
     engine: Engine
@@ -221,7 +222,7 @@ class _ReplicaRate:
 
     @property
     def is_known(self) -> bool:
-        """Whether the rate is exact."""
+        """True if the rate is exact."""
         return self._found is not None
 
     @property
@@ -270,7 +271,8 @@ class _ReplicaRate:
             self.most_step = self.least_step - 1
 
     def confirm(self) -> bool:
-        """Whether the rate is kept at the lower steps too; where it is not, the highest at which it is takes its place."""
+        """Confirm the rate. Return True if it is kept at the lower steps too; where it is not, the highest at which it is takes
+        its place."""
         if self._confirmed:
             return True
         assert self._found is not None

@@ -114,7 +114,7 @@ def pair_objective(request: ServingRequest, found: MeasuredPair) -> float:
 
 
 def pair_certificate(request: ServingRequest, found: MeasuredPair, bound: float | None) -> Certificate:
-    """What a search proves, or without a bound that this pair keeps the promise."""
+    """Return the certificate of a search, or without a bound the certificate that this pair keeps the promise."""
     objective = pair_objective(request, found)
     if bound is None:
         return Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")

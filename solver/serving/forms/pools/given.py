@@ -74,7 +74,7 @@ class GivenPair:
             self._firsts[kind] = min(devices.first for stage in pool.stages for devices in stage.devices)
 
     def memory_shortfall(self) -> Reason | None:
-        """What a pool lacks to hold its longest request; None where both hold theirs."""
+        """Return the memory that a pool lacks to hold its longest request; None where both hold theirs."""
         for kind, (candidate, _) in self._workers.items():
             longest = self._phases[kind].longest_request
             if candidate.limits.kv_tokens < longest:

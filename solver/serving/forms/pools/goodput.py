@@ -21,7 +21,8 @@ from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, SUSTAINE
 from meshwright.solver.serving.promise.evaluation import SearchStoppedError
 
 _Judge = Callable[[PairSearch, Option, Option, PairResult, int], MeasuredPair | None]
-"""What two pools measure at a step of the rate grid that they are taken to keep; None otherwise."""
+"""A function that measures two pools at a step of the rate grid that they are taken to keep; it returns None for other
+steps."""
 
 
 def largest_pair_goodput(search: PairSearch, *, above: float) -> PairResult:
@@ -45,7 +46,7 @@ def largest_pair_goodput(search: PairSearch, *, above: float) -> PairResult:
 
 @dataclass
 class _OneWorker:
-    """What one worker of each engine of a phase keeps, in steps of the rate grid, as far as it is known.
+    """The steps of the rate grid that one worker of each engine of a phase keeps, as far as they are known.
 
     A step that one batch limit keeps is taken to be kept below too, and one that all miss refuses those above.
     """
@@ -68,7 +69,7 @@ class _OneWorker:
         return step_under(workers * RATE_GRID ** self._missed[engine.key])
 
     def may_keep(self, engine: Engine, workers: int, step: int) -> bool:
-        """Whether one worker keeps its share of a step; simulated where it does not follow from what is known."""
+        """Return True if one worker keeps its share of a step; simulated where it does not follow from what is known."""
         if self.ceiling(engine, workers) < step:
             return False
         each = step_below(RATE_GRID**step / workers)
@@ -141,8 +142,8 @@ def _sustained(search: PairSearch, prefill: Option, decode: Option, result: Pair
 
 
 def _is_sustained(search: PairSearch, kept: MeasuredPair) -> bool:
-    """Whether the pair with these batch limits, and each phase of it by itself, keeps the promise at the lower rates of the
-    grid too, down to half."""
+    """Return True if the pair with these batch limits, and each phase of it by itself, keeps the promise at the lower rates of
+    the grid too, down to half."""
     pair, step = kept.pair, step_below(kept.load)
     by_itself = search.prefill.sustains(pair.prefill, kept.load) and search.decode.sustains(pair.decode, kept.load)
     lower = (RATE_GRID ** (step - down) for down in range(1, SUSTAINED_STEPS + 1))

@@ -75,7 +75,7 @@ class Phase:
         return self._choices[key]
 
     def keeps_any(self, engine: Engine, load: float, workers: int = 1) -> bool:
-        """Whether so many workers keep the phase's targets under a load, whatever their batch limits."""
+        """Return True if so many workers keep the phase's targets under a load, whatever their batch limits."""
         return any(measured.keeps for measured in measurements(self.evaluator, self.usable(engine), Share(load, workers)))
 
     def expected_rate(self, engine: Engine) -> float:
@@ -84,8 +84,8 @@ class Phase:
         return expected_rate(self.evaluator, self.usable(engine))
 
     def sustains(self, chosen: Measured, load: float, *, steps: int = SUSTAINED_STEPS) -> bool:
-        """Whether workers with their batch limits keep the phase's targets under a load and at so many lower rates of the grid:
-        those of all workers, and those of one."""
+        """Return True if workers with their batch limits keep the phase's targets under a load and at so many lower rates of
+        the grid: those of all workers, and those of one."""
         workers = chosen.share.replicas
         whole, each = step_below(load), step_below(load / workers)
         shares = [Share(RATE_GRID ** (whole - down), workers) for down in range(steps + 1)]
@@ -154,7 +154,7 @@ def mean_output_tokens(request: ServingRequest) -> float:
 
 
 def phase_evaluator(kind: PhaseKind, request: ServingRequest, *, stop: Stop = never_stop) -> Evaluator:
-    """What simulates workers of one phase by themselves."""
+    """Return the evaluator that simulates workers of one phase by themselves."""
     workload, slo = request.workload, request.slo
     if kind is PhaseKind.PREFILL:
         return Evaluator(_one_token_answers(workload), Slo(p95_ttft_ms=slo.p95_ttft_ms), request.search.seed, stop)

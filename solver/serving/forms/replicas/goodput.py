@@ -46,7 +46,7 @@ _GRID_ROUNDING = 1e-9
 """Steps that a rate may be off its own for rounding."""
 
 _KeptAt = Callable[[int], Found | None]
-"""What keeps the promise at a step of the rate grid; None where nothing does."""
+"""A function that finds what keeps the promise at a step of the rate grid; it returns None where nothing does."""
 
 _Kept = TypeVar("_Kept")
 
@@ -162,7 +162,7 @@ def sustaining_at(question: Question, candidates: list[Candidate], replicas: int
 
 
 def is_sustained(question: Question, kept: Measured) -> bool:
-    """Whether the promise is kept at the lower rates of the grid too, down to half of this one."""
+    """Return True if the promise is kept at the lower rates of the grid too, down to half of this one."""
     replicas, step = kept.share.replicas, step_below(kept.share.load)
     lower = (Share(RATE_GRID ** (step - down), replicas) for down in range(1, SUSTAINED_STEPS + 1))
     return all(question.evaluator.measure(kept.candidate, share).keeps for share in lower)
@@ -203,7 +203,8 @@ def _between(kept_at: _KeptAt, found: Found, kept: int, refused: int) -> tuple[F
 
 
 def highest_kept(kept_at: Callable[[int], _Kept | None], lowest: int, expected: int, ceiling: int) -> _Kept | None:
-    """What is kept at the highest step from ``lowest`` to ``ceiling`` at which anything is; None where the lowest is missed.
+    """Return the finding at the highest step from ``lowest`` to ``ceiling`` that keeps the promise; None where the lowest is
+    missed.
 
     Looked for upwards from what is expected, else from the lowest step, in strides that double.
     """
@@ -226,8 +227,8 @@ def highest_kept(kept_at: Callable[[int], _Kept | None], lowest: int, expected: 
 
 
 def replica_goodput(question: Question, engine: Engine, judge: Judge, *, lowest: int, expected: int) -> Found | None:
-    """What a judge takes of one replica at the highest step of the rate grid from ``lowest`` on; None where it refuses that
-    one. Looked for from ``expected``."""
+    """Return the finding that a judge takes of one replica at the highest step of the rate grid from ``lowest`` on; None where
+    it refuses that one. Looked for from ``expected``."""
     usable = usable_candidates(question.evaluator, engine)
     ceiling = step_below(question.evaluator.best_rate_bound(engine))
     if isinstance(usable, Refused) or ceiling < lowest:

@@ -101,7 +101,7 @@ def _question(engine: Engine, evaluator: Evaluator, replicas: int) -> Question:
 
 
 def one_plan_stats(evaluator: Evaluator) -> SearchStats:
-    """What looking at one plan took."""
+    """Return the work of looking at one plan."""
     return SearchStats(candidates=1, evaluated=evaluator.simulations, seconds=0.0)
 
 
@@ -121,7 +121,7 @@ def _layout(request: ServingRequest, plan: Plan, among: Iterable[Layout]) -> tup
 
 
 def is_layout_of(plan: Plan, layout: Layout) -> bool:
-    """Whether a plan's replicas, or those of one of its kinds, do both phases in this layout."""
+    """Return True if a plan's replicas, or those of one of its kinds, do both phases in this layout."""
     if plan.kinds:
         return any(is_layout_of(plan.of_kind(kind), layout) for kind in plan.kinds)
     alike = plan.prefill is None and plan.switched is None

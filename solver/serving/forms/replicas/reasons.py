@@ -67,12 +67,12 @@ def memory_shortfall(engine: Engine, *, step_tokens: int, sequences: int, tokens
 
 
 def missed_targets(evaluator: Evaluator, measured: Measured) -> Reason:
-    """Which target a simulated layout misses by most."""
+    """Return the target that a simulated layout misses by most."""
     return missed_figures(evaluator, ttft=measured.ttft, tpot=measured.tpot, utilisation=measured.utilisation)
 
 
 def missed_figures(evaluator: Evaluator, *, ttft: Percentile, tpot: Percentile, utilisation: float) -> Reason:
-    """Which target simulated figures miss by most."""
+    """Return the target that simulated figures miss by most."""
     targets = evaluator.targets
     figures = (
         ("p95_ttft", "P95 TTFT", ttft.value, ttft.high, targets.ttft_s),

@@ -32,7 +32,7 @@ _ROUNDING = 1e-9
 
 
 Accepts = Callable[[Measured], bool]
-"""Whether what keeps the promise at a load counts."""
+"""A function that returns True if what keeps the promise at a load counts."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Roomiest:
 
 
 def roominess(evaluator: Evaluator, measured: Measured) -> tuple[float, int, CandidateKey]:
-    """What plans of equal cost are compared by, the best one least."""
+    """Return the key by which plans of equal cost are compared, the best one least."""
     *engine, step_tokens, sequences = measured.candidate.key
     assert isinstance(sequences, int)
     strain = evaluator.strain(ttft=measured.ttft, tpot=measured.tpot)

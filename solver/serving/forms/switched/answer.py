@@ -82,7 +82,7 @@ def _of_prompts(measured: Measured, engine: SwitchedEngine) -> Measured:
 
 
 def _prompts_of(measured: Measured, engine: SwitchedEngine, evaluator: SwitchedEvaluator) -> SwitchedPrompts:
-    """What the plan says of prompts and of changes; shares are those of one simulation under the worker's load."""
+    """Return the plan's part about prompts and changes; shares are those of one simulation under the worker's load."""
     runs = evaluator.runs_of(measured.candidate, measured.share, requests=evaluator.traffic.requests)
     run, change = pooled_switched(runs), engine.change
     whole_s = run.prefill_s + run.decode_s + run.switching_s

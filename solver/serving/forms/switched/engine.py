@@ -38,7 +38,7 @@ class SwitchedLayout(Layout):
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        """What tells such layouts of a request apart; also their canonical order."""
+        """The key that tells such layouts of a request apart; also their canonical order."""
         return *self.decode.key, *self.prefill.key
 
 
@@ -71,8 +71,8 @@ class SwitchedEngine(Engine):
 
     @property
     def change(self) -> LayoutChange:
-        """What changes of layout take over each device's link to the host, and the share of the node's memory that is left for
-        keys and values."""
+        """The change of layout over each device's link to the host, and the share of the node's memory that is left for keys
+        and values."""
         node = self.layout.group.node
         rate = node.device.host_bytes_per_s
         room = (node.host_memory_bytes - self.host_weights_bytes) / self.replicas_per_node
@@ -90,13 +90,13 @@ class SwitchedEngine(Engine):
         return self.prompts_at_once or min(SEQUENCES[-1], most)
 
     def prefill_phase(self, step_tokens: int) -> PhaseEngine:
-        """What computes prompts, for the simulator."""
+        """Return the engine that computes prompts, for the simulator."""
         sequences = self.prompts_in_a_step(step_tokens)
         kv_tokens = self.prefill.kv_tokens(step_tokens=step_tokens, sequences=sequences)
         return PhaseEngine(self.prefill.times, BatchLimits(sequences, step_tokens, kv_tokens))
 
     def decode_phase(self, sequences: int) -> PhaseEngine:
-        """What computes answers, for the simulator."""
+        """Return the engine that computes answers, for the simulator."""
         kv_tokens = self.decode.kv_tokens(step_tokens=self.decode_step_tokens, sequences=sequences)
         return PhaseEngine(self.decode.times, BatchLimits(sequences, self.decode_step_tokens, kv_tokens))
 
@@ -165,7 +165,8 @@ class SwitchedBuilder:
 
 
 def can_switch(layout: Layout) -> bool:
-    """Whether a layout is part of the space: inside a node that such replicas fill, one attention group, no kvp and cp."""
+    """Return True if a layout is part of the space: inside a node that such replicas fill, one attention group, no kvp and
+    cp."""
     grid = layout.grid
     inside = layout.group.node.devices_per_node % layout.devices == 0
     return inside and grid.attention_dp == grid.kvp == grid.cp == 1

@@ -34,8 +34,8 @@ class SwitchedEvaluator(Evaluator):
         return self._candidates[engine.key]
 
     def has_room(self, candidate: Candidate) -> bool:
-        """Whether both layouts and the host hold the longest request, a prompt with its first token, and a step a token of each
-        sequence of a slot."""
+        """Return True if both layouts and the host hold the longest request, a prompt with its first token, and a step a token
+        of each sequence of a slot."""
         engine = _switched(candidate.engine)
         prompts, answers = engine.prefill_phase(candidate.step_tokens), engine.decode_phase(candidate.sequences)
         per_slot = -(-candidate.sequences // engine.layout.pp)
@@ -55,7 +55,7 @@ class SwitchedEvaluator(Evaluator):
         return self._alone[key]
 
     def _least_tpot_s(self, engine: SwitchedEngine) -> float:
-        """What the 95th percentile of the time per token can't be below: of the counted requests at least 5% have so few
+        """Return the lower bound on the 95th percentile of the time per token: of the counted requests at least 5% have so few
         tokens that the change takes as much of each."""
         stream, change = self.traffic.whole, engine.change
         several = stream.output_tokens > 1
@@ -67,7 +67,7 @@ class SwitchedEvaluator(Evaluator):
         return round_s + waited_s * float(np.quantile(each, SURELY_COUNTED, method="lower"))
 
     def least_request_s(self, candidate: Candidate) -> float:
-        """How long a mean device works at least for a mean request, in both layouts."""
+        """Return the least seconds that a mean device works for a mean request, in both layouts."""
         engine, key = _switched(candidate.engine), (candidate.engine.key, candidate.step_tokens)
         if key not in self._least_work_s:
             prompts = mean_least_work_s(engine.prefill.times, self._prompts, (candidate.step_tokens,))[0, 0]

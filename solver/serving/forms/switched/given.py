@@ -66,7 +66,7 @@ class GivenSwitched:
         self.candidate = Candidate(self.engine, prompts.step_tokens, answers.sequences)
 
     def memory_shortfall(self) -> Reason | None:
-        """What the workers lack to hold their longest request; None where there is room."""
+        """Return the memory that the workers lack to hold their longest request; None where there is room."""
         if self.evaluator.has_room(self.candidate):
             return None
         limits = {"step_tokens": self.candidate.step_tokens, "sequences": self.candidate.sequences}

@@ -1,4 +1,4 @@
-"""What a change of layout brings to each device: the weights of the new layout that it does not hold in the old one."""
+"""The weights that a change of layout brings to each device: those of the new layout that it does not hold in the old one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _common_layers(old: Engine, old_stage: int, new: Engine, new_stage: int) -> 
 
 
 def _pieces(model: ModelGraph, operator: Operator, weight: Weight, grid: RankGrid) -> Pieces | None:
-    """Which piece of a weight each rank of a stage holds; None where ranks of some groups share an expert."""
+    """Return the piece of a weight that each rank of a stage holds; None where ranks of some groups share an expert."""
     strategy, axes = Strategy(split_dim(operator)), Axes(tp=grid.ranks)
     if is_routed(operator):
         if grid.ep not in (1, grid.ranks):

@@ -46,11 +46,11 @@ class SwitchedSearch:
         return replace(earlier, candidates=earlier.candidates + self.result.considered)
 
     def floor(self) -> float:
-        """What the objective can't be below where the search was stopped, else infinite."""
+        """Return the lower bound on the objective where the search was stopped, else infinity."""
         return self.result.bound if self.result.stopped else math.inf
 
     def is_enough(self, load: float) -> bool:
-        """Whether the best answers the load that is asked for: of goodput, at least that."""
+        """Return True if the best answers the load that is asked for: of goodput, at least that."""
         best = self.result.best
         return best is not None and (self.request.objective is not Objective.THROUGHPUT or best.load >= load)
 
@@ -69,12 +69,13 @@ class SwitchedSearch:
             choose_roomiest(self.question, self.result, of_equal_cost(self.question, best))
 
     def is_better_than(self, objective: float) -> bool:
-        """Whether the best is better than another plan's objective; of equals the other stays."""
+        """Return True if the best is better than another plan's objective; of equals the other stays."""
         best = self.result.best
         return best is not None and objective_of(self.request, best, self.evaluator) < objective * (1.0 - _ROUNDING)
 
     def notes(self) -> tuple[str, ...]:
-        """How many pairs of layouts memory, or a request alone, refuses at any rate, each with an example."""
+        """Return notes on the number of pairs of layouts that memory, or a request alone, refuses at any rate, each with an
+        example."""
         said = []
         for cause in (Cause.MEMORY, Cause.ALONE):
             refused = sorted((r for r in self.result.refused if r.cause is cause), key=lambda r: r.engine.key)
@@ -101,12 +102,12 @@ class SwitchedSearch:
         return min(reasons, key=lambda reason: reason.need / max(reason.have, 1.0))
 
     def shortfall(self, engine: SwitchedEngine) -> Reason:
-        """What a worker lacks most to hold its longest request, with the smallest batch limits."""
+        """Return the memory that a worker lacks most to hold its longest request, with the smallest batch limits."""
         return room_shortfall(engine, self.evaluator, step_tokens=STEP_TOKENS[0], sequences=SEQUENCES[0])
 
 
 def room_shortfall(engine: SwitchedEngine, evaluator: Evaluator, *, step_tokens: int, sequences: int) -> Reason:
-    """What a worker lacks most to hold its longest request: memory in either layout, or on the host."""
+    """Return the room that a worker lacks most to hold its longest request: memory in either layout, or on the host."""
     prompt, longest = evaluator.traffic.longest_prompt, evaluator.longest_request
     at_once = engine.prompts_in_a_step(step_tokens)
     node = engine.layout.group.node
@@ -148,12 +149,13 @@ def search_switched(
 
 
 def _falls_short(request: ServingRequest, question: Question, found: Found) -> bool:
-    """Whether a goodput is less than what was asked for."""
+    """Return True if a goodput is less than what was asked for."""
     return request.objective is Objective.THROUGHPUT and found.load < question.load
 
 
 def _may_win(question: Question, engine: Engine, below: float) -> bool:
-    """Whether no bound says that an engine's objective is ``below`` at best; those without room are left to the search."""
+    """Return True if no bound says that an engine's objective is ``below`` at best; those without room are left to the
+    search."""
     if below == math.inf or not question.evaluator.candidates(engine):
         return True
     if question.above:

@@ -50,7 +50,7 @@ def check_pools(request: TrainingRequest, plan: Plan) -> None:
 
 
 def pool_request(request: TrainingRequest, index: int, sequences: int) -> TrainingRequest:
-    """What the replicas of one node group are asked: their share of the batch on their own nodes."""
+    """Return the request for the replicas of one node group: their share of the batch on their own nodes."""
     before = sum(group.nodes for group in request.cluster.groups[:index])
     leaf = request.cluster.nodes_per_leaf
     return replace(

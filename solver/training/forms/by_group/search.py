@@ -71,7 +71,7 @@ def check_shares(request: TrainingRequest) -> None:
 
 
 def shares_replicas(request: TrainingRequest) -> bool:
-    """Whether replicas by node group are searched: there is more than one group, and the request asks for them."""
+    """Return True if replicas by node group are searched: there is more than one group, and the request asks for them."""
     return request.search.batch_shares is BatchShares.BY_GROUP and len(request.cluster.groups) > 1
 
 
@@ -160,7 +160,7 @@ def _notes(request: TrainingRequest, plan: Plan) -> Iterator[str]:
 
 @dataclass
 class _Proof:
-    """What is known of a pool's time for a number of sequences: at least ``bound_s``, and the best plan if that was found."""
+    """The proof of a pool's time for a number of sequences: at least ``bound_s``, and the best plan if that was found."""
 
     bound_s: float = 0.0
     result: SearchResult | None = None
@@ -181,7 +181,7 @@ class _Pool:
         self.speed = node.n_devices * node.node.device.peak(workload.precision)
 
     def known_s(self, sequences: int, below_s: float) -> float:
-        """What is proven of the pool's time so far."""
+        """Return the time of the pool that is proven so far."""
         return self._proof(sequences, below_s).bound_s
 
     def solve(self, sequences: int, limit_s: float, *, below_s: float) -> float:
@@ -222,7 +222,7 @@ class _Pool:
         return ParameterLimit(self._parameters, (1.0 - _ROUNDING) * enough)
 
     def _proof(self, sequences: int, below_s: float) -> _Proof:
-        """What is known of a share: at first that no plan is faster than its FLOPs."""
+        """Return the proof of a share: at first that no plan is faster than its FLOPs."""
         key = (sequences, below_s)
         if key not in self._known:
             self._known[key] = _Proof(bound_s=sequences * self._sequence_s)

@@ -24,8 +24,8 @@ from meshwright.solver.training.space.candidates import Candidate
 
 @dataclass(frozen=True, eq=False)
 class StageWay:
-    """What one stage is: its candidate (degrees, micro-batch, place of state) and sharding, with the costs that these have on
-    ``devices`` of a node group between its borders."""
+    """The way in which one stage runs: its candidate (degrees, micro-batch, place of state) and sharding, with the costs that
+    these have on ``devices`` of a node group between its borders."""
 
     costs: TrainingCosts
     candidate: Candidate
@@ -133,7 +133,7 @@ def _energy_j(ways: Sequence[StageWay], decision: Decision, cost: DecisionCost, 
 
 
 def is_stagewise(plan: Plan) -> bool:
-    """Whether stages of a plan may differ in degrees: each then says how its own operators are sharded."""
+    """Return True if stages of a plan may differ in degrees. Each stage then names the sharding of its own operators."""
     return any(stage.shardings for stage in plan.stages)
 
 
@@ -187,7 +187,7 @@ def group_of_stage(request: TrainingRequest, stage: Stage) -> NodeGroup:
 
 
 def given_way(request: TrainingRequest, plan: Plan, index: int, costs: TrainingCosts, decision: Decision) -> StageWay:
-    """How a stage of a given plan is run, by the decision that its view stands for."""
+    """Return the way in which a stage of a given plan runs, by the decision that its view stands for."""
     own, *neighbours = (
         None if stage is None else group_of_stage(request, stage)
         for stage in (

@@ -128,7 +128,7 @@ def _certified(request: TrainingRequest, given: Plan, best: _Found | None, bound
 
 
 def _of_groups(request: TrainingRequest) -> str:
-    """How stages lie on several node groups, in words."""
+    """Return, in words, the layout of stages on several node groups."""
     search = request.search
     order = "any order" if search.group_order is GroupOrder.ANY else "order"
     several = f", each in one node group, groups after one another in {order}" if len(request.cluster.groups) > 1 else ""
@@ -230,7 +230,7 @@ class _Space:
         return replace(found, stages=stages)
 
     def chosen(self, count: int, found: Partition) -> tuple[list[StageWay], tuple[StageSpan, ...]]:
-        """How each stage of a partition is run."""
+        """Return the way in which each stage of a partition runs."""
         ways, spans = list[StageWay](), list[StageSpan]()
         for stage in found.stages:
             column = self._columns[stage.submesh]

@@ -35,7 +35,7 @@ def stage_sizes(request: TrainingRequest, group: NodeGroup) -> tuple[int, ...]:
 
 
 def uses_hosts(search: Search) -> bool:
-    """Whether a plan of the search may move anything to hosts or their drives."""
+    """Return True if a plan of the search may move anything to hosts or their drives."""
     shares = (search.offload_optimizer, search.offload_activations, search.offload_weights, search.offload_gradients)
     return any(share > 0 for allowed in shares for share in allowed)
 
@@ -117,7 +117,7 @@ def _slower_link(cluster: Cluster, own: NodeGroup, other: NodeGroup) -> GroupTop
 
 
 def _network_link(cluster: Cluster, group: NodeGroup) -> GroupTopology:
-    """What a device of a group sees of its network, beside all others of its node."""
+    """Return the topology of the network of a group's device, beside all others of its node."""
     single = replace(group, node=part_of_node(group.node, 1), nodes=2)
     return group_topology(replace(cluster, groups=(single,), nodes_per_leaf=None), n=2, stride=1)
 

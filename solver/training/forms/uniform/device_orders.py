@@ -1,4 +1,4 @@
-"""How ranks are laid on the node groups of a cluster: which devices of a node hold ranks, and which groups hold the first
+"""The order of ranks on the node groups of a cluster: which devices of a node hold ranks, and which groups hold the first
 layers."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Arrangement:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What must be done to lay ranks so."""
+        """The steps that the user must take to lay ranks so, in words."""
         said = []
         if self.order:
             said.append(f"ranks go through the node groups in the order {', '.join(self.order)}: list hosts in that order")
@@ -70,7 +70,7 @@ def arranged(request: TrainingRequest, arrangement: Arrangement) -> TrainingRequ
 
 
 def arrangement_of(plan: Plan) -> Arrangement:
-    """How a plan lays its ranks."""
+    """Return the arrangement of a plan's ranks."""
     return Arrangement(plan.group_order, plan.idle_devices)
 
 

@@ -107,7 +107,8 @@ def _require_movable(stage: Stage, axes: Axes, schedule: str | None) -> None:
 
 
 def given_tp_overlap(plan: Plan) -> TpOverlap:
-    """How gathers and scatters over tp run; raises PlanFileError for chunks of what is neither gathered nor scattered."""
+    """Return the overlap of gathers and scatters over tp; raises PlanFileError for chunks of what is neither gathered nor
+    scattered."""
     assert plan.axes is not None
     if plan.tp_overlap is TpOverlap.CHUNKED and (plan.axes.tp == 1 or not plan.sequence_parallel):
         raise PlanFileError(
