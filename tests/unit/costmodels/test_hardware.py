@@ -95,3 +95,9 @@ def test_rack_is_one_fast_domain():
     rack = hardware.node_type("gb200-nvl72")
     assert rack.devices_per_node == 72
     assert rack.intra.bytes_per_s == 900e9
+
+
+@pytest.mark.parametrize("kind", ["kernels", "collectives", "serving"])
+def test_every_device_has_a_calibration_of_each_kind(kind):
+    shipped = {entry.name.removesuffix(".json") for entry in files(hardware).joinpath("calibrations", kind).iterdir()}
+    assert {device.calibration for device in hardware.devices()} == shipped

@@ -1,0 +1,265 @@
+"""Adds a stand-in of each kind that CONTRIBUTING.md tells how to add, in a copy of the tree, and sees which tests notice.
+
+    python benchmarks/additions.py [KIND ...]
+
+For each kind: with all its files the tests that are named pass; with any one of them left out one fails. So the lists of
+CONTRIBUTING.md are neither too short nor too long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("app", "solver", "costmodels", "migrations")
+COPIED = (
+    *PACKAGES,
+    "meshwright",
+    "tests",
+    "docs",
+    "examples",
+    "pyproject.toml",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "README.md",
+)
+TESTS_TAKE_S = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One file of an addition, and what it becomes; a file that is not there begins empty."""
+
+    path: str
+    edited: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A stand-in of a kind of things that people add.
+
+    heading   of the list in CONTRIBUTING.md
+    name      of the stand-in, which the list says as NAME
+    most      files that it may take
+    tests     arguments of pytest for the tests that notice what is missing
+    """
+
+    heading: str
+    name: str
+    most: int
+    pieces: tuple[Piece, ...]
+    tests: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the paths of the pieces, as the list says them."""
+        return tuple(piece.path.replace(self.name, "NAME") for piece in self.pieces)
+
+
+def new(text: str) -> Callable[[str], str]:
+    """Return the edit that makes a new file."""
+
+    def edited(old: str) -> str:
+        if old:
+            raise ValueError(f"the file is there already: {old[:60]!r}")
+        return text
+
+    return edited
+
+
+def replaced(*pairs: tuple[str, str]) -> Callable[[str], str]:
+    """Return the edit that replaces each text, which is there once, by another."""
+
+    def edited(old: str) -> str:
+        for before, after in pairs:
+            if old.count(before) != 1:
+                raise ValueError(f"{before!r} is there {old.count(before)} times")
+            old = old.replace(before, after)
+        return old
+
+    return edited
+
+
+def with_entry(key: str, value: object) -> Callable[[str], str]:
+    """Return the edit that adds an entry to a JSON object."""
+    return lambda old: json.dumps(json.loads(old) | {key: value})
+
+
+FAMILY = Addition(
+    heading="A model family",
+    name="standin",
+    most=3,
+    pieces=(
+        Piece(
+            "app/importers/families/standin.py",
+            new(
+                '"""A stand-in."""\n\n'
+                "from meshwright.app.importers.families.family import Family\n"
+                "from meshwright.app.importers.families.llama import _LLAMA_DEFAULTS, _read_llama\n\n"
+                'STANDIN_FAMILIES = (Family("standin", ("StandinForCausalLM",), _read_llama, _LLAMA_DEFAULTS),)\n'
+            ),
+        ),
+        Piece(
+            "app/importers/families/__init__.py",
+            replaced(
+                ("\n_GROUPS = (\n", "from meshwright.app.importers.families.standin import STANDIN_FAMILIES\n\n_GROUPS = (\n"),
+                ("    LLAMA_FAMILIES,\n", "    LLAMA_FAMILIES,\n    STANDIN_FAMILIES,\n"),
+            ),
+        ),
+        Piece(
+            "tests/unit/app/importers/golden_models.json",
+            with_entry("standin", {"parameters": 6738415616, "config": {"model_type": "standin"}}),
+        ),
+    ),
+    tests=("tests/unit/app/importers/test_huggingface_counts.py", "-k", "golden and not transformers"),
+)
+
+SCHEDULE = Addition(
+    heading="A pipeline schedule",
+    name="standin",
+    most=6,
+    pieces=(
+        Piece(
+            "costmodels/pipeline/program.py",
+            replaced(('    GPIPE = "gpipe"\n', '    GPIPE = "gpipe"\n    STANDIN = "standin"\n')),
+        ),
+        Piece(
+            "costmodels/pipeline/schedules/standin.py",
+            new(
+                '"""A stand-in: 1F1B by another name."""\n\n'
+                "from dataclasses import replace\n\n"
+                "from meshwright.costmodels.pipeline.program import Schedule\n"
+                "from meshwright.costmodels.pipeline.schedules import one_f_one_b\n\n"
+                'TRAITS = replace(one_f_one_b.TRAITS, schedule=Schedule.STANDIN, title="Stand-in")\n'
+            ),
+        ),
+        Piece(
+            "costmodels/pipeline/schedules/table.py",
+            replaced(
+                ("    seq_1f1b,\n    terapipe,\n", "    seq_1f1b,\n    standin,\n    terapipe,\n"),
+                ("    gpipe,\n    one_f_one_b,\n    eager", "    gpipe,\n    standin,\n    one_f_one_b,\n    eager"),
+            ),
+        ),
+        Piece("docs/request-format.md", replaced(("of `gpipe`, `1f1b`,", "of `gpipe`, `standin`, `1f1b`,"))),
+    ),
+    tests=(
+        "tests/unit/costmodels/test_schedule_traits.py",
+        "tests/unit/solver/verify/test_event_programs.py",
+        "tests/acceptance/test_docs.py::test_every_field_of_a_request_is_described",
+    ),
+)
+
+HARDWARE = "costmodels/hardware"
+
+
+def like(path: str, **fields: object) -> Callable[[str], str]:
+    """Return the edit that makes a file of the catalogue from another one of it."""
+
+    def edited(old: str) -> str:
+        like_it = json.loads((ROOT / HARDWARE / path).read_text(encoding="utf-8"))
+        return new(json.dumps(like_it | fields))(old)
+
+    return edited
+
+
+DEVICE = Addition(
+    heading="A device, of a new generation too",
+    name="standin",
+    most=5,
+    pieces=(
+        Piece(
+            f"{HARDWARE}/devices/standin.json",
+            like("devices/b300-sxm-270gb.json", name="standin", aliases=[], generation="standin", calibration="standin"),
+        ),
+        Piece(f"{HARDWARE}/generations/standin.json", like("generations/blackwell.json", name="standin")),
+        *(
+            Piece(f"{HARDWARE}/calibrations/{kind}/standin.json", like(f"calibrations/{kind}/b300_sxm.json", key="standin"))
+            for kind in ("kernels", "collectives", "serving")
+        ),
+    ),
+    tests=(
+        "tests/unit/costmodels/test_hardware.py",
+        "tests/unit/costmodels/test_compute.py",
+        "tests/unit/costmodels/test_new_generation.py",
+        "-k",
+        "not newer and not new_generation_plans",
+    ),
+)
+
+ADDITIONS = {"family": FAMILY, "device": DEVICE, "schedule": SCHEDULE}
+
+
+@contextmanager
+def copied_tree() -> Iterator[Path]:
+    """Give a copy of the tree, of hard links, in which everything imports as ``meshwright.*`` if it is on the path."""
+    with tempfile.TemporaryDirectory(prefix="additions-", dir=ROOT.parent) as folder:
+        tree = Path(folder)
+        for name in COPIED:
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, tree / name, copy_function=os.link)
+            else:
+                os.link(ROOT / name, tree / name)
+        for package in PACKAGES:
+            (tree / "meshwright" / package).symlink_to(tree / package)
+        yield tree
+
+
+def add(tree: Path, pieces: Sequence[Piece]) -> None:
+    """Write the pieces into a copy; the files that it was linked from stay what they are."""
+    for piece in pieces:
+        path = tree / piece.path
+        text = piece.edited(path.read_text(encoding="utf-8") if path.exists() else "")
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def passes(tree: Path, tests: Sequence[str]) -> bool:
+    """Run tests in a copy; True if all pass, False if any fails or can't begin."""
+    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
+    ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TESTS_TAKE_S, check=False)
+    if ran.returncode not in (0, 1, 2, 4):
+        raise RuntimeError(f"pytest ended with {ran.returncode}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+    return ran.returncode == 0
+
+
+def faults(addition: Addition) -> Iterator[str]:
+    """Yield what is wrong with an addition's list: tests that fail with all of it, and pieces that no test misses."""
+    with copied_tree() as tree:
+        add(tree, addition.pieces)
+        if not passes(tree, addition.tests):
+            yield "with all files its tests fail: the list is too short"
+            return
+    for left_out in addition.pieces:
+        with copied_tree() as tree:
+            add(tree, [piece for piece in addition.pieces if piece is not left_out])
+            if passes(tree, addition.tests):
+                yield f"no test misses {left_out.path}"
+
+
+def main(kinds: Sequence[str]) -> int:
+    """Judge additions of these kinds, of all if none is given."""
+    wrong = 0
+    for kind in kinds or ADDITIONS:
+        addition = ADDITIONS[kind]
+        found = list(faults(addition))
+        wrong += len(found)
+        count = len(addition.pieces)
+        print(
+            f"{kind}: {count} files of at most {addition.most}; " + ("; ".join(found) or "each is missed where it is left out")
+        )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
