@@ -21,7 +21,7 @@ from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of
 
-__all__ = ["LAUNCHERS", "Export", "export"]
+__all__ = ["LAUNCHERS", "Export", "export", "startable_by"]
 
 
 def _export_plan_of(launcher: Launcher) -> Callable[..., Export]:
@@ -63,3 +63,14 @@ def _require_form(plan: Plan, launcher: Launcher) -> None:
         able = (other.value for other, server in SERVERS.items() if ServingForm.KINDS in server.forms)
         given = f"{len(plan.kinds)} kinds"
         raise ExportError(f"{launcher} exports plans of one kind of workers", given=given, allowed=", ".join(able))
+
+
+def startable_by(plan: Plan, request: PlanRequest, preferred: Launcher) -> Launcher | None:
+    """Return a launcher that can start a plan, the preferred one where it can; None where none can."""
+    for launcher in (preferred, *(Launcher(name) for name in LAUNCHERS if name != preferred.value)):
+        try:
+            export(plan, request, launcher.value)
+        except ExportError:
+            continue
+        return launcher
+    return None

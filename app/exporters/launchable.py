@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from meshwright.costmodels.errors import ExportError
+from meshwright.solver.answer.chosen import chosen
+from meshwright.solver.answer.layouts import Layout
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choice import Entry, Unnamed
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.launchers.table import SERVERS
-from meshwright.solver.problem.request import PlanRequest, Search
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.training.forms.stagewise.record import is_stagewise
 from meshwright.solver.verify import Rule, SpaceRules, check
 
@@ -61,25 +67,7 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
             given="plan.switched",
             remedy="plan again with search.modes [aggregated]",
         )
-    search = Search(
-        space=Space.LAUNCHABLE,
-        launcher=launcher,
-        engine=SERVERS[launcher].engine if launcher in SERVERS else request.search.engine,
-        modes=request.search.modes,
-        worker_kinds=max(1, len(plan.kinds)),
-        cp=_degrees_of_shared_prompts(plan),
-        etp=() if plan.axes is None or plan.axes.etp is None else (plan.axes.etp,),
-        optimizers=() if plan.optimizer is None else (plan.optimizer,),
-        gradients=tuple({stage.gradients for stage in plan.stages}),
-        tp_overlap=(plan.tp_overlap,),
-        token_slices=(max(1, len(plan.token_slices)),),
-        offload_optimizer=tuple({stage.offload.optimizer for stage in plan.stages}),
-        offload_weights=tuple({stage.offload.weights for stage in plan.stages}),
-        offload_gradients=tuple({stage.offload.gradients for stage in plan.stages}),
-        offload_optimizer_to=tuple({stage.offload.optimizer_to for stage in plan.stages}),
-        offload_weights_to=tuple({stage.offload.weights_to for stage in plan.stages}),
-        offload_activations=tuple({stage.offload.activations for stage in plan.stages}),
-    )
+    search = _launched_search(plan, request.search, launcher)
     asked = replace(request, search=search)
     broken = [
         v
@@ -94,10 +82,26 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
         )
 
 
-def _degrees_of_shared_prompts(plan: Plan) -> tuple[int, ...]:
-    """Degrees of cp of a serving plan's workers."""
-    axes = [plan.axes, None if plan.prefill is None else plan.prefill.axes, *(kind.axes for kind in plan.kinds)]
-    return tuple(each.cp for each in axes if each is not None) if plan.kind == "serving" else ()
+def _launched_search(plan: Plan, asked: Search, launcher: Launcher) -> Search:
+    """Return the request's own search, in the launcher's space and wide enough for what the plan chose.
+
+    Launchers do not know what a request restricted: of the search, only their own rules are left to break.
+    """
+    assert plan.layout is not None
+    wider: dict[str, Any] = {
+        name: _with_chosen(entry, getattr(asked, name), plan.layout) for name, entry in LEDGER.items() if entry.lists
+    }
+    engine = SERVERS[launcher].engine if launcher in SERVERS else asked.engine
+    return replace(asked, space=Space.LAUNCHABLE, launcher=launcher, engine=engine, system=None, **wider)
+
+
+def _with_chosen(entry: Entry, allowed: tuple[Any, ...], layout: Layout) -> tuple[Any, ...]:
+    """Return the allowed values of a choice and those that a plan's layout has; as they are where nothing is restricted."""
+    place = entry.choice.place
+    if place is None or (not allowed and entry.choice.unnamed is Unnamed.ANY):
+        return allowed
+    values = (value for each in chosen(layout, place) for value in (each if isinstance(each, Mapping) else (each,)))
+    return tuple(dict.fromkeys((*allowed, *(value for value in values if value is not None))))
 
 
 def with_one_recompute_mode(plan: Plan) -> Plan:

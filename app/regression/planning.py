@@ -17,12 +17,12 @@ from meshwright.app.errors import StoreError
 from meshwright.app.plans.documents import read_plan
 from meshwright.app.plans.keyed import KeyedRequest
 from meshwright.app.plans.store import PlanStore
-from meshwright.app.requests.limits import MAX_TIME_LIMIT_S
 from meshwright.app.solving import Solver
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.search import MAX_TIME_LIMIT_S
 
 
 class Planner(Protocol):

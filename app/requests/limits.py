@@ -15,7 +15,8 @@ from meshwright.app.quoting.readable import ALLOWED_CHARACTERS, HIDDEN
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError
 from meshwright.solver.problem.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK
-from meshwright.solver.problem.request import PlanRequest, Search, ServingWorkload, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import PlanRequest, ServingWorkload, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import LEDGER, MAX_TIME_LIMIT_S, Search
 from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 
 MAX_DEVICES = 1_000_000
@@ -27,7 +28,6 @@ MAX_CONCURRENCY = 100_000
 MAX_DRAFT_TOKENS = 32
 MAX_TRACE = 100_000
 MAX_CHOICES = 1_000
-MAX_TIME_LIMIT_S = 86_400.0
 MAX_VALUES = 1_000_000
 MAX_ITEMS = 100_000
 MAX_NUMBER = 1e18
@@ -160,36 +160,13 @@ def _check_serving(workload: ServingWorkload) -> None:
 
 
 def _check_search(search: Search) -> None:
-    _at_most("search.time_limit_s", search.time_limit_s, MAX_TIME_LIMIT_S)
-    restrictions = (
-        "dp",
-        "tp",
-        "pp",
-        "cp",
-        "ep",
-        "ulysses",
-        "microbatch",
-        "recompute",
-        "zero_stages",
-        "shard_ranks",
-        "optimizers",
-        "gradients",
-        "offload_optimizer",
-        "offload_activations",
-        "offload_weights",
-        "offload_gradients",
-        "offload_optimizer_to",
-        "offload_weights_to",
-        "schedules",
-        "virtual_stages",
-        "token_slices",
-    )
-    for name in restrictions:
-        choices = getattr(search, name)
-        if len(choices) > MAX_CHOICES:
-            raise _fault(f"search.{name}", "too many values", len(choices), f"at most {MAX_CHOICES}")
-    if search.seed >= 2**53:
-        raise _fault("search.seed", "seed is too large", search.seed, "less than 2^53")
+    for name, entry in LEDGER.items():
+        given = getattr(search, name)
+        if isinstance(given, tuple) and len(given) > MAX_CHOICES:
+            raise _fault(f"search.{name}", "too many values", len(given), f"at most {MAX_CHOICES}")
+        most = entry.choice.at_most
+        if most is not None and given > most:
+            raise _fault(f"search.{name}", "value is too large", given, f"at most {most:.16g}")
 
 
 def _at_most(field: str, value: float, limit: float) -> None:

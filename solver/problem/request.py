@@ -8,40 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Literal
-
-from annotated_types import Interval, Len
+from typing import Literal
 
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.memory.offload import Tier
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
-from meshwright.costmodels.pipeline import Schedule
-from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.precision import Quantised
 from meshwright.costmodels.serving.speculation import Speculation
-from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
+from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, PositiveFloat, PositiveInt
 from meshwright.solver.problem.choices import (
-    DEFAULT_LAUNCHER,
-    BatchShares,
-    FrontierScope,
-    Gradients,
-    GroupOrder,
-    Launcher,
     Objective,
-    Recompute,
-    ServingMode,
-    Space,
-    StageDegrees,
-    System,
-    TpOverlap,
 )
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.search import Search as Search
 from meshwright.solver.problem.serving_load import (
     ClosedArrivals,
     EmpiricalLength,
@@ -196,89 +180,6 @@ class Slo:
     max_step_time_s: PositiveFloat | None = None
     p95_ttft_ms: PositiveFloat | None = None
     p95_tpot_ms: PositiveFloat | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """The space and its restrictions. An empty tuple does not restrict.
-
-    engine                       serving engine whose layouts compete and whose host times count
-    dp, tp, pp, cp, ep           allowed degrees
-    etp                          allowed numbers of ranks that share an expert: tp, or 1; none named: tp alone
-    ulysses                      allowed shares of cp that exchange tokens for heads; the others form rings
-    attention_dp, kvp            allowed degrees of serving layouts
-    microbatch                   allowed micro-batch sizes
-    modes                        allowed ways of serving; pools and switching layouts are searched only where this names them
-    worker_kinds                 layouts that workers of a serving plan which do both phases may have at once
-    recompute, zero_stages       allowed memory choices
-    shard_ranks                  allowed numbers of ranks among which ZeRO-3 shards, where they are fewer than dp x cp
-    optimizers                   optimizers that the plan may choose from; none named: the workload's alone
-    gradients                    whether gradients may be released layer by layer; none named: they are kept
-    offload_optimizer            shares of the optimizer states that may lie in host memory; none named: nothing does
-    offload_activations          the same of saved activations
-    offload_weights              the same of weights
-    offload_gradients            the same of gradients
-    offload_optimizer_to         whether shares of optimizer states lie in host memory or on NVMe drives; none named: in memory
-    offload_weights_to           the same of weights
-    tp_overlap                   allowed ways of gathers and scatters over tp; none named: exposed
-    schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
-    token_slices                 allowed numbers of slices that sequences pass a pipeline in; none named: 1, whole
-    system                       only what this published planner searches
-    frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
-    group_order                  in which order ranks of a training plan go through the node groups
-    idle_groups                  node groups of whose nodes a training plan may leave devices idle, as many in each, or all
-    stage_degrees                whether stages may differ in degrees, shardings and places of state
-    batch_shares                 whether replicas may lie on one node group each and take unequal shares of the batch
-    max_candidates               stop after this many outer candidates (deterministic on any machine)
-    time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
-    """
-
-    __pydantic_config__ = STRICT_RECORD
-
-    space: Space = Space.LAUNCHABLE
-    launcher: Launcher = DEFAULT_LAUNCHER
-    engine: ServingEngine = ServingEngine.VLLM
-    dp: tuple[PositiveInt, ...] = ()
-    tp: tuple[PositiveInt, ...] = ()
-    pp: tuple[PositiveInt, ...] = ()
-    cp: tuple[PositiveInt, ...] = ()
-    ep: tuple[PositiveInt, ...] = ()
-    etp: tuple[PositiveInt, ...] = ()
-    ulysses: tuple[PositiveInt, ...] = ()
-    attention_dp: tuple[PositiveInt, ...] = ()
-    kvp: tuple[PositiveInt, ...] = ()
-    modes: Annotated[tuple[ServingMode, ...], Len(1)] = (ServingMode.AGGREGATED,)
-    worker_kinds: Annotated[int, Interval(ge=1, le=4)] = 1
-    microbatch: tuple[PositiveInt, ...] = ()
-    recompute: tuple[Recompute, ...] = ()
-    zero_stages: tuple[NonNegativeInt, ...] = ()
-    shard_ranks: tuple[PositiveInt, ...] = ()
-    optimizers: tuple[Optimizer, ...] = ()
-    gradients: tuple[Gradients, ...] = ()
-    offload_optimizer: tuple[Fraction, ...] = ()
-    offload_activations: tuple[Fraction, ...] = ()
-    offload_weights: tuple[Fraction, ...] = ()
-    offload_gradients: tuple[Fraction, ...] = ()
-    offload_optimizer_to: tuple[Tier, ...] = ()
-    offload_weights_to: tuple[Tier, ...] = ()
-    tp_overlap: tuple[TpOverlap, ...] = ()
-    schedules: tuple[Schedule, ...] = ()
-    virtual_stages: tuple[PositiveInt, ...] = ()
-    token_slices: tuple[PositiveInt, ...] = ()
-    system: System | None = None
-    frontier: FrontierScope = FrontierScope.VISITED
-    group_order: GroupOrder = GroupOrder.GIVEN
-    idle_groups: tuple[Name, ...] = ()
-    batch_shares: BatchShares = BatchShares.EVEN
-    stage_degrees: StageDegrees = StageDegrees.SAME
-    max_candidates: PositiveInt | None = None
-    time_limit_s: PositiveFloat = 60.0
-    seed: NonNegativeInt = 0
-
-    def __post_init__(self) -> None:
-        too_high = [stage for stage in self.zero_stages if stage > 3]
-        if too_high:
-            raise WorkloadError("unknown ZeRO stage", given=too_high, allowed="0, 1, 2, 3")
 
 
 @dataclass(frozen=True)

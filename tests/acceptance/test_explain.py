@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.requests.limits import MAX_TIME_LIMIT_S
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import OperatorSharding
 from meshwright.solver.api import predict, solve
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.search import MAX_TIME_LIMIT_S
 from meshwright.solver.training.explain import Excluded, explain
 from tests.support.command_line import Cli
 from tests.support.requests_given import resolved, serving, training

@@ -24,7 +24,7 @@ from meshwright.app.settings import Settings
 from meshwright.app.solving import predict_here, solve_here
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
-from meshwright.solver.problem.choices import FrontierScope
+from meshwright.solver.problem.choices import FrontierScope, Launcher
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 
 if TYPE_CHECKING:
@@ -215,8 +215,15 @@ def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_sto
         frontier = "" if command.frontier is None else " --frontier"
         return NextStep(place, f"meshwright plan {shell_word(command.request)}{frontier} -o plan.json")
     source = plan.digest[:SHORT_DIGEST] if file is None else str(file)
-    launcher = default_launcher(request)
+    launcher = _startable_by(plan, request)
     return NextStep(place, None if launcher is None else f"meshwright export {shell_word(source)} --to {launcher}")
+
+
+def _startable_by(plan: Plan, request: PlanRequest) -> Launcher | None:
+    from meshwright.app.exporters import startable_by
+
+    preferred = default_launcher(request)
+    return None if preferred is None else startable_by(plan, request, preferred)
 
 
 def _write_file(path: Path, document: object) -> None:

@@ -1,0 +1,377 @@
+"""The search of a request: each choice declared once, with all that its consumers need to know of it.
+
+One module, because whoever adds a choice should find all of them in one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Interval, Len
+
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.memory.offload import Tier
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.units import STRICT_RECORD, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
+from meshwright.solver.problem.choice import (
+    EVERY_FORM,
+    SERVING,
+    TRAINING,
+    Choice,
+    Entry,
+    Form,
+    Launched,
+    Lock,
+    Part,
+    Place,
+    Published,
+    Said,
+    Unnamed,
+    ledger_of,
+)
+from meshwright.solver.problem.choices import (
+    DEFAULT_LAUNCHER,
+    BatchShares,
+    FrontierScope,
+    Gradients,
+    GroupOrder,
+    Launcher,
+    Recompute,
+    ServingMode,
+    Space,
+    StageDegrees,
+    System,
+    TpOverlap,
+)
+
+MAX_TIME_LIMIT_S = 86_400.0
+MAX_SEED = 2**53 - 1
+"""The highest whole number up to which doubles, and with them JSON readers, are exact."""
+
+
+def _setting(word: str, forms: frozenset[Form] = EVERY_FORM, *, said: Said, at_most: float | None = None) -> Choice:
+    """Return the choice of a field that decides which plans compete and for how long, but stands in none of them."""
+    return Choice(
+        word=word,
+        forms=forms,
+        launched=Launched.NOT_OF_A_PLAN,
+        place=None,
+        unnamed=Unnamed.DEFAULT,
+        published=Published.AS_ASKED,
+        said=said,
+        lock=Lock.NOT_OF_A_PLAN,
+        at_most=at_most,
+    )
+
+
+def _restriction(
+    word: str,
+    place: Place,
+    *,
+    forms: frozenset[Form] = TRAINING,
+    launched: Launched,
+    published: Published | tuple[Any, ...],
+    lock: Lock,
+    unnamed: Unnamed = Unnamed.ANY,
+) -> Choice:
+    """Return the choice of a field that lists the values which a plan may have."""
+    return Choice(
+        word=word,
+        forms=forms,
+        launched=launched,
+        place=place,
+        unnamed=unnamed,
+        published=published,
+        said=Said.LISTED,
+        lock=lock,
+        at_most=None,
+    )
+
+
+def _degree(
+    word: str,
+    forms: frozenset[Form],
+    *,
+    launched: Launched,
+    published: Published | tuple[Any, ...] = Published.AS_ASKED,
+    lock: Lock = Lock.AXES,
+    unnamed: Unnamed = Unnamed.ANY,
+) -> Choice:
+    """Return the choice of a mesh axis."""
+    place = Place(Part.AXES, word)
+    return _restriction(word, place, forms=forms, launched=launched, published=published, lock=lock, unnamed=unnamed)
+
+
+def _of_stages(word: str, path: str, *, launched: Launched, closed: tuple[Any, ...], lock: Lock = Lock.CHOICES) -> Choice:
+    """Return the choice of something of stages that has its default alone unless a request names it, as for all published
+    planners, whose values are ``closed``."""
+    place = Place(Part.STAGES, path)
+    return _restriction(word, place, launched=launched, published=closed, lock=lock, unnamed=Unnamed.DEFAULT)
+
+
+def _opening(
+    word: str, forms: frozenset[Form], place: Place, *, launched: Launched, lock: Lock, at_most: float | None = None
+) -> Choice:
+    """Return the choice of a field that opens a form, or an order of devices, which is not searched unless asked for."""
+    return Choice(
+        word=word,
+        forms=forms,
+        launched=launched,
+        place=place,
+        unnamed=Unnamed.DEFAULT,
+        published=Published.AS_ASKED,
+        said=Said.BY_FORM,
+        lock=lock,
+        at_most=at_most,
+    )
+
+
+_IN_ONE_PIPELINE = frozenset({Form.UNIFORM, Form.STAGEWISE})
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The space and its restrictions. An empty tuple does not restrict.
+
+    engine                       serving engine whose layouts compete and whose host times count
+    dp, tp, pp, cp, ep           allowed degrees
+    etp                          allowed numbers of ranks that share an expert: tp, or 1; none named: tp alone
+    ulysses                      allowed shares of cp that exchange tokens for heads; the others form rings
+    attention_dp, kvp            allowed degrees of serving layouts
+    microbatch                   allowed micro-batch sizes
+    modes                        allowed ways of serving; pools and switching layouts are searched only where this names them
+    worker_kinds                 layouts that workers of a serving plan which do both phases may have at once
+    recompute, zero_stages       allowed memory choices
+    shard_ranks                  allowed numbers of ranks among which ZeRO-3 shards, where they are fewer than dp x cp
+    optimizers                   optimizers that the plan may choose from; none named: the workload's alone
+    gradients                    whether gradients may be released layer by layer; none named: they are kept
+    offload_optimizer            shares of the optimizer states that may lie in host memory; none named: nothing does
+    offload_activations          the same of saved activations
+    offload_weights              the same of weights
+    offload_gradients            the same of gradients
+    offload_optimizer_to         whether shares of optimizer states lie in host memory or on NVMe drives; none named: in memory
+    offload_weights_to           the same of weights
+    tp_overlap                   allowed ways of gathers and scatters over tp; none named: exposed
+    schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
+    token_slices                 allowed numbers of slices that sequences pass a pipeline in; none named: 1, whole
+    system                       only what this published planner searches
+    frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
+    group_order                  in which order ranks of a training plan go through the node groups
+    idle_groups                  node groups of whose nodes a training plan may leave devices idle, as many in each, or all
+    stage_degrees                whether stages may differ in degrees, shardings and places of state
+    batch_shares                 whether replicas may lie on one node group each and take unequal shares of the batch
+    max_candidates               stop after this many outer candidates (deterministic on any machine)
+    time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    space: Annotated[Space, _setting("space", said=Said.BY_FORM)] = Space.LAUNCHABLE
+    launcher: Annotated[Launcher, _setting("launcher", said=Said.BY_FORM)] = DEFAULT_LAUNCHER
+    engine: Annotated[ServingEngine, _setting("engine", SERVING, said=Said.BY_FORM)] = ServingEngine.VLLM
+    dp: Annotated[tuple[PositiveInt, ...], _degree("dp", EVERY_FORM, launched=Launched.BY_EVERY)] = ()
+    tp: Annotated[tuple[PositiveInt, ...], _degree("tp", EVERY_FORM, launched=Launched.BY_EVERY)] = ()
+    pp: Annotated[tuple[PositiveInt, ...], _degree("pp", EVERY_FORM, launched=Launched.BY_EVERY)] = ()
+    cp: Annotated[
+        tuple[PositiveInt, ...],
+        _degree("cp", EVERY_FORM, launched=Launched.BY_RULES, published=(1,)),
+    ] = ()
+    ep: Annotated[tuple[PositiveInt, ...], _degree("ep", EVERY_FORM, launched=Launched.BY_RULES, published=(1,))] = ()
+    # With a published planner, `solver.training.space.candidates` lets tp ranks share an expert alone.
+    etp: Annotated[tuple[PositiveInt, ...], _degree("etp", TRAINING, launched=Launched.BY_RULES, unnamed=Unnamed.DEFAULT)] = ()
+    ulysses: Annotated[tuple[PositiveInt, ...], _degree("ulysses", TRAINING, launched=Launched.BY_RULES, published=(1,))] = ()
+    attention_dp: Annotated[
+        tuple[PositiveInt, ...], _degree("attention_dp", SERVING, launched=Launched.BY_RULES, lock=Lock.CHOICES)
+    ] = ()
+    kvp: Annotated[tuple[PositiveInt, ...], _degree("kvp", SERVING, launched=Launched.BY_RULES, lock=Lock.CHOICES)] = ()
+    modes: Annotated[
+        tuple[ServingMode, ...],
+        Len(1),
+        _opening("modes", SERVING, Place(Part.FORM), launched=Launched.BY_RULES, lock=Lock.PREFILL),
+    ] = (ServingMode.AGGREGATED,)
+    worker_kinds: Annotated[
+        int,
+        Interval(ge=1, le=4),
+        _opening(
+            "worker_kinds",
+            frozenset({Form.KINDS}),
+            Place(Part.FORM),
+            launched=Launched.BY_RULES,
+            lock=Lock.WORKER_KINDS,
+        ),
+    ] = 1
+    microbatch: Annotated[
+        tuple[PositiveInt, ...],
+        _restriction(
+            "microbatch",
+            Place(Part.PIPELINES, "microbatch.size"),
+            launched=Launched.BY_EVERY,
+            published=Published.AS_ASKED,
+            lock=Lock.MICROBATCH,
+        ),
+    ] = ()
+    recompute: Annotated[
+        tuple[Recompute, ...],
+        _restriction(
+            "recompute",
+            Place(Part.STAGES, "recompute"),
+            launched=Launched.BY_EVERY,
+            published=Published.BY_PRESET,
+            lock=Lock.STAGES,
+        ),
+    ] = ()
+    zero_stages: Annotated[
+        tuple[NonNegativeInt, ...],
+        _restriction(
+            "zero_stage",
+            Place(Part.STAGES, "zero_stage"),
+            launched=Launched.BY_EVERY,
+            published=Published.BY_PRESET,
+            lock=Lock.STAGES,
+        ),
+    ] = ()
+    # With a published planner, `solver.training.space.state_places` shards among all of dp x cp alone.
+    shard_ranks: Annotated[
+        tuple[PositiveInt, ...],
+        _restriction(
+            "shard_ranks",
+            Place(Part.STAGES, "shard_ranks"),
+            launched=Launched.BY_RULES,
+            published=Published.AS_ASKED,
+            lock=Lock.CHOICES,
+        ),
+    ] = ()
+    optimizers: Annotated[
+        tuple[Optimizer, ...],
+        _restriction(
+            "optimizer",
+            Place(Part.PLACEMENT, "optimizer"),
+            launched=Launched.BY_RULES,
+            published=Published.OWN,
+            lock=Lock.CHOICES,
+            unnamed=Unnamed.OWN,
+        ),
+    ] = ()
+    gradients: Annotated[
+        tuple[Gradients, ...],
+        _of_stages("gradients", "gradients", launched=Launched.BY_NONE, closed=(Gradients.KEPT,)),
+    ] = ()
+    offload_optimizer: Annotated[
+        tuple[Fraction, ...],
+        _of_stages("offload.optimizer", "offload.optimizer", launched=Launched.BY_RULES, closed=(0.0,)),
+    ] = ()
+    offload_activations: Annotated[
+        tuple[Fraction, ...],
+        _of_stages("offload.activations", "offload.activations", launched=Launched.BY_NONE, closed=(0.0,)),
+    ] = ()
+    offload_weights: Annotated[
+        tuple[Fraction, ...],
+        _of_stages("offload.weights", "offload.weights", launched=Launched.BY_RULES, closed=(0.0,)),
+    ] = ()
+    offload_gradients: Annotated[
+        tuple[Fraction, ...],
+        _of_stages("offload.gradients", "offload.gradients", launched=Launched.BY_RULES, closed=(0.0,)),
+    ] = ()
+    offload_optimizer_to: Annotated[
+        tuple[Tier, ...],
+        _of_stages(
+            "offload.optimizer_to",
+            "offload.optimizer_to",
+            launched=Launched.BY_RULES,
+            closed=(Tier.HOST,),
+        ),
+    ] = ()
+    offload_weights_to: Annotated[
+        tuple[Tier, ...],
+        _of_stages("offload.weights_to", "offload.weights_to", launched=Launched.BY_RULES, closed=(Tier.HOST,)),
+    ] = ()
+    tp_overlap: Annotated[
+        tuple[TpOverlap, ...],
+        _restriction(
+            "tp_overlap",
+            Place(Part.PIPELINES, "tp_overlap"),
+            launched=Launched.BY_RULES,
+            published=(TpOverlap.EXPOSED,),
+            lock=Lock.TP_OVERLAP,
+            unnamed=Unnamed.DEFAULT,
+        ),
+    ] = ()
+    schedules: Annotated[
+        tuple[Schedule, ...],
+        _restriction(
+            "schedule",
+            Place(Part.PIPELINES, "schedule"),
+            launched=Launched.BY_EVERY,
+            published=(Schedule.ONE_F_ONE_B,),
+            lock=Lock.SCHEDULE,
+        ),
+    ] = ()
+    virtual_stages: Annotated[
+        tuple[PositiveInt, ...],
+        _restriction(
+            "virtual_stages",
+            Place(Part.STAGES, "chunk_layers", counted=True),
+            launched=Launched.BY_RULES,
+            published=Published.AS_ASKED,
+            lock=Lock.STAGES,
+        ),
+    ] = ()
+    token_slices: Annotated[
+        tuple[PositiveInt, ...],
+        _restriction(
+            "token_slices",
+            Place(Part.PIPELINES, "token_slices", counted=True),
+            launched=Launched.BY_NONE,
+            published=(1,),
+            lock=Lock.SCHEDULE,
+            unnamed=Unnamed.DEFAULT,
+        ),
+    ] = ()
+    system: Annotated[System | None, _setting("system", TRAINING, said=Said.BY_FORM)] = None
+    frontier: Annotated[FrontierScope, _setting("frontier", said=Said.NOT_OF_THE_SPACE)] = FrontierScope.VISITED
+    group_order: Annotated[
+        GroupOrder,
+        _opening(
+            "group_order",
+            _IN_ONE_PIPELINE,
+            Place(Part.PLACEMENT, "group_order"),
+            launched=Launched.BY_EVERY,
+            lock=Lock.CHOICES,
+        ),
+    ] = GroupOrder.GIVEN
+    idle_groups: Annotated[
+        tuple[Name, ...],
+        _opening(
+            "idle_devices",
+            _IN_ONE_PIPELINE,
+            Place(Part.PLACEMENT, "idle_devices"),
+            launched=Launched.BY_EVERY,
+            lock=Lock.CHOICES,
+        ),
+    ] = ()
+    batch_shares: Annotated[
+        BatchShares,
+        _opening("batch_shares", frozenset({Form.BY_GROUP}), Place(Part.FORM), launched=Launched.BY_NONE, lock=Lock.GROUPS),
+    ] = BatchShares.EVEN
+    stage_degrees: Annotated[
+        StageDegrees,
+        _opening("stage_degrees", frozenset({Form.STAGEWISE}), Place(Part.FORM), launched=Launched.BY_NONE, lock=Lock.STAGES),
+    ] = StageDegrees.SAME
+    max_candidates: Annotated[PositiveInt | None, _setting("max_candidates", said=Said.NOT_OF_THE_SPACE)] = None
+    time_limit_s: Annotated[PositiveFloat, _setting("time_limit_s", said=Said.NOT_OF_THE_SPACE, at_most=MAX_TIME_LIMIT_S)] = (
+        60.0
+    )
+    seed: Annotated[NonNegativeInt, _setting("seed", said=Said.NOT_OF_THE_SPACE, at_most=MAX_SEED)] = 0
+
+    def __post_init__(self) -> None:
+        too_high = [stage for stage in self.zero_stages if stage > 3]
+        if too_high:
+            raise WorkloadError("unknown ZeRO stage", given=too_high, allowed="0, 1, 2, 3")
+
+
+LEDGER: Mapping[str, Entry] = ledger_of(Search)
+"""The search choices by the name of their field, in order. Made at import, so that a field that says too little stops all."""

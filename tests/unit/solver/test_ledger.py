@@ -1,0 +1,72 @@
+"""The ledger of search choices: what says too little, or what can't be, stops the import."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Annotated
+
+import pytest
+
+from meshwright.solver.answer.chosen import _usual_at
+from meshwright.solver.problem.choice import Choice, Lock, Part, Place, Published, Said, ledger_of
+from meshwright.solver.problem.search import LEDGER, Search
+
+
+def test_every_field_of_a_search_is_in_the_ledger() -> None:
+    assert list(LEDGER) == [each.name for each in fields(Search)]
+    words = [entry.choice.word for entry in LEDGER.values()]
+    assert len(set(words)) == len(words)
+
+
+def test_a_choice_leaves_nothing_unsaid() -> None:
+    assert all(each.default is MISSING and each.default_factory is MISSING for each in fields(Choice))
+
+
+def test_a_field_without_a_choice_stops_the_import() -> None:
+    @dataclass
+    class Silent:
+        dp: Annotated[int, "data parallelism"] = 1
+
+    with pytest.raises(TypeError, match=r"Silent\.dp says what it is 0 times"):
+        ledger_of(Silent)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("word", ""),
+        ("forms", frozenset()),
+        ("place", None),
+        ("lock", Lock.NOT_OF_A_PLAN),
+        ("said", Said.NOT_OF_THE_SPACE),
+    ],
+)
+def test_a_choice_that_contradicts_itself_stops_the_import(field: str, value: object) -> None:
+    choice = replace(LEDGER["dp"].choice, **{field: value})  # type: ignore[arg-type]
+
+    class Odd:
+        pass
+
+    Odd.__annotations__ = {"dp": Annotated[tuple[int, ...], choice]}
+    Odd.dp = ()  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="the choice dp can't be used"):
+        ledger_of(dataclass(Odd))
+
+
+def test_a_choice_of_one_value_is_neither_listed_nor_limited_to_a_few() -> None:
+    for changed in ({"said": Said.LISTED}, {"published": (1,)}):
+        choice = replace(LEDGER["worker_kinds"].choice, **changed)  # type: ignore[arg-type]
+
+        class Odd:
+            pass
+
+        Odd.__annotations__ = {"kinds": Annotated[int, choice]}
+        Odd.kinds = 1  # type: ignore[attr-defined]
+        with pytest.raises(TypeError, match="the choice kinds can't be used"):
+            ledger_of(dataclass(Odd))
+    assert LEDGER["dp"].choice.published is Published.AS_ASKED
+
+
+def test_a_place_that_no_plan_has_stops_the_import() -> None:
+    with pytest.raises(TypeError, match=r"no plan has 'offload\.weight' in its stages: Offload has no 'weight'"):
+        _usual_at(Place(Part.STAGES, "offload.weight"))
