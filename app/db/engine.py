@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL, Dialect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError, NoSuchModuleError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from meshwright.app.db.deadlines import HELD_S, Deadlines, Pause
 from meshwright.app.errors import StoreError
 from meshwright.app.settings import SettingError
 
@@ -25,9 +28,18 @@ BUSY_TIMEOUT_MS = 10_000
 PING_AFTER_S = 1.0
 """A PostgreSQL connection that was idle for longer is tried before it is used."""
 
+CONNECT_S = 3
+"""The longest time to connect to PostgreSQL: libpq counts in whole seconds, and takes two at least."""
+
+POOL_S = 2.0
+"""The longest wait for a connection of the pool: all are in use for so long only when the database does not answer."""
+
 ALLOWED_DATABASES = "sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
 _WRITER = "meshwright_writer"
 _USED_S = "meshwright_used_s"
+
+_DEADLINES: WeakKeyDictionary[Dialect, Deadlines] = WeakKeyDictionary()
+"""The deadlines of each PostgreSQL engine, by the dialect that it shares with the engines made of it by execution options."""
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -37,7 +49,12 @@ def open_engine(url_text: str) -> Engine:
     """Engine of the database at a URL; an SQLite file's folder is created. Raises SettingError on a URL of another kind."""
     url = _parsed_url(url_text)
     if url.get_backend_name() == "postgresql":
-        engine = create_engine(url.set(drivername="postgresql+psycopg"))
+        engine = create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            connect_args={"connect_timeout": CONNECT_S, "options": f"-c statement_timeout={int(1000 * HELD_S)}"},
+            pool_timeout=POOL_S,
+        )
+        _DEADLINES[engine.dialect] = Deadlines(engine, Pause())
         _ping_idle_connections(engine)
         return engine
     if url.database and url.database != ":memory:":
@@ -86,6 +103,14 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """
     with _store_errors(engine), engine.execution_options(**{_WRITER: True}).begin() as connection:
         yield connection
+
+
+def take_all_time(connection: Connection) -> None:
+    """Lift the deadlines of a connection in a transaction, for work that may take minutes, as migrations do."""
+    deadlines = _DEADLINES.get(connection.dialect)
+    if deadlines is not None:
+        deadlines.exempt(connection.connection.dbapi_connection)
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
 
 
 def shown_url(engine: Engine) -> str:
@@ -156,10 +181,20 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def _store_errors(engine: Engine) -> Iterator[None]:
+    deadlines = _DEADLINES.get(engine.dialect)
+    pause = None if deadlines is None else deadlines.pause
+    if pause is not None and not pause.may_try():
+        raise StoreError(f"the plan store {shown_url(engine)} did not answer a moment ago")
     try:
         yield
+        if pause is not None:
+            pause.answered()
     except DBAPIError as error:
+        if pause is not None and error.connection_invalidated:
+            pause.missed()
         raise StoreError(f"the plan store {shown_url(engine)} does not answer: {error.orig}") from error
+    except PoolTimeoutError as error:
+        raise StoreError(f"the plan store {shown_url(engine)} does not answer: all connections wait for it") from error
     except sqlite3.Error as error:
         # From setting up a connection, where SQLAlchemy does not wrap the driver's errors.
         raise StoreError(f"the plan store {shown_url(engine)} can't be opened: {error}") from error

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, inspect, text
 
-from meshwright.app.db.engine import is_sqlite, reading, shown_url, writing
+from meshwright.app.db.engine import is_sqlite, reading, shown_url, take_all_time, writing
 from meshwright.app.errors import StoreError
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def _config(connection: Connection) -> Config:
 
 def _lock(connection: Connection) -> None:
     """Let one process migrate at a time: SQLite's BEGIN IMMEDIATE does, PostgreSQL needs an advisory lock."""
+    take_all_time(connection)
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _POSTGRESQL_LOCK})
 
