@@ -1,1 +1,1 @@
-"""What each launcher and serving engine can express and how it runs, one file each; the table is `launchers.table`."""
+"""Facts of launchers and serving engines: the plans that each can express, and its kernels, a file each; `table` has all."""

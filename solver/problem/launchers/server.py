@@ -1,4 +1,4 @@
-"""What serving engines and the launchers that start them can express of serving plans."""
+"""Facts of serving engines and of the launchers that start them: the serving plans that they can express."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright.costmodels.serving.engine_profile import ServingEngine
 
 @dataclass(frozen=True, slots=True)
 class ServedShape:
-    """What engines ask of a model.
+    """Sizes of a model that engines have rules for.
 
     heads, kv_heads   of attention; latent attention has one key/value head
     experts           routed experts of a layer, 0 without; ``expert_ffn`` their width
@@ -29,7 +29,7 @@ class ServedShape:
 
 
 class PromptSharing(Enum):
-    """Whether ranks of a worker may share the tokens of a prompt (context parallelism of prefill)."""
+    """Models whose prompts the ranks of a worker may share, token by token (context parallelism of prefill)."""
 
     NONE = auto()
     WITHOUT_STATES = auto()
@@ -63,7 +63,7 @@ class ServingForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a launcher of serving plans can start.
+    """The serving plans that a launcher can start.
 
     engine   the engine that it starts
     forms    forms of plans that it has commands for
@@ -74,7 +74,7 @@ class Server:
 
 
 def splits_caches(grid: RankGrid, shape: ServedShape) -> bool:
-    """Whether KV parallelism saves anything: heads are split as far as they go, and no further (Helix, TPA <= K)."""
+    """Return True if KV parallelism saves anything: heads are split as far as they go, and no further (Helix, TPA <= K)."""
     if grid.kvp == 1:
         return True
     per_kv_head = shape.heads // shape.kv_heads

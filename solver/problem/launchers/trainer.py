@@ -1,4 +1,4 @@
-"""What launchers of training plans can express, and which kernels their models run."""
+"""Facts of launchers of training plans: the plans that they can express, and the kernels that their models run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright.solver.problem.choices import Gradients
 
 
 class HostState(Enum):
-    """What of the training state a launcher can keep in host memory."""
+    """The parts of the training state that a launcher can keep in host memory."""
 
     NONE = auto()
     SHARES_OF_THE_OPTIMIZER = auto()
@@ -24,7 +24,7 @@ class HostState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CutProducts:
-    """How a launcher cuts products over tp into chunks, whose gathers and scatters run beside them.
+    """The way in which a launcher cuts products over tp into chunks, whose gathers and scatters run beside them.
 
     tensor_overlap   what runs beside the products
     max_zero         highest ZeRO stage beside it
@@ -41,7 +41,7 @@ class CutProducts:
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """What a launcher can express of a training plan beyond what every launcher can, and how it runs a layer.
+    """The training plans that a launcher can express, beyond what every launcher can, and the kernels of its layers.
 
     implementation           kernels of its layers; what selective recomputation means is not taken from it: plans mean
                              attention and norms

@@ -1,4 +1,4 @@
-"""Which kernels the models of a search's launcher run."""
+"""The kernels that models of a search's launcher run."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from statistics import fmean
 
 from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind
 from meshwright.costmodels.model.weight_format import WeightFormat
-from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
@@ -18,6 +17,7 @@ from meshwright.solver.problem.choices import Launcher, ServingMode, Space
 from meshwright.solver.problem.graph import Block
 from meshwright.solver.problem.request import Length, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
+from meshwright.solver.verify.launchers import ENGINES, SERVERS
 from meshwright.solver.verify.numbers import at_most
 from meshwright.solver.verify.serving.power import power_violations
 from meshwright.solver.verify.serving.speculation import draft_bytes, proposed_tokens, speculation_violations
@@ -30,7 +30,6 @@ from meshwright.solver.verify.training.times import band_violations, cost_violat
 from meshwright.solver.verify.violation import Rule, Violation
 
 _ORDERED = (OperatorKind.SCAN, OperatorKind.CONVOLUTION)
-_SERVERS = (Launcher.VLLM, Launcher.SGLANG)
 EXPERTS, EXPERT_FFN = "experts", "expert_ffn"
 _SPLIT_DIMS = (HEADS, "ffn", "shared_ffn", "ssm_heads", "ssm_inner", "vocab")
 
@@ -87,7 +86,7 @@ def shared_prompt_violations(plan: Plan, request: ServingRequest) -> Iterator[Vi
     assert axes is not None
     if axes.cp == 1:
         return
-    if request.search.engine is not ServingEngine.SGLANG:
+    if not ENGINES[request.search.engine].shares_prompts:
         given = f"{axes.cp}; of {request.search.engine.value} no worker shares the tokens of a prompt"
         yield Violation(Rule.LAUNCHER, "plan.axes.cp", given)
     states = [b.name for b in request.model.blocks if any(o.kind in _ORDERED for o in b.operators)]
@@ -197,11 +196,12 @@ def _restriction_violations(plan: Plan, request: ServingRequest) -> Iterator[Vio
         if allowed and value not in allowed:
             yield Violation(Rule.SEARCH, f"plan.axes.{name}", f"{value}, the request allows {allowed}")
     ranks = stage_ranks(axes)
-    if search.engine is ServingEngine.VLLM and axes.ep not in (1, ranks):
-        yield Violation(Rule.LAUNCHER, "plan.axes.ep", f"{axes.ep}; vLLM spreads experts over all {ranks} ranks or none")
+    if not ENGINES[search.engine].spreads_over_some and axes.ep not in (1, ranks):
+        given = f"{axes.ep}; {search.engine.value} spreads experts over all {ranks} ranks or none"
+        yield Violation(Rule.LAUNCHER, "plan.axes.ep", given)
     if axes.kvp > 1:
         yield from _kvp_violations(plan, request)
-    trains_only = search.launcher not in (*_SERVERS, Launcher.MEGATRON_LM)
+    trains_only = search.launcher not in (*SERVERS, Launcher.MEGATRON_LM)
     if search.space is Space.LAUNCHABLE and trains_only:
         # Megatron-LM is the default of a request that names no launcher.
         yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{search.launcher.value} does not serve")
@@ -212,8 +212,9 @@ def _kvp_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
     axes = plan.axes
     assert axes is not None
     heads = _cached_heads(request)
-    if request.search.engine is ServingEngine.SGLANG:
-        yield Violation(Rule.LAUNCHER, "plan.axes.kvp", f"{axes.kvp}; SGLang does not split a cache along the sequence")
+    engine = request.search.engine
+    if not ENGINES[engine].splits_caches:
+        yield Violation(Rule.LAUNCHER, "plan.axes.kvp", f"{axes.kvp}; {engine.value} does not split a cache along the sequence")
     if axes.tp < heads:
         given = f"{axes.kvp} at tp {axes.tp}: the {heads} key/value heads are split first"
         yield Violation(Rule.DIVISIBILITY, "plan.axes.kvp", given)

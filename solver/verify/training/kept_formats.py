@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from enum import Enum, auto
-
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
-from meshwright.solver.problem.choices import Launcher, Space, TpOverlap
+from meshwright.solver.problem.choices import Space, TpOverlap
 from meshwright.solver.problem.graph import Block
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.launchers import TRAINERS, Layers
 from meshwright.solver.verify.training.experts import picked_dims
-
-
-class Layers(Enum):
-    """The parts of a model's layers."""
-
-    HAND_WRITTEN = auto()
-    """Kernels for whole operators: Megatron-LM's."""
-    MODULES = auto()
-    """PyTorch modules that autograd takes apart: DeepSpeed's and torchtitan's."""
-    COMPILED = auto()
-    """The same compiled, and their loss: torchtitan's where it cuts products into chunks, which only its compiler does."""
 
 
 def layers_of(request: TrainingRequest, overlap: TpOverlap) -> Layers:
     """Return the parts of the launcher's layers."""
-    launcher = request.search.launcher
-    if request.search.space is Space.FREE or launcher not in (Launcher.DEEPSPEED, Launcher.TORCHTITAN):
+    limits = None if request.search.space is Space.FREE else TRAINERS.get(request.search.launcher)
+    if limits is None:
         return Layers.HAND_WRITTEN
-    is_compiled = launcher is Launcher.TORCHTITAN and overlap is TpOverlap.CHUNKED
-    return Layers.COMPILED if is_compiled else Layers.MODULES
+    return limits.cut_layers if overlap is TpOverlap.CHUNKED else limits.layers
 
 
 _LAYER_NORM_FLOPS = 5.0

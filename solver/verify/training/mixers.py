@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 from meshwright.costmodels.model.operators import SEQ, Operator, OperatorKind
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import Launcher, Space
+from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import Block, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.launchers import TRAINERS
 from meshwright.solver.verify.violation import Rule, Violation
 
 _FP32_BYTES = 4
@@ -42,7 +43,8 @@ def sequence_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violat
         if _has(block, OperatorKind.CONVOLUTION) and not _has(block, OperatorKind.SCAN):
             yield Violation(Rule.SEQUENCE, where, f"a convolution of {block.name!r} reads tokens of other ranks")
     launchable = request.search.space is Space.LAUNCHABLE
-    if scans and launchable and request.search.launcher is not Launcher.MEGATRON_LM:
+    limits = TRAINERS.get(request.search.launcher)
+    if scans and launchable and not (limits and limits.splits_mixers):
         yield Violation(Rule.LAUNCHER, where, f"{request.search.launcher.value}: it can't split mixers over the sequence")
     for block, scan in scans:
         named = f"{where} ({block.name}/{scan.name})"

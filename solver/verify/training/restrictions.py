@@ -3,104 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, System
+from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.launchers import TRAINERS, TrainerLimits
 from meshwright.solver.verify.training.event_programs import reading
 from meshwright.solver.verify.training.experts import picked_dims
 from meshwright.solver.verify.training.sharding import KV_HEADS
 from meshwright.solver.verify.violation import Rule, Violation
-
-
-@dataclass(frozen=True, slots=True)
-class _LauncherLimits:
-    """The limits of a launcher's own checks.
-
-    zero_with_pipeline    highest ZeRO stage beside pp > 1
-    context_parallel      whether it has ring context parallelism
-    exchanges_heads       whether ranks of a sequence may exchange tokens for heads
-    ring_with_window      whether a ring may run attention with a sliding window
-    sequence_parallel     whether it can split norms over the sequence beside tp
-    replicated_kv_heads   whether tp may exceed the key/value heads
-    zero_with_muon        highest ZeRO stage beside the optimizer Muon
-    tied_with_pipeline    whether a tied head may live on another stage than the embedding
-    expert_parallel       whether experts may be spread over data-parallel ranks
-    experts_ask_for_sp    whether experts beside tp need sequence parallelism
-    schedules             pipeline schedules it has
-    hybrid_sharding       whether ZeRO-3 can shard within a part of dp x cp
-    host_state            what the host can hold: "none"; a "share" of a sharded optimizer; all of it, with its gradients or
-                          without, of ZeRO-3's shares, and its weights ("zero"); or all of ZeRO-3's state ("together")
-    optimizers            optimizers it has settings for
-    small_moments_zero    least ZeRO stage, of more ranks than one, beside moments of 8 or 16 bits
-    fine_grained          whether it recomputes norms, expert activations and latent up-projections by themselves
-    """
-
-    zero_with_pipeline: int
-    context_parallel: bool
-    sequence_parallel: bool
-    replicated_kv_heads: bool
-    tied_with_pipeline: bool
-    schedules: tuple[str, ...]
-    exchanges_heads: bool = False
-    ring_with_window: bool = True
-    zero_with_muon: int = 3
-    expert_parallel: bool = False
-    experts_ask_for_sp: bool = False
-    fine_grained: bool = False
-    hybrid_sharding: bool = False
-    host_state: Literal["none", "share", "zero", "together"] = "none"
-    optimizers: tuple[str, ...] = ("adamw",)
-    small_moments_zero: int = 0
-
-
-_TRAINERS = {
-    # Megatron-LM: the distributed optimizer is ZeRO-1; its FSDP (2 and 3) is taken without a pipeline.
-    Launcher.MEGATRON_LM: _LauncherLimits(
-        zero_with_pipeline=1,
-        context_parallel=True,
-        sequence_parallel=True,
-        replicated_kv_heads=True,
-        tied_with_pipeline=True,
-        schedules=("1f1b", "interleaved-1f1b"),
-        exchanges_heads=True,
-        ring_with_window=False,
-        zero_with_muon=0,
-        expert_parallel=True,
-        experts_ask_for_sp=True,
-        fine_grained=True,
-        host_state="share",
-        optimizers=("adamw", "sgd_momentum", "muon", "adamw_8bit", "adamw_bf16"),
-        small_moments_zero=1,
-    ),
-    # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms, and leaves ranks beyond the key/value
-    # heads without attention; its long-context axis is Ulysses.
-    Launcher.DEEPSPEED: _LauncherLimits(
-        zero_with_pipeline=1,
-        context_parallel=False,
-        sequence_parallel=False,
-        replicated_kv_heads=False,
-        tied_with_pipeline=True,
-        schedules=("1f1b",),
-        hybrid_sharding=True,
-        host_state="zero",
-        optimizers=("adamw", "sgd_momentum", "muon"),
-    ),
-    # torchtitan 0.3: key/value heads must divide by tp.
-    Launcher.TORCHTITAN: _LauncherLimits(
-        zero_with_pipeline=3,
-        context_parallel=True,
-        sequence_parallel=True,
-        replicated_kv_heads=False,
-        tied_with_pipeline=False,
-        schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
-        hybrid_sharding=True,
-        host_state="together",
-    ),
-}
-
 
 _NONE_OR_FULL = (Recompute.NONE, Recompute.FULL)
 _SYSTEMS: dict[System, tuple[tuple[int, ...], tuple[Recompute, ...], bool]] = {
@@ -214,7 +125,7 @@ def _system_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violati
 def _launcher_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
     launcher, axes = request.search.launcher, plan.axes
     assert axes is not None
-    limits = _TRAINERS.get(launcher)
+    limits = TRAINERS.get(launcher)
     if limits is None:
         yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{launcher.value} does not train")
         return
@@ -293,7 +204,7 @@ def _launcher_violations(plan: Plan, request: TrainingRequest) -> Iterator[Viola
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
 
 
-def _optimizer_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[bool, str, str]]:
+def _optimizer_refusals(plan: Plan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:
     """An optimizer that the planner chose and the launcher has not, or not beside so little sharding."""
     if plan.optimizer is None:
         return
@@ -304,7 +215,7 @@ def _optimizer_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[b
     yield unsharded, "optimizer", f"{chosen} beside ZeRO {least}; at least {limits.small_moments_zero}"
 
 
-def _offload_refusals(plan: Plan, limits: _LauncherLimits) -> Iterator[tuple[bool, str, str]]:
+def _offload_refusals(plan: Plan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:
     """Yield a refusal of each part of training state and activations on the host that the launcher has no setting for."""
     for index, stage in enumerate(plan.stages):
         where, moved, zero = f"stages[{index}].offload", stage.offload, stage.zero_stage

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import Launcher, Space
+from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.launchers import TRAINERS
 from meshwright.solver.verify.training.experts import picked_dims
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -132,8 +133,9 @@ def _division_violations(
 
 
 def _pads_vocabulary(request: TrainingRequest) -> bool:
-    """Megatron-LM pads the vocabulary to a multiple of 128 x tp (--make-vocab-size-divisible-by); the others do not."""
-    return request.search.space is Space.LAUNCHABLE and request.search.launcher is Launcher.MEGATRON_LM
+    """Return True if the launcher pads the vocabulary where it does not divide by tp."""
+    limits = TRAINERS.get(request.search.launcher)
+    return request.search.space is Space.LAUNCHABLE and limits is not None and limits.pads_vocabulary
 
 
 def _tied_violations(plan: Plan, request: TrainingRequest, named: dict[tuple[str, str], str]) -> Iterator[Violation]:

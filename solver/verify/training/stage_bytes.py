@@ -13,8 +13,9 @@ from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import Block
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
+from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.training.experts import crowded_rows, fullest_share, picked_dims
-from meshwright.solver.verify.training.kept_formats import Layers, form_bytes, layers_of
+from meshwright.solver.verify.training.kept_formats import form_bytes, layers_of
 from meshwright.solver.verify.training.mixers import copies_after_exchange, first_states_bytes
 from meshwright.solver.verify.training.sharding import LEADERS, REPLICATE, strategies_by_operator
 

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import Launcher, Space, TpOverlap
+from meshwright.solver.problem.choices import Space, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.launchers import TRAINERS, USERBUFFERS, CutLimits, Of
 from meshwright.solver.verify.numbers import at_most
 from meshwright.solver.verify.training.layout import devices_by_group
 from meshwright.solver.verify.violation import Rule, Violation
-
-_ASYNCHRONOUS = (Launcher.MEGATRON_LM, Launcher.TORCHTITAN)
-_SCATTERED_PARTS = 4
-"""Transformer Engine scatters a product's output in four parts, each over all tp ranks (initialize_ub, num_splits)."""
-_USERBUFFERS = 12
-"""Tensors of a layer that Transformer Engine's initialize_ub allocates whole, one for each product and pass."""
-_SLICES_OF_WORKSPACE = 2
-"""Shares of a rank that PyTorch's symmetric memory holds for chunks on their way."""
 
 
 def overlap_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
@@ -43,20 +36,26 @@ def overlap_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violati
 def _launcher_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
     launcher, axes, workload = request.search.launcher, plan.axes, request.workload
     assert axes is not None
-    if launcher not in _ASYNCHRONOUS:
+    cuts = _cuts(request)
+    if cuts is None:
         yield Violation(Rule.LAUNCHER, "plan.tp_overlap", f"{launcher}: it cuts no products into chunks")
     links = {group.node.intra.name for stage in plan.stages for group, _ in devices_by_group(request.cluster, stage.devices)}
     for link in sorted(name for name in links if "nvlink" not in name.lower()):
         yield Violation(Rule.LAUNCHER, "plan.tp_overlap", f"{launcher}: chunks travel over NVLink, the nodes have {link}")
-    if launcher is not Launcher.MEGATRON_LM:
+    if cuts is None:
         return
-    if any(stage.zero_stage > 1 for stage in plan.stages):
+    if any(stage.zero_stage > cuts.highest_zero for stage in plan.stages):
         given = f"{launcher}: chunks beside its FSDP (ZeRO-2 and 3), which refuses the order of launches that they need"
         yield Violation(Rule.LAUNCHER, "plan.tp_overlap", given)
     rows = workload.seq_len // axes.cp
-    if rows % (axes.tp * _SCATTERED_PARTS):
-        given = f"{launcher}: {rows} rows do not make {_SCATTERED_PARTS} parts for each of {axes.tp} ranks"
+    if rows % (axes.tp * cuts.scattered_parts):
+        given = f"{launcher}: {rows} rows do not make {cuts.scattered_parts} parts for each of {axes.tp} ranks"
         yield Violation(Rule.LAUNCHER, "plan.tp_overlap", given)
+
+
+def _cuts(request: TrainingRequest) -> CutLimits | None:
+    limits = None if request.search.space is Space.FREE else TRAINERS.get(request.search.launcher)
+    return None if limits is None else limits.cuts
 
 
 def _buffer_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
@@ -65,8 +64,9 @@ def _buffer_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violati
     assert axes is not None and plan.microbatch is not None
     tokens = plan.microbatch.size * workload.seq_len // axes.cp
     stream = tokens * request.model.dims["hidden"] * workload.precision.size_bytes
-    by_torch = request.search.space is Space.LAUNCHABLE and request.search.launcher is Launcher.TORCHTITAN
-    held = stream * (_SLICES_OF_WORKSPACE / axes.tp if by_torch else _USERBUFFERS)
+    cuts = _cuts(request)
+    buffers = USERBUFFERS if cuts is None else cuts.held
+    held = stream * buffers.count / (axes.tp if buffers.of is Of.RANK else 1)
     for index, stage in enumerate(plan.stages):
         if not at_most(held, stage.memory.overhead_bytes):
             given = f"{stage.memory.overhead_bytes} bytes claimed, buffers of chunked products alone take {held}"

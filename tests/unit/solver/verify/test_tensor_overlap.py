@@ -11,7 +11,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Space, System, TpOverlap
 from meshwright.solver.problem.request import PlanRequest, Search
 from meshwright.solver.verify import Rule, check
-from meshwright.solver.verify.training.kept_formats import Layers, form_bytes, layers_of
+from meshwright.solver.verify.launchers import Layers
+from meshwright.solver.verify.training.kept_formats import form_bytes, layers_of
 from meshwright.solver.verify.training.tensor_overlap import overlap_violations
 from tests.unit.solver.verify.changes import changed
 from tests.unit.solver.verify.plans import model, training_plan, training_request
