@@ -142,5 +142,7 @@ def test_plans_of_an_older_version_are_noted_by_the_migration(tmp_path: Path) ->
     upgrade(engine)
     store = CalibrationRepository(engine)
     newer, _ = store.add(calibration(1, at=ROW.created_at + timedelta(seconds=1)))
-    assert [(use.plan_digest, use.used, use.newest) for use in store.stale_uses((ROW.digest,))] == [(ROW.digest, "h100_sxm", newer.name)]
+    assert [(use.plan_digest, use.used, use.newest) for use in store.stale_uses((ROW.digest,))] == [
+        (ROW.digest, "h100_sxm", newer.name)
+    ]
     engine.dispose()
