@@ -18,8 +18,8 @@ from meshwright.app.catalog import model
 from meshwright.app.importers.huggingface import read_huggingface_config
 from meshwright.app.validation.prediction import launchers_spans
 from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
+from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.model.implementation import HAND_FUSED, Implementation, Projections
-from meshwright.costmodels.model.operators import SEQ
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import GIB

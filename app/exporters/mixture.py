@@ -6,14 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.model.dims import (
+    EXPERT_FFN,
+    EXPERT_GROUPS,
+    EXPERTS,
+    KV_RANK,
+    Q_RANK,
+    QK_HEAD_DIM,
+    QK_NOPE_DIM,
+    QK_ROPE_DIM,
+    SHARED_FFN,
+    TOP_GROUPS,
+    TOP_K,
+    V_HEAD_DIM,
+)
 from meshwright.solver.problem.graph import Block, ModelGraph
 
-EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN = "experts", "top_k", "expert_ffn", "shared_ffn"
-EXPERT_GROUPS, TOP_GROUPS = "expert_groups", "top_groups"
 EXPERT_DIMS = frozenset({EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN})
-KV_RANK, Q_RANK, NOPE_DIM, ROPE_DIM, V_DIM = "kv_rank", "q_rank", "qk_nope_dim", "qk_rope_dim", "v_head_dim"
-QK_DIM = "qk_head_dim"
-LATENT_DIMS = frozenset({KV_RANK, Q_RANK, NOPE_DIM, ROPE_DIM, V_DIM, QK_DIM})
+LATENT_DIMS = frozenset({KV_RANK, Q_RANK, QK_NOPE_DIM, QK_ROPE_DIM, V_HEAD_DIM, QK_HEAD_DIM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +85,9 @@ def latent_shape(graph: ModelGraph, layer: Block) -> LatentShape | None:
     return LatentShape(
         q_rank=dims[Q_RANK] if _touches(layer, Q_RANK) else None,
         kv_rank=dims[KV_RANK],
-        nope_dim=dims[NOPE_DIM],
-        rope_dim=dims[ROPE_DIM],
-        v_dim=dims[V_DIM],
+        nope_dim=dims[QK_NOPE_DIM],
+        rope_dim=dims[QK_ROPE_DIM],
+        v_dim=dims[V_HEAD_DIM],
     )
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from meshwright.app.exporters.mixture import (
-    EXPERT_DIMS,
-    EXPERT_FFN,
-    KV_RANK,
-    LATENT_DIMS,
-    ROPE_DIM,
-    LatentShape,
-    MixtureShape,
-    latent_shape,
-    mixture_shape,
-)
+from meshwright.app.exporters.mixture import EXPERT_DIMS, LATENT_DIMS, LatentShape, MixtureShape, latent_shape, mixture_shape
 from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.model.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind
+from meshwright.costmodels.model.dims import (
+    BATCH,
+    EXPERT_FFN,
+    FFN,
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    KV_RANK,
+    QK_ROPE_DIM,
+    SEQ,
+    VOCAB,
+)
+from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind
 from meshwright.solver.problem.graph import Block, ModelGraph
 
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN, VOCAB = "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"
 _KNOWN_DIMS = frozenset({BATCH, SEQ, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN}) | EXPERT_DIMS | LATENT_DIMS
 
 
@@ -157,7 +159,7 @@ def _gate(layer: Block) -> Gate:
 
 
 def _positions(graph: ModelGraph, layer: Block) -> tuple[Positions, int | None]:
-    turned = {KV_HEADS, ROPE_DIM}
+    turned = {KV_HEADS, QK_ROPE_DIM}
     rotary = [op for op in _of_kind(layer, OperatorKind.ELEMENTWISE) if any(turned & set(t.dims) for t in op.inputs)]
     if rotary:
         return Positions.ROTARY, None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from meshwright.app.importers.parts import HIDDEN, Bias, NormKind
+from meshwright.app.importers.parts import Bias, NormKind
+from meshwright.costmodels.model.dims import HIDDEN
 from meshwright.costmodels.model.operators import Operator, Tensor
 
 

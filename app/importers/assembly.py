@@ -9,7 +9,8 @@ from itertools import groupby
 from meshwright.app.importers.architecture import Architecture, Branch, EncoderDecoder, Joining, Layer, NormPlace
 from meshwright.app.importers.bodies.cross_attention import ENCODED
 from meshwright.app.importers.ends import TOKEN_TABLE, embedding_block, head_block, shared_embedding_block
-from meshwright.app.importers.parts import HIDDEN, activation, norm, residual_add
+from meshwright.app.importers.parts import activation, norm, residual_add
+from meshwright.costmodels.model.dims import HIDDEN
 from meshwright.costmodels.model.operators import Operator, Tensor
 from meshwright.solver.problem.graph import RESIDUAL, Block, BlockRun, ModelGraph
 

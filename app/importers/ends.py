@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from meshwright.app.importers.architecture import AudioEmbedding, ClassHead, Embedding, Head, PatchEmbedding, Tie, Transform
 from meshwright.app.importers.bodies.mlp import activation_operator
-from meshwright.app.importers.parts import HIDDEN, VOCAB, Bias, activation, norm, projection
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
+from meshwright.app.importers.parts import Bias, activation, norm, projection
+from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ, VOCAB
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 from meshwright.solver.problem.graph import RESIDUAL, Block
 
 TOKEN_TABLE = "embedding/embed/weight"

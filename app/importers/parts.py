@@ -11,15 +11,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
-
-HIDDEN = "hidden"
-HEADS = "heads"
-KV_HEADS = "kv_heads"
-HEAD_DIM = "head_dim"
-FFN = "ffn"
-VOCAB = "vocab"
-POSITIONS = "positions"
+from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 
 
 class NormKind(StrEnum):

@@ -11,9 +11,9 @@ from meshwright.app.validation.models import model_graph
 from meshwright.app.validation.rows import Run
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
+from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.model.implementation import FlashAttention, Implementation, SelectiveRecompute
 from meshwright.costmodels.model.low_precision import MatmulRecipe
-from meshwright.costmodels.model.operators import SEQ
 from meshwright.costmodels.pipeline import Schedule, fills
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded

@@ -30,6 +30,7 @@ from meshwright.costmodels.memory.training_state import (
     deepspeed_zero_bytes,
     deferred_head_bytes,
 )
+from meshwright.costmodels.model.dims import HIDDEN, VOCAB
 from meshwright.costmodels.model.implementation import Implementation
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.units import DType
@@ -213,8 +214,8 @@ def _deferred(plan: GivenPlan) -> float:
     workload, candidate, dims = plan.request.workload, plan.candidate, plan.request.model.dims
     return deferred_head_bytes(
         tokens=candidate.microbatch * workload.seq_len // candidate.mesh.cp,
-        hidden=dims["hidden"],
-        vocab=-(-dims["vocab"] // candidate.mesh.tp),
+        hidden=dims[HIDDEN],
+        vocab=-(-dims[VOCAB] // candidate.mesh.tp),
         n_microbatches=candidate.n_microbatches,
         dtype=workload.precision,
     )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.app.validation.conventions import Dropout, Softmax
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
+from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 from meshwright.solver.problem.graph import Block, ModelGraph
 
 _HALF_KEYS, _HALF_HIDDEN, _DOUBLE_KEYS = "half_keys", "half_hidden", "double_keys"
@@ -38,7 +39,7 @@ def with_dropout(graph: ModelGraph) -> ModelGraph:
 
     Bias, dropout and sum are one kernel, so nothing else goes through memory.
     """
-    dims = {**graph.dims, _HALF_HIDDEN: max(1, graph.dims["hidden"] // 2)}
+    dims = {**graph.dims, _HALF_HIDDEN: max(1, graph.dims[HIDDEN] // 2)}
     return replace(graph, dims=dims, blocks=tuple(_masked(block) for block in graph.blocks))
 
 

@@ -14,11 +14,10 @@ from meshwright.costmodels.kernels.dense_kernels import convolution_products_s, 
 from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_traffic
 from meshwright.costmodels.kernels.sustained import sustained_matmul_s, sustained_memory_s
 from meshwright.costmodels.kernels.vector_traffic import KernelTraffic, vector_traffic
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.implementation import FlashAttention, LossKernels, ScanKernels, TrainedWeights, VectorKernels
 from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.model.operators import (
-    BATCH,
-    SEQ,
     Operator,
     OperatorKind,
     forward_flops,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from meshwright.costmodels.calibration.kernels import VectorKernel
 from meshwright.costmodels.kernels.vector_traffic import KernelTraffic, OperatorTraffic
-from meshwright.costmodels.model.operators import SEQ, Operator, OperatorKind
+from meshwright.costmodels.model.dims import SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.costmodels.model.operators import SEQ, Operator, OperatorKind, Tensor
+from meshwright.costmodels.model.dims import SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.units import STRICT_RECORD, Name, NonNegativeFloat, PositiveInt
-
-BATCH = "batch"
-SEQ = "seq"
-RESERVED_DIMS = frozenset({BATCH, SEQ})
 
 
 class OperatorKind(StrEnum):

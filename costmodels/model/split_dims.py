@@ -11,14 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshwright.costmodels.model.dims import (
+    EXPERT_FFN,
+    EXPERTS,
+    FFN,
+    HEADS,
+    KV_HEADS,
+    SHARED_FFN,
+    SSM_GROUPS,
+    SSM_HEADS,
+    SSM_INNER,
+    TOP_K,
+    VOCAB,
+)
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 
-HIDDEN = "hidden"
-HEADS, KV_HEADS, FFN, VOCAB = "heads", "kv_heads", "ffn", "vocab"
-SHARED_FFN, EXPERT_FFN, EXPERTS, TOP_K = "shared_ffn", "expert_ffn", "experts", "top_k"
-EXPERT_GROUPS, TOP_GROUPS = "expert_groups", "top_groups"
-"""Groups that experts lie in, and how many of them a token's experts may be in: sizes without a tensor."""
-SSM_HEADS, SSM_GROUPS, SSM_INNER = "ssm_heads", "ssm_groups", "ssm_inner"
 SPLIT_DIMS = (HEADS, FFN, SHARED_FFN, SSM_HEADS, SSM_INNER, VOCAB)
 _COPIED_DIMS = {HEADS: KV_HEADS, SSM_HEADS: SSM_GROUPS}
 """Dims that go with a split one, copied where there are fewer of them than ranks."""

@@ -10,9 +10,9 @@ import numpy as np
 from meshwright.costmodels.cluster.cluster import Device, GroupTopology
 from meshwright.costmodels.kernels.operator_time import OperatorTime
 from meshwright.costmodels.kernels.sustained import sustained_memory_s
+from meshwright.costmodels.model.dims import SEQ, SSM_GROUPS, SSM_HEADS
 from meshwright.costmodels.model.implementation import ScanOverRanks
-from meshwright.costmodels.model.operators import SEQ, Operator, scan_flops
-from meshwright.costmodels.model.split_dims import SSM_GROUPS, SSM_HEADS
+from meshwright.costmodels.model.operators import Operator, scan_flops
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from meshwright.costmodels.units import DType

@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cache
 
 from meshwright.costmodels.cluster.cluster import GroupTopology
-from meshwright.costmodels.model.split_dims import EXPERT_GROUPS, EXPERTS, TOP_GROUPS, TOP_K
+from meshwright.costmodels.model.dims import EXPERT_GROUPS, EXPERTS, TOP_GROUPS, TOP_K
 from meshwright.costmodels.network.collectives import Collective, collective_s
 
 

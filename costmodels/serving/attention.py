@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.kernels.compute import attention_forward_s, decode_attention_s
-from meshwright.costmodels.model.operators import BATCH, SEQ, AttentionMask, Operator, matmul_shape
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import AttentionMask, Operator, matmul_shape
 from meshwright.costmodels.model.split_dims import cache_sizes
 from meshwright.costmodels.network.collectives import Collective
 from meshwright.costmodels.serving.latent_attention import LatentCache, latent_decode_s

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.kernels.compute import matmul_s
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, forward_flops
-from meshwright.costmodels.model.split_dims import VOCAB
+from meshwright.costmodels.model.dims import BATCH, SEQ, VOCAB
+from meshwright.costmodels.model.operators import Operator, OperatorKind, forward_flops
 from meshwright.costmodels.queueing.analytic.capacity import Demand
 from meshwright.costmodels.serving.precision import ServingPrecision
 from meshwright.costmodels.units import DType

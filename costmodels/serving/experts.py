@@ -19,9 +19,9 @@ from meshwright.costmodels.calibration.serving import serving_calibration
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.curves.experts import ExpertCurve, ExpertWork, experts_s
 from meshwright.costmodels.curves.gemm import Silicon
+from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS, HIDDEN, TOP_K
 from meshwright.costmodels.model.expert_routing import ExpertPlacement, ExpertRouting, expert_placement
 from meshwright.costmodels.model.operators import Operator
-from meshwright.costmodels.model.split_dims import EXPERT_FFN, EXPERTS, HIDDEN, TOP_K
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.network.collectives import Collective
 from meshwright.costmodels.network.token_dispatch import expert_choice, places_reached

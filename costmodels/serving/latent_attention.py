@@ -19,8 +19,8 @@ from meshwright.costmodels.calibration.serving import serving_calibration
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.curves.attention import decodes_s
 from meshwright.costmodels.curves.gemm import Silicon
+from meshwright.costmodels.model.dims import HEADS
 from meshwright.costmodels.model.operators import Operator, OperatorKind
-from meshwright.costmodels.model.split_dims import HEADS
 from meshwright.costmodels.units import DType
 
 FloatArray = npt.NDArray[np.float64]

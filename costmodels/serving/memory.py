@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from meshwright.costmodels.model.dims import BATCH, EXPERTS, SEQ, VOCAB
 from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind
-from meshwright.costmodels.model.split_dims import EXPERTS, VOCAB, RankGrid, cache_sizes, is_expert_step, is_routed, local_sizes
+from meshwright.costmodels.model.operators import Operator, OperatorKind
+from meshwright.costmodels.model.split_dims import RankGrid, cache_sizes, is_expert_step, is_routed, local_sizes
 from meshwright.costmodels.serving.latent_attention import latent_cache
 from meshwright.costmodels.serving.operators import state_bytes
 from meshwright.costmodels.serving.precision import ServingPrecision

@@ -16,8 +16,9 @@ from meshwright.costmodels.calibration.kernel_file import kernel_calibration
 from meshwright.costmodels.cluster.cluster import Device, GroupTopology
 from meshwright.costmodels.kernels.compute import matmul_s, memory_bound_s
 from meshwright.costmodels.kernels.operator_time import vector_kernel
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, matmul_shape
-from meshwright.costmodels.model.split_dims import EXPERTS, leaves_partial_sums, local_sizes, split_dim
+from meshwright.costmodels.model.dims import BATCH, EXPERTS, SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind, matmul_shape
+from meshwright.costmodels.model.split_dims import leaves_partial_sums, local_sizes, split_dim
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.serving.engine_profile import ServingEngine

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS, FFN, SHARED_FFN, VOCAB
 from meshwright.costmodels.model.operators import Operator, OperatorKind
-from meshwright.costmodels.model.split_dims import EXPERT_FFN, EXPERTS, FFN, SHARED_FFN, VOCAB, is_routed
+from meshwright.costmodels.model.split_dims import is_routed
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.units import DType
 

@@ -18,9 +18,10 @@ import numpy.typing as npt
 from meshwright.costmodels.calibration.kernels import VectorKernel
 from meshwright.costmodels.cluster.cluster import GroupTopology
 from meshwright.costmodels.kernels.compute import memory_bound_s
+from meshwright.costmodels.model.dims import SHARED_FFN, VOCAB
 from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting
 from meshwright.costmodels.model.operators import Operator, OperatorKind
-from meshwright.costmodels.model.split_dims import SHARED_FFN, VOCAB, is_expert_step, is_routed, leaves_partial_sums
+from meshwright.costmodels.model.split_dims import is_expert_step, is_routed, leaves_partial_sums
 from meshwright.costmodels.network.collectives import Collective
 from meshwright.costmodels.queueing.group_times import GroupTimes
 from meshwright.costmodels.queueing.step_times import StepTimes

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ, VOCAB
 from meshwright.costmodels.model.expert_parallel import expert_region
-from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind
-from meshwright.costmodels.model.split_dims import VOCAB
+from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.network.chunked_products import CHUNKERS
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.tp_strategies import SpecKind
@@ -29,7 +29,7 @@ def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> flo
 
 def boundary_bytes(graph: ModelGraph, setting: BlockSetting) -> float:
     """Bytes a rank holds of the residual stream between two blocks."""
-    elements = setting.microbatch * (setting.seq_len // setting.cp) * graph.dims["hidden"]
+    elements = setting.microbatch * (setting.seq_len // setting.cp) * graph.dims[HIDDEN]
     share = setting.tp if setting.boundary.kind is SpecKind.SHARDED else 1
     return elements * setting.dtype.size_bytes / share
 

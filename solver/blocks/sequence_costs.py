@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from meshwright.costmodels.cluster.cluster import Device, GroupTopology
 from meshwright.costmodels.kernels.operator_time import OperatorTime
+from meshwright.costmodels.model.dims import SSM_GROUPS
 from meshwright.costmodels.model.implementation import ScanOverRanks
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
-from meshwright.costmodels.model.split_dims import SSM_GROUPS
 from meshwright.costmodels.network.context_parallel import head_exchange_s, ring_s, sizes_after_exchange
 from meshwright.costmodels.network.scan_over_ranks import (
     exchanged_sizes,

@@ -12,14 +12,14 @@ import numpy.typing as npt
 from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
 from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_kept_bytes
 from meshwright.costmodels.memory.saved_activations import loss_transient_element_bytes
+from meshwright.costmodels.model.dims import BATCH, EXPERTS, SEQ, VOCAB
 from meshwright.costmodels.model.expert_parallel import expert_dims, expert_region
 from meshwright.costmodels.model.implementation import (
     Logits,
     ScanKernels,
 )
 from meshwright.costmodels.model.low_precision import MatmulRecipe
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, key_value_elements, parameters
-from meshwright.costmodels.model.split_dims import EXPERTS, VOCAB
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, key_value_elements, parameters
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.token_dispatch import dispatch_s, expert_choice
 from meshwright.solver.blocks.intra_op import IntraOpProblem, ReshardEdge

@@ -9,10 +9,10 @@ import numpy as np
 
 from meshwright.costmodels.kernels.operator_time import Product, product_in_parts_s, weight_gradient_s
 from meshwright.costmodels.memory.saved_activations import SavingRules
+from meshwright.costmodels.model.dims import FFN, VOCAB
 from meshwright.costmodels.model.expert_parallel import ExpertRegion
 from meshwright.costmodels.model.implementation import GatedProducts, TensorOverlap, TrainedWeights
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
-from meshwright.costmodels.model.split_dims import FFN, VOCAB
 from meshwright.costmodels.network.chunked_products import CHUNKERS, added_s, adding_up_s, chunking, travelling_chunk_s
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Stream, exposed_s

@@ -11,19 +11,32 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
+from meshwright.costmodels.model.dims import (
+    BATCH,
+    EXPERT_FFN,
+    FFN,
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    SEQ,
+    SHARED_FFN,
+    SSM_GROUPS,
+    SSM_HEADS,
+    VOCAB,
+)
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 from meshwright.costmodels.network.collectives import Collective
 from meshwright.solver.problem.choices import Space
 
 REPLICATE = "replicate"
-MEGATRON_DIMS = ("heads", "ffn", "expert_ffn", "shared_ffn", "ssm_heads", "vocab")
+MEGATRON_DIMS = (HEADS, FFN, EXPERT_FFN, SHARED_FFN, SSM_HEADS, VOCAB)
 """Dims that Megatron-style launchers shard over tp in matrix operators (column, row and vocabulary parallel)."""
 
-_FOLLOWS = {"heads": ("kv_heads",), "ssm_heads": ("ssm_groups",)}
+_FOLLOWS = {HEADS: (KV_HEADS,), SSM_HEADS: (SSM_GROUPS,)}
 """Dims that are sharded with another one: key/value heads go with the query heads that use them, groups of B and C with
 the heads of a state-space mixer."""
 
-_NORMALISED_IN_GROUPS = ("ssm_heads",)
+_NORMALISED_IN_GROUPS = (SSM_HEADS,)
 """Dims that a norm does not reduce over although its weight has them: a state-space mixer's gated norm works by group."""
 
 
@@ -124,10 +137,10 @@ def strategies(
 def shardable_dims(operator: Operator) -> list[str]:
     """Dims that may be split without changing what the operator computes, in canonical order."""
     followers = {name for names in _FOLLOWS.values() for name in names}
-    candidates = sorted(operator.dims - {BATCH, "head_dim"} - followers)
+    candidates = sorted(operator.dims - {BATCH, HEAD_DIM} - followers)
     if operator.kind is OperatorKind.ATTENTION:
         # Over the sequence, attention is context parallelism: the cp axis, not this one.
-        return [dim for dim in candidates if dim == "heads"]
+        return [dim for dim in candidates if dim == HEADS]
     if operator.kind is OperatorKind.NORM:
         # A norm reduces over its weight's dims, or the last dim of an unweighted input.
         reduced = {dim for weight in operator.weights for dim in weight.dims} or {operator.inputs[0].dims[-1]}
@@ -136,7 +149,7 @@ def shardable_dims(operator: Operator) -> list[str]:
         return [dim for dim in candidates if all(_has(dim, tensor) for tensor in (*operator.inputs, *operator.outputs))]
     if operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
         # Over the sequence these pass a state or a margin on: another axis than this one.
-        return [dim for dim in candidates if dim == "ssm_heads"]
+        return [dim for dim in candidates if dim == SSM_HEADS]
     if operator.kind is OperatorKind.LOSS:
         return [dim for dim in candidates if dim in operator.inputs[0].dims]
     return candidates

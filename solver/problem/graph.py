@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.operators import RESERVED_DIMS, Operator, Weight, parameters
+from meshwright.costmodels.model.dims import RESERVED_DIMS
+from meshwright.costmodels.model.operators import Operator, Weight, parameters
 from meshwright.costmodels.units import STRICT_RECORD, Name, PositiveInt
 
 MODEL_GRAPH_SCHEMA = "meshwright.model-graph/1"

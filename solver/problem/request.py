@@ -14,6 +14,7 @@ from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.dims import POSITIONS
 from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.weight_format import WeightFormat
@@ -198,7 +199,7 @@ class TrainingRequest:
     calibrations: tuple[Calibration, ...] = ()
 
     def __post_init__(self) -> None:
-        positions = self.model.dims.get("positions")
+        positions = self.model.dims.get(POSITIONS)
         if positions is not None and self.workload.seq_len > positions:
             raise WorkloadError(
                 "the sequence is longer than the model has position embeddings",

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, query_tokens
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight, query_tokens
 
 GATHERED_KEYS = "seq(gathered keys)"
 """Attention with queries split over the sequence and every key and value on each rank."""

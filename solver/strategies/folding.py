@@ -11,8 +11,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.low_precision import MatmulRecipe
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator
+from meshwright.costmodels.model.operators import Operator
 from meshwright.solver.strategies.contraction import DimContext
 from meshwright.solver.strategies.operator_graph import OperatorGraph
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.low_precision import MatmulRecipe
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator
+from meshwright.costmodels.model.operators import Operator
 from meshwright.solver.blocks.kept_bytes import low_precision_products
 from meshwright.solver.problem.graph import RESIDUAL, Block, ModelGraph
 from meshwright.solver.problem.layer_dag import LayerDag, chain_dag, layer_dag

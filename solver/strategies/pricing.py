@@ -12,8 +12,9 @@ from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.kernels.compute import attention_backward_s, attention_forward_s, memory_bound_s
 from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
 from meshwright.costmodels.memory.training_state import Optimizer, optimizer_traffic_bytes, state_bytes_per_parameter
+from meshwright.costmodels.model.dims import BATCH
 from meshwright.costmodels.model.low_precision import MatmulRecipe
-from meshwright.costmodels.model.operators import BATCH, OperatorKind, forward_flops, key_tokens, query_tokens
+from meshwright.costmodels.model.operators import OperatorKind, forward_flops, key_tokens, query_tokens
 from meshwright.costmodels.units import DType
 from meshwright.solver.strategies.device_mesh import DeviceMesh
 from meshwright.solver.strategies.layout import TensorShape

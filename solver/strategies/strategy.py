@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight, query_tokens
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight, query_tokens
 from meshwright.solver.strategies.contraction import DimContext, Exchange, SplitRule, split_rules
 from meshwright.solver.strategies.layout import Layout
 

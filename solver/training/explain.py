@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from meshwright.costmodels.errors import PlanFileError
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import Operator
 from meshwright.costmodels.units import GIB, STRICT_RECORD
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.intra_op import frontier

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from meshwright.app.exporters.command import ShellVariable, Words, command_text, flag
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
+from meshwright.costmodels.model.dims import EXPERTS, FFN, SHARED_FFN
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import DraftMethod
@@ -98,8 +99,8 @@ def lost_in_words(plan: Plan, request: ServingRequest) -> tuple[str, ...]:
     axes, workload = plan.axes, request.workload
     assert axes is not None
     lost = []
-    dense = sorted({"ffn", "shared_ffn"} & request.model.dims.keys())
-    if axes.attention_dp * axes.cp > 1 and dense and "experts" in request.model.dims:
+    dense = sorted({FFN, SHARED_FFN} & request.model.dims.keys())
+    if axes.attention_dp * axes.cp > 1 and dense and EXPERTS in request.model.dims:
         lost.append(
             f"{', '.join(dense)} over tp {axes.tp}: SGLang splits what is dense beside the experts over all {_ranks(axes)} "
             "ranks, which takes less memory and more messages than planned"

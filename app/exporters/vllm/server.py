@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from meshwright.app.exporters.command import ShellVariable, Words, command_text, flag
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
+from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
@@ -69,7 +70,7 @@ def replicas_share_a_server(plan: Plan, request: ServingRequest) -> bool:
 
     Data-parallel ranks of a model with experts share those, so its replicas are servers of their own.
     """
-    return plan.devices <= request.cluster.groups[0].node.devices_per_node and "experts" not in request.model.dims
+    return plan.devices <= request.cluster.groups[0].node.devices_per_node and EXPERTS not in request.model.dims
 
 
 def _expert_words(plan: Plan, request: ServingRequest) -> list[Words]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from meshwright.app.importers.bodies.mlp import activation_operator
-from meshwright.app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, Bias, NormKind, activation, norm, projection, rope
+from meshwright.app.importers.parts import Bias, NormKind, activation, norm, projection, rope
+from meshwright.costmodels.model.dims import HEAD_DIM, HEADS, HIDDEN, KV_HEADS
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 
 RELATIVE_POSITIONS = "relative_positions"

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.app.importers.bodies.attention import attention_kernel
-from meshwright.app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, Bias, activation, projection
+from meshwright.app.importers.parts import Bias, activation, projection
+from meshwright.costmodels.model.dims import HEAD_DIM, HEADS, HIDDEN, KV_HEADS
 from meshwright.costmodels.model.operators import AttentionMask, Operator, Tensor
 
 ENCODED = "encoded"

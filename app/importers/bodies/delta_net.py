@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from meshwright.app.importers.bodies.mamba import SSM_GROUPS, SSM_HEAD_DIM, SSM_HEADS, SSM_STATE, convolution, out_projection
+from meshwright.app.importers.bodies.mamba import convolution, out_projection
 from meshwright.app.importers.bodies.mlp import activation_operator
 from meshwright.app.importers.parts import Bias, NormKind, activation, norm, projection
+from meshwright.costmodels.model.dims import SSM_GROUPS, SSM_HEAD_DIM, SSM_HEADS, SSM_STATE
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 
 GATES = "delta_gates"

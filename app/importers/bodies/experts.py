@@ -10,15 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from meshwright.app.importers.bodies.mlp import Gate, feed_forward
-from meshwright.app.importers.parts import HIDDEN, Bias, activation, projection
+from meshwright.app.importers.parts import Bias, activation, projection
+from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS, HIDDEN, SHARED_FFN, TOP_K
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
-
-EXPERTS = "experts"
-TOP_K = "top_k"
-EXPERT_FFN = "expert_ffn"
-SHARED_FFN = "shared_ffn"
-EXPERT_GROUPS = "expert_groups"
-TOP_GROUPS = "top_groups"
 
 # Softmax or sigmoid of the router's logits, and the choice of the largest: five operations a logit (survey section 5.1).
 _ROUTE_FLOPS = 5.0

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from meshwright.app.importers.bodies.mlp import activation_operator
-from meshwright.app.importers.parts import HIDDEN, Bias, NormKind, activation, norm, projection
+from meshwright.app.importers.parts import Bias, NormKind, activation, norm, projection
+from meshwright.costmodels.model.dims import (
+    CONV_KERNEL,
+    DT_RANK,
+    HIDDEN,
+    SSM_GROUPS,
+    SSM_HEAD_DIM,
+    SSM_HEADS,
+    SSM_INNER,
+    SSM_STATE,
+)
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
-
-SSM_HEADS = "ssm_heads"
-SSM_HEAD_DIM = "ssm_head_dim"
-SSM_GROUPS = "ssm_groups"
-SSM_STATE = "ssm_state"
-SSM_INNER = "ssm_inner"
-DT_RANK = "dt_rank"
-CONV_KERNEL = "conv_kernel"
 
 
 class OutputNorm(StrEnum):

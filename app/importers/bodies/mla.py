@@ -10,17 +10,20 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from meshwright.app.importers.bodies.attention import attention_kernel
-from meshwright.app.importers.parts import HEADS, HIDDEN, ROPE_FLOPS, Bias, NormKind, activation, norm, projection
+from meshwright.app.importers.parts import ROPE_FLOPS, Bias, NormKind, activation, norm, projection
+from meshwright.costmodels.model.dims import (
+    HEADS,
+    HIDDEN,
+    INDEX_DIM,
+    INDEX_HEADS,
+    KV_RANK,
+    Q_RANK,
+    QK_HEAD_DIM,
+    QK_NOPE_DIM,
+    QK_ROPE_DIM,
+    V_HEAD_DIM,
+)
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor
-
-Q_RANK = "q_rank"
-KV_RANK = "kv_rank"
-QK_HEAD_DIM = "qk_head_dim"
-QK_NOPE_DIM = "qk_nope_dim"
-QK_ROPE_DIM = "qk_rope_dim"
-V_HEAD_DIM = "v_head_dim"
-INDEX_HEADS = "index_heads"
-INDEX_DIM = "index_dim"
 
 # A product and a sum for each number of an index head, a ReLU and a weighted sum over heads.
 _INDEX_FLOPS = 4.0

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from meshwright.app.importers.parts import FFN, HIDDEN, Bias, activation, activation_flops, projection
+from meshwright.app.importers.parts import Bias, activation, activation_flops, projection
+from meshwright.costmodels.model.dims import FFN, HIDDEN
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 
 

@@ -12,20 +12,8 @@ from dataclasses import dataclass, replace
 from meshwright.app.importers.bodies.attention import Position, attention_kernel
 from meshwright.app.importers.bodies.mamba import Mamba2
 from meshwright.app.importers.bodies.mlp import activation_operator
-from meshwright.app.importers.parts import (
-    FFN,
-    HEAD_DIM,
-    HEADS,
-    HIDDEN,
-    KV_HEADS,
-    Bias,
-    NormKind,
-    activation,
-    norm,
-    projection,
-    residual_add,
-    rope,
-)
+from meshwright.app.importers.parts import Bias, NormKind, activation, norm, projection, residual_add, rope
+from meshwright.costmodels.model.dims import FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS
 from meshwright.costmodels.model.operators import AttentionMask, Operator, Tensor
 
 EMBEDDED = "embedded"

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from meshwright.app.importers.architecture import Architecture, Body, Branch, Layer
 from meshwright.app.importers.bodies.experts import Experts, SharedExpert
-from meshwright.app.importers.bodies.mla import (
+from meshwright.app.importers.bodies.mla import Indexer, LatentAttention
+from meshwright.app.importers.config_fields import ConfigFields
+from meshwright.app.importers.families.family import Family, bias, gated_mlp, rms_head
+from meshwright.app.importers.families.moe import expert_dims, group_dims
+from meshwright.app.importers.parts import Bias, NormKind
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.dims import (
+    FFN,
+    HEADS,
+    HIDDEN,
     INDEX_DIM,
     INDEX_HEADS,
     KV_RANK,
@@ -16,14 +25,8 @@ from meshwright.app.importers.bodies.mla import (
     QK_NOPE_DIM,
     QK_ROPE_DIM,
     V_HEAD_DIM,
-    Indexer,
-    LatentAttention,
+    VOCAB,
 )
-from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import Family, bias, gated_mlp, rms_head
-from meshwright.app.importers.families.moe import expert_dims, group_dims
-from meshwright.app.importers.parts import FFN, HEADS, HIDDEN, VOCAB, Bias, NormKind
-from meshwright.costmodels.errors import ModelError
 
 _V2_DEFAULTS = {
     "vocab_size": 102400,

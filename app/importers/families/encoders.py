@@ -21,8 +21,9 @@ from meshwright.app.importers.bodies.cross_attention import CrossAttention
 from meshwright.app.importers.bodies.mlp import Gate, Mlp
 from meshwright.app.importers.config_fields import ConfigFields
 from meshwright.app.importers.families.family import Family, bias, decoder_dims, tie
-from meshwright.app.importers.parts import HEADS, HIDDEN, POSITIONS, Bias, NormKind
+from meshwright.app.importers.parts import Bias, NormKind
 from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.dims import HEADS, HIDDEN, POSITIONS
 from meshwright.costmodels.model.operators import AttentionMask, Weight
 
 _BERT_DEFAULTS = {

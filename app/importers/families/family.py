@@ -9,8 +9,9 @@ from typing import Any
 from meshwright.app.importers.architecture import Architecture, EncoderDecoder, Head, Tie
 from meshwright.app.importers.bodies.mlp import Gate, Mlp
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.parts import FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCAB, Bias, NormKind
+from meshwright.app.importers.parts import Bias, NormKind
 from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.dims import FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, VOCAB
 
 FULL = "full_attention"
 SLIDING = "sliding_attention"

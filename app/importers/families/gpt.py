@@ -7,7 +7,8 @@ from meshwright.app.importers.bodies.attention import Attention, Position
 from meshwright.app.importers.bodies.mlp import Gate, Mlp
 from meshwright.app.importers.config_fields import ConfigFields
 from meshwright.app.importers.families.family import Family, bias, decoder_dims, tie
-from meshwright.app.importers.parts import HIDDEN, POSITIONS, Bias, NormKind
+from meshwright.app.importers.parts import Bias, NormKind
+from meshwright.costmodels.model.dims import HIDDEN, POSITIONS
 
 _GPT2_DEFAULTS = {
     "vocab_size": 50257,

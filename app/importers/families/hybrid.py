@@ -5,24 +5,24 @@ from __future__ import annotations
 from meshwright.app.importers.architecture import Architecture, Branch, Layer, NormPlace
 from meshwright.app.importers.bodies.attention import Attention, Position
 from meshwright.app.importers.bodies.experts import Experts
-from meshwright.app.importers.bodies.mamba import (
+from meshwright.app.importers.bodies.mamba import Mamba1, Mamba2, OutputNorm
+from meshwright.app.importers.bodies.shared_transformer import ADAPTER_RANK, SHARED_HIDDEN, WIDE, SharedTransformer
+from meshwright.app.importers.config_fields import ConfigFields
+from meshwright.app.importers.families.family import Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.families.moe import expert_dims
+from meshwright.app.importers.parts import NormKind
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.dims import (
     CONV_KERNEL,
     DT_RANK,
+    HIDDEN,
     SSM_GROUPS,
     SSM_HEAD_DIM,
     SSM_HEADS,
     SSM_INNER,
     SSM_STATE,
-    Mamba1,
-    Mamba2,
-    OutputNorm,
+    VOCAB,
 )
-from meshwright.app.importers.bodies.shared_transformer import ADAPTER_RANK, SHARED_HIDDEN, WIDE, SharedTransformer
-from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import Family, bias, decoder_dims, gated_mlp, rms_head
-from meshwright.app.importers.families.moe import expert_dims
-from meshwright.app.importers.parts import HIDDEN, VOCAB, NormKind
-from meshwright.costmodels.errors import ModelError
 
 _MAMBA2_DEFAULTS = {
     "vocab_size": 32768,

@@ -6,12 +6,12 @@ from meshwright.app.importers.architecture import Architecture, Body, Branch, La
 from meshwright.app.importers.bodies.attention import Attention, OutputGate, QkNorm
 from meshwright.app.importers.bodies.delta_net import GATES, GatedDeltaNet
 from meshwright.app.importers.bodies.experts import Experts, SharedExpert
-from meshwright.app.importers.bodies.mamba import CONV_KERNEL, SSM_GROUPS, SSM_HEAD_DIM, SSM_HEADS, SSM_STATE
 from meshwright.app.importers.config_fields import ConfigFields
 from meshwright.app.importers.families.family import FULL, Family, bias, decoder_dims, gated_mlp, rms_head
 from meshwright.app.importers.families.moe import expert_dims
 from meshwright.app.importers.parts import NormKind
 from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.dims import CONV_KERNEL, SSM_GROUPS, SSM_HEAD_DIM, SSM_HEADS, SSM_STATE
 
 LINEAR = "linear_attention"
 

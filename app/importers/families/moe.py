@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from meshwright.app.importers.architecture import Architecture, Body, Branch, Layer
 from meshwright.app.importers.bodies.attention import Attention, Position, QkNorm
-from meshwright.app.importers.bodies.experts import (
-    EXPERT_FFN,
-    EXPERT_GROUPS,
-    EXPERTS,
-    SHARED_FFN,
-    TOP_GROUPS,
-    TOP_K,
-    Experts,
-    SharedExpert,
-)
+from meshwright.app.importers.bodies.experts import Experts, SharedExpert
 from meshwright.app.importers.config_fields import ConfigFields
 from meshwright.app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
-from meshwright.app.importers.parts import HEADS, Bias, NormKind
+from meshwright.app.importers.parts import Bias, NormKind
 from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERT_GROUPS, EXPERTS, HEADS, SHARED_FFN, TOP_GROUPS, TOP_K
 from meshwright.costmodels.model.operators import AttentionMask, Weight
 
 _EXPERT_ALIASES = {"num_experts": ("num_local_experts",)}

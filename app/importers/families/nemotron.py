@@ -5,13 +5,14 @@ from __future__ import annotations
 from meshwright.app.importers.architecture import Architecture, Body, Branch, Layer
 from meshwright.app.importers.bodies.attention import Attention, Position
 from meshwright.app.importers.bodies.experts import Experts, SharedExpert
-from meshwright.app.importers.bodies.mamba import CONV_KERNEL, SSM_GROUPS, SSM_HEAD_DIM, SSM_HEADS, SSM_STATE, Mamba2
+from meshwright.app.importers.bodies.mamba import Mamba2
 from meshwright.app.importers.bodies.mlp import Gate, Mlp
 from meshwright.app.importers.config_fields import ConfigFields
 from meshwright.app.importers.families.family import Family, bias, decoder_dims, rms_head
 from meshwright.app.importers.families.moe import expert_dims
 from meshwright.app.importers.parts import NormKind
 from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.dims import CONV_KERNEL, SSM_GROUPS, SSM_HEAD_DIM, SSM_HEADS, SSM_STATE
 
 _NEMOTRON_DEFAULTS = {
     "vocab_size": 131072,

@@ -10,7 +10,8 @@ from meshwright.app.importers.traced.atoms import Atom
 from meshwright.app.importers.traced.naming import DimNames
 from meshwright.app.importers.traced.steps import Read, Step, StepKind, atoms_of
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.operators import RESERVED_DIMS, Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.model.dims import RESERVED_DIMS
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 
 MAX_NAME = 180
 

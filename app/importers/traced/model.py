@@ -15,7 +15,7 @@ from meshwright.app.importers.traced.reading import Handler, Trace
 from meshwright.app.importers.traced.vectors import VECTORS
 from meshwright.app.importers.traced.views import VIEWS
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.operators import SEQ
+from meshwright.costmodels.model.dims import SEQ
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 
 BLOCK = "trace"

@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from meshwright.app.importers.parts import HEAD_DIM, HEADS, HIDDEN, KV_HEADS, POSITIONS, VOCAB
 from meshwright.app.importers.traced.atoms import Atom, Axis, resolve
 from meshwright.app.importers.traced.reading import Trace
 from meshwright.app.importers.traced.steps import Read, Step, StepKind, Stored, Value, atoms_of
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.operators import BATCH, SEQ
+from meshwright.costmodels.model.dims import BATCH, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, POSITIONS, SEQ, VOCAB
 
 
 @dataclass(frozen=True)

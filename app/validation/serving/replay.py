@@ -24,8 +24,9 @@ from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind
-from meshwright.costmodels.model.split_dims import EXPERT_FFN, RankGrid, divides
+from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, SEQ
+from meshwright.costmodels.model.operators import OperatorKind
+from meshwright.costmodels.model.split_dims import RankGrid, divides
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.queueing.group_times import GroupTimes
 from meshwright.costmodels.queueing.load import RequestStream

@@ -12,8 +12,9 @@ import numpy as np
 from meshwright.costmodels.calibration.kernels import KernelError, KernelKind
 from meshwright.costmodels.kernels.compute import kernel_error
 from meshwright.costmodels.kernels.operator_time import vector_kernel
+from meshwright.costmodels.model.dims import VOCAB
 from meshwright.costmodels.model.operators import Operator, OperatorKind
-from meshwright.costmodels.model.split_dims import VOCAB, is_expert_step, is_routed
+from meshwright.costmodels.model.split_dims import is_expert_step, is_routed
 from meshwright.costmodels.network.collectives import collective_error
 from meshwright.costmodels.serving.attention import decode_s, prefill_s_per_pair
 from meshwright.costmodels.serving.experts import expert_curve, routed_experts_s

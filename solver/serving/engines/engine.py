@@ -8,7 +8,7 @@ from functools import cache, cached_property
 
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, group_topology
 from meshwright.costmodels.memory.training_state import framework_overhead_bytes
-from meshwright.costmodels.model.operators import BATCH, SEQ
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.split_dims import RankGrid
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.queueing.group_times import GroupTimes

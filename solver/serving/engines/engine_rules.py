@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS, HEADS, KV_HEADS
 from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting, HistogramRouting
 from meshwright.costmodels.model.operators import OperatorKind
-from meshwright.costmodels.model.split_dims import EXPERT_FFN, EXPERTS, HEADS, KV_HEADS, RankGrid
+from meshwright.costmodels.model.split_dims import RankGrid
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.latent_attention import latent_expansion

@@ -12,9 +12,9 @@ import numpy as np
 
 from meshwright.costmodels.cluster.cluster import group_topology
 from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED, framework_overhead_bytes
+from meshwright.costmodels.model.dims import EXPERTS, TOP_K
 from meshwright.costmodels.model.expert_routing import expert_placement
 from meshwright.costmodels.model.implementation import Implementation, TrainedWeights
-from meshwright.costmodels.model.split_dims import EXPERTS, TOP_K
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.pipeline import PassShares, SendTiming, n_copies, slices_waiting_ratio
 from meshwright.solver.blocks.memory import boundary_bytes, chunk_buffer_bytes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.costmodels.model.operators import BATCH, SEQ, forward_flops
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import forward_flops
 from meshwright.solver.problem.request import TrainingRequest
 
 BACKWARD_OVER_FORWARD = 2.0

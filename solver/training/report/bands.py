@@ -9,7 +9,8 @@ from meshwright.costmodels.calibration.kernels import KernelError, KernelKind, V
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.kernels.compute import kernel_error
 from meshwright.costmodels.kernels.operator_time import operator_time
-from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind
+from meshwright.costmodels.model.dims import BATCH, HEAD_DIM, SEQ
+from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.predicted import Band, CalibrationUse
 from meshwright.solver.problem.request import TrainingRequest
 
@@ -74,7 +75,7 @@ def kernel_shares(request: TrainingRequest, device: Device) -> list[KernelShare]
             for kind, part_s in parts.items():
                 seconds[kind] = seconds.get(kind, 0.0) + run.repeat * part_s
     total = sum(seconds.values())
-    head_dim = model.dims.get("head_dim", 128)
+    head_dim = model.dims.get(HEAD_DIM, 128)
     return [
         KernelShare(kind, part_s / total, kernel_error(device, workload.precision, kind, head_dim=head_dim))
         for kind, part_s in sorted(seconds.items(), key=lambda item: (-item[1], item[0].value))

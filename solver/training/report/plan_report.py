@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
-from meshwright.costmodels.model.operators import SEQ
+from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.axes import Axes

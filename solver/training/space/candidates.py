@@ -11,9 +11,9 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
 from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.dims import KV_HEADS
 from meshwright.costmodels.model.expert_parallel import expert_dims
 from meshwright.costmodels.model.implementation import ScanOverRanks
-from meshwright.costmodels.model.split_dims import KV_HEADS
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind, forward_flops
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import OperatorKind, forward_flops
 from meshwright.costmodels.pipeline import (
     TOKEN_SLICED,
     TRAITS,

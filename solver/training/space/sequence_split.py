@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.costmodels.model.dims import HEADS, KV_HEADS, SEQ, SSM_GROUPS, SSM_HEADS
 from meshwright.costmodels.model.implementation import ScanOverRanks
-from meshwright.costmodels.model.operators import SEQ, Operator, OperatorKind, key_tokens, query_tokens
-from meshwright.costmodels.model.split_dims import HEADS, KV_HEADS, SSM_GROUPS, SSM_HEADS
+from meshwright.costmodels.model.operators import Operator, OperatorKind, key_tokens, query_tokens
 from meshwright.costmodels.network.scan_over_ranks import way_of_scan
 from meshwright.solver.problem.graph import ModelGraph
 

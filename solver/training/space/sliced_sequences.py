@@ -22,8 +22,9 @@ from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.curves.attention import QUERY_TILE
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.kernels.operator_time import operator_time
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.expert_parallel import ExpertRegion, expert_region
-from meshwright.costmodels.model.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, key_tokens, query_tokens
+from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, key_tokens, query_tokens
 from meshwright.costmodels.model.token_slice import TokenSlice
 from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule, TokenSlices
 from meshwright.solver.blocks.recompute import recomputable

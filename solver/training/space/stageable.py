@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.model.dims import HIDDEN
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.problem.graph import ModelGraph
 
-HIDDEN = "hidden"
 """The dim of the residual stream, which goes from layer to layer."""
 
 

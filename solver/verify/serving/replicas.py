@@ -7,7 +7,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind
+from meshwright.costmodels.model.dims import (
+    BATCH,
+    EXPERT_FFN,
+    EXPERTS,
+    FFN,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    SEQ,
+    SHARED_FFN,
+    SSM_GROUPS,
+    SSM_HEADS,
+    SSM_INNER,
+    VOCAB,
+)
+from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
@@ -24,14 +39,13 @@ from meshwright.solver.verify.serving.speculation import draft_bytes, proposed_t
 from meshwright.solver.verify.training.experts import picked_dims
 from meshwright.solver.verify.training.layout import devices_by_group, layer_violations
 from meshwright.solver.verify.training.memory import capacity_violations, peak_violations
-from meshwright.solver.verify.training.sharding import HEADS, KV_HEADS, REPLICATE
+from meshwright.solver.verify.training.sharding import REPLICATE
 from meshwright.solver.verify.training.stage_bytes import Share, owned_parameters, tied_copies
 from meshwright.solver.verify.training.times import band_violations, cost_violations
 from meshwright.solver.verify.violation import Rule, Violation
 
 _ORDERED = (OperatorKind.SCAN, OperatorKind.CONVOLUTION)
-EXPERTS, EXPERT_FFN = "experts", "expert_ffn"
-_SPLIT_DIMS = (HEADS, "ffn", "shared_ffn", "ssm_heads", "ssm_inner", "vocab")
+_SPLIT_DIMS = (HEADS, FFN, SHARED_FFN, SSM_HEADS, SSM_INNER, VOCAB)
 
 
 def pool_shape_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
@@ -151,10 +165,10 @@ def _division_violations(plan: Plan, request: ServingRequest) -> Iterator[Violat
         return
     dense, ranks = axes.tp * axes.kvp, stage_ranks(axes)
     over_ranks = f"tp {axes.tp}" + (f" x kvp {axes.kvp}" if axes.kvp > 1 else "")
-    for dim in (HEADS, "ffn", "shared_ffn", "ssm_heads", "ssm_inner"):
+    for dim in (HEADS, FFN, SHARED_FFN, SSM_HEADS, SSM_INNER):
         if dims.get(dim, dense) % dense:
             yield Violation(Rule.DIVISIBILITY, "plan.axes.tp", f"{dim} {dims[dim]} does not divide by {over_ranks}")
-    for dim, over in ((KV_HEADS, axes.tp), (KV_HEADS, dense), ("ssm_groups", dense)):
+    for dim, over in ((KV_HEADS, axes.tp), (KV_HEADS, dense), (SSM_GROUPS, dense)):
         have = dims.get(dim, over)
         if have % over and over % have:
             given = f"{have} {dim} neither divide by {over} ranks nor can be copied evenly to them"
@@ -234,7 +248,7 @@ def _latent_elements(block: Block, request: ServingRequest) -> int:
         outputs = [tensor for tensor in operator.outputs if HEADS in tensor.dims]
         if operator.kind is OperatorKind.MATMUL and len(outputs) == len(operator.outputs) == 2:
             source = operator.inputs[0]
-            if HEADS not in source.dims and source.dims[-1] != "hidden":
+            if HEADS not in source.dims and source.dims[-1] != HIDDEN:
                 joined = [o for o in block.operators if outputs[0] in o.inputs]
                 shared = [t for o in joined for t in o.inputs if HEADS not in t.dims]
                 return dims[source.dims[-1]] + sum(dims[t.dims[-1]] for t in shared)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.costmodels.model.dims import EXPERTS, TOP_K
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
@@ -40,9 +41,9 @@ DRAWN_ORDERS = 32
 def fullest_share(request: TrainingRequest, ep: int) -> float:
     """Rows of the rank with the most over the mean of ``ep`` ranks, as the workload says that tokens spread."""
     workload, dims = request.workload, request.model.dims
-    if ep == 1 or "experts" not in dims or not isinstance(workload, TrainingWorkload) or workload.experts.kind == "balanced":
+    if ep == 1 or EXPERTS not in dims or not isinstance(workload, TrainingWorkload) or workload.experts.kind == "balanced":
         return 1.0
-    experts, top_k = dims["experts"], dims.get("top_k", 1)
+    experts, top_k = dims[EXPERTS], dims.get(TOP_K, 1)
     if workload.experts.kind == "histogram":
         rows = _chances(np.array(workload.experts.counts, np.float64), top_k)
         return float(rows.reshape(ep, -1).sum(axis=1).max()) * ep / top_k

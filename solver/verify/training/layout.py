@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.model.dims import HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import DeviceRange, Stage
@@ -113,10 +114,10 @@ def _exchange_violations(plan: Plan, request: TrainingRequest) -> Iterator[Viola
                 continue
             named = f"{where} ({name}/{operator.name})"
             for tensor in operator.inputs:
-                counts = [request.model.dims[dim] for dim in tensor.dims if dim in ("heads", "kv_heads")]
+                counts = [request.model.dims[dim] for dim in tensor.dims if dim in (HEADS, KV_HEADS)]
                 if not counts or counts[0] % parts:
                     yield Violation(Rule.DIVISIBILITY, named, f"{counts} heads of {tensor.name!r} over tp x ulysses = {parts}")
-                if "seq" not in tensor.dims:
+                if SEQ not in tensor.dims:
                     yield Violation(Rule.SEQUENCE, named, f"{tensor.name!r} is of another sequence")
             key_width, value_width = (request.model.dims[tensor.dims[-1]] for tensor in operator.inputs[1:])
             if key_width != value_width:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.costmodels.model.operators import SEQ, Operator, OperatorKind
+from meshwright.costmodels.model.dims import SEQ, SSM_GROUPS, SSM_HEADS
+from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import Block, ModelGraph
@@ -51,7 +52,7 @@ def sequence_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violat
         if scan.chunk is None:
             yield Violation(Rule.SEQUENCE, named, "a scan token by token can't be split over the sequence")
         elif exchanges_heads(scan, request):
-            heads, groups = model.dims.get("ssm_heads", 0), model.dims.get("ssm_groups", axes.tp * axes.cp)
+            heads, groups = model.dims.get(SSM_HEADS, 0), model.dims.get(SSM_GROUPS, axes.tp * axes.cp)
             if heads % (axes.tp * axes.cp):
                 yield Violation(Rule.DIVISIBILITY, named, f"{heads} heads over tp x cp = {axes.tp * axes.cp}")
             here = max(1, groups // axes.tp)
@@ -69,9 +70,9 @@ def exchanges_heads(scan: Operator, request: TrainingRequest) -> bool:
 def copies_after_exchange(block: Block, dims: tuple[str, ...], sizes: dict[str, int], request: TrainingRequest, cp: int) -> int:
     """Ranks that hold each group of a tensor of a mixer."""
     scans = [operator for operator in block.operators if operator.kind is OperatorKind.SCAN]
-    if cp == 1 or "ssm_groups" not in dims or not scans or not exchanges_heads(scans[0], request):
+    if cp == 1 or SSM_GROUPS not in dims or not scans or not exchanges_heads(scans[0], request):
         return 1
-    return max(1, cp // sizes["ssm_groups"])
+    return max(1, cp // sizes[SSM_GROUPS])
 
 
 def first_states_bytes(scan: Operator, sizes: dict[str, int], request: TrainingRequest, cp: int) -> float:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from meshwright.costmodels.model.dims import KV_HEADS
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import TRAINERS, TrainerLimits
 from meshwright.solver.verify.training.event_programs import reading
 from meshwright.solver.verify.training.experts import picked_dims
-from meshwright.solver.verify.training.sharding import KV_HEADS
 from meshwright.solver.verify.violation import Rule, Violation
 
 _NONE_OR_FULL = (Recompute.NONE, Recompute.FULL)

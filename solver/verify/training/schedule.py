@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind, forward_flops
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import OperatorKind, forward_flops
 from meshwright.costmodels.model.token_slice import SliceShares
 from meshwright.costmodels.pipeline.build import build
 from meshwright.costmodels.pipeline.program import Kind, Program, Schedule

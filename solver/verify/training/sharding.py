@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind
+from meshwright.costmodels.model.dims import (
+    BATCH,
+    EXPERT_FFN,
+    FFN,
+    HEAD_DIM,
+    HEADS,
+    KV_HEADS,
+    SEQ,
+    SHARED_FFN,
+    SSM_GROUPS,
+    SSM_HEADS,
+    VOCAB,
+)
+from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
@@ -13,11 +26,9 @@ from meshwright.solver.verify.training.experts import picked_dims
 from meshwright.solver.verify.violation import Rule, Violation
 
 REPLICATE = "replicate"
-HEADS, KV_HEADS, VOCAB = "heads", "kv_heads", "vocab"
-SSM_HEADS, SSM_GROUPS = "ssm_heads", "ssm_groups"
-_COLUMN_AND_ROW_DIMS = (HEADS, "ffn", "expert_ffn", "shared_ffn", SSM_HEADS, VOCAB)
+_COLUMN_AND_ROW_DIMS = (HEADS, FFN, EXPERT_FFN, SHARED_FFN, SSM_HEADS, VOCAB)
 LEADERS = {KV_HEADS: HEADS, SSM_GROUPS: SSM_HEADS}
-_NEVER_SPLIT = (BATCH, "head_dim", *LEADERS)
+_NEVER_SPLIT = (BATCH, HEAD_DIM, *LEADERS)
 """The batch is the dp axis's; a head is never cut; key/value heads and groups go with the heads that use them."""
 
 
@@ -76,7 +87,7 @@ def _operator_violations(
 def _is_whole_expert(plan: Plan, operator: Operator) -> bool:
     """Return True if an operator is part of experts of which ranks hold whole ones beside tp."""
     assert plan.axes is not None
-    return plan.axes.etp is not None and (bool(picked_dims(operator)) or "expert_ffn" in operator.dims)
+    return plan.axes.etp is not None and (bool(picked_dims(operator)) or EXPERT_FFN in operator.dims)
 
 
 def _forbidden_dims(operator: Operator) -> set[str]:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage

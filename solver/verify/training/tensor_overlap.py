@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.costmodels.model.dims import HIDDEN
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Space, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
@@ -63,7 +64,7 @@ def _buffer_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violati
     axes, workload = plan.axes, request.workload
     assert axes is not None and plan.microbatch is not None
     tokens = plan.microbatch.size * workload.seq_len // axes.cp
-    stream = tokens * request.model.dims["hidden"] * workload.precision.size_bytes
+    stream = tokens * request.model.dims[HIDDEN] * workload.precision.size_bytes
     cuts = _cuts(request)
     buffers = USERBUFFERS if cuts is None else cuts.held
     held = stream * buffers.count / (axes.tp if buffers.of is Of.RANK else 1)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from meshwright.costmodels.model.operators import BATCH, SEQ, forward_flops
+from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
+from meshwright.costmodels.model.operators import forward_flops
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
@@ -74,7 +75,7 @@ def _least_sends_s(plan: Plan, request: TrainingRequest) -> float:
     """A rank's part of a micro-batch's stream over both borders of its stage, each at once in both directions."""
     assert plan.axes is not None and plan.microbatch is not None
     rows = plan.microbatch.size * (request.workload.seq_len // plan.axes.cp)
-    sent = rows * request.model.dims["hidden"] * request.workload.precision.size_bytes / plan.axes.tp
+    sent = rows * request.model.dims[HIDDEN] * request.workload.precision.size_bytes / plan.axes.tp
     links = (link for group in request.cluster.groups for link in (group.node.intra, group.node.inter))
     return 2.0 * sent / max(link.bytes_per_s for link in links)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from meshwright.costmodels.model.operators import SEQ, Operator, OperatorKind, forward_flops
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind, forward_flops
 from meshwright.costmodels.pipeline.program import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
@@ -123,7 +124,7 @@ def slice_flops(plan: Plan, request: TrainingRequest) -> list[float]:
     totals, end = [0.0], 0
     for each in plan.token_slices:
         end += each.tokens
-        sizes = {**request.model.dims, "batch": plan.microbatch.size, SEQ: end}
+        sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: end}
         totals.append(
             sum(
                 run.repeat * forward_flops(op, sizes)

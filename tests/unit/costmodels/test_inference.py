@@ -8,7 +8,7 @@ import pytest
 from meshwright.app.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology
 from meshwright.costmodels.hardware import device, node_type
-from meshwright.costmodels.model.operators import BATCH, SEQ
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.split_dims import RankGrid, divides, leaves_partial_sums, local_sizes
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.queueing.step_times import StepTimes

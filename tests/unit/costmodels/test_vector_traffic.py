@@ -10,8 +10,9 @@ from meshwright.costmodels.hardware import device
 from meshwright.costmodels.kernels.attention_generations import attention_slowdown
 from meshwright.costmodels.kernels.operator_time import operator_time
 from meshwright.costmodels.kernels.vector_traffic import OperatorTraffic, vector_traffic
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.implementation import FlashAttention, Implementation, LossKernels, VectorKernels
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind
+from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
 
 GRAPH = model("llama-3.1-8b")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from meshwright.app.catalog import model
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.implementation import SelectiveRecompute
-from meshwright.costmodels.model.operators import BATCH, SEQ
 from meshwright.solver.blocks.recompute import kept_tensors, recomputable
 from meshwright.solver.problem.choices import Recompute
 

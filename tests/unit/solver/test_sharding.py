@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.app.catalog import model
-from meshwright.costmodels.model.operators import BATCH, SEQ
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.network.collectives import Collective, bytes_per_rank
 from meshwright.solver.blocks.tp_strategies import PARTIAL, REPLICATED, Spec, Strategy, conversion, sharded, strategies
 from meshwright.solver.problem.choices import Space

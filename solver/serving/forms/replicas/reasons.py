@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from meshwright.costmodels.model.dims import HEADS
 from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import ServingRequest
@@ -16,7 +17,7 @@ from meshwright.solver.serving.promise.question import Question
 
 def no_layout(request: ServingRequest) -> Reason:
     """No degrees divide the model, or the restrictions of the search leave nothing."""
-    heads = request.model.dims.get("heads", 0)
+    heads = request.model.dims.get(HEADS, 0)
     allowed = ", ".join(map(str, request.search.tp)) or "any in a node"
     return Reason(
         constraint="divisibility",

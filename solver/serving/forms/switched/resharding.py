@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshwright.costmodels.model.dims import EXPERT_FFN
 from meshwright.costmodels.model.operators import Operator, Weight
-from meshwright.costmodels.model.split_dims import EXPERT_FFN, RankGrid, is_routed, split_dim
+from meshwright.costmodels.model.split_dims import RankGrid, is_routed, split_dim
 from meshwright.costmodels.serving.precision import ServingPrecision
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.blocks.tp_strategies import Strategy

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.costmodels.errors import PlanFileError
-from meshwright.costmodels.model.operators import SEQ
+from meshwright.costmodels.model.dims import SEQ
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.request import TrainingRequest

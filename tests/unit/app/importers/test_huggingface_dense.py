@@ -7,7 +7,8 @@ import pytest
 
 from meshwright.app.catalog import NOTES_FIELD, model, model_names
 from meshwright.app.importers.huggingface import read_huggingface_config
-from meshwright.costmodels.model.operators import BATCH, SEQ, Tensor, forward_flops
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import Tensor, forward_flops
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 
 CATALOG = Path(__file__).parents[4] / "app" / "catalog" / "models"

@@ -10,7 +10,8 @@ import pytest
 from meshwright.app.importers.huggingface import read_huggingface_config
 from meshwright.app.requests.files import FilesBeside
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.operators import BATCH, SEQ, OperatorKind, forward_flops
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import OperatorKind, forward_flops
 from meshwright.solver.problem.graph import ModelGraph
 
 

@@ -9,7 +9,8 @@ import pytest
 from meshwright.app.importers.bodies.delta_net import CHUNK
 from meshwright.app.importers.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.operators import BATCH, SEQ, forward_flops
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import forward_flops
 from meshwright.solver.problem.graph import BlockRun, ModelGraph
 
 

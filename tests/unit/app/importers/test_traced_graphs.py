@@ -18,7 +18,8 @@ from meshwright.app.importers.traced.model import BLOCK, read_traced_graph
 from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.resolve import resolve_request
 from meshwright.costmodels.errors import InvalidInputError, ModelError, WorkloadError
-from meshwright.costmodels.model.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, forward_flops
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, forward_flops
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.sharding_problem.solve import Status

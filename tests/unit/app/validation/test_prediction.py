@@ -14,9 +14,9 @@ from meshwright.app.validation.plans import given_plan
 from meshwright.app.validation.prediction import extra_without_overlap, launchers_spans, predict_run
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.implementation import ScanKernels
 from meshwright.costmodels.model.low_precision import MatmulRecipe
-from meshwright.costmodels.model.operators import BATCH, SEQ
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.units import DType
 from meshwright.solver.api import solve

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.model.operators import BATCH, SEQ, AttentionMask, Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.units import DType
 from meshwright.solver.strategies.communication import Sent, communication
 from meshwright.solver.strategies.contraction import dim_context

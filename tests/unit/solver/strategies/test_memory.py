@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.costmodels.memory.training_state import state_bytes_per_parameter
-from meshwright.costmodels.model.operators import BATCH, SEQ
+from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.solver.strategies.folding import Ties
 from meshwright.solver.strategies.graph_costs import GraphCosts
 from meshwright.solver.strategies.memory import Kind, live_ranges

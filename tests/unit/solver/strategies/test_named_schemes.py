@@ -9,7 +9,8 @@ import itertools
 
 import pytest
 
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, OperatorKind, Tensor, Weight
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.network.collectives import Collective
 from meshwright.costmodels.units import DType
 from meshwright.solver.strategies.contraction import GATHERED_KEYS

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from meshwright.app import catalog
 from meshwright.app.importers.huggingface import read_huggingface_config
-from meshwright.costmodels.model.operators import BATCH, SEQ, Operator, Tensor, Weight
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import Operator, Tensor, Weight
 from meshwright.solver.sharding_problem.solve import Status
 from meshwright.solver.sharding_problem.work import NoLimit, WorkLimit
 from meshwright.solver.strategies.device_mesh import DeviceMesh

@@ -11,6 +11,7 @@ ALLOWED = {
     "meshwright.costmodels.cluster.cluster",
     "meshwright.costmodels.serving.engine_profile",
     "meshwright.costmodels.errors",
+    "meshwright.costmodels.model.dims",
     "meshwright.costmodels.model.operators",
     "meshwright.costmodels.pipeline.build",
     "meshwright.costmodels.pipeline.program",
@@ -30,7 +31,8 @@ ALLOWED = {
     "meshwright.solver.problem.serving_load",
 }
 """Records and definitions; the event programs are the definitions of schedules, of which the search uses closed forms.
-``solver.problem.request`` takes names of optimizers and recipes from ``costmodels``, as a record may."""
+Names of dims are vocabulary. ``solver.problem.request`` takes names of optimizers and recipes from ``costmodels``, as a record
+may."""
 
 
 def imported_modules(path: Path) -> set[str]:

@@ -1,0 +1,57 @@
+"""The names of dims, each declared once: what importers give tensors, and what cost models, search and checker read.
+
+A dim that one importer alone has, as the width of a family's own projection, is declared in its file.
+"""
+
+from __future__ import annotations
+
+BATCH = "batch"
+"""Sequences of a micro-batch; its size comes from the workload."""
+SEQ = "seq"
+"""Tokens of a sequence; its size comes from the workload."""
+RESERVED_DIMS = frozenset({BATCH, SEQ})
+
+HIDDEN = "hidden"
+"""Width of the residual stream."""
+POSITIONS = "positions"
+"""Learned positions."""
+VOCAB = "vocab"
+
+HEADS = "heads"
+"""Query heads."""
+KV_HEADS = "kv_heads"
+HEAD_DIM = "head_dim"
+
+Q_RANK = "q_rank"
+"""Of latent attention: the width that queries are compressed to, that of keys and values, and the parts of a head."""
+KV_RANK = "kv_rank"
+QK_HEAD_DIM = "qk_head_dim"
+QK_NOPE_DIM = "qk_nope_dim"
+QK_ROPE_DIM = "qk_rope_dim"
+V_HEAD_DIM = "v_head_dim"
+INDEX_HEADS = "index_heads"
+"""Heads of the indexer of sparse attention."""
+INDEX_DIM = "index_dim"
+
+FFN = "ffn"
+SHARED_FFN = "shared_ffn"
+"""Columns of the experts that every token passes."""
+EXPERT_FFN = "expert_ffn"
+EXPERTS = "experts"
+TOP_K = "top_k"
+"""Experts of a token."""
+EXPERT_GROUPS = "expert_groups"
+"""Groups that experts lie in: a size without a tensor."""
+TOP_GROUPS = "top_groups"
+"""Groups that a token's experts may be in: a size without a tensor."""
+
+SSM_HEADS = "ssm_heads"
+"""Of state-space mixers."""
+SSM_HEAD_DIM = "ssm_head_dim"
+SSM_GROUPS = "ssm_groups"
+SSM_STATE = "ssm_state"
+SSM_INNER = "ssm_inner"
+"""Channels of Mamba-1."""
+DT_RANK = "dt_rank"
+CONV_KERNEL = "conv_kernel"
+"""Taps of the convolution before a state-space mixer."""
