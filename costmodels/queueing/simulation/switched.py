@@ -36,7 +36,8 @@ from meshwright.costmodels.queueing.simulation.replica import (
     result_of,
     tables_of,
 )
-from meshwright.costmodels.queueing.simulation.switched_loop import (
+from meshwright.costmodels.queueing.simulation.switched_loop import run
+from meshwright.costmodels.queueing.simulation.switched_state import (
     DECODE_S,
     DECODING_S,
     PREFILL_S,
@@ -44,7 +45,6 @@ from meshwright.costmodels.queueing.simulation.switched_loop import (
     Half,
     PhaseLimits,
     Switching,
-    run,
 )
 from meshwright.costmodels.queueing.step_times import StepTimes
 
