@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from meshwright.app.cli.commands.exits import exits
+from meshwright.app.cli.environment import environment_settings
 from meshwright.app.cli.options import AsJson, group_of, output_file
-from meshwright.app.settings import Settings, read_settings
 
 calibrate = group_of("calibrate", purpose="Measure devices, fit calibrations, keep and compare them.")
 
@@ -81,7 +81,7 @@ def import_measurements(
     from meshwright.app.cli.commands.planning import Output
 
     options = FitOptions(node, cores, folds, not no_store, Output.JSON if as_json else Output.PAGE)
-    return run_import(files or [], device or [], file, options, _settings())
+    return run_import(files or [], device or [], file, options, environment_settings())
 
 
 @calibrate.command("fit")
@@ -100,7 +100,7 @@ def fit(
     from meshwright.app.cli.commands.planning import Output
 
     options = FitOptions(node, cores, folds, not no_store, Output.JSON if as_json else Output.PAGE)
-    return run_fit(files, device or [], options, _settings())
+    return run_fit(files, device or [], options, environment_settings())
 
 
 @calibrate.command("list")
@@ -113,7 +113,7 @@ def list_calibrations(
     from meshwright.app.cli.commands.calibrating import run_list
     from meshwright.app.cli.commands.planning import Output
 
-    return run_list(device, Output.JSON if as_json else Output.PAGE, _settings())
+    return run_list(device, Output.JSON if as_json else Output.PAGE, environment_settings())
 
 
 @calibrate.command("show")
@@ -123,7 +123,7 @@ def show(calibration: Calibration, as_json: AsJson = False) -> int:
     from meshwright.app.cli.commands.calibrating import run_show
     from meshwright.app.cli.commands.planning import Output
 
-    return run_show(calibration, Output.JSON if as_json else Output.PAGE, _settings())
+    return run_show(calibration, Output.JSON if as_json else Output.PAGE, environment_settings())
 
 
 @calibrate.command("diff")
@@ -137,13 +137,4 @@ def diff(
     from meshwright.app.cli.commands.calibrating import run_diff
     from meshwright.app.cli.commands.planning import Output
 
-    return run_diff(old, new, Output.JSON if as_json else Output.PAGE, _settings())
-
-
-def _settings() -> Settings:
-    """Settings of the environment; logging starts with them."""
-    from meshwright.app.logs import start_logging
-
-    settings = read_settings()
-    start_logging(settings.log_level, settings.log_format)
-    return settings
+    return run_diff(old, new, Output.JSON if as_json else Output.PAGE, environment_settings())

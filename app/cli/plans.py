@@ -1,0 +1,162 @@
+"""The command line of what one plan can be asked: to be found, predicted, simulated, exported, compared, sharded."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meshwright.app.cli.commands.exits import exits
+from meshwright.app.cli.environment import environment_settings
+from meshwright.app.cli.options import AsJson, output_file, output_folder
+from meshwright.solver.problem.choices import Launcher
+
+
+class TiesName(StrEnum):
+    """The operators of a model that take one strategy together."""
+
+    EQUAL_BLOCKS = "equal-blocks"
+    NONE = "none"
+
+
+RequestPath = Annotated[str, typer.Argument(metavar="REQUEST", help="Request file (YAML or JSON), or - for stdin.")]
+Calibrations = Annotated[
+    list[str] | None,
+    typer.Option("--calibration", metavar="CALIBRATION", help="Stored calibration, or file of one, to use; again for more."),
+]
+ExplainOption = Annotated[
+    str | None,
+    typer.Option(
+        "--explain",
+        metavar="OPERATOR|LAYOUT",
+        help="Training: say what other shardings of an operator would cost. Serving: say why a layout, or all 'layouts', lost.",
+    ),
+]
+
+
+@exits
+def plan(
+    request: RequestPath,
+    as_json: AsJson = False,
+    file: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", parser=output_file, help="Write the plan document to a file."),
+    ] = None,
+    no_store: Annotated[bool, typer.Option("--no-store", help="Neither look in the plan store nor keep the plan.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,
+    calibration: Calibrations = None,
+    explain: ExplainOption = None,
+    frontier: Annotated[bool, typer.Option("--frontier", help="Sweep for the frontier, as search.frontier: swept.")] = False,
+) -> int:
+    """Find the best plan for a request."""
+    from meshwright.app.cli.commands.planning import Output, PlanCommand, Store, run_plan
+    from meshwright.solver.problem.choices import FrontierScope
+
+    store = Store.NONE if no_store else Store.FRESH if fresh else Store.USE
+    output = Output.JSON if as_json else Output.PAGE
+    scope = FrontierScope.SWEPT if frontier else None
+    command = PlanCommand(request, file, store, output, tuple(calibration or ()), explain, scope)
+    return run_plan(command, environment_settings())
+
+
+@exits
+def predict(
+    request: RequestPath,
+    plan_file: Annotated[str, typer.Option("--plan", metavar="PLAN", help="Plan file, or - for stdin.")],
+    as_json: AsJson = False,
+    calibration: Calibrations = None,
+    explain: ExplainOption = None,
+) -> int:
+    """Check a given plan against a request and predict its speed and memory."""
+    from meshwright.app.cli.commands.planning import Output, run_predict
+
+    output = Output.JSON if as_json else Output.PAGE
+    return run_predict(
+        request, plan_file, output, environment_settings(), calibrations=tuple(calibration or ()), explain=explain
+    )
+
+
+@exits
+def simulate(
+    request: RequestPath,
+    plan_file: Annotated[str, typer.Option("--plan", metavar="PLAN", help="Plan file, or - for stdin.")],
+    as_json: AsJson = False,
+) -> int:
+    """Simulate a serving plan: percentiles, queue and utilisation over time."""
+    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.simulating import run_simulate
+
+    environment_settings()
+    return run_simulate(request, plan_file, Output.JSON if as_json else Output.PAGE)
+
+
+@exits
+def export(
+    plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
+    launcher: Annotated[Launcher, typer.Option("--to", help="Launcher to write for.")],
+    folder: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="DIR", parser=output_folder, help="Write the files into a folder.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Print the arguments or files that launch a plan."""
+    from meshwright.app.cli.commands.exporting import run_export
+    from meshwright.app.cli.commands.planning import Output
+
+    return run_export(plan_source, launcher, folder, Output.JSON if as_json else Output.PAGE, environment_settings())
+
+
+@exits
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="Plan that runs now: a file, -, or the digest of a stored one.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Plan to go to, given in the same way.")],
+    lost: Annotated[
+        list[str] | None,
+        typer.Option("--lost", metavar="RANKS", help="Ranks of OLD whose devices are gone, as 8 or 8-15; again for more."),
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Say which bytes move between devices to go from one training plan to another."""
+    from meshwright.app.cli.commands.diffing import run_diff
+    from meshwright.app.cli.commands.planning import Output
+
+    return run_diff(old, new, tuple(lost or ()), Output.JSON if as_json else Output.PAGE, environment_settings())
+
+
+@exits
+def shard(
+    problem: Annotated[
+        str | None, typer.Argument(metavar="[PROBLEM]", help="Sharding problem, JSON or JSON.gz; or give --model.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="REQUEST", help="Shard the model of a training request.")
+    ] = None,
+    mesh: Annotated[
+        str | None, typer.Option("--mesh", metavar="AXES", help="Mesh for --model, outer to inner: data=8,tensor=8.")
+    ] = None,
+    ties: Annotated[
+        TiesName, typer.Option("--ties", help="Operators of a model that take one strategy.")
+    ] = TiesName.EQUAL_BLOCKS,
+    time_limit_s: Annotated[
+        float | None, typer.Option("--time-limit", metavar="S", help="Stop after this many seconds.")
+    ] = None,
+    work_limit: Annotated[
+        int | None, typer.Option("--work-limit", metavar="N", min=1, help="Stop after this many units of work.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the search.")] = 0,
+    confirm: Annotated[
+        str | None, typer.Option("--confirm", metavar="SOLVER", help="Solve again with HiGHS, GUROBI ... and compare.")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Choose one sharding strategy per operator, of a problem file or of a request's model."""
+    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.sharding import ShardCommand, run_shard_command
+    from meshwright.solver.strategies.folding import Ties
+
+    output = Output.JSON if as_json else Output.PAGE
+    tied = Ties(ties.value.replace("-", "_"))
+    command = ShardCommand(problem, model, mesh, tied, time_limit_s, work_limit, seed, confirm, output)
+    return run_shard_command(command, environment_settings())
