@@ -5,10 +5,10 @@ from __future__ import annotations
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import LayerSpan, Stage
 
-Part = tuple[LayerSpan, ...]
+ModelPart = tuple[LayerSpan, ...]
 
 
-def model_parts(plan: Plan) -> tuple[Part, ...]:
+def model_parts(plan: Plan) -> tuple[ModelPart, ...]:
     """All parts, the start of the model first; ranks that hold the same part count once."""
     parts = {part[0].first: part for stage in plan.stages for part in _chunks(stage)}
     return tuple(parts[first] for first in sorted(parts))
@@ -19,7 +19,7 @@ def chunks_a_rank(plan: Plan) -> int:
     return max(1, len(plan.stages[0].chunk_layers))
 
 
-def _chunks(stage: Stage) -> list[Part]:
+def _chunks(stage: Stage) -> list[ModelPart]:
     """A stage's spans, cut where a chunk ends."""
     sizes = stage.chunk_layers or (sum(span.count for span in stage.blocks),)
     found, waiting = [], list(stage.blocks)

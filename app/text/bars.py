@@ -14,7 +14,7 @@ WIDTH = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarRow:
     """A part of a whole: its name, its amount, and the amount as text."""
 
     name: str
@@ -28,7 +28,7 @@ def bar(share: float, width: int = WIDTH) -> Text:
     return plain("█" * filled, style="red" if share > 1 else "cyan") + plain("·" * (width - filled), style="dim")
 
 
-def parts_table(parts: tuple[Part, ...], whole: float) -> Table:
+def parts_table(parts: tuple[BarRow, ...], whole: float) -> Table:
     """One line a part: name, bar, amount and share of the whole. Parts of nothing are left out."""
     table = Table.grid(padding=(0, 1))
     table.add_column()

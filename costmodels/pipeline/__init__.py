@@ -10,13 +10,13 @@ from meshwright.costmodels.pipeline.placement import (
     n_positions,
     positions_of_ranks,
 )
-from meshwright.costmodels.pipeline.program import Action, Kind, Program, Schedule
+from meshwright.costmodels.pipeline.program import Action, PassKind, Program, Schedule
 from meshwright.costmodels.pipeline.schedules.table import TOKEN_SLICED, TRAITS
 from meshwright.costmodels.pipeline.timeline import Durations, Sends, Span, Timeline, simulate
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     ChunkCount,
-    Held,
+    HeldMicrobatches,
     PassShares,
     ScheduleTraits,
     SendTiming,
@@ -32,8 +32,8 @@ __all__ = [
     "Backward",
     "ChunkCount",
     "Durations",
-    "Held",
-    "Kind",
+    "HeldMicrobatches",
+    "PassKind",
     "PassShares",
     "Program",
     "Schedule",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from meshwright.costmodels.pipeline.program import Action, Kind, Slot
+from meshwright.costmodels.pipeline.program import Action, PassKind, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class RankOrder:
     def backward(self, chunk: int, times: int = 1) -> None:
         """Adds full backwards."""
         for _ in range(times):
-            self.slots.append((self._next_backward(chunk, Kind.BACKWARD),))
+            self.slots.append((self._next_backward(chunk, PassKind.BACKWARD),))
 
     def input(self, chunk: int) -> None:
         """Adds the input half of a backward; its weight half waits."""
-        action = self._next_backward(chunk, Kind.INPUT)
+        action = self._next_backward(chunk, PassKind.INPUT)
         self.slots.append((action,))
-        self._weights.append(Action(Kind.WEIGHT, action.microbatch, action.position))
+        self._weights.append(Action(PassKind.WEIGHT, action.microbatch, action.position))
 
     def weight(self) -> None:
         """Adds the weight half that has waited longest."""
@@ -59,20 +59,20 @@ class RankOrder:
 
     def overlapped(self, forward_chunk: int, backward_chunk: int) -> None:
         """Adds a forward and a full backward that run together."""
-        self.slots.append((self._next_forward(forward_chunk), self._next_backward(backward_chunk, Kind.BACKWARD)))
+        self.slots.append((self._next_forward(forward_chunk), self._next_backward(backward_chunk, PassKind.BACKWARD)))
 
     def held(self) -> int:
         """Forwards whose activations are not free yet."""
         return sum(self._forwards.values()) - sum(self._backwards.values()) + len(self._weights)
 
     def _next_forward(self, chunk: int) -> Action:
-        return _next(self._forwards, self.chunks[chunk], Kind.FORWARD)
+        return _next(self._forwards, self.chunks[chunk], PassKind.FORWARD)
 
-    def _next_backward(self, chunk: int, kind: Kind) -> Action:
+    def _next_backward(self, chunk: int, kind: PassKind) -> Action:
         return _next(self._backwards, self.chunks[chunk], kind)
 
 
-def _next(counts: dict[Chunk, int], chunk: Chunk, kind: Kind) -> Action:
+def _next(counts: dict[Chunk, int], chunk: Chunk, kind: PassKind) -> Action:
     count = counts.get(chunk, 0)
     counts[chunk] = count + 1
     return Action(kind, chunk.first_microbatch + count, chunk.position)

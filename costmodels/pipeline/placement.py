@@ -8,9 +8,9 @@ import numpy as np
 
 from meshwright.costmodels.pipeline.build import build, valid_size
 from meshwright.costmodels.pipeline.held import undominated
-from meshwright.costmodels.pipeline.program import Kind, Program, Schedule
+from meshwright.costmodels.pipeline.program import PassKind, Program, Schedule
 from meshwright.costmodels.pipeline.schedules.table import TRAITS
-from meshwright.costmodels.pipeline.traits import Held, IntArray, TokenSlices, WholeSequences
+from meshwright.costmodels.pipeline.traits import HeldMicrobatches, IntArray, TokenSlices, WholeSequences
 
 _STEADY_ROUNDS = 4
 """Micro-batches a rank after which what a rank holds only repeats."""
@@ -51,7 +51,7 @@ def held_passes(schedule: Schedule, n_ranks: int, n_microbatches: int, n_chunks:
     the program alone; parts in the order of `positions_of_ranks`. Raises InvalidInputError as `build`.
     """
     sequences = TRAITS[schedule].sequences
-    if not isinstance(sequences, WholeSequences) or sequences.held is Held.STEADY:
+    if not isinstance(sequences, WholeSequences) or sequences.held is HeldMicrobatches.STEADY:
         n_microbatches = min(n_microbatches, _STEADY_ROUNDS * n_ranks)
     return _held_passes(schedule, n_ranks, n_microbatches, n_chunks)
 
@@ -73,9 +73,9 @@ def _most_held(program: Program, rank: int, positions: tuple[int, ...]) -> IntAr
     freed = np.zeros_like(taken)
     for moment, slot in enumerate(program.orders[rank]):
         for action in slot:
-            if action.kind is Kind.FORWARD:
+            if action.kind is PassKind.FORWARD:
                 taken[moment, column[action.position]] += 1
-            elif action.kind in (Kind.BACKWARD, Kind.WEIGHT):
+            elif action.kind in (PassKind.BACKWARD, PassKind.WEIGHT):
                 freed[moment, column[action.position]] += 1
     return undominated(np.cumsum(taken, axis=0) - np.cumsum(freed, axis=0) + freed)
 

@@ -31,7 +31,7 @@ class Schedule(StrEnum):
     SEQ_1F1B = "seq1f1b"
 
 
-class Kind(StrEnum):
+class PassKind(StrEnum):
     """The computation of an action: activations, all gradients at once, or gradients of inputs and of weights apart."""
 
     FORWARD = "F"
@@ -44,7 +44,7 @@ class Action(NamedTuple):
     """One pass of a micro-batch through the part of the model at ``position`` of its path; of token slices, each counts as a
     micro-batch: slice k of micro-batch i is ``i * n_slices + k``."""
 
-    kind: Kind
+    kind: PassKind
     microbatch: int
     position: int
 
@@ -102,9 +102,9 @@ class Program:
         """
         held = peak = 0
         for slot in self.orders[rank]:
-            held += sum(action.kind is Kind.FORWARD for action in slot)
+            held += sum(action.kind is PassKind.FORWARD for action in slot)
             peak = max(peak, held)
-            held -= sum(action.kind in (Kind.BACKWARD, Kind.WEIGHT) for action in slot)
+            held -= sum(action.kind in (PassKind.BACKWARD, PassKind.WEIGHT) for action in slot)
         return peak
 
     def peak_in_flight(self, rank: int) -> float:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from meshwright.costmodels.pipeline.program import Action, Kind, Slot
+from meshwright.costmodels.pipeline.program import Action, PassKind, Slot
 
 BLOCK_SLOTS = 6
 """Slots a micro-batch takes on a rank when all passes take one: two chunks, each forward, input and weight."""
@@ -42,16 +42,16 @@ def repeated_block_orders(
         assert chosen, "a building block that repeats can't wait for itself"
         for lane, action in chosen:
             lane.slots.append((action,))
-            lane.held += (action.kind is Kind.FORWARD) - (action.kind is Kind.WEIGHT)
+            lane.held += (action.kind is PassKind.FORWARD) - (action.kind is PassKind.WEIGHT)
             done.add(action)
-            if action.kind is Kind.INPUT:
-                lane.weights.append(action._replace(kind=Kind.WEIGHT))
+            if action.kind is PassKind.INPUT:
+                lane.weights.append(action._replace(kind=PassKind.WEIGHT))
     return [lane.slots for lane in lanes]
 
 
 def _passes(rank: int, n_ranks: int, block: tuple[int, int, int, int], n_microbatches: int) -> list[Action]:
     out, back = rank, 2 * n_ranks - 1 - rank
-    chunks = ((Kind.FORWARD, out), (Kind.FORWARD, back), (Kind.INPUT, back), (Kind.INPUT, out))
+    chunks = ((PassKind.FORWARD, out), (PassKind.FORWARD, back), (PassKind.INPUT, back), (PassKind.INPUT, out))
     timed = [
         (offset + BLOCK_SLOTS * microbatch, Action(kind, microbatch, position))
         for microbatch in range(n_microbatches)
@@ -64,7 +64,7 @@ def _choose(lane: _Lane, done: set[Action], n_positions: int, most_held: int) ->
     """The next pass if it can run now, else a weight half, else nothing."""
     if lane.passes:
         action = lane.passes[0]
-        has_room = action.kind is not Kind.FORWARD or lane.held < most_held
+        has_room = action.kind is not PassKind.FORWARD or lane.held < most_held
         previous = _previous(action, n_positions)
         if has_room and (previous is None or previous in done):
             return lane.passes.popleft()
@@ -73,8 +73,8 @@ def _choose(lane: _Lane, done: set[Action], n_positions: int, most_held: int) ->
 
 def _previous(action: Action, n_positions: int) -> Action | None:
     """Return the action that a forward or input pass waits for; None for the first forward."""
-    if action.kind is Kind.FORWARD:
+    if action.kind is PassKind.FORWARD:
         return action._replace(position=action.position - 1) if action.position else None
     if action.position == n_positions - 1:
-        return action._replace(kind=Kind.FORWARD)
+        return action._replace(kind=PassKind.FORWARD)
     return action._replace(position=action.position + 1)

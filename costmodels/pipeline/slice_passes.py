@@ -6,7 +6,7 @@ to first, since each adds to their gradients.
 
 from __future__ import annotations
 
-from meshwright.costmodels.pipeline.program import Action, Kind, Slot
+from meshwright.costmodels.pipeline.program import Action, PassKind, Slot
 
 
 def slice_passes(rank: int, n_microbatches: int, n_slices: int) -> tuple[list[Slot], list[Slot]]:
@@ -15,6 +15,6 @@ def slice_passes(rank: int, n_microbatches: int, n_slices: int) -> tuple[list[Sl
     forwards = [start + k for start in starts for k in range(n_slices)]
     backwards = [start + k for start in starts for k in reversed(range(n_slices))]
     return (
-        [(Action(Kind.FORWARD, number, rank),) for number in forwards],
-        [(Action(Kind.BACKWARD, number, rank),) for number in backwards],
+        [(Action(PassKind.FORWARD, number, rank),) for number in forwards],
+        [(Action(PassKind.BACKWARD, number, rank),) for number in backwards],
     )

@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.token_slice import SliceShares
-from meshwright.costmodels.pipeline.program import Action, Kind, Program, Slot
+from meshwright.costmodels.pipeline.program import Action, PassKind, Program, Slot
 
 
 class Sends(Enum):
@@ -83,7 +83,7 @@ class Durations:
         """The part of its micro-batch's pass that an action is: 1 unless it is of a token slice."""
         if self.slices is None:
             return 1.0
-        shares = self.slices.forward if action.kind is Kind.FORWARD else self.slices.backward
+        shares = self.slices.forward if action.kind is PassKind.FORWARD else self.slices.backward
         return shares[action.microbatch % len(shares)] / sum(shares)
 
     def _action_s(self, action: Action) -> float:
@@ -91,13 +91,13 @@ class Durations:
 
     def _pass_s(self, action: Action) -> float:
         match action.kind:
-            case Kind.FORWARD:
+            case PassKind.FORWARD:
                 return self.forward_s[action.position]
-            case Kind.INPUT:
+            case PassKind.INPUT:
                 return self.input_s[action.position]
-            case Kind.WEIGHT:
+            case PassKind.WEIGHT:
                 return self.weight_s[action.position]
-            case Kind.BACKWARD:
+            case PassKind.BACKWARD:
                 return self.input_s[action.position] + self.weight_s[action.position]
 
 
@@ -192,14 +192,14 @@ def simulate(program: Program, durations: Durations) -> Timeline:
 
 def _gives(action: Action) -> Action:
     """Return the action that others wait for: a full backward gives the input's gradient, too."""
-    return action._replace(kind=Kind.INPUT) if action.kind is Kind.BACKWARD else action
+    return action._replace(kind=PassKind.INPUT) if action.kind is PassKind.BACKWARD else action
 
 
 def _crossed(program: Program, done: Action) -> int | None:
     """The boundary over which what an action gives goes on, None where it stays on the rank or nothing does."""
-    if done.kind is Kind.WEIGHT:
+    if done.kind is PassKind.WEIGHT:
         return None
-    after = done.position + (1 if done.kind is Kind.FORWARD else -1)
+    after = done.position + (1 if done.kind is PassKind.FORWARD else -1)
     if not 0 <= after < program.n_positions:
         return None
     stays = program.rank_of(done.microbatch, after) == program.rank_of(done.microbatch, done.position)
@@ -209,14 +209,14 @@ def _crossed(program: Program, done: Action) -> int | None:
 def _needs(program: Program, action: Action) -> list[tuple[Action, bool]]:
     """Return the actions that an action waits for, each with True if it comes from another rank."""
     kind, microbatch, position = action
-    if kind is Kind.WEIGHT:
-        return [(Action(Kind.INPUT, microbatch, position), False)]
-    step = -1 if kind is Kind.FORWARD else 1
+    if kind is PassKind.WEIGHT:
+        return [(Action(PassKind.INPUT, microbatch, position), False)]
+    step = -1 if kind is PassKind.FORWARD else 1
     before = position + step
     needs: list[tuple[Action, bool]] = []
     if 0 <= before < program.n_positions:
-        need = Action(Kind.FORWARD if kind is Kind.FORWARD else Kind.INPUT, microbatch, before)
+        need = Action(PassKind.FORWARD if kind is PassKind.FORWARD else PassKind.INPUT, microbatch, before)
         needs.append((need, _crossed(program, need) is not None))
-    if kind is not Kind.FORWARD:
-        needs.append((Action(Kind.FORWARD, microbatch, position), False))
+    if kind is not PassKind.FORWARD:
+        needs.append((Action(PassKind.FORWARD, microbatch, position), False))
     return needs

@@ -84,7 +84,7 @@ class SendTiming(Enum):
     """While it runs micro-batches that it took on earlier than 1F1B would."""
 
 
-class Held(Enum):
+class HeldMicrobatches(Enum):
     """The micro-batches whose activations a rank holds in a long step."""
 
     STEADY = auto()
@@ -133,7 +133,7 @@ class WholeSequences:
     fills: Callable[[PipelineSize], bool] = fills_in_two_rounds
     waiting_ratio: Callable[[PipelineSize, PassShares], float | None] = no_closed_form
     held_passes: Callable[[int, PipelineSize], IntArray] | None = None
-    held: Held = Held.STEADY
+    held: HeldMicrobatches = HeldMicrobatches.STEADY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

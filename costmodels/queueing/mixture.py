@@ -12,14 +12,14 @@ from meshwright.costmodels.queueing.statistics import FloatArray, Percentile, pe
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class WeightedObservations:
     """Observations of one simulation in order of time, and the share of all that they stand for."""
 
     share: float
     observations: FloatArray
 
 
-def mixture_percentile(parts: Sequence[Part], probability: float) -> Percentile:
+def mixture_percentile(parts: Sequence[WeightedObservations], probability: float) -> Percentile:
     """Percentile of a mixture: the least value that the parts' shares of it, weighted, do not exceed.
 
     The error of "does not exceed" is the weighted sum of the parts' errors: simulations under one seed draw the same requests,
@@ -44,7 +44,7 @@ def mixture_percentile(parts: Sequence[Part], probability: float) -> Percentile:
     return Percentile(value, _quantile(values, reached, probability - half), _quantile(values, reached, probability + half))
 
 
-def mixture_mean(parts: Sequence[Part]) -> float:
+def mixture_mean(parts: Sequence[WeightedObservations]) -> float:
     """Mean of a mixture."""
     seen = [part for part in parts if part.share > 0.0 and len(part.observations)]
     total = math.fsum(part.share for part in seen)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
-from meshwright.solver.answer.token_slice import PlanSlice
 from meshwright.solver.problem.choices import TpOverlap
 
 

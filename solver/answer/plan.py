@@ -33,6 +33,7 @@ from meshwright.solver.answer.layouts import (
 )
 from meshwright.solver.answer.layouts import ServingLayout as AnyServingLayout
 from meshwright.solver.answer.layouts import WorkerKind as Kind
+from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import (
     CalibrationUse,
     Certificate,
@@ -43,7 +44,6 @@ from meshwright.solver.answer.predicted import (
 )
 from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
-from meshwright.solver.answer.token_slice import PlanSlice
 from meshwright.solver.problem.choices import TpOverlap
 from meshwright.solver.problem.request import PlanRequest, TrainingWorkload
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.costmodels.errors import InfeasibleError
-from meshwright.costmodels.queueing.mixture import Part, mixture_mean, mixture_percentile
+from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture_mean, mixture_percentile
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
 from meshwright.costmodels.queueing.simulation.timeline import Timeline, timeline
 from meshwright.costmodels.queueing.statistics import Percentile, percentile
@@ -108,8 +108,8 @@ def _simulate_kinds(request: ServingRequest, plan: Plan) -> ServingSimulation:
         evaluator, whole, line, alike = _simulated(own, plan.of_kind(kind))
         ran.append((kind.share, whole))
         kinds.append(KindSimulation(_name(kind), kind.share, _described(evaluator, whole, line, alike=alike)))
-    first = [Part(share, run.ttft_s) for share, run in ran]
-    last, later = [Part(share, run.end_to_end_s) for share, run in ran], token_parts(ran)
+    first = [WeightedObservations(share, run.ttft_s) for share, run in ran]
+    last, later = [WeightedObservations(share, run.end_to_end_s) for share, run in ran], token_parts(ran)
     ttft, tpot = _mixed(first), _mixed(later) if later else None
     of_kinds = [kind.simulated for kind in kinds]
     replicas = [kind.serving.replicas for kind in plan.kinds]
@@ -138,7 +138,7 @@ def _name(kind: WorkerKind) -> str:
     return f"{kind.serving.replicas} x " + " x ".join(f"{n} {d}" for n, d in degrees.items() if d > 1 or n == "tp")
 
 
-def _mixed(parts: list[Part]) -> Distribution:
+def _mixed(parts: list[WeightedObservations]) -> Distribution:
     return Distribution(mixture_mean(parts), tuple(mixture_percentile(parts, p) for p in PROBABILITIES))
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from meshwright.app.cli.pages.frontier_table import frontier_parts
 from meshwright.app.cli.pages.interactivity_chart import interactivity_parts
 from meshwright.app.cli.pages.stages import memory_bars, stage_table
-from meshwright.app.text.bars import Part, bar, parts_table
+from meshwright.app.text.bars import BarRow, bar, parts_table
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import amount, axes, band, counted, percent, seconds, significant
 from meshwright.solver.answer.plan import Plan, ReplicaPool, SwitchedPrompts, WorkerKind
@@ -210,7 +210,7 @@ def _time(breakdown: TimeBreakdown) -> Group:
         *([("moves to the host", breakdown.offload_s)] if breakdown.offload_s else []),
     )
     whole = sum(amount for _, amount in amounts)
-    parts = tuple(Part(name, amount, seconds(amount)) for name, amount in amounts)
+    parts = tuple(BarRow(name, amount, seconds(amount)) for name, amount in amounts)
     kinds = (
         ("tp", breakdown.tp_comm_s),
         ("cp", breakdown.cp_comm_s),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.costmodels.pipeline.order import Chunk, RankOrder
 from meshwright.costmodels.pipeline.program import Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
-    Held,
+    HeldMicrobatches,
     PipelineSize,
     ScheduleTraits,
     WholeSequences,
@@ -37,7 +37,7 @@ TRAITS = ScheduleTraits(
     paths=along,
     orders=_orders,
     sequences=WholeSequences(
-        peak_in_flight=_peak_in_flight, fills=fills_in_one_chunk, waiting_ratio=waits_as_1f1b, held=Held.EVERY
+        peak_in_flight=_peak_in_flight, fills=fills_in_one_chunk, waiting_ratio=waits_as_1f1b, held=HeldMicrobatches.EVERY
     ),
     bubble_s=fill_and_drain_s,
     no_better_than=Schedule.ONE_F_ONE_B,

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.pipeline.held import undominated
-from meshwright.costmodels.pipeline.program import Action, Kind, Schedule, Slot
+from meshwright.costmodels.pipeline.program import Action, PassKind, Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     ChunkCount,
     IntArray,
@@ -40,8 +40,8 @@ def _order(rank: int, size: PipelineSize) -> list[Slot]:
     n_ranks, n_chunks = size.n_ranks, size.n_chunks
     chunks, warmup = _chunks_and_warmup(rank, size)
     passes = [(i // (n_ranks * n_chunks) * n_ranks + i % n_ranks, chunk) for i, chunk in enumerate(chunks.tolist())]
-    forwards = [Action(Kind.FORWARD, microbatch, chunk * n_ranks + rank) for microbatch, chunk in passes]
-    backwards = [Action(Kind.BACKWARD, microbatch, (n_chunks - 1 - chunk) * n_ranks + rank) for microbatch, chunk in passes]
+    forwards = [Action(PassKind.FORWARD, microbatch, chunk * n_ranks + rank) for microbatch, chunk in passes]
+    backwards = [Action(PassKind.BACKWARD, microbatch, (n_chunks - 1 - chunk) * n_ranks + rank) for microbatch, chunk in passes]
     actions = forwards[:warmup]
     for backward, forward in zip(backwards, forwards[warmup:], strict=False):
         actions += [backward, forward]

@@ -14,10 +14,10 @@ from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status, status_without_plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
-from meshwright.solver.answer.token_slice import PlanSlice
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.breakdown import time_breakdown

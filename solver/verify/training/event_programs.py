@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from meshwright.costmodels.pipeline.build import build
-from meshwright.costmodels.pipeline.program import Kind, Program, Schedule
+from meshwright.costmodels.pipeline.program import PassKind, Program, Schedule
 from meshwright.solver.answer.plan import Plan
 
 _RANKS, _MICROBATCHES = 4, 16
@@ -52,7 +52,7 @@ def schedule_reading(schedule: Schedule) -> ScheduleReading:
     kinds = {action.kind for order in program.orders for slot in order for action in slot}
     copies, cuts = len(program.paths), program.n_slices > 1
     one_part = copies == program.chunks_per_microbatch == 1
-    whole_backward = Kind.INPUT not in kinds
+    whole_backward = PassKind.INPUT not in kinds
     passes = _MICROBATCHES * program.n_slices * program.chunks_per_microbatch
     first = [_forwards_first(program, rank) for rank in range(_RANKS)]
     most = max(program.peak_in_flight(rank) for rank in range(_RANKS))
@@ -70,5 +70,5 @@ def schedule_reading(schedule: Schedule) -> ScheduleReading:
 def _forwards_first(program: Program, rank: int) -> int:
     """Return the number of forwards of a rank before anything else."""
     slots = program.orders[rank]
-    others = (index for index, slot in enumerate(slots) if any(action.kind is not Kind.FORWARD for action in slot))
+    others = (index for index, slot in enumerate(slots) if any(action.kind is not PassKind.FORWARD for action in slot))
     return next(others, len(slots))

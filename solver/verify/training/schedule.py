@@ -14,7 +14,7 @@ from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import OperatorKind, forward_flops
 from meshwright.costmodels.model.token_slice import SliceShares
 from meshwright.costmodels.pipeline.build import build
-from meshwright.costmodels.pipeline.program import Kind, Program, Schedule
+from meshwright.costmodels.pipeline.program import PassKind, Program, Schedule
 from meshwright.costmodels.pipeline.timeline import Durations, simulate
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
@@ -115,11 +115,11 @@ def held_at_most(plan: Plan, rank: int, chunk_bytes: list[float]) -> tuple[float
         # A token slice is as many passes of tokens as it has.
         weights = [tokens[action.microbatch % len(tokens)] for action in slot]
         for action, weight in zip(slot, weights, strict=True):
-            if action.kind is Kind.FORWARD:
+            if action.kind is PassKind.FORWARD:
                 passes, held = passes + weight, held + weight * size[action.position]
         peak, peak_passes = max(peak, held), max(peak_passes, passes)
         for action, weight in zip(slot, weights, strict=True):
-            if action.kind in (Kind.BACKWARD, Kind.WEIGHT):
+            if action.kind in (PassKind.BACKWARD, PassKind.WEIGHT):
                 passes, held = passes - weight, held - weight * size[action.position]
     return peak_passes / (program.chunks_per_microbatch * sum(tokens)), peak / sum(tokens)
 

@@ -14,7 +14,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.pipeline import (
     Action,
     Durations,
-    Kind,
+    PassKind,
     Program,
     Schedule,
     Sends,
@@ -59,7 +59,7 @@ class TestPublishedFigures:
         """Alpa's own table of three stages (`pipeline_parallel/schedules.py`) has 5, 3 and 1 forwards before a backward."""
         assert measured(Schedule.EAGER_ONE_F_ONE_B, p, (1.0, 1.0, 1.0)) == (3 * (p - 1), 2 * p - 1)
         orders = build(Schedule.EAGER_ONE_F_ONE_B, 3, 12).orders
-        assert [[slot[0].kind for slot in order].index(Kind.BACKWARD) for order in orders] == [5, 3, 1]
+        assert [[slot[0].kind for slot in order].index(PassKind.BACKWARD) for order in orders] == [5, 3, 1]
 
     @pytest.mark.parametrize("p", SIZES)
     @pytest.mark.parametrize("v", [2, 3, 4])
@@ -134,14 +134,14 @@ def test_every_pass_is_run_once_where_its_part_is(schedule: Schedule, p: int, m:
     seen: list[tuple[int, Action]] = []
     for rank, order in enumerate(program.orders):
         for action in itertools.chain.from_iterable(order):
-            whole = action.kind is Kind.BACKWARD
-            halves = (Kind.INPUT, Kind.WEIGHT) if whole else (action.kind,)
+            whole = action.kind is PassKind.BACKWARD
+            halves = (PassKind.INPUT, PassKind.WEIGHT) if whole else (action.kind,)
             seen += [(rank, action._replace(kind=kind)) for kind in halves]
     expected = [
         (program.rank_of(microbatch, position), Action(kind, microbatch, position))
         for microbatch in range(m * program.n_slices)
         for position in range(program.n_positions)
-        for kind in (Kind.FORWARD, Kind.INPUT, Kind.WEIGHT)
+        for kind in (PassKind.FORWARD, PassKind.INPUT, PassKind.WEIGHT)
     ]
     assert sorted(seen) == sorted(expected)
 
@@ -269,7 +269,7 @@ def test_longer_passes_and_slower_links_are_never_faster(case: tuple[Schedule, i
 
 
 def test_a_circle_of_waiting_is_refused() -> None:
-    forward, backward = Action(Kind.FORWARD, 0, 0), Action(Kind.BACKWARD, 0, 0)
+    forward, backward = Action(PassKind.FORWARD, 0, 0), Action(PassKind.BACKWARD, 0, 0)
     program = Program(Schedule.GPIPE, ((0,),), (0,), (((backward,), (forward,)),))
     with pytest.raises(InvalidInputError, match="waits for itself"):
         simulate(program, Durations((1.0,), (1.0,), (1.0,), ()))
@@ -341,6 +341,6 @@ def _slot_of_torch(action: object) -> tuple[Action, ...]:
     if action is None:
         return ()
     parts = getattr(action, "sub_actions", None) or (action,)
-    names = {"F": Kind.FORWARD, "B": Kind.BACKWARD, "I": Kind.INPUT, "W": Kind.WEIGHT}
+    names = {"F": PassKind.FORWARD, "B": PassKind.BACKWARD, "I": PassKind.INPUT, "W": PassKind.WEIGHT}
     known = [part for part in parts if part.computation_type.value in names]
     return tuple(Action(names[part.computation_type.value], part.microbatch_index, part.stage_index) for part in known)

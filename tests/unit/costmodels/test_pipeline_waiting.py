@@ -10,7 +10,7 @@ import pytest
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.pipeline import (
     Durations,
-    Kind,
+    PassKind,
     PassShares,
     Schedule,
     build,
@@ -62,9 +62,9 @@ def test_a_rank_holds_what_its_program_holds_whatever_its_parts_take(schedule: S
         size = dict(zip(positions, rng.uniform(0.1, 2.0, len(positions)), strict=True))
         used = peak = 0.0
         for slot in program.orders[rank]:
-            used += sum(size[action.position] for action in slot if action.kind is Kind.FORWARD)
+            used += sum(size[action.position] for action in slot if action.kind is PassKind.FORWARD)
             peak = max(peak, used)
-            used -= sum(size[action.position] for action in slot if action.kind in (Kind.BACKWARD, Kind.WEIGHT))
+            used -= sum(size[action.position] for action in slot if action.kind in (PassKind.BACKWARD, PassKind.WEIGHT))
         assert max(held[rank] @ list(size.values())) == pytest.approx(peak)
 
 

@@ -11,8 +11,8 @@ from meshwright.costmodels.pipeline import (
     TRAITS,
     Backward,
     ChunkCount,
-    Held,
-    Kind,
+    HeldMicrobatches,
+    PassKind,
     Program,
     Schedule,
     SendTiming,
@@ -26,12 +26,12 @@ P, M = 4, 16
 SCHEDULES = list(Schedule)
 
 
-def kinds(program: Program) -> set[Kind]:
+def kinds(program: Program) -> set[PassKind]:
     return {action.kind for order in program.orders for slot in order for action in slot}
 
 
 def forwards_first(program: Program, rank: int) -> int:
-    return next(i for i, slot in enumerate(program.orders[rank]) if slot[0].kind is not Kind.FORWARD)
+    return next(i for i, slot in enumerate(program.orders[rank]) if slot[0].kind is not PassKind.FORWARD)
 
 
 def test_every_file_is_in_the_table() -> None:
@@ -43,7 +43,7 @@ def test_every_file_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_backward_is_split_where_the_program_splits_it(schedule: Schedule) -> None:
-    assert (TRAITS[schedule].backward is Backward.SPLIT) == (Kind.INPUT in kinds(build(schedule, P, M)))
+    assert (TRAITS[schedule].backward is Backward.SPLIT) == (PassKind.INPUT in kinds(build(schedule, P, M)))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -51,7 +51,7 @@ def test_a_longer_step_holds_more_only_where_the_traits_say_so(schedule: Schedul
     sequences = TRAITS[schedule].sequences
     if isinstance(sequences, WholeSequences):
         short, long = (build(schedule, P, m).peak_in_flight(0) for m in (M, 2 * M))
-        assert (long > short) == (sequences.held is Held.EVERY)
+        assert (long > short) == (sequences.held is HeldMicrobatches.EVERY)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

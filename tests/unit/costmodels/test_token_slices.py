@@ -14,7 +14,7 @@ from meshwright.costmodels.model.token_slice import SliceShares, TokenSlice, sli
 from meshwright.costmodels.pipeline import (
     TOKEN_SLICED,
     Durations,
-    Kind,
+    PassKind,
     Program,
     Schedule,
     build,
@@ -59,14 +59,14 @@ def test_ranks_hold_the_tokens_that_their_programs_hold(schedule: Schedule, p: i
     program = build(schedule, p, m, n_slices=n)
     lengths = tuple(int(tokens) for tokens in np.random.default_rng([p, m, n]).integers(1, 9, n))
     for rank, held in enumerate(held_tokens(schedule, p, m, lengths)):
-        steps = [lengths[a.microbatch % n] * (1 if a.kind is Kind.FORWARD else -1) for (a,) in program.orders[rank]]
+        steps = [lengths[a.microbatch % n] * (1 if a.kind is PassKind.FORWARD else -1) for (a,) in program.orders[rank]]
         assert held == max(itertools.accumulate(steps))
 
 
 @pytest.mark.parametrize("schedule", sorted(TOKEN_SLICED))
 def test_slices_go_forward_in_order_and_backward_in_reverse(schedule: Schedule) -> None:
     for order in build(schedule, 3, 4, n_slices=5).orders:
-        for kind, slices in ((Kind.FORWARD, [0, 1, 2, 3, 4]), (Kind.BACKWARD, [4, 3, 2, 1, 0])):
+        for kind, slices in ((PassKind.FORWARD, [0, 1, 2, 3, 4]), (PassKind.BACKWARD, [4, 3, 2, 1, 0])):
             numbers = [action.microbatch for (action,) in order if action.kind is kind]
             assert numbers == [5 * microbatch + k for microbatch in range(4) for k in slices]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from meshwright.costmodels.queueing.mixture import Part, mixture_percentile
+from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture_percentile
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
 from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.answer.plan import Plan, WorkerKind
@@ -91,14 +91,16 @@ def mixture_plan(
 
 def mixed_percentiles(runs: Sequence[tuple[float, SimulationResult]], probability: float) -> tuple[Percentile, Percentile]:
     """Percentiles of the times to first token and per token over the requests of all kinds, of shares and simulations."""
-    first = mixture_percentile([Part(share, run.ttft_s) for share, run in runs], probability)
+    first = mixture_percentile([WeightedObservations(share, run.ttft_s) for share, run in runs], probability)
     several = token_parts(runs)
     return first, mixture_percentile(several, probability) if several else Percentile(0.0, 0.0, 0.0)
 
 
-def token_parts(runs: Sequence[tuple[float, SimulationResult]]) -> list[Part]:
+def token_parts(runs: Sequence[tuple[float, SimulationResult]]) -> list[WeightedObservations]:
     """Times per token by kind; a kind counts for as many requests as have a second token."""
-    return [Part(share * len(run.tpot_s) / len(run.ttft_s), run.tpot_s) for share, run in runs if len(run.tpot_s)]
+    return [
+        WeightedObservations(share * len(run.tpot_s) / len(run.ttft_s), run.tpot_s) for share, run in runs if len(run.tpot_s)
+    ]
 
 
 def mixture_objective(request: ServingRequest, kinds: Sequence[Measured]) -> float:

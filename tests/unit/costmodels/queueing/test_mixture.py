@@ -5,19 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright.costmodels.queueing.mixture import Part, mixture_mean, mixture_percentile
+from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture_mean, mixture_percentile
 from meshwright.costmodels.queueing.statistics import percentile
 
 
-def parts(seed: int, n: int = 2000) -> list[Part]:
+def parts(seed: int, n: int = 2000) -> list[WeightedObservations]:
     """A third of all take a second on average, two thirds three."""
     generator = np.random.default_rng(seed)
-    return [Part(1.0, generator.exponential(1.0, n)), Part(2.0, generator.exponential(3.0, 2 * n))]
+    return [
+        WeightedObservations(1.0, generator.exponential(1.0, n)),
+        WeightedObservations(2.0, generator.exponential(3.0, 2 * n)),
+    ]
 
 
 def test_one_part_is_itself() -> None:
     observed = parts(1)[0].observations
-    assert mixture_percentile([Part(0.3, observed)], 0.95) == percentile(observed, 0.95)
+    assert mixture_percentile([WeightedObservations(0.3, observed)], 0.95) == percentile(observed, 0.95)
 
 
 def test_a_part_counts_by_its_share_however_many_it_has() -> None:
@@ -25,7 +28,7 @@ def test_a_part_counts_by_its_share_however_many_it_has() -> None:
     found = mixture_percentile([few, many], 0.95)
     below = np.mean(few.observations <= found.value) / 3.0 + np.mean(many.observations <= found.value) * 2.0 / 3.0
     assert below == pytest.approx(0.95, abs=1e-3)
-    repeated = Part(many.share, np.repeat(many.observations, 5))
+    repeated = WeightedObservations(many.share, np.repeat(many.observations, 5))
     assert mixture_percentile([few, repeated], 0.95).value == found.value
     alone = [percentile(part.observations, 0.95).value for part in (few, many)]
     assert alone[0] < found.value < alone[1]
@@ -45,5 +48,5 @@ def test_intervals_hold_the_truth_at_least_as_often_as_they_say() -> None:
 
 
 def test_too_few_observations_say_nothing_of_the_ends() -> None:
-    found = mixture_percentile([Part(0.5, np.ones(10)), Part(0.5, np.full(10, 2.0))], 0.95)
+    found = mixture_percentile([WeightedObservations(0.5, np.ones(10)), WeightedObservations(0.5, np.full(10, 2.0))], 0.95)
     assert (found.value, found.low, found.high) == (2.0, -np.inf, np.inf)

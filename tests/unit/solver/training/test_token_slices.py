@@ -14,7 +14,7 @@ from meshwright.app.exporters.launchable import require_launchable
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.pipeline import TOKEN_SLICED, Durations, Kind, Schedule, build, simulate
+from meshwright.costmodels.pipeline import TOKEN_SLICED, Durations, PassKind, Schedule, build, simulate
 from meshwright.costmodels.pipeline.program import Slot
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
@@ -90,7 +90,7 @@ class SlicePasses(Durations):
     def slot_s(self, slot: Slot) -> float:
         """Time of a slot."""
         (action,) = slot
-        backward = int(action.kind is not Kind.FORWARD)
+        backward = int(action.kind is not PassKind.FORWARD)
         return float(self.times_s[action.microbatch % len(self.times_s), action.position, backward])
 
 
