@@ -49,7 +49,7 @@ class Addition:
 
     heading   of the list in CONTRIBUTING.md
     name      of the stand-in, which the list says as NAME
-    most      files that it may take
+    most      files of code and data that it may take; pages and tests are counted apart
     tests     arguments of pytest for the tests that notice what is missing
     """
 
@@ -63,6 +63,11 @@ class Addition:
     def files(self) -> tuple[str, ...]:
         """Return the paths of the pieces, as the list says them."""
         return tuple(piece.path.replace(self.name, "NAME") for piece in self.pieces)
+
+    @property
+    def of_the_house(self) -> int:
+        """Return the number of files that are neither pages nor tests."""
+        return sum(path.split("/")[0] in PACKAGES for path in self.files)
 
 
 def new(text: str) -> Callable[[str], str]:
@@ -87,6 +92,11 @@ def replaced(*pairs: tuple[str, str]) -> Callable[[str], str]:
         return old
 
     return edited
+
+
+def appended(text: str) -> Callable[[str], str]:
+    """Return the edit that adds text at the end."""
+    return lambda old: old + text
 
 
 def with_entry(key: str, value: object) -> Callable[[str], str]:
@@ -195,7 +205,65 @@ DEVICE = Addition(
     ),
 )
 
-ADDITIONS = {"family": FAMILY, "device": DEVICE, "schedule": SCHEDULE}
+EXPORTERS = "tests/unit/app/exporters"
+
+LAUNCHER = Addition(
+    heading="A launcher",
+    name="standin",
+    most=4,
+    pieces=(
+        Piece(
+            "solver/problem/choices.py",
+            replaced(('    DEEPSPEED = "deepspeed"\n', '    DEEPSPEED = "deepspeed"\n    STANDIN = "standin"\n')),
+        ),
+        Piece(
+            "solver/problem/launchers/standin.py",
+            new('"""A stand-in."""\n\nfrom meshwright.solver.problem.launchers.deepspeed import LAUNCHER as LAUNCHER\n'),
+        ),
+        Piece(
+            "app/exporters/standin.py",
+            new(
+                '"""A stand-in."""\n\n'
+                "from dataclasses import replace\n\n"
+                "from meshwright.app.exporters import deepspeed\n"
+                "from meshwright.solver.problem.choices import Launcher\n\n\n"
+                "def export_plan(plan, request):\n"
+                "    return replace(deepspeed.export_plan(plan, request), launcher=Launcher.STANDIN)\n"
+            ),
+        ),
+        Piece("solver/verify/launchers.py", appended("TRAINERS[Launcher.STANDIN] = TRAINERS[Launcher.DEEPSPEED]\n")),
+        Piece(
+            "docs/request-format.md", replaced(("| `megatron-lm`, `deepspeed`,", "| `megatron-lm`, `standin`, `deepspeed`,"))
+        ),
+        Piece(
+            "docs/exporters.md",
+            replaced(
+                (
+                    "| `deepspeed` | 0.19.8 | training |\n",
+                    "| `deepspeed` | 0.19.8 | training |\n| `standin` | 0.19.8 | training |\n",
+                ),
+                ("- **DeepSpeed** counts", "- **standin** is none.\n- **DeepSpeed** counts"),
+            ),
+        ),
+        Piece(
+            f"{EXPORTERS}/test_export.py", replaced(("case Launcher.DEEPSPEED:", "case Launcher.DEEPSPEED | Launcher.STANDIN:"))
+        ),
+        Piece(
+            f"{EXPORTERS}/golden/standin.txt",
+            lambda old: new((ROOT / EXPORTERS / "golden/deepspeed.txt").read_text().replace("deepspeed 0", "standin 0", 1))(
+                old
+            ),
+        ),
+        Piece(f"{EXPORTERS}/real/standin_args.py", new('"""A stand-in."""\n')),
+    ),
+    tests=(
+        f"{EXPORTERS}/test_every_launcher.py",
+        f"{EXPORTERS}/test_export.py::test_golden_exports",
+        "tests/acceptance/test_docs.py::test_every_field_of_a_request_is_described",
+    ),
+)
+
+ADDITIONS = {"family": FAMILY, "device": DEVICE, "schedule": SCHEDULE, "launcher": LAUNCHER}
 
 
 @contextmanager
@@ -254,10 +322,9 @@ def main(kinds: Sequence[str]) -> int:
         addition = ADDITIONS[kind]
         found = list(faults(addition))
         wrong += len(found)
-        count = len(addition.pieces)
-        print(
-            f"{kind}: {count} files of at most {addition.most}; " + ("; ".join(found) or "each is missed where it is left out")
-        )
+        of_house, rest = addition.of_the_house, len(addition.pieces) - addition.of_the_house
+        count = f"{of_house} files of code and data of at most {addition.most}, {rest} pages and tests"
+        print(f"{kind}: {count}; " + ("; ".join(found) or "each is missed where it is left out"), flush=True)
     return 1 if wrong else 0
 
 

@@ -23,7 +23,7 @@ def listed(heading: str) -> list[str]:
 @EACH
 def test_the_list_has_the_files_of_the_addition_and_not_too_many(addition: Addition) -> None:
     assert sorted(listed(addition.heading)) == sorted(addition.files)
-    assert len(addition.files) <= addition.most
+    assert addition.of_the_house <= addition.most
 
 
 def test_every_list_has_an_addition() -> None:
