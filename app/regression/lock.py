@@ -13,7 +13,7 @@ from typing import Literal
 
 from meshwright.app.documents.records import read_record, to_document
 from meshwright.app.quoting import shell_word
-from meshwright.app.regression.locked_plan import LockedPlan, rounded
+from meshwright.app.regression.locked_plan import WRITTEN_WHERE_SET, LockedPlan, rounded
 from meshwright.app.requests.files import read_document
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import STRICT_RECORD
@@ -60,6 +60,10 @@ def lock_text(lock: Lock) -> str:
     for name, entry in lock.plans.items():
         document["plans"][name]["figures"] = {figure: rounded(value) for figure, value in entry.figures.items()}
         document["plans"][name]["times_s"] = {part: rounded(value) for part, value in entry.times_s.items()}
+        structure = document["plans"][name]["structure"]
+        for field_name in WRITTEN_WHERE_SET:
+            if not structure[field_name]:
+                del structure[field_name]
         if entry.shortfall is not None:
             amounts = {"need": rounded(entry.shortfall.need), "have": rounded(entry.shortfall.have)}
             document["plans"][name]["shortfall"] |= amounts

@@ -9,9 +9,13 @@ from typing import Any
 from meshwright.app.regression.inputs import Value, plan_inputs, short_hash
 from meshwright.app.text.figures import axes, counted, number_range
 from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.solver.answer.chosen import chosen, usual
+from meshwright.solver.answer.layouts import ByGroup, GroupReplicas, Layout, Stagewise
 from meshwright.solver.answer.plan import Plan, PrefillPool, WorkerKind
 from meshwright.solver.answer.stage import Stage
+from meshwright.solver.problem.choice import Lock
 from meshwright.solver.problem.choices import TpOverlap
+from meshwright.solver.problem.search import LEDGER
 
 DIGITS = 6
 """Significant digits of a locked figure: far finer than any tolerance, far coarser than how the last bits of a sum fall
@@ -37,6 +41,13 @@ class Structure:
     prefill_stages: tuple[str, ...] = ()
     tp_overlap: str | None = None
     worker_kinds: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    stage_shardings: tuple[str, ...] = ()
+    choices: Mapping[str, str] | None = None
+
+
+WRITTEN_WHERE_SET = ("groups", "stage_shardings", "choices")
+"""Fields of a structure that a lock has only where they say something: locks of before have none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +177,66 @@ def structure_of(plan: Plan) -> Structure:
         prefill_stages=tuple(_stage(stage) for stage in _prefill_stages(plan)),
         tp_overlap=None if plan.tp_overlap is TpOverlap.EXPOSED else plan.tp_overlap.value,
         worker_kinds=tuple(_kind(plan, kind) for kind in plan.kinds),
+        groups=_groups(plan.layout),
+        stage_shardings=_stage_shardings(plan.layout),
+        choices=_choices(plan.layout) or None,
     )
+
+
+def _groups(layout: Layout | None) -> tuple[str, ...]:
+    """Each node group's share of the batch and pipelines, where replicas lie on one group each."""
+    return tuple(_group(group) for group in layout.groups) if isinstance(layout, ByGroup) else ()
+
+
+def _group(group: GroupReplicas) -> str:
+    given = group.pipelines
+    batches = f"{given.microbatch.count} of {counted(given.microbatch.size, 'sequence')}"
+    split = "sequence parallel, " if given.sequence_parallel else ""
+    stages = "; ".join(_stage(stage) for stage in given.stages)
+    shardings = short_hash([[s.block, s.operator, s.strategy] for s in given.shardings])
+    return (
+        f"{group.group or 'first group'}: {counted(group.sequences, 'sequence')}, {axes(given.axes)}, {given.schedule}, "
+        f"{batches}, {split}shardings {shardings}: {stages}"
+    )
+
+
+def _stage_shardings(layout: Layout | None) -> tuple[str, ...]:
+    """What is sharded in each stage, where stages differ."""
+    if not isinstance(layout, Stagewise):
+        return ()
+    return tuple(
+        f"stage {index}: {'sequence parallel' if stage.sequence_parallel else 'whole sequences'}, "
+        + ", ".join(f"{s.block}/{s.operator}: {s.strategy}" for s in stage.shardings if s.strategy != "replicate")
+        for index, stage in enumerate(layout.pipelines.stages)
+    )
+
+
+def _choices(layout: Layout | None) -> dict[str, str]:
+    """What a plan chose of the choices that no other field shows, by their words; those left as usual are left out."""
+    found: dict[str, str] = {}
+    for entry in LEDGER.values():
+        place = entry.choice.place
+        if layout is None or place is None or entry.choice.lock is not Lock.CHOICES:
+            continue
+        values = chosen(layout, place)
+        if any(value != usual(place) for value in values):
+            found[entry.choice.word] = ", ".join(dict.fromkeys(map(_shown, values)) if _alike(values) else map(_shown, values))
+    return found
+
+
+def _alike(values: tuple[Any, ...]) -> bool:
+    return all(value == values[0] for value in values)
+
+
+def _shown(value: Any) -> str:
+    """A chosen value in words: a share as a number, devices by their groups, ``usual`` for nothing said."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {count}" for name, count in sorted(value.items())) or "usual"
+    if isinstance(value, tuple):
+        return " then ".join(map(str, value)) or "usual"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "usual" if value is None else str(value)
 
 
 def _schedule(plan: Plan) -> str | None:

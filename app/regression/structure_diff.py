@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from itertools import zip_longest
 
@@ -23,9 +24,18 @@ def layout_changes(was: Structure, now: Structure) -> tuple[str, ...]:
     lines = []
     for part in fields(Structure):
         before, after = getattr(was, part.name), getattr(now, part.name)
-        if before != after and not isinstance(before, tuple):
+        if part.name == "choices":
+            lines += _choice_changes(before or {}, after or {})
+        elif before != after and not isinstance(before, tuple):
             lines.append(f"{part.name.replace('_', ' ')} {before or 'none'} -> {after or 'none'}")
     return tuple(lines)
+
+
+def _choice_changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """A line for each choice that differs; one that is left out is as usual."""
+    words = dict.fromkeys((*was, *now))
+    before_after = [(word, was.get(word, "usual"), now.get(word, "usual")) for word in words]
+    return [f"{word.replace('_', ' ')} {before} -> {after}" for word, before, after in before_after if before != after]
 
 
 def _list_change(name: str, was: tuple[str, ...], now: tuple[str, ...]) -> str:

@@ -182,8 +182,13 @@ class Search:
     ] = ()
     ep: Annotated[tuple[PositiveInt, ...], _degree("ep", EVERY_FORM, launched=Launched.BY_RULES, published=(1,))] = ()
     # With a published planner, `solver.training.space.candidates` lets tp ranks share an expert alone.
-    etp: Annotated[tuple[PositiveInt, ...], _degree("etp", TRAINING, launched=Launched.BY_RULES, unnamed=Unnamed.DEFAULT)] = ()
-    ulysses: Annotated[tuple[PositiveInt, ...], _degree("ulysses", TRAINING, launched=Launched.BY_RULES, published=(1,))] = ()
+    etp: Annotated[
+        tuple[PositiveInt, ...],
+        _degree("etp", TRAINING, launched=Launched.BY_RULES, unnamed=Unnamed.DEFAULT, lock=Lock.CHOICES),
+    ] = ()
+    ulysses: Annotated[
+        tuple[PositiveInt, ...], _degree("ulysses", TRAINING, launched=Launched.BY_RULES, published=(1,), lock=Lock.CHOICES)
+    ] = ()
     attention_dp: Annotated[
         tuple[PositiveInt, ...], _degree("attention_dp", SERVING, launched=Launched.BY_RULES, lock=Lock.CHOICES)
     ] = ()

@@ -191,7 +191,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
     """
     preset = preset_of(request.search)
     if preset is not None:
-        request = replace(request, search=preset.restrict(request.search))
+        request = replace(request, search=preset.restrict(request.search, request.workload.optimizer))
     workload, search = request.workload, request.search
     if search.space is Space.LAUNCHABLE and search.launcher not in TRAINERS:
         raise WorkloadError(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.pipeline import Schedule
-from meshwright.solver.problem.choices import Recompute, System, TpOverlap
-from meshwright.solver.problem.request import Search
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.solver.problem.choice import Entry, Published
+from meshwright.solver.problem.choices import Recompute, System
+from meshwright.solver.problem.search import LEDGER, Search
 
 T = TypeVar("T")
 _WHOLE_LAYERS = (Recompute.NONE, Recompute.FULL)
@@ -34,18 +35,29 @@ class Preset:
     uneven_stages: bool = True
     sequence_parallel: bool = False
 
-    def restrict(self, search: Search) -> Search:
-        """The part of a search's space that the planner has; raises WorkloadError where nothing is left."""
-        return replace(
-            search,
-            cp=_both("cp", search.cp, (1,)),
-            ep=_both("ep", search.ep, (1,)),
-            zero_stages=_both("zero_stages", search.zero_stages, self.zero_stages),
-            recompute=_both("recompute", search.recompute, self.recompute),
-            schedules=_both("schedules", search.schedules, (Schedule.ONE_F_ONE_B,)),
-            tp_overlap=_both("tp_overlap", search.tp_overlap, (TpOverlap.EXPOSED,)),
-            token_slices=_both("token_slices", search.token_slices, (1,)),
-        )
+    def restrict(self, search: Search, own: Optimizer) -> Search:
+        """Return the part of a search's space that the planner has, of a workload with its ``own`` optimizer.
+
+        Raises WorkloadError where nothing is left.
+        """
+        had = {name: self._has(entry, own) for name, entry in LEDGER.items()}
+        left: dict[str, Any] = {
+            name: _both(name, getattr(search, name), values) for name, values in had.items() if values is not None
+        }
+        return replace(search, **left)
+
+    def _has(self, entry: Entry, own: Optimizer) -> tuple[Any, ...] | None:
+        """The values of a choice that the planner searches; None where it takes what is asked for."""
+        match entry.choice.published:
+            case Published.AS_ASKED:
+                return None
+            case Published.BY_PRESET:
+                values: tuple[Any, ...] = getattr(self, entry.name)
+                return values
+            case Published.OWN:
+                return (own,)
+            case values:
+                return values
 
 
 PRESETS = {

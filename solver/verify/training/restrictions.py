@@ -110,11 +110,17 @@ def _system_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violati
     broken = [
         (axes.cp > 1 or axes.ep > 1 or axes.etp is not None, "axes", f"cp {axes.cp}, ep {axes.ep}"),
         (plan.schedule != "1f1b", "schedule", plan.schedule),
+        (plan.optimizer not in (None, request.workload.optimizer), "optimizer", "optimizers"),
         (plan.sequence_parallel and not sequence_parallel, "sequence_parallel", "norms sharded over the sequence"),
     ]
     for index, stage in enumerate(plan.stages):
         hybrid = f"sharding within {stage.shard_ranks} ranks"
         broken.append((stage.shard_ranks is not None, f"stages[{index}].shard_ranks", hybrid))
+        moved = stage.offload
+        away = bool(moved.optimizer or moved.activations or moved.weights or moved.gradients)
+        broken.append((away, f"stages[{index}].offload", "state or activations in host memory"))
+        released = stage.gradients is Gradients.RELEASED
+        broken.append((released, f"stages[{index}].gradients", "gradients released layer by layer"))
         broken.append((stage.zero_stage not in zero, f"stages[{index}].zero_stage", str(stage.zero_stage)))
         broken.append((stage.recompute not in recompute, f"stages[{index}].recompute", stage.recompute.value))
     for is_broken, where, given in broken:

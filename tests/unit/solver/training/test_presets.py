@@ -7,15 +7,21 @@ from dataclasses import replace
 import pytest
 
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.memory.offload import Offload
+from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Recompute, System
+from meshwright.solver.problem.choice import TRAINING, Part
+from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.problem.search import LEDGER
 from meshwright.solver.training import plan_training
 from meshwright.solver.training.costs.part_borders import even_cuts
+from meshwright.solver.training.space.candidates import Candidate, families
 from meshwright.solver.training.space.presets import PRESETS
 from meshwright.solver.verify import Rule, check
+from tests.support.opened_choices import opened
 from tests.unit.solver.training.instances import random_request
 
 SEEDS = range(1, 9)
@@ -65,3 +71,45 @@ def test_equal_stages_differ_at_the_ends_only() -> None:
     assert (sizes.sum(axis=1) == 34).all()
     assert (abs(sizes[:, 1] - sizes[:, 2]) <= 1).all()
     assert sizes[:, [0, 3]].max() == 10
+
+
+OF_CANDIDATES = [
+    name
+    for name, entry in LEDGER.items()
+    if entry.choice.forms & TRAINING and entry.choice.place and entry.choice.place.part is not Part.FORM
+]
+
+
+@pytest.mark.parametrize("name", OF_CANDIDATES)
+@pytest.mark.parametrize("system", [System.ALPA, System.MIST])
+def test_no_choice_that_a_request_opens_adds_to_a_preset(system: System, name: str) -> None:
+    """Property over all choices of the ledger: beside a system, naming more values never gives a candidate that it has not."""
+    seen = 0
+    for seed in (1, 4):
+        request = random_request(seed)
+        names = [group.name for group in request.cluster.groups]
+        for space in Space:
+            asked = Search(space=space, launcher=request.search.launcher, system=system)
+            wider = replace(asked, **{name: opened(name, group_names=names)})
+            theirs = candidates_of(replace(request, search=asked))
+            found = candidates_of(replace(request, search=wider))
+            assert found <= theirs
+            seen += len(theirs)
+    assert seen > 0
+
+
+def candidates_of(request: TrainingRequest) -> set[Candidate]:
+    """The candidates of a request; on one rank all ZeRO stages are one."""
+    found = (candidate for family in families(request) for candidate in family.candidates())
+    return {replace(each, zero_stage=0) if each.mesh.dp * each.mesh.cp == 1 else each for each in found}
+
+
+def test_a_plan_with_what_no_published_planner_searches_is_refused() -> None:
+    requests = (in_space_of(random_request(seed), None) for seed in range(100))
+    request, plan = next((request, plan) for request in requests if (plan := plan_of(request)).feasible)
+    asked = in_space_of(request, System.MIST)
+    stages = tuple(replace(stage, offload=Offload(optimizer=0.5)) for stage in plan.stages)
+    released = tuple(replace(stage, gradients=Gradients.RELEASED) for stage in plan.stages)
+    for given in (replace(plan, stages=stages), replace(plan, stages=released), replace(plan, optimizer=Optimizer.MUON)):
+        said = [str(violation) for violation in check(given, asked)]
+        assert any("mist does not search" in message for message in said)

@@ -1,0 +1,159 @@
+"""The structure of a locked plan shows every choice: a plan that differs in one differs in its lock."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.app.plans.keyed import keyed_request
+from meshwright.app.regression.lock import Lock, lock_text, read_lock
+from meshwright.app.regression.locked_plan import WRITTEN_WHERE_SET, locked_plan, structure_of
+from meshwright.app.regression.structure_diff import structure_changes
+from meshwright.app.requests.resolve import request_document
+from meshwright.app.solving import solve_here
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.solver.answer.chosen import chosen
+from meshwright.solver.answer.layouts import Stagewise
+from meshwright.solver.answer.plan import Plan, PrefillPool, ReplicaPool, ReplicaShares
+from meshwright.solver.answer.plan_slice import PlanSlice
+from meshwright.solver.answer.stage import LayerSpan, OperatorSharding, Stage
+from meshwright.solver.control import ignore_progress
+from meshwright.solver.problem.choice import TRAINING, Part
+from meshwright.solver.problem.choice import Lock as ShownBy
+from meshwright.solver.problem.search import LEDGER
+from tests.integration.regression.project import LOCK
+from tests.support.opened_choices import opened
+from tests.support.requests_given import resolved, serving, training
+
+PLACED = {name: entry for name, entry in LEDGER.items() if entry.choice.place and entry.choice.place.part is not Part.FORM}
+
+OTHERWISE: dict[str, Any] = {
+    "token_slices": (PlanSlice(1024, 1.0, 2.0), PlanSlice(3072, 3.0, 6.0)),
+    "group_order": ("second", "first"),
+    "idle_groups": {"first": 1},
+    "optimizers": Optimizer.MUON,
+}
+"""Values of choices whose place in a plan is not of the type that a request lists."""
+
+
+@cache
+def planned(kind: str) -> Plan:
+    """A plan by the planner, of one pipeline or of equal replicas."""
+    request = resolved(training() if kind == "training" else serving())
+    plan = solve_here(request, ignore_progress)
+    assert plan.feasible
+    return plan
+
+
+def kind_of(name: str) -> str:
+    return "training" if LEDGER[name].choice.forms & TRAINING else "serving"
+
+
+def otherwise(plan: Plan, name: str) -> Plan:
+    """The plan with another value of a choice, where the choice stands."""
+    place = LEDGER[name].choice.place
+    assert place is not None and plan.layout is not None
+    if name == "virtual_stages":
+        return replace(plan, stages=tuple(_in_two_chunks(stage) for stage in plan.stages))
+    now = chosen(plan.layout, place)
+    values = [OTHERWISE[name]] if name in OTHERWISE else opened(name, group_names=["first"])
+    value = next(value for value in values if value not in now)
+    match place.part:
+        case Part.AXES:
+            return replace(plan, axes=_with(plan.axes, place.path, value))
+        case Part.STAGES:
+            return replace(plan, stages=tuple(_with(stage, place.path, value) for stage in plan.stages))
+        case _:
+            return _with(plan, place.path, value)
+
+
+def _with(record: Any, path: str, value: Any) -> Any:
+    first, _, rest = path.partition(".")
+    return replace(record, **{first: _with(getattr(record, first), rest, value) if rest else value})
+
+
+def _in_two_chunks(stage: Stage) -> Stage:
+    (first, *others) = stage.blocks
+    return replace(stage, chunk_layers=(1, 1), blocks=(*others, LayerSpan(first.block, first.first, first.count)))
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_every_choice_is_seen(name: str) -> None:
+    plan = planned(kind_of(name))
+    was, now = structure_of(plan), structure_of(otherwise(plan, name))
+    shown = LEDGER[name].choice.lock.value
+    assert getattr(was, shown) != getattr(now, shown)
+    assert structure_changes(was, now)
+    assert structure_changes(now, was)
+
+
+def test_every_choice_of_a_form_is_shown_by_a_field() -> None:
+    forms = {name: entry.choice.lock for name, entry in LEDGER.items() if entry.choice.place and name not in PLACED}
+    structures = {
+        ShownBy.PREFILL: structure_of(_pooled(planned("serving"))),
+        ShownBy.GROUPS: structure_of(_by_group(planned("training"), 3)),
+        ShownBy.STAGES: structure_of(_stagewise(planned("training"))),
+    }
+    for name, shown in forms.items():
+        if shown is ShownBy.WORKER_KINDS:
+            continue
+        usual = structure_of(planned(kind_of(name)))
+        assert getattr(structures[shown], shown.value) != getattr(usual, shown.value), name
+
+
+def _pooled(plan: Plan) -> Plan:
+    assert plan.axes is not None
+    return replace(plan, prefill=PrefillPool(1, plan.axes, plan.stages, 8, 4096, 0.5, 0.1))
+
+
+def _by_group(plan: Plan, sequences: int, *, zero_stage: int = 1) -> Plan:
+    assert plan.axes and plan.schedule and plan.microbatch
+    stages = tuple(replace(stage, zero_stage=zero_stage) for stage in plan.stages)
+    pool = ReplicaPool(
+        "second", sequences, 1.0, plan.axes, stages, plan.shardings, plan.sequence_parallel, plan.schedule, plan.microbatch
+    )
+    return replace(plan, shares=ReplicaShares(5, 1.0, 0.1, (pool,)))
+
+
+def _stagewise(plan: Plan, strategy: str = "heads") -> Plan:
+    own = (OperatorSharding("layer", "query", strategy),)
+    stages = tuple(replace(stage, shardings=own, axes=replace(stage.axes, tp=stage.axes.tp * 2)) for stage in plan.stages)
+    return replace(plan, stages=stages)
+
+
+def test_shares_and_layouts_of_all_groups_are_seen() -> None:
+    plan = planned("training")
+    first, more, sharded = _by_group(plan, 3), _by_group(plan, 4), _by_group(plan, 3, zero_stage=3)
+    assert structure_changes(structure_of(first), structure_of(more))
+    assert structure_changes(structure_of(first), structure_of(sharded))
+
+
+def test_shardings_of_each_stage_are_seen() -> None:
+    plan = planned("training")
+    one, other = _stagewise(plan), _stagewise(plan, "ffn")
+    assert isinstance(one.layout, Stagewise)
+    assert structure_changes(structure_of(one), structure_of(other))
+
+
+def test_a_difference_is_told_by_the_words_of_the_ledger() -> None:
+    plan = planned("training")
+    lines = structure_changes(structure_of(plan), structure_of(otherwise(otherwise(plan, "optimizers"), "idle_groups")))
+    assert lines == ("optimizer usual -> muon", "idle devices usual -> first 1")
+
+
+def test_what_is_usual_is_not_written_and_what_is_not_is_read_again(tmp_path: Path) -> None:
+    request = resolved(training())
+    for plan, written in ((planned("training"), False), (otherwise(planned("training"), "optimizers"), True)):
+        entry = locked_plan(plan, keyed_request(request).digest, request_document(request))
+        text = lock_text(Lock(plans={"a": entry}))
+        structure = json.loads(text)["plans"]["a"]["structure"]
+        assert (set(WRITTEN_WHERE_SET) & set(structure) == {"choices"}) is written
+        (tmp_path / LOCK).write_text(text)
+        read = read_lock(tmp_path / LOCK)
+        assert lock_text(read) == text
+        assert read.plans["a"].is_sealed
