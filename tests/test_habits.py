@@ -21,6 +21,41 @@ CONTEXT_OF_A_THREAD = {
 }
 """Modules that keep a value beside the arguments of calls, and which."""
 
+FORM_FIELDS = frozenset({"prefill", "switched", "shares", "kinds", "stagewise"})
+"""Fields of a flat plan that one form has and others leave empty."""
+WHERE_FORMS_ARE_MADE = frozenset({"solver/answer/plan.py"})
+"""Where a flat plan becomes the type of its form (`solver.answer.layouts`)."""
+TOLD_BY_A_FIELD = frozenset(
+    {
+        "app/cli/pages/plan_page.py",
+        "app/exporters/__init__.py",
+        "app/exporters/launchable.py",
+        "app/exporters/sglang/__init__.py",
+        "app/exporters/vllm/__init__.py",
+        "app/regression/locked_plan.py",
+        "solver/api.py",
+        "solver/serving/explain.py",
+        "solver/serving/forms/pools/given.py",
+        "solver/serving/forms/replicas/prediction.py",
+        "solver/serving/forms/switched/given.py",
+        "solver/serving/planning.py",
+        "solver/serving/simulating.py",
+        "solver/switching/switch.py",
+        "solver/training/explain.py",
+        "solver/training/forms/by_group/parts.py",
+        "solver/training/forms/by_group/search.py",
+        "solver/training/planner.py",
+        "solver/verify/answer.py",
+        "solver/verify/serving/pools.py",
+        "solver/verify/serving/power.py",
+        "solver/verify/serving/speculation.py",
+        "solver/verify/serving/switched.py",
+        "solver/verify/training/by_group.py",
+        "solver/verify/training/stagewise.py",
+    }
+)
+"""Modules that have yet to match on the type of a plan's form. This list gets shorter, never longer."""
+
 
 def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
     """Calls of a function by its name."""
@@ -71,3 +106,36 @@ def test_no_function_assigns_to_a_module(floor: str) -> None:
         if isinstance(node, ast.Global)
     ]
     assert found == [], "what a function finds out, it returns"
+
+
+def truths(tree: ast.AST) -> Iterator[ast.expr]:
+    """What a module asks whether it is there: compared with None, or true in a condition."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.If(test=asked) | ast.IfExp(test=asked) | ast.While(test=asked) | ast.Assert(test=asked):
+                yield asked
+            case ast.BoolOp(values=asked_of) | ast.comprehension(ifs=asked_of):
+                yield from asked_of
+            case ast.UnaryOp(op=ast.Not(), operand=asked) | ast.Compare(left=asked, comparators=[ast.Constant(value=None)]):
+                yield asked
+            case ast.Call(func=ast.Name(id="bool" | "len"), args=[asked]):
+                yield asked
+
+
+def is_form_of_a_plan(asked: ast.expr) -> bool:
+    """Return True for ``plan.kinds`` and its like."""
+    match asked:
+        case ast.Attribute(attr=field, value=ast.Name(id=owner) | ast.Attribute(attr=owner)):
+            return field in FORM_FIELDS and owner.strip("_").endswith("plan")
+    return False
+
+
+def test_the_form_of_a_plan_is_told_by_its_type() -> None:
+    told = {module for module, tree in MODULES.items() if any(map(is_form_of_a_plan, truths(tree)))}
+    assert sorted(told - WHERE_FORMS_ARE_MADE - TOLD_BY_A_FIELD) == [], "match on plan.layout"
+
+
+@pytest.mark.parametrize("asked", ["if plan.kinds: f()", "x = [p for p in q if not p.plan.shares]", "plan.prefill is not None"])
+def test_questions_about_a_form_are_noticed(asked: str) -> None:
+    assert any(map(is_form_of_a_plan, truths(ast.parse(asked))))
+    assert not any(map(is_form_of_a_plan, truths(ast.parse("if layout.kinds: f(plan.kinds)"))))
