@@ -18,8 +18,10 @@ from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status, status_without_plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
+from meshwright.solver.problem.choice import TRAINING, Said
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import LEDGER
 from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.compute_bound import step_flops
@@ -197,33 +199,9 @@ def space_text(request: TrainingRequest) -> str:
         by_stage = f"{', '.join(titles)} and {last}"
         space = f"free: any dim over the tp axis in each block, recompute chosen for each stage of {by_stage}"
     fixed = [
-        f"{name} in {sorted(str(getattr(v, 'value', v)) for v in allowed)}"
-        for name, allowed in (
-            ("dp", search.dp),
-            ("tp", search.tp),
-            ("pp", search.pp),
-            ("cp", search.cp),
-            ("ep", search.ep),
-            ("etp", search.etp),
-            ("ulysses", search.ulysses),
-            ("microbatch", search.microbatch),
-            ("recompute", search.recompute),
-            ("zero_stage", search.zero_stages),
-            ("shard_ranks", search.shard_ranks),
-            ("optimizer", search.optimizers),
-            ("gradients", search.gradients),
-            ("offload.optimizer", search.offload_optimizer),
-            ("offload.activations", search.offload_activations),
-            ("offload.weights", search.offload_weights),
-            ("offload.gradients", search.offload_gradients),
-            ("offload.optimizer_to", search.offload_optimizer_to),
-            ("offload.weights_to", search.offload_weights_to),
-            ("tp_overlap", search.tp_overlap),
-            ("schedule", search.schedules),
-            ("virtual_stages", search.virtual_stages),
-            ("token_slices", search.token_slices),
-        )
-        if allowed
+        f"{entry.choice.word} in {sorted(str(getattr(value, 'value', value)) for value in getattr(search, name))}"
+        for name, entry in LEDGER.items()
+        if entry.choice.said is Said.LISTED and entry.choice.forms & TRAINING and getattr(search, name)
     ]
     if search.system is not None:
         space = f"what {search.system.value} searches, {space}"

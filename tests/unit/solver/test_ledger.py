@@ -8,8 +8,11 @@ from typing import Annotated
 import pytest
 
 from meshwright.solver.answer.chosen import _usual_at
-from meshwright.solver.problem.choice import Choice, Lock, Part, Place, Published, Said, ledger_of
+from meshwright.solver.problem.choice import TRAINING, Choice, Lock, Part, Place, Published, Said, ledger_of
 from meshwright.solver.problem.search import LEDGER, Search
+from meshwright.solver.training.report.plan_report import space_text
+from tests.support.opened_choices import opened
+from tests.unit.solver.training.instances import random_request
 
 
 def test_every_field_of_a_search_is_in_the_ledger() -> None:
@@ -70,3 +73,14 @@ def test_a_choice_of_one_value_is_neither_listed_nor_limited_to_a_few() -> None:
 def test_a_place_that_no_plan_has_stops_the_import() -> None:
     with pytest.raises(TypeError, match=r"no plan has 'offload\.weight' in its stages: Offload has no 'weight'"):
         _usual_at(Place(Part.STAGES, "offload.weight"))
+
+
+LISTED = [name for name, entry in LEDGER.items() if entry.choice.said is Said.LISTED and entry.choice.forms & TRAINING]
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_certificate_says_every_restriction(name: str) -> None:
+    request = random_request(1)
+    value = opened(name, group_names=["pool"])[:1]
+    said = space_text(replace(request, search=replace(Search(), **{name: value})))
+    assert f"; restricted to {LEDGER[name].choice.word} in ['{getattr(value[0], 'value', value[0])}']" in said
