@@ -1,4 +1,4 @@
-"""What is answered: plans, simulations, launches and validations, as values, documents and data frames."""
+"""The answers: plans, simulations, launches and validations, as values, documents and data frames."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ class Plan:
 
     @property
     def feasible(self) -> bool:
-        """Whether there is a plan that meets every constraint."""
+        """True if there is a plan that meets every constraint."""
         return self._answered.plan.feasible
 
     @property
     def status(self) -> str:
-        """What the certificate claims: "optimal", "feasible", "infeasible", or "undecided" where the search was cut short."""
+        """The claim of the certificate: "optimal", "feasible", "infeasible", or "undecided" where the search was cut short."""
         return self._answered.plan.certificate.status.value
 
     @property
     def gap(self) -> float | None:
-        """How far the objective can be from the best one, as a share of it; None without a plan."""
+        """The distance of the objective from the best one, at most, as a share of it; None without a plan."""
         return self._answered.plan.certificate.gap
 
     @property
@@ -162,7 +162,7 @@ class Simulation:
 
     @property
     def keeps_targets(self) -> bool:
-        """Whether every target of the request is kept."""
+        """True if every target of the request is kept."""
         return not self._simulated.missed
 
     @property
@@ -195,7 +195,7 @@ class Simulation:
 
 @dataclass(frozen=True, repr=False)
 class Launch:
-    """What starts a plan by a launcher."""
+    """The launch of a plan by a launcher."""
 
     _export: Export
 
@@ -206,7 +206,7 @@ class Launch:
 
     @property
     def command(self) -> str:
-        """What to run on every node, from the folder that holds ``files``."""
+        """The command to run on every node, from the folder that holds ``files``."""
         return self._export.command
 
     @property
@@ -216,12 +216,12 @@ class Launch:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the command takes for granted."""
+        """The assumptions of the command."""
         return self._export.assumptions
 
     @property
     def inexpressible(self) -> tuple[str, ...]:
-        """What of the plan the launcher can't do, and what happens instead."""
+        """The parts of the plan that the launcher can't do, and what happens instead."""
         return self._export.inexpressible
 
     @property

@@ -1,4 +1,4 @@
-"""What is asked: frozen values that the builders make."""
+"""The questions: frozen values that the builders make."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Workload:
-    """What the model is to do, "training" or "serving"; ``source`` is a request's ``workload``."""
+    """The work of the model, "training" or "serving"; ``source`` is a request's ``workload``."""
 
     kind: str
     source: Mapping[str, Any]

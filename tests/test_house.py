@@ -86,3 +86,20 @@ def test_every_folder_of_python_is_a_package_that_is_installed() -> None:
     listed = project["tool"]["setuptools"]["packages"]
     assert set(listed) == expected
     assert listed == sorted(listed)
+
+
+INDIRECT = ("Whether", "What", "Which", "How")
+DOCUMENTED = sorted(path for place in (*FLOORS, "meshwright", "migrations") for path in (ROOT / place).rglob("*.py"))
+
+
+def said_in(tree: ast.AST) -> list[str]:
+    """Return every text that stands alone in the code: the docstrings of modules, classes, functions and names."""
+    alone = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    return [node.value for node in alone if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def test_docstrings_are_plain_sentences() -> None:
+    said = {path: said_in(ast.parse(path.read_text(encoding="utf-8"))) for path in DOCUMENTED}
+    assert sum(map(len, said.values())) > len(DOCUMENTED)
+    indirect = [f"{name_of(path)}: {text}" for path, texts in said.items() for text in texts if text.startswith(INDIRECT)]
+    assert indirect == [], "say what it is or does: Return the ..., True if ..., The cost table of ..."

@@ -1,4 +1,4 @@
-"""What launches a plan: a document, a shell script, and files in a folder."""
+"""The launch of a plan: a document, a shell script, and files in a folder."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def _group(group: GroupReplicas) -> str:
 
 
 def _stage_shardings(layout: Layout | None) -> tuple[str, ...]:
-    """What is sharded in each stage, where stages differ."""
+    """Return the operators that are sharded in each stage, where stages differ."""
     if not isinstance(layout, Stagewise):
         return ()
     return tuple(
@@ -212,7 +212,7 @@ def _stage_shardings(layout: Layout | None) -> tuple[str, ...]:
 
 
 def _choices(layout: Layout | None) -> dict[str, str]:
-    """What a plan chose of the choices that no other field shows, by their words; those left as usual are left out."""
+    """Return the values of the choices that no other field shows, by their words; those left as usual are left out."""
     found: dict[str, str] = {}
     for entry in LEDGER.values():
         place = entry.choice.place

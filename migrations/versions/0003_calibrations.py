@@ -78,7 +78,7 @@ def _forbid_changes() -> None:
 
 
 def _note_stored_plans() -> None:
-    """What plans stored before this version rest on: the calibrations that their clusters' devices name."""
+    """Note the calibrations that plans stored before this version rest on: those that their clusters' devices name."""
     connection = op.get_bind()
     plans = sa.table("plans", sa.column("tenant"), sa.column("digest"), sa.column("request"))
     notes = sa.table("plan_calibrations", sa.column("tenant"), sa.column("plan"), sa.column("key"), sa.column("calibration"))

@@ -1,4 +1,4 @@
-"""What a plan chose of each choice in the ledger, read from where the choice stands in the plan's layout."""
+"""The values that a plan chose of each choice in the ledger, read from where the choice stands in the plan's layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search choice has to say of itself once, for all who search, limit, print, lock, launch or draw it."""
+"""The facts about a search choice, for all who search, limit, print, lock, launch or draw it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVERY_FORM = TRAINING | SERVING
 
 
 class Launched(Enum):
-    """Which launchers can start plans of more than one value of a choice."""
+    """The launchers that can start plans of more than one value of a choice."""
 
     BY_EVERY = "every launcher of such plans"
     BY_RULES = "those whose own modules say so (`solver.problem.launchers`)"
@@ -56,7 +56,7 @@ class Place:
 
 
 class Unnamed(Enum):
-    """What a request that does not name a choice allows."""
+    """The values that a request allows which does not name a choice."""
 
     ANY = "all that the form and the launcher have"
     DEFAULT = "the default alone"
@@ -64,7 +64,7 @@ class Unnamed(Enum):
 
 
 class Published(Enum):
-    """What published planners search of a choice, where it is not the same few values for all of them."""
+    """The values of a choice that published planners search, where it is not the same few values for all of them."""
 
     AS_ASKED = "what the request asks for"
     BY_PRESET = "what each planner's preset says"
@@ -72,7 +72,7 @@ class Published(Enum):
 
 
 class Said(Enum):
-    """How a certificate says what a request restricts or opens."""
+    """The words of a certificate on what a request restricts or opens."""
 
     LISTED = "in the list of restrictions, by its word"
     BY_FORM = "in the words of the form, order or engine that it opens"
@@ -96,7 +96,7 @@ class Lock(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What each field of `Search` says beside its type, bounds and default. Nothing has a default here: all is to be said.
+    """The facts about a field of `Search` beside its type, bounds and default. Nothing has a default here: all is to be said.
 
     word        its name in certificates and locks
     forms       forms of plans that have it
@@ -130,7 +130,7 @@ class Entry:
 
     @property
     def lists(self) -> bool:
-        """Whether a request lists allowed values, rather than naming one."""
+        """True if a request lists allowed values, rather than naming one."""
         return isinstance(self.default, tuple)
 
 

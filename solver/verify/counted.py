@@ -11,7 +11,7 @@ from meshwright.solver.verify.violation import Rule, Violation
 
 
 class SpaceRules(StrEnum):
-    """Which plans must keep to the space of ``request.search``."""
+    """The plans that must keep to the space of ``request.search``."""
 
     OF_SEARCHED_PLANS = "searched plans"
     OF_ALL_PLANS = "all plans"

@@ -59,7 +59,7 @@ def connect(service: Served) -> socket.socket:
 
 
 def answer_of(connection: socket.socket) -> bytes:
-    """What comes until the service closes the connection; nothing where it was reset."""
+    """Return the bytes that come until the service closes the connection; nothing where it was reset."""
     received = b""
     try:
         while chunk := connection.recv(65536):

@@ -1,4 +1,4 @@
-"""Which rank grids a serving engine can run for a model, by its rules in `solver.problem.launchers`."""
+"""The rank grids that a serving engine can run for a model, by its rules in `solver.problem.launchers`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def served_shape(model: ModelGraph, weights: WeightFormat) -> ServedShape:
 
 
 def runs(engine: ServingEngine, grid: RankGrid, shape: ServedShape) -> bool:
-    """Whether an engine runs a grid that divides the model evenly."""
+    """Return True if an engine runs a grid that divides the model evenly."""
     if not shape.experts:
         # Attention groups of a dense model are replicas, which are counted as such.
         if grid.attention_dp > 1 or grid.ep > 1:
@@ -55,7 +55,7 @@ def _shares_prompts(engine: ServingEngine, grid: RankGrid, shape: ServedShape) -
 
 
 def holds_copies(grid: RankGrid, *, experts: int, copies: int) -> bool:
-    """Whether copies of hot experts lie evenly on the groups that hold whole experts (vLLM, --enable-eplb, goes with
+    """Return True if copies of hot experts lie evenly on the groups that hold whole experts (vLLM, --enable-eplb, goes with
     --enable-expert-parallel)."""
     return copies == 0 or (grid.ep > 1 and (experts + copies) % grid.ep == 0)
 

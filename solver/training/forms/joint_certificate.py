@@ -11,7 +11,7 @@ from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
 from meshwright.solver.training.search.best_first import RELATIVE_TIE
 
 UNFINISHED_REMEDIES = ("raise search.time_limit_s or search.max_candidates", "restrict the space in 'search'")
-"""What to do about a search that was stopped before it decided."""
+"""The remedies for a search that was stopped before it decided."""
 
 
 def widened(given: Certificate, objective_s: float, bound_s: float, *, by: str) -> Certificate:

@@ -63,7 +63,7 @@ class Mesh:
 
     @property
     def spreads_experts(self) -> bool:
-        """Whether fewer ranks hold an expert alike than all else."""
+        """True if fewer ranks hold an expert alike than all else."""
         return self.ep > 1 or self.expert_tp < self.tp
 
     @property
@@ -158,7 +158,7 @@ class Family:
 
     @property
     def n_candidates(self) -> int:
-        """How many members there are."""
+        """The number of members."""
         schedules = [choice.schedule for _, choices in self._modes_and_schedules() for choice in choices]
         if all(place.offload.is_nothing for place in self.places):
             return len(self.places) * len(schedules)
@@ -243,7 +243,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
 
 
 def _expresses(rules: Trainer, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
-    """Whether the launcher has flags for this mesh and residual layout."""
+    """Return True if the launcher has flags for this mesh and residual layout."""
     return (
         (mesh.pp == 1 or rules.passes_branches or model.is_chain)
         and (mesh.cp == 1 or rules.context_parallel)
@@ -293,14 +293,15 @@ def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None
 
 
 def _scans_over_ranks(search: Search) -> ScanOverRanks | None:
-    """How the search's launcher shares state-space mixers among ranks of a sequence; None where it can't."""
+    """Return the way in which the search's launcher shares state-space mixers among ranks of a sequence; None where it
+    can't."""
     rules = TRAINERS.get(search.launcher)
     refused = search.space is Space.LAUNCHABLE and not (rules and rules.scans_over_ranks)
     return None if refused else launcher_implementation(search).scan_over_ranks
 
 
 def _inside_nodes(cluster: Cluster, ranks: int) -> bool:
-    """Whether groups of so many neighbours never cross the border of a node."""
+    """Return True if groups of so many neighbours never cross the border of a node."""
     return all(group.node.devices_per_node % ranks == 0 for group in cluster.groups)
 
 
@@ -340,7 +341,7 @@ def _has_windows(model: ModelGraph) -> bool:
 
 
 def experts_fit(model: ModelGraph, mesh: Mesh) -> bool:
-    """Whether the mesh spreads experts evenly: over ranks of its dp x cp, each with as many as any other."""
+    """Return True if the mesh spreads experts evenly: over ranks of its dp x cp, each with as many as any other."""
     if not mesh.spreads_experts:
         return True
     experts = _numbers_of_experts(model)

@@ -39,7 +39,7 @@ class Degrees(Protocol):
 
     @property
     def spreads_experts(self) -> bool:
-        """Whether fewer ranks hold an expert alike than all else."""
+        """True if fewer ranks hold an expert alike than all else."""
         ...
 
 
@@ -55,11 +55,12 @@ class StatePlace:
     gradients: Gradients = Gradients.KEPT
 
     def runs(self, n_microbatches: int) -> bool:
-        """Whether a step of so many micro-batches can run so: gradients that are released can't be summed over several."""
+        """Return True if a step of so many micro-batches can run so: gradients that are released can't be summed over
+        several."""
         return self.gradients is Gradients.KEPT or n_microbatches == 1
 
     def suits(self, schedule: Schedule) -> bool:
-        """Whether gradients are where the schedule wants them: ranks that hold the same part of the model sum theirs."""
+        """Return True if gradients are where the schedule wants them: ranks that hold the same part of the model sum theirs."""
         return not self.offload.gradients or n_copies(schedule) == 1
 
 
@@ -86,7 +87,8 @@ def optimizer_choices(search: Search, workload: TrainingWorkload) -> tuple[Optim
 
 
 def gradient_choices(search: Search) -> tuple[Gradients, ...]:
-    """How long gradients may live; raises WorkloadError where the request wants them released and its launcher can't."""
+    """Return the lifetimes that gradients may have; raises WorkloadError where the request wants them released and its launcher
+    can't."""
     asked = tuple(one for one in Gradients if one in (search.gradients or (Gradients.KEPT,)))
     had = frozenset(Gradients) if search.space is Space.FREE else TRAINERS[search.launcher].gradients
     left = tuple(one for one in asked if one in had)
@@ -155,7 +157,7 @@ def hybrid_ranks(mesh: Degrees, search: Search) -> tuple[int, ...]:
 
 
 def _small_moments_fit(search: Search, zero_stage: int | None, optimizer: Optimizer) -> bool:
-    """Whether the launcher keeps moments of this optimizer's width at a ZeRO stage, None for the states of one rank."""
+    """Return True if the launcher keeps moments of this optimizer's width at a ZeRO stage, None for the states of one rank."""
     rules = TRAINERS.get(search.launcher)
     if search.space is Space.FREE or rules is None or zero_stage != 0:
         return True
@@ -163,21 +165,22 @@ def _small_moments_fit(search: Search, zero_stage: int | None, optimizer: Optimi
 
 
 def has_drives(cluster: Cluster) -> bool:
-    """Whether every node has NVMe drives for state."""
+    """Return True if every node has NVMe drives for state."""
     return all(group.node.nvme is not None for group in cluster.groups)
 
 
 def may_move(zero_stage: int | None, shard_ranks: int | None, offload: Offload) -> bool:
-    """Whether shares of weights and gradients may lie on the host: where a device has no more of them than it updates itself
-    (ZeRO-3, of gradients ZeRO-2, or one rank, ``zero_stage`` None), and all its ranks' sums are made before they go."""
+    """Return True if shares of weights and gradients may lie on the host. They may where a device has no more of them than it
+    updates itself (ZeRO-3, of gradients ZeRO-2, or one rank, ``zero_stage`` None), and all its ranks' sums are made before they
+    go."""
     whole_shards = zero_stage in (None, MAX_ZERO_STAGE)
     own_sums = whole_shards or zero_stage == MAX_ZERO_STAGE - 1
     return (not offload.weights or whole_shards) and (not offload.gradients or (own_sums and shard_ranks is None))
 
 
 def _offload_expressible(search: Search, zero_stage: int | None, offload: Offload) -> bool:
-    """Whether the search's launcher can keep these shares in host memory: the optimizer's where it is sharded, which states of
-    one rank (``zero_stage`` None) count as."""
+    """Return True if the search's launcher can keep these shares in host memory: the optimizer's where it is sharded, which
+    states of one rank (``zero_stage`` None) count as."""
     if search.space is Space.FREE or offload.is_nothing:
         return True
     if offload.activations or zero_stage == 0:
@@ -218,7 +221,7 @@ def _zero_stages(mesh: Degrees, search: Search, optimizer: Optimizer) -> Iterato
 
 
 def allowed(value: int, restriction: tuple[int, ...]) -> bool:
-    """Whether a restriction, empty for none, has the value."""
+    """Return True if a restriction, empty for none, has the value."""
     return not restriction or value in restriction
 
 
