@@ -15,15 +15,7 @@ from meshwright.solver.answer.predicted import SearchStats
 from meshwright.solver.answer.reason import unfinished_search
 from meshwright.solver.control import Incumbent, OnProgress, Progress, Stop
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
-from meshwright.solver.serving import (
-    ServingSimulation,
-    plan_serving,
-    predict_mixture,
-    predict_pair,
-    predict_serving,
-    predict_switched,
-    simulate_serving,
-)
+from meshwright.solver.serving import ServingSimulation, plan_serving, predict_serving, simulate_serving
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
 from meshwright.solver.serving.forms.replicas.answer import infeasible_plan as infeasible_serving
 from meshwright.solver.training import plan_training, predict_training
@@ -95,11 +87,7 @@ def predict(request: PlanRequest, plan: Plan) -> Plan:
     with calibrations_in_force(request.calibrations):
         if isinstance(request, TrainingRequest):
             return predict_training(request, plan)
-        if plan.kinds:
-            return predict_mixture(request, plan)
-        if plan.switched is not None:
-            return predict_switched(request, plan)
-        return predict_serving(request, plan) if plan.prefill is None else predict_pair(request, plan)
+        return predict_serving(request, plan)
 
 
 def explain_serving(request: ServingRequest, plan: Plan, name: str) -> tuple[LayoutExplanation, ...]:

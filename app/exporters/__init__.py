@@ -14,6 +14,7 @@ from types import MappingProxyType
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.launchable import require_launchable
 from meshwright.costmodels.errors import ExportError
+from meshwright.solver.answer.layouts import Kinds
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.server import ServingForm
@@ -59,9 +60,9 @@ def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
 
 
 def _require_form(plan: Plan, launcher: Launcher) -> None:
-    if plan.kinds and ServingForm.KINDS not in SERVERS[launcher].forms:
+    if isinstance(plan.layout, Kinds) and ServingForm.KINDS not in SERVERS[launcher].forms:
         able = (other.value for other, server in SERVERS.items() if ServingForm.KINDS in server.forms)
-        given = f"{len(plan.kinds)} kinds"
+        given = f"{len(plan.layout.kinds)} kinds"
         raise ExportError(f"{launcher} exports plans of one kind of workers", given=given, allowed=", ".join(able))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.chosen import chosen
-from meshwright.solver.answer.layouts import Layout
+from meshwright.solver.answer.layouts import Layout, Switched
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choice import Entry, Unnamed
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
@@ -61,7 +61,7 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
             given="search.batch_shares: by_group" if plan.shares is not None else "search.stage_degrees: any",
             remedy=f"plan again with search.space: launchable and search.launcher: {launcher.value}",
         )
-    if plan.switched is not None:
+    if isinstance(plan.layout, Switched):
         raise ExportError(
             "no launcher changes the layout of a server between prompts and answers",
             given="plan.switched",

@@ -3,13 +3,11 @@ stage."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from meshwright.app.exporters.shape import is_layer
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import HAS_CHECKPOINT, Draft
-from meshwright.solver.answer.plan import Plan, PrefillPool
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.request import Length, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, TraceArrivals
 
@@ -35,23 +33,14 @@ def require_checkpoint(draft: Draft, *, launcher: str) -> None:
         )
 
 
-def uneven_layers(plan: Plan, request: ServingRequest, *, launcher: str) -> tuple[int, ...]:
+def uneven_layers(workers: Workers, request: ServingRequest, *, launcher: str) -> tuple[int, ...]:
     """Layers of each stage where stages differ, else none; raises ExportError for a stage without any."""
-    counts = tuple(sum(s.count for s in stage.blocks if is_layer(request.model.block(s.block))) for stage in plan.stages)
+    counts = tuple(sum(s.count for s in stage.blocks if is_layer(request.model.block(s.block))) for stage in workers.stages)
     if len(set(counts)) == 1:
         return ()
     if min(counts) == 0:
         raise ExportError(f"{launcher} needs a layer on every pipeline stage", given=list(counts))
     return counts
-
-
-def one_of_each(plan: Plan, pool: PrefillPool) -> tuple[Plan, Plan]:
-    """One prefill and one decode worker of a plan of two pools, each as a plan of its own."""
-    assert plan.serving is not None
-    limits = {"max_num_seqs": pool.max_num_seqs, "max_num_batched_tokens": pool.max_num_batched_tokens}
-    serving = replace(plan.serving, replicas=1)
-    prefill = replace(plan, axes=pool.axes, stages=pool.stages, serving=replace(serving, **limits), prefill=None)
-    return prefill, replace(plan, serving=serving, prefill=None)
 
 
 def longest_request(workload: ServingWorkload) -> int | None:

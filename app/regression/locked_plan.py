@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,9 +10,21 @@ from meshwright.app.regression.inputs import Value, plan_inputs, short_hash
 from meshwright.app.text.figures import axes, counted, number_range
 from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.chosen import chosen, usual
-from meshwright.solver.answer.layouts import ByGroup, GroupReplicas, Layout, Stagewise
-from meshwright.solver.answer.plan import Plan, PrefillPool, WorkerKind
+from meshwright.solver.answer.layouts import (
+    ByGroup,
+    GroupReplicas,
+    Kinds,
+    Layout,
+    Pools,
+    Replicas,
+    Stagewise,
+    Switched,
+    WorkerKind,
+    workers_of,
+)
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choice import Lock
 from meshwright.solver.problem.choices import TpOverlap
 from meshwright.solver.problem.search import LEDGER
@@ -151,8 +163,8 @@ def _times(plan: Plan) -> dict[str, float]:
     found: dict[str, float] = {}
     if plan.breakdown is not None:
         found = asdict(plan.breakdown)
-    elif plan.serving is not None:
-        found = {"prefill_s": plan.serving.prefill_time_s, "decode_step_s": plan.serving.decode_step_s}
+    elif (answering := _answering(plan)) is not None:
+        found = {"prefill_s": answering.load.prefill_time_s, "decode_step_s": answering.load.decode_step_s}
     return {name: rounded(value) if value >= LEAST_TIME_S else 0 for name, value in found.items()}
 
 
@@ -165,18 +177,20 @@ def _shortfall(plan: Plan) -> Shortfall | None:
 
 def structure_of(plan: Plan) -> Structure:
     """Return the layout of the model in a plan, in words."""
+    answering = _answering(plan)
+    degrees = plan.axes if answering is None else answering.axes
     return Structure(
-        axes=axes(plan.axes) if plan.axes else None,
+        axes=None if degrees is None else axes(degrees),
         schedule=_schedule(plan),
         microbatch=f"{plan.microbatch.count} of {counted(plan.microbatch.size, 'sequence')}" if plan.microbatch else None,
         sequence_parallel=("yes" if plan.sequence_parallel else "no") if plan.microbatch else None,
         serving=_serving(plan),
         shardings=tuple(f"{s.block}/{s.operator}: {s.strategy}" for s in plan.shardings if s.strategy != "replicate"),
-        stages=tuple(_stage(stage) for stage in plan.stages),
+        stages=tuple(map(_stage, plan.stages if answering is None else answering.stages)),
         prefill=_prefill(plan),
-        prefill_stages=tuple(_stage(stage) for stage in _prefill_stages(plan)),
+        prefill_stages=() if (prompting := _prompting(plan)) is None else tuple(map(_stage, prompting.stages)),
         tp_overlap=None if plan.tp_overlap is TpOverlap.EXPOSED else plan.tp_overlap.value,
-        worker_kinds=tuple(_kind(plan, kind) for kind in plan.kinds),
+        worker_kinds=_kinds(plan),
         groups=_groups(plan.layout),
         stage_shardings=_stage_shardings(plan.layout),
         choices=_choices(plan.layout) or None,
@@ -245,38 +259,58 @@ def _schedule(plan: Plan) -> str | None:
     return f"{plan.schedule}, slices of {', '.join(str(each.tokens) for each in plan.token_slices)} tokens"
 
 
-def _all_stages(plan: Plan) -> tuple[Stage, ...]:
-    of_kinds = tuple(stage for kind in plan.kinds for stage in kind.stages)
-    return plan.stages + _prefill_stages(plan) + of_kinds
+def _all_stages(plan: Plan) -> Iterable[Stage]:
+    match plan.layout:
+        case Replicas() | Pools() | Switched() | Kinds() as layout:
+            return (stage for workers in workers_of(layout) for stage in workers.stages)
+        case _:
+            return plan.stages
 
 
-def _prefill_stages(plan: Plan) -> tuple[Stage, ...]:
-    """Stages of prefill workers, or of the layout of prompts where layouts switch."""
-    part = plan.prefill or plan.switched
-    return part.stages if part else ()
+def _answering(plan: Plan) -> Replicas | None:
+    """Workers that answer, where a serving plan has one kind of them."""
+    match plan.layout:
+        case Replicas() as replicas:
+            return replicas
+        case Pools(decode=replicas) | Switched(answers=replicas):
+            return replicas
+        case _:
+            return None
+
+
+def _prompting(plan: Plan) -> Workers | None:
+    """Prefill workers, or workers in their layout of prompts where layouts switch."""
+    return plan.layout.prefill_workers if isinstance(plan.layout, Pools | Switched) else None
 
 
 def _serving(plan: Plan) -> str | None:
-    layout = plan.serving
-    if layout is None:
-        return None
-    most = f"at most {counted(layout.max_num_seqs, 'sequence')} and {layout.max_num_batched_tokens:,} tokens a step"
-    return f"{counted(layout.replicas, 'replica')}, {most}"
+    answering = _answering(plan)
+    return None if answering is None else _limits(counted(answering.load.replicas, "replica"), answering.workers)
 
 
 def _prefill(plan: Plan) -> str | None:
-    part = plan.prefill or plan.switched
-    if part is None:
+    workers = _prompting(plan)
+    if workers is None:
         return None
-    most = f"at most {counted(part.max_num_seqs, 'sequence')} and {part.max_num_batched_tokens:,} tokens a step"
-    whose = counted(part.workers, "worker") if isinstance(part, PrefillPool) else "the same workers"
-    return f"{whose} of {axes(part.axes)}, {most}"
+    whose = counted(workers.count, "worker") if isinstance(plan.layout, Pools) else "the same workers"
+    return _limits(f"{whose} of {axes(workers.axes)}", workers)
 
 
-def _kind(plan: Plan, kind: WorkerKind) -> str:
+def _limits(whose: str, workers: Workers) -> str:
+    return f"{whose}, at most {counted(workers.max_num_seqs, 'sequence')} and {workers.max_num_batched_tokens:,} tokens a step"
+
+
+def _kinds(plan: Plan) -> tuple[str, ...]:
+    return tuple(_kind(kind) for kind in plan.layout.kinds) if isinstance(plan.layout, Kinds) else ()
+
+
+def _kind(kind: WorkerKind) -> str:
     """A kind of workers: its share of the arrivals, to a thousandth, its layout and its devices."""
-    stages = "; ".join(_stage(stage) for stage in kind.stages)
-    return f"{kind.share:.1%} of arrivals, {axes(kind.axes)}, {_serving(plan.of_kind(kind))}: {stages}"
+    workers = kind.replicas.workers
+    stages = "; ".join(_stage(stage) for stage in workers.stages)
+    return (
+        f"{kind.share:.1%} of arrivals, {axes(workers.axes)}, {_limits(counted(workers.count, 'replica'), workers)}: {stages}"
+    )
 
 
 def _stage(stage: Stage) -> str:

@@ -13,6 +13,7 @@ from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import TpOverlap
 
 
@@ -118,6 +119,12 @@ class Replicas:
     stages: tuple[Stage, ...]
     load: EngineLoad
 
+    @property
+    def workers(self) -> Workers:
+        """The replicas as equal workers."""
+        load = self.load
+        return Workers(load.replicas, self.axes, self.stages, load.max_num_seqs, load.max_num_batched_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillWorkers:
@@ -142,6 +149,17 @@ class Pools:
 
     prefill: PrefillWorkers
     decode: Replicas
+
+    @property
+    def prefill_workers(self) -> Workers:
+        """Those that compute prompts."""
+        pool = self.prefill
+        return Workers(pool.workers, pool.axes, pool.stages, pool.max_num_seqs, pool.max_num_batched_tokens)
+
+    @property
+    def decode_workers(self) -> Workers:
+        """Those that answer."""
+        return self.decode.workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +199,18 @@ class Switched:
     prompts: PromptPhase
     answers: Replicas
 
+    @property
+    def prefill_workers(self) -> Workers:
+        """The workers while they compute prompts."""
+        phase = self.prompts
+        count = self.answers.load.replicas
+        return Workers(count, phase.axes, phase.stages, phase.max_num_seqs, phase.max_num_batched_tokens)
+
+    @property
+    def decode_workers(self) -> Workers:
+        """The same workers while they answer."""
+        return self.answers.workers
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerKind:
@@ -209,3 +239,14 @@ class Kinds:
 TrainingLayout = Uniform | ByGroup | Stagewise
 ServingLayout = Replicas | Pools | Switched | Kinds
 Layout = TrainingLayout | ServingLayout
+
+
+def workers_of(layout: ServingLayout) -> tuple[Workers, ...]:
+    """All workers of a serving plan, those that compute prompts first; workers that switch layouts once for each."""
+    match layout:
+        case Replicas():
+            return (layout.workers,)
+        case Pools() | Switched():
+            return layout.prefill_workers, layout.decode_workers
+        case Kinds():
+            return tuple(kind.replicas.workers for kind in layout.kinds)

@@ -13,6 +13,7 @@ from enum import StrEnum
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.queueing.simulation.replica import pooled
 from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.solver.answer.layouts import Kinds, WorkerKind
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.control import ignore_progress
@@ -23,7 +24,7 @@ from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS, La
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, step_below
 from meshwright.solver.serving.forms.replicas.least_energy import least_energy
-from meshwright.solver.serving.forms.replicas.prediction import is_layout_of
+from meshwright.solver.serving.forms.replicas.prediction import is_in_layout, is_layout_of
 from meshwright.solver.serving.forms.replicas.reasons import late_alone, memory_shortfall, missed_targets
 from meshwright.solver.serving.promise.certificates import UNITS
 from meshwright.solver.serving.promise.evaluation import P95, SCREENING_REQUESTS, Candidate, Evaluator, Measured
@@ -141,8 +142,10 @@ class _Judge:
 
     def explanation(self, layout: Layout) -> LayoutExplanation:
         """The verdict on one layout."""
-        if self._plan.kinds and is_layout_of(self._plan, layout):
-            return self._row(layout, *self._own_kind(layout))
+        own = self._own_kind(layout)
+        if own is not None:
+            share = f"one of the plan's kinds, {own.share:.1%} of arrivals"
+            return self._row(layout, own.replicas.load.replicas, Excluded.NOTHING, share)
         cost = layout.devices * self._unit_cost(layout)
         most = layout.most_replicas if self._budget == math.inf else min(layout.most_replicas, int(self._budget / cost + 1e-9))
         allowed = [n for n in self._request.search.dp or range(1, most + 1) if n <= most]
@@ -151,10 +154,13 @@ class _Judge:
             return self._row(layout, 0, Excluded.OBJECTIVE, why, need=cost, have=self._budget, unit=self._unit)
         return self._judged(self._builder.engine(layout), max(allowed), max(allowed) * cost)
 
-    def _own_kind(self, layout: Layout) -> tuple[int, Excluded, str]:
-        """Return the explanation of a layout that is one of the plan's kinds of workers."""
-        kind = next(kind for kind in self._plan.kinds if is_layout_of(self._plan.of_kind(kind), layout))
-        return kind.serving.replicas, Excluded.NOTHING, f"one of the plan's kinds, {kind.share:.1%} of arrivals"
+    def _own_kind(self, layout: Layout) -> WorkerKind | None:
+        """Return the one of the plan's several kinds of workers that has a layout."""
+        match self._plan.layout:
+            case Kinds() as several:
+                return next((kind for kind in several.kinds if is_in_layout(kind.replicas, layout)), None)
+            case _:
+                return None
 
     @property
     def _unit(self) -> str:

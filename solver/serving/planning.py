@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.frontier import Interactivity
+from meshwright.solver.answer.layouts import Pools
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import RunnerUp, SearchStats
 from meshwright.solver.answer.reason import Reason, unfinished_search
@@ -148,7 +149,7 @@ def _with_interactivity(
     if not points:
         return replace(plan, notes=(*plan.notes, "No user waits for a second token: nothing to draw against throughput"))
     assert plan.predicted is not None
-    phases = ServingMode.AGGREGATED if plan.prefill is None else ServingMode.DISAGGREGATED
+    phases = ServingMode.DISAGGREGATED if isinstance(plan.layout, Pools) else ServingMode.AGGREGATED
     drawn = Interactivity(
         points=points,
         plan_tokens_per_s_per_device=plan.predicted.tokens_per_s / plan.devices,

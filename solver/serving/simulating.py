@@ -11,13 +11,15 @@ from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
 from meshwright.costmodels.queueing.simulation.timeline import Timeline, timeline
 from meshwright.costmodels.queueing.statistics import Percentile, percentile
-from meshwright.solver.answer.plan import Plan, WorkerKind
+from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, Switched, WorkerKind
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.forms.kinds.answer import token_parts
 from meshwright.solver.serving.forms.kinds.given import given_kinds
-from meshwright.solver.serving.forms.pools.given import GivenPair
+from meshwright.solver.serving.forms.pools.given import GivenPools
 from meshwright.solver.serving.forms.replicas.prediction import given_candidate
 from meshwright.solver.serving.forms.switched.given import GivenSwitched
+from meshwright.solver.serving.given import given_layout
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
 
 PROBABILITIES = (0.50, 0.90, 0.95, 0.99)
@@ -78,19 +80,21 @@ def simulate_serving(request: ServingRequest, plan: Plan) -> ServingSimulation:
     Raises PlanFileError when the plan does not belong to the request, InfeasibleError
     when it does not fit in memory.
     """
-    if plan.kinds:
-        return _simulate_kinds(request, plan)
-    if plan.prefill is not None:
-        return _simulate_pools(request, plan)
-    if plan.switched is not None:
-        return _simulate_switched(request, plan)
-    evaluator, whole, line, alike = _simulated(request, plan)
-    return _described(evaluator, whole, line, alike=alike)
+    match given_layout(plan):
+        case Replicas() as replicas:
+            evaluator, whole, line, alike = _simulated(request, replicas)
+            return _described(evaluator, whole, line, alike=alike)
+        case Pools() as layout:
+            return _simulate_pools(request, layout)
+        case Switched() as layout:
+            return _simulate_switched(request, layout)
+        case Kinds() as layout:
+            return _simulate_kinds(request, layout)
 
 
-def _simulated(request: ServingRequest, plan: Plan) -> tuple[Evaluator, SimulationResult, Timeline, int]:
-    """A plan of replicas that do both phases: what was simulated, over time, and how many like it there are."""
-    evaluator, candidate, share = given_candidate(request, plan)
+def _simulated(request: ServingRequest, replicas: Replicas) -> tuple[Evaluator, SimulationResult, Timeline, int]:
+    """Replicas that do both phases: what was simulated, over time, and how many like it there are."""
+    evaluator, candidate, share = given_candidate(request, replicas.workers)
     if candidate.limits.kv_tokens < evaluator.longest_request:
         raise InfeasibleError(
             f"the plan does not fit: its cache holds {candidate.limits.kv_tokens} tokens, the longest request has "
@@ -101,18 +105,18 @@ def _simulated(request: ServingRequest, plan: Plan) -> tuple[Evaluator, Simulati
     return evaluator, pooled(results), timeline(results, intervals=INTERVALS), alike
 
 
-def _simulate_kinds(request: ServingRequest, plan: Plan) -> ServingSimulation:
+def _simulate_kinds(request: ServingRequest, layout: Kinds) -> ServingSimulation:
     """Each kind by itself, and percentiles of all requests: those of a kind count by its share."""
     ran, kinds = [], []
-    for kind, own in given_kinds(request, plan):
-        evaluator, whole, line, alike = _simulated(own, plan.of_kind(kind))
+    for kind, own in given_kinds(request, layout):
+        evaluator, whole, line, alike = _simulated(own, kind.replicas)
         ran.append((kind.share, whole))
         kinds.append(KindSimulation(_name(kind), kind.share, _described(evaluator, whole, line, alike=alike)))
     first = [WeightedObservations(share, run.ttft_s) for share, run in ran]
     last, later = [WeightedObservations(share, run.end_to_end_s) for share, run in ran], token_parts(ran)
     ttft, tpot = _mixed(first), _mixed(later) if later else None
     of_kinds = [kind.simulated for kind in kinds]
-    replicas = [kind.serving.replicas for kind in plan.kinds]
+    replicas = [kind.replicas.load.replicas for kind in layout.kinds]
     return ServingSimulation(
         requests=sum(each.requests for each in of_kinds),
         counted=sum(each.counted for each in of_kinds),
@@ -122,7 +126,7 @@ def _simulate_kinds(request: ServingRequest, plan: Plan) -> ServingSimulation:
         tpot=tpot,
         end_to_end=_mixed(last),
         timeline=None,
-        busy=float(np.average([each.busy for each in of_kinds], weights=[kind.devices for kind in plan.kinds])),
+        busy=float(np.average([each.busy for each in of_kinds], weights=[kind.devices for kind in layout.kinds])),
         mean_batch=float(np.average([each.mean_batch for each in of_kinds], weights=replicas)),
         peak_running=max(each.peak_running for each in of_kinds),
         evictions=sum(each.evictions for each in of_kinds),
@@ -133,18 +137,18 @@ def _simulate_kinds(request: ServingRequest, plan: Plan) -> ServingSimulation:
 
 def _name(kind: WorkerKind) -> str:
     """Words for a kind: "4 x tp 4 x pp 2"."""
-    axes = kind.axes
+    axes = kind.replicas.axes
     degrees = {"tp": axes.tp, "kvp": axes.kvp, "attention dp": axes.attention_dp, "ep": axes.ep, "pp": axes.pp}
-    return f"{kind.serving.replicas} x " + " x ".join(f"{n} {d}" for n, d in degrees.items() if d > 1 or n == "tp")
+    return f"{kind.replicas.load.replicas} x " + " x ".join(f"{n} {d}" for n, d in degrees.items() if d > 1 or n == "tp")
 
 
 def _mixed(parts: list[WeightedObservations]) -> Distribution:
     return Distribution(mixture_mean(parts), tuple(mixture_percentile(parts, p) for p in PROBABILITIES))
 
 
-def _simulate_pools(request: ServingRequest, plan: Plan) -> ServingSimulation:
+def _simulate_pools(request: ServingRequest, layout: Pools) -> ServingSimulation:
     """Both pools together. The timeline is of a mean decode worker: requests that wait are all those without a first token."""
-    given = GivenPair(request, plan)
+    given = GivenPools(request, layout)
     shortfall = given.memory_shortfall()
     if shortfall is not None:
         raise InfeasibleError(f"the plan does not fit: {shortfall.message}")
@@ -155,9 +159,9 @@ def _simulate_pools(request: ServingRequest, plan: Plan) -> ServingSimulation:
     return _described(given.evaluator, result.whole, per_worker, alike=1)
 
 
-def _simulate_switched(request: ServingRequest, plan: Plan) -> ServingSimulation:
+def _simulate_switched(request: ServingRequest, layout: Switched) -> ServingSimulation:
     """Workers that switch layouts; busy is what stages of either layout do, not the changes between."""
-    given = GivenSwitched(request, plan)
+    given = GivenSwitched(request, layout)
     shortfall = given.memory_shortfall()
     if shortfall is not None:
         raise InfeasibleError(f"the plan does not fit: {shortfall.message}")

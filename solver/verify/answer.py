@@ -38,6 +38,8 @@ def _missing_parts(plan: Plan) -> Iterator[Violation]:
         needed |= {"axes": plan.axes, "stages": plan.stages or None}
     elif plan.kind == "training" or plan.axes or plan.stages or plan.serving or plan.prefill:
         yield Violation(Rule.ANSWER, "plan.kinds", "kinds of workers, which hold all that a serving plan says of its layout")
+    if plan.switched is not None and (plan.prefill is not None or plan.kinds):
+        yield Violation(Rule.ANSWER, "plan.switched", "given beside a prefill pool or kinds of workers; a plan has one form")
     if plan.kind == "training":
         needed |= {"microbatch": plan.microbatch, "breakdown": plan.breakdown, "schedule": plan.schedule}
         needed["predicted.step_time_s"] = plan.predicted and plan.predicted.step_time_s

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from meshwright.solver.answer.layouts import ByGroup, Stagewise, Switched
+from meshwright.solver.answer.layouts import ByGroup, Kinds, Pools, Replicas, Stagewise, Switched
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.verify.answer import answer_violations
 from meshwright.solver.verify.counted import Counted, SpaceRules
 from meshwright.solver.verify.numbers import number_violations
 from meshwright.solver.verify.serving.interactivity import interactivity_violations
-from meshwright.solver.verify.serving.pools import serving_violations
+from meshwright.solver.verify.serving.kinds import kinds_violations
+from meshwright.solver.verify.serving.pools import pools_violations
+from meshwright.solver.verify.serving.replicas import replica_violations
 from meshwright.solver.verify.serving.switched import switched_violations
 from meshwright.solver.verify.training.by_group import share_violations
 from meshwright.solver.verify.training.frontier import frontier_violations
@@ -85,7 +87,18 @@ _TRAINING = (
 
 def _workers_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
     """Rules of the workers of a serving plan, by their kind."""
-    return (switched_violations if isinstance(plan.layout, Switched) else serving_violations)(plan, request)
+    match plan.layout:
+        case Replicas() as layout:
+            assert plan.predicted is not None, "answer_violations asks for it"
+            return replica_violations(layout, plan.predicted, request, devices=plan.devices)
+        case Pools() as layout:
+            return pools_violations(plan, layout, request)
+        case Switched() as layout:
+            return switched_violations(plan, layout, request)
+        case Kinds() as layout:
+            return kinds_violations(plan, layout, request)
+        case _:
+            raise AssertionError("answer_violations asks for the layout of a feasible serving plan")
 
 
 _SERVING = ((_workers_violations,), (interactivity_violations,))

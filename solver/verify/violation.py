@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -69,3 +70,9 @@ class Violation:
 
     def __str__(self) -> str:
         return f"{self.rule.value} at {self.where}: {self.message}"
+
+
+def placed_at(part: str, violations: Iterable[Violation]) -> Iterator[Violation]:
+    """Violations of a part of a plan that were found as if it were the whole, named by their place in that part."""
+    for violation in violations:
+        yield replace(violation, where=violation.where.replace("plan.", f"{part}.", 1))

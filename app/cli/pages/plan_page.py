@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import assert_never
 
 from rich.console import Console, Group, RenderableType
@@ -11,12 +11,15 @@ from rich.text import Text
 
 from meshwright.app.cli.pages.frontier_table import frontier_parts
 from meshwright.app.cli.pages.interactivity_chart import interactivity_parts
+from meshwright.app.cli.pages.serving_layout import serving_parts
+from meshwright.app.cli.pages.speed import speed_in_words
 from meshwright.app.cli.pages.stages import memory_bars, stage_table
 from meshwright.app.text.bars import BarRow, bar, parts_table
 from meshwright.app.text.console import plain
-from meshwright.app.text.figures import amount, axes, band, counted, percent, seconds, significant
-from meshwright.solver.answer.plan import Plan, ReplicaPool, SwitchedPrompts, WorkerKind
-from meshwright.solver.answer.predicted import Predicted, Status, TimeBreakdown
+from meshwright.app.text.figures import amount, axes, counted, percent, seconds, significant
+from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, Switched
+from meshwright.solver.answer.plan import Plan, ReplicaPool
+from meshwright.solver.answer.predicted import Status, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Gradients, Launcher, Objective, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of
@@ -67,33 +70,17 @@ def _arrivals(arrivals: Arrivals) -> str:
 def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     assert plan.predicted is not None
     predicted = plan.predicted
-    headline = plain("Feasible: ", style="bold green") + plain(_speed(plan, predicted), style="bold")
+    headline = plain("Feasible: ", style="bold green") + plain(
+        speed_in_words(predicted, devices=plan.devices if isinstance(request, ServingRequest) else None), style="bold"
+    )
     parts: list[RenderableType] = [
         Group(headline, plain(certificate_in_words(plan, request)), plain(f"Space: {plan.certificate.space}", style="dim")),
-        *_pools(plan),
+        *_layout_parts(plan),
     ]
     if plan.breakdown is not None:
         parts.append(_time(plan.breakdown))
     parts += [_comparison(plan), *frontier_parts(plan), *interactivity_parts(plan), _calibration(plan)]
     return parts
-
-
-def _speed(plan: Plan, predicted: Predicted) -> str:
-    bands = predicted.bands
-    figures = [f"{significant(predicted.tokens_per_s)} tokens/s{band(predicted.tokens_per_s, bands.get('tokens_per_s'))}"]
-    if predicted.step_time_s is not None:
-        figures.append(f"{seconds(predicted.step_time_s)} a step")
-    if predicted.mfu is not None:
-        figures.append(f"MFU {percent(predicted.mfu)}")
-    if predicted.ttft_p95_s is not None:
-        figures.append(f"P95 TTFT {seconds(predicted.ttft_p95_s)}{band(predicted.ttft_p95_s, bands.get('ttft_p95_s'))}")
-    if predicted.tpot_p95_s is not None:
-        figures.append(f"P95 TPOT {seconds(predicted.tpot_p95_s)}{band(predicted.tpot_p95_s, bands.get('tpot_p95_s'))}")
-    if predicted.energy_per_token_j is not None:
-        figures.append(f"{significant(predicted.energy_per_token_j)} J a token")
-    if plan.kind == "serving":
-        figures.append(counted(plan.devices, "device"))
-    return ", ".join(figures)
 
 
 def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
@@ -123,55 +110,31 @@ _BETTER = {
 }
 
 
-def _pools(plan: Plan) -> list[RenderableType]:
-    """Stages and memory of the plan, kind by kind of its workers; of the prefill pool first where there is one."""
-    if plan.kinds:
-        return [part for kind in plan.kinds for part in _of_kind(plan, kind)]
-    name = "Layout of answers" if plan.switched else "Decode workers" if plan.prefill else "Layout"
-    own: list[RenderableType] = [Group(plain(f"{name}: {_layout(plan)}"), stage_table(plan)), memory_bars(plan)]
-    if plan.shares is not None:
-        taken = f"First node group: {plan.shares.sequences} sequences in {seconds(plan.shares.step_time_s)}"
-        return [plain(taken), *own, *(part for beside in plan.shares.pools for part in _beside(plan, beside))]
-    if plan.switched is not None:
-        return [*_prompts(plan, plan.switched), *own]
-    pool = plan.prefill
-    if pool is None:
+def _layout_parts(plan: Plan) -> list[RenderableType]:
+    """Stages and memory of the plan's workers, or of its pipelines, those of the first node group first."""
+    match plan.layout:
+        case Replicas() | Pools() | Switched() | Kinds() as layout:
+            return serving_parts(layout)
+        case _:
+            return _pipelines(plan)
+
+
+def _pipelines(plan: Plan) -> list[RenderableType]:
+    own: list[RenderableType] = [
+        Group(plain(f"Layout: {_layout(plan)}"), stage_table(plan.stages, step="micro-batch")),
+        memory_bars(plan.stages),
+    ]
+    if plan.shares is None:
         return own
-    said = (
-        f"Prefill workers: {axes(pool.axes)}; {counted(pool.workers, 'worker')}, {percent(pool.utilisation)} busy; at most "
-        f"{pool.max_num_batched_tokens:,} tokens a step; keys and values reach a decode worker in {seconds(pool.transfer_s)}"
-    )
-    view = replace(plan, stages=pool.stages)
-    return [Group(plain(said), stage_table(view, serving_step="prefill step")), memory_bars(view), *own]
-
-
-def _of_kind(plan: Plan, kind: WorkerKind) -> list[RenderableType]:
-    """Share, figures, layout and memory of one kind of workers."""
-    view, predicted = plan.of_kind(kind), kind.predicted
-    taken = f"{percent(kind.share)} of arrivals, {significant(kind.requests_per_s)} requests/s: {_speed(view, predicted)}"
-    return [Group(plain(taken, style="bold"), plain(f"Layout: {_layout(view)}"), stage_table(view)), memory_bars(view)]
-
-
-def _prompts(plan: Plan, prompts: SwitchedPrompts) -> list[RenderableType]:
-    """The layout of prompts of workers that switch, and what a change takes."""
-    said = (
-        f"Layout of prompts, on the same devices: {axes(prompts.axes)}; at most {prompts.max_num_batched_tokens:,} tokens a "
-        f"step; {percent(prompts.prefill_share)} of the time, from one phase of prompts to the next {seconds(prompts.cycle_s)}"
-    )
-    change = (
-        f"Changes: {seconds(prompts.to_decode_s)} to the layout of answers ({amount(prompts.to_decode_bytes, 'bytes')} a "
-        f"device), {seconds(prompts.to_prefill_s)} back, {percent(prompts.switching_share)} of the time; host memory has room "
-        f"for {prompts.buffer_tokens:,} tokens of a worker ({amount(prompts.host_bytes, 'bytes')} of a node with the weights)"
-    )
-    view = replace(plan, stages=prompts.stages)
-    return [Group(plain(said), plain(change), stage_table(view, serving_step="prefill step")), memory_bars(view)]
+    taken = f"First node group: {plan.shares.sequences} sequences in {seconds(plan.shares.step_time_s)}"
+    return [plain(taken), *own, *(part for beside in plan.shares.pools for part in _beside(plan, beside))]
 
 
 def _beside(plan: Plan, pool: ReplicaPool) -> list[RenderableType]:
     """Layout and memory of another node group's replicas."""
     view = plan.laid_out_as(pool)
     taken = f"{pool.group}: {pool.sequences} sequences in {seconds(pool.step_time_s)}; layout: {_layout(view)}"
-    return [Group(plain(taken), stage_table(view)), memory_bars(view)]
+    return [Group(plain(taken), stage_table(view.stages, step="micro-batch")), memory_bars(view.stages)]
 
 
 def _layout(plan: Plan) -> str:
@@ -192,10 +155,6 @@ def _layout(plan: Plan) -> str:
         parts += away(plan.stages[0].offload)
     if plan.tp_overlap is TpOverlap.CHUNKED:
         parts.append("chunked products")
-    if plan.serving is not None:
-        layout = plan.serving
-        parts.append(f"{counted(layout.replicas, 'replica')}, {percent(layout.utilisation)} busy")
-        parts.append(f"at most {counted(layout.max_num_seqs, 'sequence')} and {layout.max_num_batched_tokens:,} tokens a step")
     return "; ".join(parts)
 
 

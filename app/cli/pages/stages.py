@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 
 from rich import box
@@ -12,50 +13,49 @@ from rich.table import Table
 from meshwright.app.text.bars import bar
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import axes, gib, number_range, percent, seconds, spread
-from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
 
 NumberedStage = tuple[int, Stage]
 
 
-def stage_table(plan: Plan, *, serving_step: str = "decode step") -> Table:
-    """One line for each run of equal stages: layers, ranks, recompute, ZeRO and time; axes where stages differ in them."""
-    differ = len({stage.axes for stage in plan.stages}) > 1
+def stage_table(stages: Sequence[Stage], *, step: str) -> Table:
+    """One line a run of equal stages: layers, ranks, recompute, ZeRO, time of a ``step``; axes where stages differ in them."""
+    differ = len({stage.axes for stage in stages}) > 1
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     for name in ("stage", "layers", "ranks", *(["axes"] if differ else []), "recompute", "ZeRO"):
         table.add_column(name, overflow="fold")
-    table.add_column("micro-batch" if plan.kind == "training" else serving_step, justify="right")
-    for run in folded(plan.stages):
-        stages = [stage for _, stage in run]
-        first = stages[0]
+    table.add_column(step, justify="right")
+    for run in folded(stages):
+        alike = [stage for _, stage in run]
+        first = alike[0]
         table.add_row(
             number_range(number for number, _ in run),
             _layers(first) + (" each" if len(run) > 1 else ""),
-            _ranks(first, stages[-1]),
+            _ranks(first, alike[-1]),
             *([axes(first.axes)] if differ else []),
             first.recompute.value,
             str(first.zero_stage),
-            spread(seconds(time_s) for time_s in sorted(stage.time_s for stage in stages)),
+            spread(seconds(time_s) for time_s in sorted(stage.time_s for stage in alike)),
         )
     return table
 
 
-def memory_bars(plan: Plan) -> Group:
+def memory_bars(stages: Sequence[Stage]) -> Group:
     """One bar for each run of equal stages, its fullest device against what may be used, and what fills the fullest of all."""
     table = Table.grid(padding=(0, 1))
-    for run in folded(plan.stages):
+    for run in folded(stages):
         totals = [stage.memory.total_bytes for _, stage in run]
         fullest = max((stage for _, stage in run), key=_fullness)
         amount = spread(gib(total) for total in sorted({min(totals), max(totals)}))
         numbers = number_range(number for number, _ in run)
         table.add_row(f"  stage {numbers}", bar(_fullness(fullest)), amount, percent(_fullness(fullest)))
-    fullest = max(plan.stages, key=_fullness)
+    fullest = max(stages, key=_fullness)
     title = f"Memory of the fullest device, of {gib(fullest.memory.capacity_bytes)} that may be used"
     kinds = plain(f"at most: {_memory_kinds(fullest)}", style="dim")
     return Group(plain(title, style="bold"), table, Padding(kinds, (0, 0, 0, 2), expand=False))
 
 
-def folded(stages: tuple[Stage, ...]) -> list[list[NumberedStage]]:
+def folded(stages: Sequence[Stage]) -> list[list[NumberedStage]]:
     """Stages with their numbers, grouped where neighbours hold the same layers on as many devices in the same way."""
     return [list(run) for _, run in groupby(enumerate(stages), key=lambda numbered: _likeness(numbered[1]))]
 

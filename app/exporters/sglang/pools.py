@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from meshwright.app.exporters.command import ShellVariable, command_text, flag
 from meshwright.app.exporters.export import Export
-from meshwright.app.exporters.served import one_of_each, require_engine
+from meshwright.app.exporters.served import require_engine
 from meshwright.app.exporters.sglang.server import PORT, VERSION, lost_in_words, server_assumptions, server_command
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.plan import Plan, PrefillPool
+from meshwright.solver.answer.layouts import Pools
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.request import ServingRequest
 
@@ -22,15 +24,15 @@ BOOTSTRAP_PORT = 8998
 ROUTER_PORT = 8000
 
 
-def export_pools(plan: Plan, pool: PrefillPool, request: ServingRequest) -> Export:
+def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
     """A script for a server of each pool; raises ExportError for layouts between which SGLang moves no cache."""
     require_engine(request, ServingEngine.SGLANG)
-    assert plan.axes is not None and plan.serving is not None
-    _require_connectable(pool.axes, plan.axes)
-    prefill, decode = one_of_each(plan, pool)
+    prefill, decode = pools.prefill_workers, pools.decode_workers
+    _require_connectable(prefill.axes, decode.axes)
     commands = {
         name: server_command(
-            view,
+            plan.model,
+            workers,
             request,
             together=False,
             port=PORT + index,
@@ -39,7 +41,7 @@ def export_pools(plan: Plan, pool: PrefillPool, request: ServingRequest) -> Expo
                 *([flag("disaggregation-bootstrap-port", BOOTSTRAP_PORT)] if mode == "prefill" else []),
             ],
         )
-        for index, (name, mode, view) in enumerate(((PREFILL_FILE, "prefill", prefill), (DECODE_FILE, "decode", decode)))
+        for index, (name, mode, workers) in enumerate(((PREFILL_FILE, "prefill", prefill), (DECODE_FILE, "decode", decode)))
     }
     commands[ROUTER_FILE] = _router_command()
     return Export(
@@ -47,10 +49,10 @@ def export_pools(plan: Plan, pool: PrefillPool, request: ServingRequest) -> Expo
         version=VERSION,
         command=" & ".join(f"bash {name}" for name in commands) + " & wait",
         files={name: f"#!/bin/bash\n{command}\n" for name, command in commands.items()},
-        inexpressible=tuple(dict.fromkeys((*lost_in_words(prefill, request), *lost_in_words(decode, request)))),
+        inexpressible=tuple(dict.fromkeys((*lost_in_words(prefill.axes, request), *lost_in_words(decode.axes, request)))),
         assumptions=(
-            *dict.fromkeys((*server_assumptions(prefill, request), *server_assumptions(decode, request))),
-            *_pool_assumptions(plan, pool),
+            *dict.fromkeys(said for each in (prefill, decode) for said in server_assumptions(plan.model, each.axes, request)),
+            *_pool_assumptions(prefill, decode),
         ),
     )
 
@@ -84,12 +86,11 @@ def _require_connectable(prefill: Axes, decode: Axes) -> None:
         )
 
 
-def _pool_assumptions(plan: Plan, pool: PrefillPool) -> tuple[str, ...]:
-    assert plan.serving is not None and plan.axes is not None
-    sizes = [axes.tp * axes.cp * axes.attention_dp * axes.pp for axes in (pool.axes, plan.axes)]
+def _pool_assumptions(prefill: Workers, decode: Workers) -> tuple[str, ...]:
+    sizes = [axes.tp * axes.cp * axes.attention_dp * axes.pp for axes in (prefill.axes, decode.axes)]
     return (
-        f"{PREFILL_FILE} is one prefill server of {pool.workers}, on {sizes[0]} devices, {DECODE_FILE} one decode server "
-        f"of {plan.serving.replicas}, on {sizes[1]}: start each so many times, on devices (--base-gpu-id), ports "
+        f"{PREFILL_FILE} is one prefill server of {prefill.count}, on {sizes[0]} devices, {DECODE_FILE} one decode server "
+        f"of {decode.count}, on {sizes[1]}: start each so many times, on devices (--base-gpu-id), ports "
         "and, for prefill, bootstrap ports of its own",
         f"{ROUTER_FILE} needs sglang-router; PREFILL_URL and DECODE_URL are the addresses of a server of each pool, as in "
         "http://10.0.0.1:30000: repeat --prefill and --decode for the others",

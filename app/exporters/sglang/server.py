@@ -18,6 +18,7 @@ from meshwright.costmodels.serving.speculation import DraftMethod
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 
@@ -37,67 +38,69 @@ _MIXES = (DraftMethod.MTP, DraftMethod.EAGLE, DraftMethod.EAGLE3)
 """Drafts whose verification may share a step with prompts (SpeculativeAlgorithm.supports_mixed_chunk)."""
 
 
-def export_replicas(plan: Plan, request: ServingRequest) -> Export:
+def export_replicas(plan: Plan, workers: Workers, request: ServingRequest) -> Export:
     """Flags of the layout, the scheduler and memory of workers that do both phases."""
     require_engine(request, ServingEngine.SGLANG)
-    together = _replicas_share_a_server(plan, request)
+    together = _replicas_share_a_server(workers, request)
     return Export(
         launcher=Launcher.SGLANG,
         version=VERSION,
-        command=server_command(plan, request, together=together, port=PORT, more=_mixed_words(plan, request)),
-        inexpressible=lost_in_words(plan, request),
-        assumptions=(*server_assumptions(plan, request), *_replica_assumptions(plan, together=together)),
+        command=server_command(
+            plan.model, workers, request, together=together, port=PORT, more=_mixed_words(workers.axes, request)
+        ),
+        inexpressible=lost_in_words(workers.axes, request),
+        assumptions=(*server_assumptions(plan.model, workers.axes, request), *_replica_assumptions(workers, together=together)),
     )
 
 
-def server_command(plan: Plan, request: ServingRequest, *, together: bool, port: int, more: Sequence[Words] = ()) -> str:
+def server_command(
+    model: str, workers: Workers, request: ServingRequest, *, together: bool, port: int, more: Sequence[Words] = ()
+) -> str:
     """One ``sglang.launch_server`` command, of a replica or of all ``together``."""
-    workload, layout, axes = request.workload, plan.serving, plan.axes
-    assert layout is not None and axes is not None
+    workload, axes = request.workload, workers.axes
     longest = longest_request(workload)
     # The limits of a server are those of all its attention groups, which share them out evenly.
-    sequences, tokens = (axes.attention_dp * limit for limit in (layout.max_num_seqs, layout.max_num_batched_tokens))
+    sequences, tokens = (axes.attention_dp * limit for limit in (workers.max_num_seqs, workers.max_num_batched_tokens))
     parts = [
         ("python", "-m", "sglang.launch_server"),
-        flag("model-path", f"./{plan.model}"),
+        flag("model-path", f"./{model}"),
         (*flag("tp-size", _ranks(axes)), *flag("pp-size", axes.pp)),
         *([flag("attn-dp-size", axes.attention_dp), flag("enable-dp-lm-head")] if axes.attention_dp > 1 else []),
         *_shared_prompt_words(axes),
         *_expert_words(axes, workload),
-        *([flag("dp-size", layout.replicas)] if together and layout.replicas > 1 else []),
+        *([flag("dp-size", workers.count)] if together and workers.count > 1 else []),
         *_node_words(axes, request),
         flag("max-running-requests", sequences),
-        (*flag("chunked-prefill-size", tokens), *flag("max-prefill-tokens", layout.max_num_batched_tokens)),
+        (*flag("chunked-prefill-size", tokens), *flag("max-prefill-tokens", workers.max_num_batched_tokens)),
         *([] if longest is None else [flag("context-length", longest)]),
-        flag("mem-fraction-static", static_share(plan, request)),
+        flag("mem-fraction-static", static_share(workers, request)),
         *_precision_words(workload),
         *_speculative_words(workload),
         *more,
         flag("port", port),
     ]
-    counts = uneven_layers(plan, request, launcher="SGLang")
+    counts = uneven_layers(workers, request, launcher="SGLang")
     environment = [("SGLANG_PP_LAYER_PARTITION", ",".join(str(count) for count in counts))] if counts else []
     return command_text(environment=environment, parts=parts)
 
 
-def static_share(plan: Plan, request: ServingRequest) -> float:
+def static_share(workers: Workers, request: ServingRequest) -> float:
     """Weights and cache of the fullest stage, over what its device has free before they are loaded, rounded down to a
     hundredth (--mem-fraction-static): the rest is left to activations and graphs."""
     cluster = request.cluster
     shares = [
         (stage.memory.weights_bytes + stage.memory.kv_cache_bytes)
         / (group.node.device.memory_bytes - stage.memory.overhead_bytes)
-        for stage in plan.stages
+        for stage in workers.stages
         for devices in stage.devices
         for group in cluster.groups_spanned(devices.first, devices.count)
     ]
     return math.floor(min(max(shares), 1.0) * 100) / 100
 
 
-def lost_in_words(plan: Plan, request: ServingRequest) -> tuple[str, ...]:
+def lost_in_words(axes: Axes, request: ServingRequest) -> tuple[str, ...]:
     """Return, in words, the parts of the plan's workers that SGLang runs in another way."""
-    axes, workload = plan.axes, request.workload
-    assert axes is not None
+    workload = request.workload
     lost = []
     dense = sorted({FFN, SHARED_FFN} & request.model.dims.keys())
     if axes.attention_dp * axes.cp > 1 and dense and EXPERTS in request.model.dims:
@@ -113,11 +116,10 @@ def lost_in_words(plan: Plan, request: ServingRequest) -> tuple[str, ...]:
     return tuple(lost)
 
 
-def server_assumptions(plan: Plan, request: ServingRequest) -> tuple[str, ...]:
+def server_assumptions(model: str, axes: Axes, request: ServingRequest) -> tuple[str, ...]:
     """Return the assumptions of the command of any server."""
-    axes, workload = plan.axes, request.workload
-    assert axes is not None
-    said = [f"./{plan.model} stands for the directory or the Hugging Face name of the checkpoint"]
+    workload = request.workload
+    said = [f"./{model} stands for the directory or the Hugging Face name of the checkpoint"]
     if _nodes(axes, request) > 1:
         said.append(
             "run it on every node of the replica; NODE_RANK counts them from 0, MASTER_ADDR is the address of node 0 with a "
@@ -137,9 +139,8 @@ def server_assumptions(plan: Plan, request: ServingRequest) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _replica_assumptions(plan: Plan, *, together: bool) -> tuple[str, ...]:
-    assert plan.serving is not None and plan.axes is not None
-    replicas, devices = plan.serving.replicas, _ranks(plan.axes) * plan.axes.pp
+def _replica_assumptions(workers: Workers, *, together: bool) -> tuple[str, ...]:
+    replicas, devices = workers.count, _ranks(workers.axes) * workers.axes.pp
     if replicas == 1 or together:
         return ()
     return (
@@ -148,11 +149,12 @@ def _replica_assumptions(plan: Plan, *, together: bool) -> tuple[str, ...]:
     )
 
 
-def _replicas_share_a_server(plan: Plan, request: ServingRequest) -> bool:
+def _replicas_share_a_server(workers: Workers, request: ServingRequest) -> bool:
     """Return True if one server runs all replicas: they fit on the first node, and are not attention groups of their own
     (--dp-size goes without --attn-dp-size)."""
-    assert plan.axes is not None
-    return plan.devices <= request.cluster.groups[0].node.devices_per_node and plan.axes.attention_dp == 1
+    axes = workers.axes
+    devices = workers.count * _ranks(axes) * axes.pp
+    return devices <= request.cluster.groups[0].node.devices_per_node and axes.attention_dp == 1
 
 
 def _ranks(axes: Axes) -> int:
@@ -213,11 +215,10 @@ def _speculative_words(workload: ServingWorkload) -> list[Words]:
     return [*words, flag("speculative-num-draft-tokens", speculation.query_tokens)]
 
 
-def _mixed_words(plan: Plan, request: ServingRequest) -> list[Words]:
+def _mixed_words(axes: Axes, request: ServingRequest) -> list[Words]:
     """Prompts and answers share steps, as planned; without the flag SGLang runs prompts first, in steps of their own, as is
     planned of ranks that share prompts."""
-    workload, axes = request.workload, plan.axes
-    assert axes is not None
+    workload = request.workload
     if axes.cp > 1 or (workload.speculation is not None and not _mixes(workload)):
         return []
     return [flag("enable-mixed-chunk")]

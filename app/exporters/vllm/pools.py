@@ -9,11 +9,12 @@ import json
 
 from meshwright.app.exporters.command import flag
 from meshwright.app.exporters.export import Export
-from meshwright.app.exporters.served import one_of_each
 from meshwright.app.exporters.vllm.server import PORT, VERSION, serve_command
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.plan import Plan, PrefillPool
+from meshwright.solver.answer.layouts import Pools
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.request import ServingRequest
 
@@ -24,29 +25,29 @@ SIDE_CHANNEL_PORT = 5600
 _CONNECTOR = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
 
 
-def export_pools(plan: Plan, pool: PrefillPool, request: ServingRequest) -> Export:
+def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
     """A script for a server of each pool; raises ExportError for layouts between which vLLM moves no cache."""
-    assert plan.axes is not None and plan.serving is not None
-    _require_connectable(pool.axes, plan.axes)
-    prefill, decode = one_of_each(plan, pool)
+    prefill, decode = pools.prefill_workers, pools.decode_workers
+    _require_connectable(prefill.axes, decode.axes)
     connector = (flag("kv-transfer-config", _CONNECTOR),)
     commands = {
         name: serve_command(
-            view,
+            plan.model,
+            workers,
             request,
             together=False,
             port=PORT + index,
             more=connector,
             environment=(("VLLM_NIXL_SIDE_CHANNEL_PORT", str(SIDE_CHANNEL_PORT + index)),),
         )
-        for index, (name, view) in enumerate(((PREFILL_FILE, prefill), (DECODE_FILE, decode)))
+        for index, (name, workers) in enumerate(((PREFILL_FILE, prefill), (DECODE_FILE, decode)))
     }
     return Export(
         launcher=Launcher.VLLM,
         version=VERSION,
         command=f"bash {PREFILL_FILE} & bash {DECODE_FILE} & wait",
         files={name: f"#!/bin/bash\n{command}\n" for name, command in commands.items()},
-        assumptions=_assumptions(plan, pool),
+        assumptions=_assumptions(plan.model, prefill, decode),
     )
 
 
@@ -69,12 +70,11 @@ def _require_connectable(prefill: Axes, decode: Axes) -> None:
         )
 
 
-def _assumptions(plan: Plan, pool: PrefillPool) -> tuple[str, ...]:
-    assert plan.serving is not None and plan.axes is not None
+def _assumptions(model: str, prefill: Workers, decode: Workers) -> tuple[str, ...]:
     return (
-        f"./{plan.model} stands for the directory or the Hugging Face name of the checkpoint",
-        f"{PREFILL_FILE} is one prefill server of {pool.workers}, on {pool.axes.tp} devices, {DECODE_FILE} one decode server "
-        f"of {plan.serving.replicas}, on {plan.axes.tp}: start each so many times, on devices (CUDA_VISIBLE_DEVICES) and ports "
+        f"./{model} stands for the directory or the Hugging Face name of the checkpoint",
+        f"{PREFILL_FILE} is one prefill server of {prefill.count}, on {prefill.axes.tp} devices, {DECODE_FILE} one decode "
+        f"server of {decode.count}, on {decode.axes.tp}: start each so many times, on devices (CUDA_VISIBLE_DEVICES) and ports "
         "of its own; VLLM_NIXL_SIDE_CHANNEL_PORT differs between the servers of a host, VLLM_NIXL_SIDE_CHANNEL_HOST is the "
         "host's address",
         "a proxy in front sends each request to a prefill server for one token, then to a decode server, both drawn evenly "

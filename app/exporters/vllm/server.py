@@ -16,7 +16,9 @@ from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
+from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 
@@ -27,56 +29,66 @@ PORT = 8000
 """vLLM's own default of --port."""
 
 
-def export_replicas(plan: Plan, request: ServingRequest) -> Export:
+def export_replicas(plan: Plan, workers: Workers, request: ServingRequest) -> Export:
     """Flags of the layout, the scheduler and memory of workers that do both phases."""
     require_engine(request, ServingEngine.VLLM)
-    together = replicas_share_a_server(plan, request)
+    together = replicas_share_a_server(workers, request)
     return Export(
         launcher=Launcher.VLLM,
         version=VERSION,
-        command=serve_command(plan, request, together=together, port=PORT),
-        assumptions=_assumptions(plan, request, together=together),
+        command=serve_command(plan.model, workers, request, together=together, port=PORT),
+        assumptions=server_assumptions(plan.model, workers, request, together=together),
     )
 
 
 def serve_command(
-    plan: Plan, request: ServingRequest, *, together: bool, port: int, more: Sequence[Words] = (), environment: Environment = ()
+    model: str,
+    workers: Workers,
+    request: ServingRequest,
+    *,
+    together: bool,
+    port: int,
+    more: Sequence[Words] = (),
+    environment: Environment = (),
 ) -> str:
-    """One ``vllm serve`` command, of a replica or of all ``together``."""
-    workload, layout, axes = request.workload, plan.serving, plan.axes
-    assert layout is not None and axes is not None
+    """One ``vllm serve`` command, of a worker or of all ``together``."""
+    workload, axes = request.workload, workers.axes
     parts = [
-        ("vllm", "serve", f"./{plan.model}"),
+        ("vllm", "serve", f"./{model}"),
         flag("tensor-parallel-size", axes.tp * axes.kvp),
         *([flag("decode-context-parallel-size", axes.kvp)] if axes.kvp > 1 else []),
         flag("pipeline-parallel-size", axes.pp),
-        *_expert_words(plan, request),
-        *([flag("data-parallel-size", layout.replicas)] if together and layout.replicas > 1 else []),
-        *_node_words(plan, request),
-        (*flag("max-num-seqs", layout.max_num_seqs), *flag("max-num-batched-tokens", layout.max_num_batched_tokens)),
+        *_expert_words(axes, request),
+        *([flag("data-parallel-size", workers.count)] if together and workers.count > 1 else []),
+        *_node_words(axes, request),
+        (*flag("max-num-seqs", workers.max_num_seqs), *flag("max-num-batched-tokens", workers.max_num_batched_tokens)),
         *_length_words(workload),
-        flag("gpu-memory-utilization", memory_utilisation(plan, request)),
+        flag("gpu-memory-utilization", memory_utilisation(workers, request)),
         *_precision_words(workload),
         *_speculative_words(workload),
         flag("enable-chunked-prefill"),
         flag("port", port),
         *more,
     ]
-    return command_text(environment=(*environment, *_environment(plan, request)), parts=parts)
+    return command_text(environment=(*environment, *_environment(workers, request)), parts=parts)
 
 
-def replicas_share_a_server(plan: Plan, request: ServingRequest) -> bool:
+def replicas_share_a_server(workers: Workers, request: ServingRequest) -> bool:
     """Return True if one server runs all replicas: they fit on the first node, and share nothing.
 
     Data-parallel ranks of a model with experts share those, so its replicas are servers of their own.
     """
-    return plan.devices <= request.cluster.groups[0].node.devices_per_node and EXPERTS not in request.model.dims
+    devices = workers.count * _devices_of_one(workers.axes)
+    return devices <= request.cluster.groups[0].node.devices_per_node and EXPERTS not in request.model.dims
 
 
-def _expert_words(plan: Plan, request: ServingRequest) -> list[Words]:
+def _devices_of_one(axes: Axes) -> int:
+    return axes.tp * axes.kvp * axes.attention_dp * axes.pp
+
+
+def _expert_words(axes: Axes, request: ServingRequest) -> list[Words]:
     """Attention groups are data-parallel ranks that share experts, over several nodes if need be."""
-    axes, workload = plan.axes, request.workload
-    assert axes is not None
+    workload = request.workload
     words: list[Words] = []
     if axes.attention_dp > 1:
         words.append(flag("data-parallel-size", axes.attention_dp))
@@ -104,7 +116,7 @@ def _speculative_words(workload: ServingWorkload) -> list[Words]:
     return [flag("speculative-config", json.dumps(config))]
 
 
-def memory_utilisation(plan: Plan, request: ServingRequest) -> float:
+def memory_utilisation(workers: Workers, request: ServingRequest) -> float:
     """Share of a device's memory that the fullest stage was planned with, rounded down to a hundredth.
 
     vLLM gives to the KV cache what this share leaves beside weights and its own profiled peak.
@@ -112,17 +124,15 @@ def memory_utilisation(plan: Plan, request: ServingRequest) -> float:
     cluster = request.cluster
     used = max(
         stage.memory.total_bytes / group.node.device.memory_bytes
-        for stage in plan.stages
+        for stage in workers.stages
         for devices in stage.devices
         for group in cluster.groups_spanned(devices.first, devices.count)
     )
     return math.floor(min(used, 1.0) * 100) / 100
 
 
-def _node_words(plan: Plan, request: ServingRequest) -> list[Words]:
+def _node_words(axes: Axes, request: ServingRequest) -> list[Words]:
     """A replica that is larger than a node runs the same command on each of its nodes."""
-    axes = plan.axes
-    assert axes is not None
     per_node = request.cluster.groups[0].node.devices_per_node
     n_nodes = math.ceil(axes.tp * axes.kvp * axes.pp / per_node)
     if n_nodes == 1:
@@ -153,20 +163,20 @@ def _precision_words(workload: ServingWorkload) -> list[Words]:
     return words
 
 
-def _environment(plan: Plan, request: ServingRequest) -> tuple[tuple[str, str], ...]:
+def _environment(workers: Workers, request: ServingRequest) -> tuple[tuple[str, str], ...]:
     """vLLM splits layers evenly over stages, unless this variable names the layers of each."""
-    counts = uneven_layers(plan, request, launcher="vLLM")
+    counts = uneven_layers(workers, request, launcher="vLLM")
     return (("VLLM_PP_LAYER_PARTITION", ",".join(str(count) for count in counts)),) if counts else ()
 
 
-def _assumptions(plan: Plan, request: ServingRequest, *, together: bool) -> tuple[str, ...]:
-    layout, axes = plan.serving, plan.axes
-    assert layout is not None and axes is not None
-    devices = axes.tp * axes.kvp * axes.attention_dp * axes.pp
-    said = [f"./{plan.model} stands for the directory or the Hugging Face name of the checkpoint"]
-    if layout.replicas > 1 and not together:
+def server_assumptions(model: str, workers: Workers, request: ServingRequest, *, together: bool) -> tuple[str, ...]:
+    """What the command of a worker, or of all ``together``, takes for granted."""
+    axes = workers.axes
+    devices = _devices_of_one(axes)
+    said = [f"./{model} stands for the directory or the Hugging Face name of the checkpoint"]
+    if workers.count > 1 and not together:
         said.append(
-            f"this is one replica of {layout.replicas}, on {devices} devices: start it {layout.replicas} times, "
+            f"this is one replica of {workers.count}, on {devices} devices: start it {workers.count} times, "
             "each on devices and a port of its own, behind a load balancer that spreads requests evenly"
         )
     per_node = request.cluster.groups[0].node.devices_per_node

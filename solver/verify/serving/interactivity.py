@@ -11,7 +11,8 @@ from meshwright.solver.problem.choices import FrontierScope, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import LognormalLength
 from meshwright.solver.verify.numbers import agrees, at_most
-from meshwright.solver.verify.serving.replicas import mean_lengths, stage_ranks
+from meshwright.solver.verify.serving.degrees import stage_ranks
+from meshwright.solver.verify.serving.load import mean_lengths
 from meshwright.solver.verify.violation import Rule, Violation
 
 

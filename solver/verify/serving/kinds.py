@@ -1,38 +1,44 @@
-"""Plans of several kinds of workers: each kind is a plan by itself on devices of its own, and shares make up the arrivals."""
+"""Rules of serving plans of several kinds of workers: each is a plan by itself on devices of its own, and shares sum to 1."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
-from meshwright.solver.answer.plan import Plan, WorkerKind
+from meshwright.solver.answer.layouts import Kinds, WorkerKind
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength
 from meshwright.solver.verify.numbers import agrees, at_most
-from meshwright.solver.verify.serving.replicas import aggregated_violations, mean_lengths, stage_ranks
+from meshwright.solver.verify.serving.degrees import stage_ranks
+from meshwright.solver.verify.serving.load import mean_lengths
+from meshwright.solver.verify.serving.replicas import replica_violations
 from meshwright.solver.verify.training.layout import devices_by_group
 from meshwright.solver.verify.training.times import band_violations
-from meshwright.solver.verify.violation import Rule, Violation
+from meshwright.solver.verify.violation import Rule, Violation, placed_at
 
 
-def mixture_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
+def kinds_violations(plan: Plan, layout: Kinds, request: ServingRequest) -> Iterator[Violation]:
     """Every rule of a plan of several kinds: of shares and devices, then of each kind, then of the whole."""
-    broken = (*_sharing_violations(plan, request), *_place_violations(plan, request))
+    broken = (*_sharing_violations(layout.kinds, request), *_place_violations(plan, layout.kinds, request))
     if not broken:
         broken = tuple(
-            replace(violation, where=violation.where.replace("plan.", f"plan.kinds[{index}].", 1))
-            for index, kind in enumerate(plan.kinds)
-            for violation in aggregated_violations(plan.of_kind(kind), request)
+            violation
+            for index, kind in enumerate(layout.kinds)
+            for violation in placed_at(
+                f"plan.kinds[{index}]",
+                replica_violations(kind.replicas, kind.predicted, request, devices=kind.devices),
+            )
         )
-    yield from broken or _whole_violations(plan, request)
+    yield from broken or _whole_violations(plan, layout.kinds, request)
 
 
-def _sharing_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
+def _sharing_violations(kinds: Sequence[WorkerKind], request: ServingRequest) -> Iterator[Violation]:
     """As many kinds as the request allows, which take all arrivals, each its share of them."""
-    kinds, allowed, workload = plan.kinds, request.search.worker_kinds, request.workload
+    allowed, workload = request.search.worker_kinds, request.workload
     if not 2 <= len(kinds) <= allowed:
         yield Violation(Rule.SEARCH, "plan.kinds", f"{len(kinds)} kinds of workers, the request allows {allowed}")
     if isinstance(workload.arrivals, ClosedArrivals):
@@ -57,49 +63,46 @@ def _sharing_violations(plan: Plan, request: ServingRequest) -> Iterator[Violati
                 yield Violation(Rule.TOKENS, f"{where}.predicted.tokens_per_s", given)
 
 
-def _place_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
+def _place_violations(plan: Plan, kinds: Sequence[WorkerKind], request: ServingRequest) -> Iterator[Violation]:
     """Every replica's devices are listed, none twice, those of a kind in one node group; no stage straddles nodes."""
-    if plan.devices != sum(kind.devices for kind in plan.kinds):
-        yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the kinds have {[k.devices for k in plan.kinds]}")
+    if plan.devices != sum(kind.devices for kind in kinds):
+        yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the kinds have {[k.devices for k in kinds]}")
     taken: set[int] = set()
-    for index, kind in enumerate(plan.kinds):
-        where = f"plan.kinds[{index}].stages"
-        listed = [rank for stage in kind.stages for d in stage.devices for rank in range(d.first, d.first + d.count)]
+    for index, kind in enumerate(kinds):
+        where, ranges = f"plan.kinds[{index}].stages", kind.replicas.workers.device_ranges
+        listed = [rank for d in ranges for rank in range(d.first, d.first + d.count)]
         if len(listed) != kind.devices:
             yield Violation(Rule.DEVICES, where, f"{len(listed)} devices, all {kind.devices} must be listed")
         twice = taken.intersection(listed)
         if twice or len(set(listed)) != len(listed):
             yield Violation(Rule.DEVICES, where, f"device {min(twice, default=-1)} is used twice")
         taken.update(listed)
-        groups = devices_by_group(request.cluster, (d for stage in kind.stages for d in stage.devices))
+        groups = devices_by_group(request.cluster, ranges)
         if len(groups) != 1 or groups[0][1] != len(listed):
             yield Violation(Rule.DEVICES, where, f"on {[group.name for group, _ in groups]}; a kind lies on one node group")
             continue
-        yield from _straddling_violations(kind, request, where)
+        yield from _straddling_violations(kind.replicas.workers, request, where)
 
 
-def _straddling_violations(kind: WorkerKind, request: ServingRequest, where: str) -> Iterator[Violation]:
-    ranks = stage_ranks(kind.axes)
+def _straddling_violations(workers: Workers, request: ServingRequest, where: str) -> Iterator[Violation]:
+    ranks = stage_ranks(workers.axes)
     first = 0
     for group in request.cluster.groups:
         per_node = group.node.devices_per_node
-        for stage in kind.stages:
-            for devices in stage.devices:
-                for start in range(devices.first, devices.first + devices.count, max(1, ranks)):
-                    inside = first <= start < first + group.n_devices
-                    offset = (start - first) % per_node
-                    if inside and (offset + ranks > per_node if ranks <= per_node else offset != 0):
-                        given = (
-                            f"{ranks} ranks from {start}: a stage fills part of a node of {per_node} devices, or whole nodes"
-                        )
-                        yield Violation(Rule.DEVICES, where, given)
+        for devices in workers.device_ranges:
+            for start in range(devices.first, devices.first + devices.count, max(1, ranks)):
+                inside = first <= start < first + group.n_devices
+                offset = (start - first) % per_node
+                if inside and (offset + ranks > per_node if ranks <= per_node else offset != 0):
+                    given = f"{ranks} ranks from {start}: a stage fills part of a node of {per_node} devices, or whole nodes"
+                    yield Violation(Rule.DEVICES, where, given)
         first += group.n_devices
 
 
-def _whole_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
+def _whole_violations(plan: Plan, kinds: Sequence[WorkerKind], request: ServingRequest) -> Iterator[Violation]:
     """Figures of all kinds add up; a percentile of all requests lies between those of the kinds."""
     assert plan.predicted is not None
-    whole, parts = plan.predicted, [kind.predicted for kind in plan.kinds]
+    whole, parts = plan.predicted, [kind.predicted for kind in kinds]
     tokens_per_s = math.fsum(part.tokens_per_s for part in parts)
     if not agrees(whole.tokens_per_s, tokens_per_s):
         yield Violation(Rule.TOKENS, "plan.predicted.tokens_per_s", f"{whole.tokens_per_s}, the kinds make {tokens_per_s}")
@@ -113,8 +116,8 @@ def _whole_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation
         if own is None or not (at_most(min(of_kinds), own) and at_most(own, max(of_kinds))):
             yield Violation(Rule.SLO, f"plan.predicted.{name}", f"{own} s, the kinds' own are {of_kinds}")
     yield from _sum_violations(whole, parts)
-    yield from _objective_violations(plan, request)
-    yield from band_violations(plan)
+    yield from _objective_violations(plan, kinds, request)
+    yield from band_violations(whole)
 
 
 def _sum_violations(whole: Predicted, parts: list[Predicted]) -> Iterator[Violation]:
@@ -133,13 +136,13 @@ def _sum_violations(whole: Predicted, parts: list[Predicted]) -> Iterator[Violat
             yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", given)
 
 
-def _objective_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
+def _objective_violations(plan: Plan, kinds: Sequence[WorkerKind], request: ServingRequest) -> Iterator[Violation]:
     """The certificate's objective, from rates and prices."""
     certificate = plan.certificate
     if certificate.unit == "s/request":
-        expected = 1.0 / math.fsum(kind.requests_per_s for kind in plan.kinds)
+        expected = 1.0 / math.fsum(kind.requests_per_s for kind in kinds)
     elif certificate.unit == "USD/h":
-        groups = devices_by_group(request.cluster, (d for kind in plan.kinds for s in kind.stages for d in s.devices))
+        groups = devices_by_group(request.cluster, (d for kind in kinds for d in kind.replicas.workers.device_ranges))
         expected = sum(count * (group.node.device.price_per_hour or 0.0) for group, count in groups)
     else:
         return

@@ -7,85 +7,70 @@ from dataclasses import replace
 
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.plan import Plan, SwitchedPrompts
+from meshwright.solver.answer.layouts import PromptPhase, Switched
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import Stage
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, TraceArrivals
 from meshwright.solver.verify.numbers import at_most
-from meshwright.solver.verify.serving.pools import of_prompts
+from meshwright.solver.verify.serving.cache import kv_bytes_per_token
+from meshwright.solver.verify.serving.degrees import restriction_violations, stage_ranks
+from meshwright.solver.verify.serving.load import load_violations, mean_lengths
+from meshwright.solver.verify.serving.memory import memory_violations, serving_share
+from meshwright.solver.verify.serving.phases import of_prompts
 from meshwright.solver.verify.serving.power import power_violations
-from meshwright.solver.verify.serving.replicas import (
-    kv_bytes_per_token,
-    load_violations,
-    mean_lengths,
-    pool_memory_violations,
-    pool_shape_violations,
-    serving_share,
-    stage_ranks,
-)
+from meshwright.solver.verify.serving.shape import shape_violations
 from meshwright.solver.verify.training.layout import devices_by_group
 from meshwright.solver.verify.training.memory import peak_violations
 from meshwright.solver.verify.training.stage_bytes import Owned, Share, owned_parameters
 from meshwright.solver.verify.training.times import band_violations, cost_violations
-from meshwright.solver.verify.violation import Rule, Violation
+from meshwright.solver.verify.violation import Rule, Violation, placed_at
 
 _HERE = "plan.switched"
 
 
-def switched_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
+def switched_violations(plan: Plan, layout: Switched, request: ServingRequest) -> Iterator[Violation]:
     """Every rule of a plan whose workers compute prompts in one layout and answers in another."""
-    prompts = plan.switched
-    assert prompts is not None
-    answers_view, prompts_view = replace(plan, switched=None), _prompts_view(plan, prompts)
+    prompts, answers, predicted = layout.prefill_workers, layout.decode_workers, plan.predicted
+    assert predicted is not None, "answer_violations asks for it"
     shape = (
-        *_asked_violations(plan, request),
-        *pool_shape_violations(answers_view, request),
-        *_there(pool_shape_violations(prompts_view, request)),
-        *_degree_violations(plan, prompts),
-    ) or tuple(_place_violations(plan, prompts, request))
+        *_asked_violations(request),
+        *shape_violations(answers, request, devices=plan.devices),
+        *placed_at(_HERE, shape_violations(prompts, request, devices=plan.devices)),
+        *_degree_violations(prompts, answers),
+    ) or tuple(_place_violations(prompts, answers, request))
     yield from shape
     if shape:
         return
-    yield from pool_memory_violations(answers_view, request)
-    yield from _there(pool_memory_violations(prompts_view, of_prompts(request)))
-    yield from _host_violations(plan, prompts, request)
-    yield from _change_violations(answers_view, prompts_view, prompts, request)
-    yield from _share_violations(prompts)
-    yield from peak_violations(plan)
-    yield from load_violations(answers_view, request)
-    yield from _wait_violations(plan, prompts, request)
-    yield from cost_violations(answers_view, request)
-    yield from power_violations(answers_view, request)
-    yield from band_violations(plan)
+    load = layout.answers.load
+    yield from restriction_violations(answers.axes, request)
+    yield from memory_violations(answers, request, mean_batch=load.mean_batch)
+    yield from placed_at(_HERE, restriction_violations(prompts.axes, request))
+    yield from placed_at(_HERE, memory_violations(prompts, of_prompts(request), mean_batch=0.0))
+    yield from _host_violations(layout, request)
+    yield from _change_violations(layout, request)
+    yield from _share_violations(layout.prompts)
+    yield from peak_violations(predicted, (*answers.stages, *prompts.stages))
+    yield from load_violations(load, predicted, request)
+    yield from _wait_violations(layout.prompts, predicted, request)
+    yield from cost_violations(predicted, request, [(answers.stages, plan.devices)])
+    yield from power_violations(predicted, [answers], request, devices=plan.devices)
+    yield from band_violations(predicted)
 
 
-def _prompts_view(plan: Plan, prompts: SwitchedPrompts) -> Plan:
-    """The workers while they compute prompts, as a plan of their own."""
-    assert plan.serving is not None
-    limits = {"max_num_seqs": prompts.max_num_seqs, "max_num_batched_tokens": prompts.max_num_batched_tokens}
-    layout = replace(plan.serving, mean_batch=0.0, **limits)
-    return replace(plan, axes=prompts.axes, stages=prompts.stages, serving=layout, switched=None)
-
-
-def _there(violations: Iterator[Violation]) -> Iterator[Violation]:
-    """Violations placed at the layout of prompts."""
-    for violation in violations:
-        yield replace(violation, where=violation.where.replace("plan.", f"{_HERE}.", 1))
-
-
-def _asked_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
+def _asked_violations(request: ServingRequest) -> Iterator[Violation]:
     """The request allows such workers, and nothing that does not go with them."""
     workload = request.workload
     cached = isinstance(workload.arrivals, TraceArrivals) and bool(workload.arrivals.cached_tokens)
     states = [b.name for b in request.model.blocks if any(o.kind in _STATES for o in b.operators)]
     not_together = {
         "search.modes without switched": ServingMode.SWITCHED not in request.search.modes,
-        "a prefill pool": plan.prefill is not None,
         "clients in a closed loop": isinstance(workload.arrivals, ClosedArrivals),
         "drafted tokens": workload.speculation is not None,
         "a prefix cache": workload.prefix_hit_ratio > 0.0 or workload.prefix_cache is not None or cached,
-        "several kinds of workers": bool(plan.kinds),
         f"recurrent states of {', '.join(states)}": bool(states),
     }
     given = [name for name, here in not_together.items() if here]
@@ -96,13 +81,12 @@ def _asked_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation
 _STATES = (OperatorKind.SCAN, OperatorKind.CONVOLUTION)
 
 
-def _degree_violations(plan: Plan, prompts: SwitchedPrompts) -> Iterator[Violation]:
+def _degree_violations(prompts: Workers, answers: Workers) -> Iterator[Violation]:
     """One attention group, whole caches and whole prompts in both layouts, which differ; at least one prompt in a step."""
-    assert plan.axes is not None
-    for where, axes in ((f"{_HERE}.axes", prompts.axes), ("plan.axes", plan.axes)):
+    for where, axes in ((f"{_HERE}.axes", prompts.axes), ("plan.axes", answers.axes)):
         if (axes.attention_dp, axes.kvp, axes.cp) != (1, 1, 1):
             yield Violation(Rule.AXES, where, f"{axes}: attention_dp, kvp and cp are 1 where layouts switch")
-    if replace(prompts.axes, dp=1) == replace(plan.axes, dp=1):
+    if replace(prompts.axes, dp=1) == replace(answers.axes, dp=1):
         yield Violation(Rule.AXES, f"{_HERE}.axes", f"{prompts.axes}: both layouts are one")
     per_slot = -(-prompts.max_num_seqs // prompts.axes.pp)
     if not 1 <= per_slot <= prompts.max_num_batched_tokens:
@@ -110,15 +94,14 @@ def _degree_violations(plan: Plan, prompts: SwitchedPrompts) -> Iterator[Violati
         yield Violation(Rule.BATCH, f"{_HERE}.max_num_seqs", given)
 
 
-def _place_violations(plan: Plan, prompts: SwitchedPrompts, request: ServingRequest) -> Iterator[Violation]:
+def _place_violations(prompts: Workers, answers: Workers, request: ServingRequest) -> Iterator[Violation]:
     """Both layouts are on the same devices, those of a worker in one node."""
-    assert plan.axes is not None
-    ours, theirs = (_ranks(stages) for stages in (prompts.stages, plan.stages))
+    ours, theirs = (_ranks(workers.stages) for workers in (prompts, answers))
     if ours != theirs:
         only = min(set(ours) ^ set(theirs))
         yield Violation(Rule.DEVICES, f"{_HERE}.stages", f"device {only} is in one of the layouts only")
         return
-    size = stage_ranks(plan.axes) * plan.axes.pp
+    size = stage_ranks(answers.axes) * answers.axes.pp
     for first in range(0, len(theirs), size):
         worker = theirs[first : first + size]
         if len({_node_of(request, rank) for rank in worker}) > 1:
@@ -141,17 +124,15 @@ def _node_of(request: ServingRequest, rank: int) -> tuple[int, int]:
     raise ValueError(f"the cluster has no rank {rank}, which the shape rules look at first")
 
 
-def _host_violations(plan: Plan, prompts: SwitchedPrompts, request: ServingRequest) -> Iterator[Violation]:
+def _host_violations(layout: Switched, request: ServingRequest) -> Iterator[Violation]:
     """A node's memory holds the weights once, and the buffer of every worker that fits on it; each holds a mean prompt."""
-    workload = request.workload
-    assert plan.axes is not None
-    whole = replace(plan, axes=Axes(), switched=None)
-    token_bytes = sum(kv_bytes_per_token(whole, request, stage) for stage in plan.stages)
-    share = serving_share(whole, request)
-    owned = sum(span.count * _owned(request, span.block, share).total for stage in plan.stages for span in stage.blocks)
+    workload, prompts, answers = request.workload, layout.prompts, layout.decode_workers
+    token_bytes = sum(kv_bytes_per_token(Axes(), request, stage) for stage in answers.stages)
+    share = serving_share(Axes(), request)
+    owned = sum(span.count * _owned(request, span.block, share).total for stage in answers.stages for span in stage.blocks)
     weights_bytes = owned * workload.weight_format.size_bytes
-    size = stage_ranks(plan.axes) * plan.axes.pp
-    for group, _ in devices_by_group(request.cluster, (d for stage in plan.stages for d in stage.devices)):
+    size = stage_ranks(answers.axes) * answers.axes.pp
+    for group, _ in devices_by_group(request.cluster, answers.device_ranges):
         workers = group.node.devices_per_node // size
         needed = weights_bytes + workers * prompts.buffer_tokens * token_bytes
         if not at_most(needed, prompts.host_bytes):
@@ -169,12 +150,11 @@ def _owned(request: ServingRequest, block: str, share: Share) -> Owned:
     return owned_parameters(request.model.block(block), share)
 
 
-def _change_violations(answers: Plan, computes: Plan, prompts: SwitchedPrompts, request: ServingRequest) -> Iterator[Violation]:
+def _change_violations(layout: Switched, request: ServingRequest) -> Iterator[Violation]:
     """Devices load what they can't have kept, no faster than their link to the host; so do keys and values."""
-    rates = [
-        group.node.device.host_bytes_per_s
-        for group, _ in devices_by_group(request.cluster, (d for stage in answers.stages for d in stage.devices))
-    ]
+    prompts, computes, answers = layout.prompts, layout.prefill_workers, layout.decode_workers
+    groups = devices_by_group(request.cluster, answers.device_ranges)
+    rates = [group.node.device.host_bytes_per_s for group, _ in groups]
     for name, old, new, claimed, claimed_s in (
         ("to_decode", computes, answers, prompts.to_decode_bytes, prompts.to_decode_s),
         ("to_prefill", answers, computes, prompts.to_prefill_bytes, prompts.to_prefill_s),
@@ -186,18 +166,18 @@ def _change_violations(answers: Plan, computes: Plan, prompts: SwitchedPrompts, 
         if not at_most(claimed / max(rates), claimed_s):
             given = f"{claimed_s} s; {claimed} bytes take {claimed / max(rates)} s over the link to the host"
             yield Violation(Rule.STAGE_TIME, f"{_HERE}.{name}_s", given)
-    for name, view, claimed_s in (("out", computes, prompts.out_token_s), ("in", answers, prompts.in_token_s)):
-        moved = max(kv_bytes_per_token(view, request, stage) for stage in view.stages)
+    for name, workers, claimed_s in (("out", computes, prompts.out_token_s), ("in", answers, prompts.in_token_s)):
+        moved = max(kv_bytes_per_token(workers.axes, request, stage) for stage in workers.stages)
         if not at_most(moved / max(rates), claimed_s):
             given = f"{claimed_s} s; {moved} bytes of a token take {moved / max(rates)} s over the link to the host"
             yield Violation(Rule.STAGE_TIME, f"{_HERE}.{name}_token_s", given)
 
 
-def _least_loaded_bytes(old: Plan, new: Plan, request: ServingRequest) -> float:
+def _least_loaded_bytes(old: Workers, new: Workers, request: ServingRequest) -> float:
     """Return the bytes that the device that lacks most must load: of layers that it had no more stays than the smaller of both
     shares."""
     workload = request.workload
-    shares = [serving_share(view, request) for view in (old, new)]
+    shares = [serving_share(workers.axes, request) for workers in (old, new)]
     least = 0.0
     for stage, before in ((n, o) for n in new.stages for o in old.stages if set(_ranks((n,))) & set(_ranks((o,)))):
         had = {layer for span in before.blocks for layer in range(span.first, span.first + span.count)}
@@ -210,7 +190,7 @@ def _least_loaded_bytes(old: Plan, new: Plan, request: ServingRequest) -> float:
     return least
 
 
-def _share_violations(prompts: SwitchedPrompts) -> Iterator[Violation]:
+def _share_violations(prompts: PromptPhase) -> Iterator[Violation]:
     """Shares of time are shares, and changes take no more of a cycle than two do."""
     shares = prompts.prefill_share, prompts.switching_share
     if min(shares) < 0.0 or not at_most(sum(shares), 1.0):
@@ -221,10 +201,10 @@ def _share_violations(prompts: SwitchedPrompts) -> Iterator[Violation]:
         yield Violation(Rule.UTILISATION, f"{_HERE}.switching_share", given)
 
 
-def _wait_violations(plan: Plan, prompts: SwitchedPrompts, request: ServingRequest) -> Iterator[Violation]:
+def _wait_violations(prompts: PromptPhase, predicted: Predicted, request: ServingRequest) -> Iterator[Violation]:
     """Between first and second token lie a change of layout and two ways of the prompt's keys and values."""
-    workload, predicted = request.workload, plan.predicted
-    assert predicted is not None and predicted.tpot_p95_s is not None
+    workload = request.workload
+    assert predicted.tpot_p95_s is not None, "answer_violations asks for it"
     prompt, output = workload.prompt_tokens, workload.output_tokens
     if not (isinstance(prompt, FixedLength) and isinstance(output, FixedLength)) or output.fixed < 2:
         return

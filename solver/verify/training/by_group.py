@@ -120,7 +120,7 @@ def _whole_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violatio
     used = sum(each.count for stage in stages for each in stage.devices)
     if plan.devices != used:
         yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the stages hold {used} devices")
-    yield from peak_violations(whole)
+    yield from peak_violations(whole.predicted, whole.stages)
     yield from whole_violations(whole, request)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.model.dims import HEADS, KV_HEADS, SEQ
@@ -26,7 +26,7 @@ def layout_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violatio
     elif any(stage.chunk_layers for stage in plan.stages):
         yield from _name_violations(plan, request)
     else:
-        yield from layer_violations(plan, request)
+        yield from layer_violations(plan.stages, request)
     yield from _axis_violations(plan)
     yield from expert_axis_violations(plan, request)
     yield from _exchange_violations(plan, request)
@@ -53,11 +53,11 @@ def _hybrid_violations(plan: Plan, index: int) -> Iterator[Violation]:
         yield Violation(Rule.ZERO, where, given)
 
 
-def layer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+def layer_violations(stages: Sequence[Stage], request: PlanRequest) -> Iterator[Violation]:
     """Every layer of the model once, in order, under its own block's name; no stage without layers."""
     layers = request.model.layers
     expected = 0
-    for index, stage in enumerate(plan.stages):
+    for index, stage in enumerate(stages):
         if not sum(span.count for span in stage.blocks):
             yield Violation(Rule.LAYERS, f"plan.stages[{index}]", "holds no layer")
         for span in stage.blocks:

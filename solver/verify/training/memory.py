@@ -8,10 +8,11 @@ the loss); overhead may be anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import LayerSpan, Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, Space
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
@@ -45,7 +46,7 @@ def memory_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violatio
         yield from _state_violations(plan, request, stage, share, where)
         yield from _activation_violations(plan, request, index, share)
         yield from capacity_violations(request, stage, where)
-    yield from peak_violations(plan)
+    yield from peak_violations(plan.predicted, plan.stages)
 
 
 def _whole_optimizer_bytes(plan: Plan, request: TrainingRequest, stage: Stage, share: Share) -> tuple[float, float]:
@@ -83,13 +84,12 @@ def capacity_violations(request: PlanRequest, stage: Stage, where: str) -> Itera
         yield Violation(Rule.CAPACITY, f"{where}.memory", given, limit="device_memory")
 
 
-def peak_violations(plan: Plan) -> Iterator[Violation]:
-    """The predicted peak is that of the fullest stage."""
-    assert plan.predicted is not None
-    others = [part.stages for part in (plan.prefill, plan.switched) if part is not None]
-    peak = max(stage.memory.total_bytes for stages in (plan.stages, *others) for stage in stages)
-    if not agrees(plan.predicted.peak_memory_bytes, peak):
-        given = f"{plan.predicted.peak_memory_bytes}, the fullest stage has {peak}"
+def peak_violations(predicted: Predicted | None, stages: Iterable[Stage]) -> Iterator[Violation]:
+    """The predicted peak is that of the fullest of all stages."""
+    assert predicted is not None, "answer_violations asks for it"
+    peak = max(stage.memory.total_bytes for stage in stages)
+    if not agrees(predicted.peak_memory_bytes, peak):
+        given = f"{predicted.peak_memory_bytes}, the fullest stage has {peak}"
         yield Violation(Rule.PEAK_MEMORY, "plan.predicted.peak_memory_bytes", given)
 
 

@@ -32,7 +32,7 @@ def stagewise_violations(plan: Plan, request: TrainingRequest, counted: Counted)
             for violation in rules(*_among_its_like(plan, request, index))
             if _concerns(violation, index)
         )
-    whole = (peak_violations(plan), pipeline_violations(plan, request), whole_violations(plan, request))
+    whole = (peak_violations(plan.predicted, plan.stages), pipeline_violations(plan, request), whole_violations(plan, request))
     return broken or counted.of(chain.from_iterable(whole))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
 from meshwright.costmodels.model.operators import forward_flops
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan
+from meshwright.solver.answer.predicted import Predicted
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Stage
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.verify.numbers import agrees, at_most
 from meshwright.solver.verify.training.event_programs import reading
@@ -33,9 +34,9 @@ def whole_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation
     """Every figure that follows from the step time and the devices in use."""
     yield from _breakdown_violations(plan)
     yield from _throughput_violations(plan, request)
-    yield from cost_violations(plan, request)
+    yield from cost_violations(plan.predicted, request, [(plan.stages, plan.devices)])
     yield from _energy_violations(plan, request)
-    yield from band_violations(plan)
+    yield from band_violations(plan.predicted)
     yield from _slo_violations(plan, request)
 
 
@@ -133,21 +134,26 @@ def _throughput_violations(plan: Plan, request: TrainingRequest) -> Iterator[Vio
         yield Violation(Rule.MFU, "plan.predicted.mfu", f"{predicted.mfu}, model FLOPs and step time make {mfu}")
 
 
-def cost_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
-    """Price of the devices in use over the tokens they make; none where a price is unknown."""
-    assert plan.predicted is not None
-    claimed = plan.predicted.cost_per_million_tokens
+def cost_violations(
+    predicted: Predicted | None, request: PlanRequest, used: Iterable[tuple[Sequence[Stage], int]]
+) -> Iterator[Violation]:
+    """Price of the devices in use over the tokens they make; none where a price is unknown. ``used`` are stages, and how many
+    devices they and those like them have."""
+    assert predicted is not None, "answer_violations asks for it"
+    claimed = predicted.cost_per_million_tokens
     if claimed is None:
         return
-    groups = devices_by_group(request.cluster, (devices for stage in plan.stages for devices in stage.devices))
-    prices = [group.node.device.price_per_hour for group, _ in groups]
-    if any(price is None for price in prices):
-        yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", "a device in use has no known price")
-        return
-    # A serving plan may list the devices of one replica; the others are like it.
-    copies = plan.devices / sum(count for _, count in groups)
-    per_hour = copies * sum(count * (price or 0.0) for (_, count), price in zip(groups, prices, strict=True))
-    expected = per_hour / _S_PER_HOUR / plan.predicted.tokens_per_s * 1e6
+    per_hour = 0.0
+    for stages, devices in used:
+        groups = devices_by_group(request.cluster, (listed for stage in stages for listed in stage.devices))
+        prices = [group.node.device.price_per_hour for group, _ in groups]
+        if any(price is None for price in prices):
+            yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", "a device in use has no known price")
+            return
+        # A serving plan may list the devices of one replica; the others are like it.
+        copies = devices / sum(count for _, count in groups)
+        per_hour += copies * sum(count * (price or 0.0) for (_, count), price in zip(groups, prices, strict=True))
+    expected = per_hour / _S_PER_HOUR / predicted.tokens_per_s * 1e6
     if not agrees(claimed, expected):
         yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", f"{claimed}, prices make {expected}")
 
@@ -166,10 +172,10 @@ def _energy_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violati
         yield Violation(Rule.ENERGY, "plan.predicted.energy_per_step_j", given)
 
 
-def band_violations(plan: Plan) -> Iterator[Violation]:
+def band_violations(predicted: Predicted | None) -> Iterator[Violation]:
     """A band has its low end below its high end."""
-    assert plan.predicted is not None
-    for name, band in plan.predicted.bands.items():
+    assert predicted is not None, "answer_violations asks for it"
+    for name, band in predicted.bands.items():
         if band.low > band.high:
             yield Violation(Rule.BANDS, f"plan.predicted.bands.{name}", f"low {band.low} is above high {band.high}")
 

@@ -5,53 +5,52 @@ from __future__ import annotations
 import math
 
 from meshwright.costmodels.errors import PlanFileError
-from meshwright.solver.answer.plan import Plan, WorkerKind
+from meshwright.solver.answer.layouts import Kinds, WorkerKind
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
-from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.kinds.answer import KindMeasured, mixture_objective, mixture_plan
 from meshwright.solver.serving.forms.kinds.asked import kind_requests
 from meshwright.solver.serving.forms.replicas.answer import infeasible_plan
 from meshwright.solver.serving.forms.replicas.prediction import given_candidate
 from meshwright.solver.serving.forms.replicas.reasons import memory_shortfall, missed_targets
 from meshwright.solver.serving.promise.certificates import UNITS
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 
 _SHARES_ROUNDING = 1e-6
 """The largest distance from 1 of the sum of a plan's shares, as people may write them."""
 
 
 def given_kinds(
-    request: ServingRequest, plan: Plan, *, loads: list[float] | None = None
+    request: ServingRequest, layout: Kinds, *, loads: list[float] | None = None
 ) -> list[tuple[WorkerKind, ServingRequest]]:
     """Each kind of a plan and the request of its share of the arrivals, or of a load of its own.
 
     Raises PlanFileError where shares do not sum to 1.
     """
-    shares = [kind.share for kind in plan.kinds]
+    shares = [kind.share for kind in layout.kinds]
     if min(shares) <= 0.0 or abs(math.fsum(shares) - 1.0) > _SHARES_ROUNDING:
         raise PlanFileError("shares of the arrivals must be positive and sum to 1", given=shares)
     if loads is None:
         loads = [share * asked_rate(request) for share in shares]
-    return list(zip(plan.kinds, kind_requests(request, shares, loads), strict=True))
+    return list(zip(layout.kinds, kind_requests(request, shares, loads), strict=True))
 
 
-def predict_mixture(request: ServingRequest, plan: Plan) -> Plan:
+def predict_kinds(request: ServingRequest, layout: Kinds) -> Plan:
     """The plan's kinds with every figure predicted anew; infeasible, with the reason, when one of them does not fit in memory
     or misses a target by itself. Objective throughput: figures are at the plan's own rates, or at the request's where those
     are missed.
 
     Raises PlanFileError when the plan does not belong to the request.
     """
-    asked = [given_kinds(request, plan)]
-    claimed = [kind.requests_per_s for kind in plan.kinds]
+    asked = [given_kinds(request, layout)]
+    claimed = [kind.requests_per_s for kind in layout.kinds]
     if request.objective is Objective.THROUGHPUT and math.fsum(claimed) >= asked_rate(request):
-        asked.insert(0, given_kinds(request, plan, loads=claimed))
+        asked.insert(0, given_kinds(request, layout, loads=claimed))
     for kinds in asked:
-        found = [_measured(plan, kind, own) for kind, own in kinds]
+        found = [_measured(kind, own) for kind, own in kinds]
         measured = [each for each in found if isinstance(each, KindMeasured)]
         if len(measured) == len(found):
             break
@@ -70,22 +69,14 @@ def asked_rate(request: ServingRequest) -> float:
     return 0.0 if isinstance(arrivals, ClosedArrivals) else arrivals.requests_per_s
 
 
-def given_kind(plan: Plan, kind: WorkerKind, own: ServingRequest) -> tuple[Evaluator, Candidate, Share]:
-    """A kind's engine and batch limits, its share of its request's load, and what simulates it.
-
-    Raises PlanFileError when the plan does not belong to the request.
-    """
-    return given_candidate(own, plan.of_kind(kind))
-
-
-def _measured(plan: Plan, kind: WorkerKind, own: ServingRequest) -> KindMeasured | Reason:
+def _measured(kind: WorkerKind, own: ServingRequest) -> KindMeasured | Reason:
     """A kind under its load, or what it lacks to keep its promise."""
-    evaluator, candidate, share = given_kind(plan, kind, own)
+    evaluator, candidate, share = given_candidate(own, kind.replicas.workers)
     if candidate.limits.kv_tokens < evaluator.longest_request:
         limits = {"step_tokens": candidate.step_tokens, "sequences": candidate.sequences}
         return memory_shortfall(candidate.engine, **limits, tokens=evaluator.longest_request)
     measured = evaluator.measure_fully(candidate, share)
     if not measured.keeps:
         return missed_targets(evaluator, measured)
-    first = min(devices.first for stage in kind.stages for devices in stage.devices)
+    first = min(devices.first for devices in kind.replicas.workers.device_ranges)
     return KindMeasured(own, evaluator, measured, kind.share, first)

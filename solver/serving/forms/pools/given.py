@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.queueing.simulation.disaggregated import DisaggregatedResult
-from meshwright.solver.answer.plan import Plan, PrefillPool
+from meshwright.solver.answer.layouts import Pools
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Objective
@@ -24,13 +25,13 @@ from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 
 
-def predict_pair(request: ServingRequest, plan: Plan) -> Plan:
+def predict_pools(request: ServingRequest, plan: Plan, layout: Pools) -> Plan:
     """The plan's pools with every figure predicted anew; infeasible, with the reason, when a pool does not fit in memory or
     a target is missed. Objective throughput: figures are at the plan's own rate, or at the request's where that is missed.
 
     Raises PlanFileError when the plan does not belong to the request.
     """
-    given = GivenPair(request, plan)
+    given = GivenPools(request, layout)
     stats = SearchStats(candidates=1, evaluated=1, seconds=0.0)
     shortfall = given.memory_shortfall()
     if shortfall is not None:
@@ -51,12 +52,11 @@ def predict_pair(request: ServingRequest, plan: Plan) -> Plan:
     return pair_plan(request, found, evaluator=evaluator, certificate=certificate, stats=stats, notes=())
 
 
-class GivenPair:
+class GivenPools:
     """The pools that a plan describes; raises PlanFileError when they are none of the request."""
 
-    def __init__(self, request: ServingRequest, plan: Plan):
+    def __init__(self, request: ServingRequest, layout: Pools):
         require_servable(request)
-        assert plan.prefill is not None
         if request.workload.speculation is not None:
             raise PlanFileError(
                 "pools of prefill and decode workers do not draft tokens",
@@ -68,10 +68,10 @@ class GivenPair:
         self._phases = {kind: phase_evaluator(kind, request) for kind in PhaseKind}
         self._workers: dict[PhaseKind, tuple[Candidate, Share]] = {}
         self._firsts: dict[PhaseKind, int] = {}
-        for kind, pool in ((PhaseKind.PREFILL, _prefill_plan(plan, plan.prefill)), (PhaseKind.DECODE, plan)):
+        for kind, workers in ((PhaseKind.PREFILL, layout.prefill_workers), (PhaseKind.DECODE, layout.decode_workers)):
             among = prefill_layouts if kind is PhaseKind.PREFILL else layouts
-            self._workers[kind] = candidate_of(request, pool, self._phases[kind], among=among)
-            self._firsts[kind] = min(devices.first for stage in pool.stages for devices in stage.devices)
+            self._workers[kind] = candidate_of(request, workers, self._phases[kind], among=among)
+            self._firsts[kind] = min(devices.first for devices in workers.device_ranges)
 
     def memory_shortfall(self) -> Reason | None:
         """Return the memory that a pool lacks to hold its longest request; None where both hold theirs."""
@@ -104,15 +104,3 @@ class GivenPair:
             for kind, found in ((PhaseKind.PREFILL, prefill), (PhaseKind.DECODE, decode))
         )
         return PoolPair(prefill, decode, self._firsts[PhaseKind.PREFILL], self._firsts[PhaseKind.DECODE], energy_j)
-
-
-def _prefill_plan(plan: Plan, pool: PrefillPool) -> Plan:
-    """The prefill pool as the plan of replicas that it is."""
-    assert plan.serving is not None
-    layout = replace(
-        plan.serving,
-        replicas=pool.workers,
-        max_num_seqs=pool.max_num_seqs,
-        max_num_batched_tokens=pool.max_num_batched_tokens,
-    )
-    return replace(plan, axes=pool.axes, stages=pool.stages, serving=layout, prefill=None)

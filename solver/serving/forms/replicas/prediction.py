@@ -1,13 +1,15 @@
-"""predict_serving: what a given layout does under the request's load."""
+"""predict_replicas: what given replicas do under the request's load."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from meshwright.costmodels.errors import PlanFileError
+from meshwright.solver.answer.layouts import Kinds, Replicas
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import SearchStats
+from meshwright.solver.answer.predicted import Predicted, SearchStats
 from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
@@ -22,20 +24,20 @@ from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 from meshwright.solver.serving.promise.question import Found, Question
 
 
-def predict_serving(request: ServingRequest, plan: Plan) -> Plan:
-    """The plan's layout and batch limits with every figure predicted anew.
+def predict_replicas(request: ServingRequest, plan: Plan, replicas: Replicas) -> Plan:
+    """The plan's replicas and batch limits with every figure predicted anew.
 
     Infeasible, with the reason, when it does not fit in memory or misses a target. Objective throughput: figures are at the
     plan's goodput, else at the request's arrival rate. Raises PlanFileError when the plan does not belong to the request.
     """
-    evaluator, candidate, share = given_candidate(request, plan)
+    evaluator, candidate, share = given_candidate(request, replicas.workers)
     engine = candidate.engine
     if candidate.limits.kv_tokens < evaluator.longest_request:
         reason = memory_shortfall(
             engine, step_tokens=candidate.step_tokens, sequences=candidate.sequences, tokens=evaluator.longest_request
         )
         return infeasible_plan(request, reason, one_plan_stats(evaluator))
-    found = judged(request, plan, evaluator, candidate, share)
+    found = judged(request, plan.predicted, evaluator, candidate, share)
     if isinstance(found, Reason):
         return infeasible_plan(request, found, one_plan_stats(evaluator))
     certificate = predicted_certificate(request, found, evaluator)
@@ -44,7 +46,9 @@ def predict_serving(request: ServingRequest, plan: Plan) -> Plan:
     )
 
 
-def judged(request: ServingRequest, plan: Plan, evaluator: Evaluator, candidate: Candidate, share: Share) -> Found | Reason:
+def judged(
+    request: ServingRequest, predicted: Predicted | None, evaluator: Evaluator, candidate: Candidate, share: Share
+) -> Found | Reason:
     """A plan's workers at the request's load, or of a goodput at the rate that they sustain; else the target that they miss."""
     measured = evaluator.measure_fully(candidate, share)
     if not measured.keeps:
@@ -52,40 +56,39 @@ def judged(request: ServingRequest, plan: Plan, evaluator: Evaluator, candidate:
     found = Found(measured)
     if request.objective is not Objective.THROUGHPUT:
         return found
-    claimed = share.load if plan.predicted is None else plan.predicted.tokens_per_s / evaluator.output.mean
+    claimed = share.load if predicted is None else predicted.tokens_per_s / evaluator.output.mean
     question = _question(candidate.engine, evaluator, share.replicas)
     return goodput_of(question, candidate, found, claimed_per_s=claimed)
 
 
-def given_candidate(request: ServingRequest, plan: Plan) -> tuple[Evaluator, Candidate, Share]:
-    """The engine and batch limits that a plan describes, their share of the request's load, and what simulates them.
+def given_candidate(request: ServingRequest, workers: Workers) -> tuple[Evaluator, Candidate, Share]:
+    """The engine and batch limits of a plan's workers, their share of the request's load, and what simulates them.
 
     Raises PlanFileError when the plan does not belong to the request.
     """
     require_servable(request)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
-    return evaluator, *candidate_of(request, plan, evaluator)
+    return evaluator, *candidate_of(request, workers, evaluator)
 
 
 def candidate_of(
     request: ServingRequest,
-    plan: Plan,
+    workers: Workers,
     evaluator: Evaluator,
     *,
     among: Callable[[ServingRequest], Iterable[Layout]] = worker_layouts,
 ) -> tuple[Candidate, Share]:
-    """The engine and batch limits of a plan's replicas, whose layout is ``among`` those of the request, and their share of the
+    """The engine and batch limits of workers, whose layout is ``among`` those of the request, and their share of the
     evaluator's load."""
-    layout, replicas = _layout(request, plan, among(request))
-    assert plan.serving is not None
+    layout = _layout(request, workers, among(request))
     builder = EngineBuilder(
         request,
         sequence_tokens=evaluator.longest_request,
-        step_tokens=plan.serving.max_num_batched_tokens,
-        sequences=plan.serving.max_num_seqs,
+        step_tokens=workers.max_num_batched_tokens,
+        sequences=workers.max_num_seqs,
     )
-    candidate = Candidate(builder.engine(layout), plan.serving.max_num_batched_tokens, plan.serving.max_num_seqs)
-    return candidate, Share(evaluator.traffic.load, replicas)
+    candidate = Candidate(builder.engine(layout), workers.max_num_batched_tokens, workers.max_num_seqs)
+    return candidate, Share(evaluator.traffic.load, workers.count)
 
 
 def _question(engine: Engine, evaluator: Evaluator, replicas: int) -> Question:
@@ -105,54 +108,60 @@ def one_plan_stats(evaluator: Evaluator) -> SearchStats:
     return SearchStats(candidates=1, evaluated=evaluator.simulations, seconds=0.0)
 
 
-def _layout(request: ServingRequest, plan: Plan, among: Iterable[Layout]) -> tuple[Layout, int]:
-    """The layout that the plan describes; raises PlanFileError when it is none of this request."""
-    if plan.kind != "serving" or plan.axes is None or plan.serving is None or not plan.stages or not plan.stages[0].devices:
-        raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)
+def _layout(request: ServingRequest, workers: Workers, among: Iterable[Layout]) -> Layout:
+    """The layout that workers have; raises PlanFileError when it is none of this request."""
+    if not workers.stages or not workers.stages[0].devices:
+        raise PlanFileError("workers of a plan have stages, and stages have devices", given="none")
     for layout in among:
-        if _has_degrees_and_place(plan, layout):
-            _require_room(layout, plan, request)
-            return layout, plan.serving.replicas
+        if _has_degrees_and_place(workers, layout):
+            _require_room(layout, workers, request)
+            return layout
     raise PlanFileError(
         "the plan's layout does not fit the request's model and cluster",
-        given=f"{plan.axes}, first device {_first_device(plan)}",
+        given=f"{workers.axes}, first device {_first_device(workers)}",
         remedy="use degrees that divide the model and a node, and values that the search allows",
     )
 
 
 def is_layout_of(plan: Plan, layout: Layout) -> bool:
     """Return True if a plan's replicas, or those of one of its kinds, do both phases in this layout."""
-    if plan.kinds:
-        return any(is_layout_of(plan.of_kind(kind), layout) for kind in plan.kinds)
-    alike = plan.prefill is None and plan.switched is None
-    return alike and bool(plan.stages) and _has_degrees_and_place(plan, layout)
+    match plan.layout:
+        case Replicas() as replicas:
+            return is_in_layout(replicas, layout)
+        case Kinds() as several:
+            return any(is_in_layout(kind.replicas, layout) for kind in several.kinds)
+        case _:
+            return False
 
 
-def _has_degrees_and_place(plan: Plan, layout: Layout) -> bool:
-    grid, axes = layout.grid, plan.axes
-    assert axes is not None
+def is_in_layout(replicas: Replicas, layout: Layout) -> bool:
+    """Return True if replicas have this layout."""
+    return bool(replicas.stages) and _has_degrees_and_place(replicas.workers, layout)
+
+
+def _has_degrees_and_place(workers: Workers, layout: Layout) -> bool:
+    grid, axes = layout.grid, workers.axes
     degrees = (grid.tp, grid.kvp, grid.attention_dp, grid.ep, grid.cp, layout.pp)
     same = degrees == (axes.tp, axes.kvp, axes.attention_dp, axes.ep, axes.cp, axes.pp)
-    return same and layout.first_rank <= _first_device(plan) < layout.first_rank + layout.group.n_devices
+    return same and layout.first_rank <= _first_device(workers) < layout.first_rank + layout.group.n_devices
 
 
-def _first_device(plan: Plan) -> int:
-    return min(devices.first for stage in plan.stages for devices in stage.devices)
+def _first_device(workers: Workers) -> int:
+    return min(devices.first for devices in workers.device_ranges)
 
 
-def _require_room(layout: Layout, plan: Plan, request: ServingRequest) -> None:
-    assert plan.serving is not None
+def _require_room(layout: Layout, workers: Workers, request: ServingRequest) -> None:
     speculation = request.workload.speculation
     query_tokens = 1 if speculation is None else speculation.query_tokens
-    if not 1 <= plan.serving.replicas <= layout.most_replicas:
+    if not 1 <= workers.count <= layout.most_replicas:
         raise PlanFileError(
             "the cluster has no room for the plan's replicas",
-            given=plan.serving.replicas,
+            given=workers.count,
             allowed=f"1 to {layout.most_replicas}",
         )
-    per_slot = -(-plan.serving.max_num_seqs // layout.pp)
-    if plan.serving.max_num_seqs < 1 or per_slot * query_tokens > plan.serving.max_num_batched_tokens:
+    per_slot = -(-workers.max_num_seqs // layout.pp)
+    if workers.max_num_seqs < 1 or per_slot * query_tokens > workers.max_num_batched_tokens:
         raise PlanFileError(
             "impossible batch limits: a step must have room for every sequence's token and what is verified with it",
-            given=(plan.serving.max_num_seqs, plan.serving.max_num_batched_tokens),
+            given=(workers.max_num_seqs, workers.max_num_batched_tokens),
         )

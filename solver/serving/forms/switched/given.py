@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.queueing.simulation.switched import SwitchedResult
-from meshwright.solver.answer.plan import Plan, SwitchedPrompts
+from meshwright.solver.answer.layouts import Switched
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import EngineBuilder
@@ -21,13 +20,13 @@ from meshwright.solver.serving.forms.switched.search import room_shortfall
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Candidate
 
 
-def predict_switched(request: ServingRequest, plan: Plan) -> Plan:
+def predict_switched(request: ServingRequest, plan: Plan, layout: Switched) -> Plan:
     """The plan's workers with every figure predicted anew; infeasible, with the reason, when they do not fit in memory or miss
     a target. Raises PlanFileError when the plan does not belong to the request."""
-    given = GivenSwitched(request, plan)
+    given = GivenSwitched(request, layout)
     evaluator = given.evaluator
     shortfall = given.memory_shortfall()
-    found = judged(request, plan, evaluator, given.candidate, given.share) if shortfall is None else shortfall
+    found = judged(request, plan.predicted, evaluator, given.candidate, given.share) if shortfall is None else shortfall
     stats = one_plan_stats(evaluator)
     if isinstance(found, Reason):
         return infeasible_plan(request, found, stats)
@@ -37,13 +36,12 @@ def predict_switched(request: ServingRequest, plan: Plan) -> Plan:
 class GivenSwitched:
     """The workers that a plan describes; raises PlanFileError when they are none of the request."""
 
-    def __init__(self, request: ServingRequest, plan: Plan):
+    def __init__(self, request: ServingRequest, layout: Switched):
         require_servable(request)
         require_switchable(request)
-        assert plan.switched is not None
         self.evaluator = SwitchedEvaluator(request.workload, request.slo, request.search.seed)
-        prompts, _ = candidate_of(request, prompts_plan(plan, plan.switched), self.evaluator)
-        answers, self.share = candidate_of(request, replace(plan, switched=None), self.evaluator)
+        prompts, _ = candidate_of(request, layout.prefill_workers, self.evaluator)
+        answers, self.share = candidate_of(request, layout.decode_workers, self.evaluator)
         layouts = prompts.engine.layout, answers.engine.layout
         if (
             not all(map(can_switch, layouts))
@@ -75,12 +73,3 @@ class GivenSwitched:
     def simulated(self) -> list[SwitchedResult]:
         """The workers under the request's load, every request's times."""
         return self.evaluator.runs_of(self.candidate, self.share, requests=REQUESTS)
-
-
-def prompts_plan(plan: Plan, prompts: SwitchedPrompts) -> Plan:
-    """The plan's workers while they compute prompts, as the plan of replicas that they are then."""
-    assert plan.serving is not None
-    layout = replace(
-        plan.serving, max_num_seqs=prompts.max_num_seqs, max_num_batched_tokens=prompts.max_num_batched_tokens, mean_batch=0.0
-    )
-    return replace(plan, axes=prompts.axes, stages=prompts.stages, serving=layout, switched=None)

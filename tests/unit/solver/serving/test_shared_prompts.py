@@ -23,7 +23,6 @@ from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.engine_rules import runs
 from meshwright.solver.serving.engines.layouts import Tokens, layouts, prefill_layouts, worker_layouts
-from meshwright.solver.serving.forms.pools.given import predict_pair
 from meshwright.solver.serving.promise import evaluation
 from meshwright.solver.serving.promise.evaluation import Candidate
 from meshwright.solver.verify import Rule, check
@@ -122,7 +121,7 @@ def test_a_plan_predicts_itself_and_each_of_its_rules_can_be_broken() -> None:
     answer = plan(request)
     pool = answer.prefill
     assert pool is not None and answer.axes is not None
-    again = predict_pair(request, answer)
+    again = predict_serving(request, answer)
     assert again.predicted == answer.predicted and again.prefill == pool
 
     def rules(broken: Plan, search: Search = POOLS) -> set[Rule]:

@@ -13,10 +13,10 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import FrontierScope, ServingMode
 from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.serving import predict_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.replicas.prediction import predict_serving
 from meshwright.solver.serving.planning import plan_serving
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 from meshwright.solver.serving.simulating import simulate_serving

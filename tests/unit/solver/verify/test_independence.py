@@ -27,6 +27,7 @@ ALLOWED = {
     "meshwright.solver.answer.predicted",
     "meshwright.solver.answer.frontier",
     "meshwright.solver.answer.stage",
+    "meshwright.solver.answer.workers",
     "meshwright.solver.problem.request",
     "meshwright.solver.problem.serving_load",
 }
