@@ -331,6 +331,29 @@ def _serving_layout(plan: Plan) -> AnyServingLayout | None:
     return replicas
 
 
+def plan_with(layout: AnyServingLayout, plan: Plan) -> Plan:
+    """The serving plan with this layout in the place of its own, if it has one."""
+    bare = replace(plan, axes=None, stages=(), serving=None, prefill=None, switched=None, kinds=())
+    match layout:
+        case Replicas():
+            return _with_replicas(bare, layout)
+        case Pools():
+            return replace(_with_replicas(bare, layout.decode), prefill=_read(PrefillPool, layout.prefill))
+        case Switched():
+            return replace(_with_replicas(bare, layout.answers), switched=_read(SwitchedPrompts, layout.prompts))
+        case Kinds():
+            return replace(bare, kinds=tuple(_flat_kind(kind) for kind in layout.kinds))
+
+
+def _with_replicas(bare: Plan, replicas: Replicas) -> Plan:
+    return replace(bare, axes=replicas.axes, stages=replicas.stages, serving=_read(ServingLayout, replicas.load))
+
+
+def _flat_kind(kind: Kind) -> WorkerKind:
+    replicas, load = kind.replicas, _read(ServingLayout, kind.replicas.load)
+    return WorkerKind(kind.share, kind.requests_per_s, kind.devices, kind.predicted, replicas.axes, replicas.stages, load)
+
+
 def _read(form: type[Any], flat: Any) -> Any:
     """The record of a form from a flat one that has fields of the same names."""
     return form(**{each.name: getattr(flat, each.name) for each in fields(form) if hasattr(flat, each.name)})

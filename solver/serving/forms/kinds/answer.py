@@ -10,9 +10,9 @@ from itertools import groupby
 from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture_percentile
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
 from meshwright.costmodels.queueing.statistics import Percentile
-from meshwright.solver.answer.plan import Plan, WorkerKind
+from meshwright.solver.answer.layouts import Kinds, WorkerKind
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats
-from meshwright.solver.answer.stage import DeviceRange, Stage
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
@@ -21,6 +21,7 @@ from meshwright.solver.serving.forms.replicas.answer import (
     feasible_plan,
     percentile_errors,
     prompt_point,
+    replicas_of,
     widened_bands,
 )
 from meshwright.solver.serving.promise.evaluation import P95, REQUESTS, Evaluator, Measured
@@ -64,7 +65,7 @@ def mixture_plan(
     notes: Sequence[str],
 ) -> Plan:
     """The plan of several kinds of workers, each of which keeps the promise by itself."""
-    plans = [_own_plan(kind, certificate, stats) for kind in kinds]
+    each = [_worker_kind(kind, certificate, stats) for kind in kinds]
     runs = [(kind.share, _run(kind)) for kind in kinds]
     ttft, tpot = mixed_percentiles(runs, P95)
     errors = [
@@ -73,20 +74,20 @@ def mixture_plan(
     ]
     worst = max(first for first, _ in errors), max(later for _, later in errors)
     points = [point(k.measured, k.evaluator) for k in kinds for point in (decode_point, prompt_point)]
-    figures = _added([plan.predicted for plan in plans if plan.predicted is not None])
+    figures = _added([kind.predicted for kind in each])
     bands = widened_bands(worst, ttft=ttft, tpot=tpot)
-    return Plan(
+    plan = Plan(
         kind="serving",
         feasible=True,
         certificate=certificate,
-        devices=sum(plan.devices for plan in plans),
+        devices=sum(kind.devices for kind in each),
         search=stats,
         calibration=calibrations_used(request, tuple(points)),
         model=request.model.name,
         predicted=replace(figures, ttft_p95_s=ttft.value, tpot_p95_s=tpot.value, bands=bands),
-        kinds=tuple(_record(kind, plan) for kind, plan in zip(kinds, plans, strict=True)),
         notes=(*notes, *(_kind_note(kind) for kind in kinds)),
     )
+    return plan_with(Kinds(tuple(each)), plan)
 
 
 def mixed_percentiles(runs: Sequence[tuple[float, SimulationResult]], probability: float) -> tuple[Percentile, Percentile]:
@@ -113,16 +114,18 @@ def mixture_objective(request: ServingRequest, kinds: Sequence[Measured]) -> flo
     return float(sum(each.devices for each in found))
 
 
-def _own_plan(kind: KindMeasured, certificate: Certificate, stats: SearchStats) -> Plan:
-    """A kind as a plan of its own, on its devices."""
+def _worker_kind(kind: KindMeasured, certificate: Certificate, stats: SearchStats) -> WorkerKind:
+    """A kind as the plan has it: its share, and the layout and figures of its replicas by themselves, on its devices."""
     found = Found(kind.measured)
     plan = feasible_plan(kind.request, found, evaluator=kind.evaluator, certificate=certificate, stats=stats, notes=())
-    by = kind.first_rank - found.engine.layout.first_rank
-    return replace(plan, stages=tuple(_moved(stage, by) for stage in plan.stages))
-
-
-def _moved(stage: Stage, by: int) -> Stage:
-    return replace(stage, devices=tuple(DeviceRange(each.first + by, each.count) for each in stage.devices))
+    assert plan.predicted is not None, "it is feasible"
+    return WorkerKind(
+        share=kind.share,
+        requests_per_s=kind.requests_per_s,
+        devices=plan.devices,
+        predicted=plan.predicted,
+        replicas=replicas_of(found, kind.evaluator, first_rank=kind.first_rank),
+    )
 
 
 def _run(kind: KindMeasured) -> SimulationResult:
@@ -143,19 +146,6 @@ def _added(figures: Sequence[Predicted]) -> Predicted:
         cost_per_million_tokens=math.fsum(spent) / tokens_per_s if len(spent) == len(figures) else None,
         energy_per_token_j=power_w / tokens_per_s,
         power_w=power_w,
-    )
-
-
-def _record(kind: KindMeasured, plan: Plan) -> WorkerKind:
-    assert plan.predicted is not None and plan.axes is not None and plan.serving is not None
-    return WorkerKind(
-        share=kind.share,
-        requests_per_s=kind.requests_per_s,
-        devices=plan.devices,
-        predicted=plan.predicted,
-        axes=plan.axes,
-        stages=plan.stages,
-        serving=plan.serving,
     )
 
 

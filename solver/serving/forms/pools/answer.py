@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwright.solver.answer.plan import Plan, PrefillPool, ServingLayout
+from meshwright.solver.answer.layouts import EngineLoad, Pools, PrefillWorkers, Replicas
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
@@ -60,7 +61,31 @@ def pair_plan(
     load = max(prefill.utilisation, decode.utilisation)
     prompt_s = prompt_stage_s(prefill, evaluator)
     points = {"prompt": prompt_point(prefill, evaluator), "decode": decode_point(decode, evaluator)}
-    return Plan(
+    layout = Pools(
+        prefill=PrefillWorkers(
+            workers=prefill.share.replicas,
+            axes=axes_of(prefill.candidate.engine.layout, prefill.share.replicas),
+            stages=stages_of(prefill, prompt_s, first_rank=pair.prefill_first),
+            max_num_seqs=prefill.candidate.sequences,
+            max_num_batched_tokens=prefill.candidate.step_tokens,
+            utilisation=prefill.utilisation,
+            transfer_s=found.mean_transfer_s,
+        ),
+        decode=Replicas(
+            axes=axes_of(decode.candidate.engine.layout, decode.share.replicas),
+            stages=stages_of(decode, step_s, first_rank=pair.decode_first),
+            load=EngineLoad(
+                replicas=decode.share.replicas,
+                max_num_seqs=decode.candidate.sequences,
+                max_num_batched_tokens=decode.candidate.step_tokens,
+                utilisation=decode.utilisation,
+                prefill_time_s=float(prompt_s.sum()),
+                decode_step_s=float(step_s.sum()),
+                mean_batch=found.mean_batch,
+            ),
+        ),
+    )
+    plan = Plan(
         kind="serving",
         feasible=True,
         certificate=certificate,
@@ -78,28 +103,9 @@ def pair_plan(
             power_w=pair.energy_per_token_j * tokens_per_s,
             bands=percentile_bands(request, **points, ttft=found.ttft, tpot=found.tpot),
         ),
-        axes=axes_of(decode.candidate.engine.layout, decode.share.replicas),
-        stages=stages_of(decode, step_s, first_rank=pair.decode_first),
-        serving=ServingLayout(
-            replicas=decode.share.replicas,
-            max_num_seqs=decode.candidate.sequences,
-            max_num_batched_tokens=decode.candidate.step_tokens,
-            utilisation=decode.utilisation,
-            prefill_time_s=float(prompt_s.sum()),
-            decode_step_s=float(step_s.sum()),
-            mean_batch=found.mean_batch,
-        ),
-        prefill=PrefillPool(
-            workers=prefill.share.replicas,
-            axes=axes_of(prefill.candidate.engine.layout, prefill.share.replicas),
-            stages=stages_of(prefill, prompt_s, first_rank=pair.prefill_first),
-            max_num_seqs=prefill.candidate.sequences,
-            max_num_batched_tokens=prefill.candidate.step_tokens,
-            utilisation=prefill.utilisation,
-            transfer_s=found.mean_transfer_s,
-        ),
         notes=(*notes, room_note(evaluator.targets, ttft=found.ttft, tpot=found.tpot, load=load)),
     )
+    return plan_with(layout, plan)
 
 
 def pair_objective(request: ServingRequest, found: MeasuredPair) -> float:

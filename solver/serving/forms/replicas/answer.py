@@ -11,7 +11,8 @@ from meshwright.costmodels.queueing.analytic.percentiles import mean_kv_tokens
 from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint
-from meshwright.solver.answer.plan import Plan, ServingLayout
+from meshwright.solver.answer.layouts import EngineLoad, Replicas
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Band, Certificate, Predicted, RunnerUp, SearchStats, status_without_plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, Stage, StageMemory
@@ -45,13 +46,11 @@ def feasible_plan(
     notes: Sequence[str],
 ) -> Plan:
     """The plan of a layout that keeps the promise."""
-    layout = found.engine.layout
     memory = stage_memory_of(found.measured)
-    step_s = decode_stage_s(found.measured, evaluator)
     decode, prompt = decode_point(found.measured, evaluator), prompt_point(found.measured, evaluator)
     tokens_per_s = found.requests_per_s * evaluator.output.mean
     energy_j = energy_per_token_j(found.measured, evaluator)
-    return Plan(
+    plan = Plan(
         kind="serving",
         feasible=True,
         certificate=certificate,
@@ -69,9 +68,18 @@ def feasible_plan(
             power_w=energy_j * tokens_per_s,
             bands=percentile_bands(request, prompt=prompt, decode=decode, ttft=found.measured.ttft, tpot=found.measured.tpot),
         ),
-        axes=axes_of(layout, found.replicas),
-        stages=stages_of(found.measured, step_s, first_rank=layout.first_rank),
-        serving=ServingLayout(
+        notes=(*notes, _room_note(found.measured, evaluator)),
+    )
+    return plan_with(replicas_of(found, evaluator, first_rank=found.engine.layout.first_rank), plan)
+
+
+def replicas_of(found: Found, evaluator: Evaluator, *, first_rank: int) -> Replicas:
+    """The layout of replicas that lie on devices from a rank."""
+    step_s = decode_stage_s(found.measured, evaluator)
+    return Replicas(
+        axes=axes_of(found.engine.layout, found.replicas),
+        stages=stages_of(found.measured, step_s, first_rank=first_rank),
+        load=EngineLoad(
             replicas=found.replicas,
             max_num_seqs=found.measured.candidate.sequences,
             max_num_batched_tokens=found.measured.candidate.step_tokens,
@@ -80,7 +88,6 @@ def feasible_plan(
             decode_step_s=float(step_s.sum()),
             mean_batch=found.measured.mean_batch,
         ),
-        notes=(*notes, _room_note(found.measured, evaluator)),
     )
 
 

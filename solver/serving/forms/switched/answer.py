@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwright.costmodels.queueing.simulation.switched import pooled_switched
-from meshwright.solver.answer.plan import Plan, SwitchedPrompts
+from meshwright.solver.answer.layouts import PromptPhase, Switched
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used, step_error
 from meshwright.solver.serving.forms.pools.answer import prompt_stage_s
@@ -17,6 +19,7 @@ from meshwright.solver.serving.forms.replicas.answer import (
     decode_point,
     feasible_plan,
     prompt_point,
+    replicas_of,
     stages_of,
 )
 from meshwright.solver.serving.forms.switched.engine import SwitchedEngine
@@ -51,21 +54,22 @@ def switched_plan(
     stages = stages_of(prompts, prompt_stage_s(prompts, evaluator), first_rank=engine.layout.first_rank)
     # Either figure waits for the other phase, so the worse error of both counts.
     error, basis = max(step_error(request, point) for point in points)
-    assert plan.predicted is not None and plan.serving is not None
-    return replace(
+    answers = replicas_of(found, evaluator, first_rank=engine.layout.first_rank)
+    answers = replace(answers, load=replace(answers.load, max_num_batched_tokens=engine.decode_step_tokens))
+    assert plan.predicted is not None
+    plan = replace(
         plan,
         calibration=calibrations_used(request, points),
         predicted=replace(
             plan.predicted,
-            peak_memory_bytes=max(stage.memory.total_bytes for stage in (*plan.stages, *stages)),
+            peak_memory_bytes=max(stage.memory.total_bytes for stage in (*answers.stages, *stages)),
             bands={
                 "ttft_p95_s": band_of(found.measured.ttft, error, basis),
                 "tpot_p95_s": band_of(found.measured.tpot, error, basis),
             },
         ),
-        serving=replace(plan.serving, max_num_batched_tokens=engine.decode_step_tokens),
-        switched=replace(_prompts_of(found.measured, engine, evaluator), stages=stages),
     )
+    return plan_with(Switched(_prompts_of(found.measured, engine, evaluator, stages=stages), answers), plan)
 
 
 def _certificate(request: ServingRequest, found: Found, evaluator: SwitchedEvaluator, bound: float | None) -> Certificate:
@@ -81,16 +85,18 @@ def _of_prompts(measured: Measured, engine: SwitchedEngine) -> Measured:
     return replace(measured, candidate=Candidate(engine.prefill, step_tokens, engine.prompts_in_a_step(step_tokens)))
 
 
-def _prompts_of(measured: Measured, engine: SwitchedEngine, evaluator: SwitchedEvaluator) -> SwitchedPrompts:
+def _prompts_of(
+    measured: Measured, engine: SwitchedEngine, evaluator: SwitchedEvaluator, *, stages: tuple[Stage, ...]
+) -> PromptPhase:
     """Return the plan's part about prompts and changes; shares are those of one simulation under the worker's load."""
     runs = evaluator.runs_of(measured.candidate, measured.share, requests=evaluator.traffic.requests)
     run, change = pooled_switched(runs), engine.change
     whole_s = run.prefill_s + run.decode_s + run.switching_s
     buffered = change.buffer_tokens * engine.host_token_bytes * engine.replicas_per_node
     step_tokens = measured.candidate.step_tokens
-    return SwitchedPrompts(
+    return PromptPhase(
         axes=axes_of(engine.prefill.layout, measured.share.replicas),
-        stages=(),
+        stages=stages,
         max_num_seqs=engine.prompts_in_a_step(step_tokens),
         max_num_batched_tokens=step_tokens,
         to_decode_bytes=engine.to_decode_bytes,

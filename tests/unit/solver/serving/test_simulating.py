@@ -10,10 +10,11 @@ from meshwright.costmodels.errors import InfeasibleError, PlanFileError, Workloa
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import simulate
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.request import ServingRequest, TrainingWorkload
+from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving import plan_serving
 from tests.unit.solver.serving.requests import cluster, serving_request
+from tests.unit.solver.verify.plans import training_request
 
 pytestmark = pytest.mark.usefixtures("short_simulations")
 
@@ -62,6 +63,6 @@ def test_what_is_not_a_plan_of_the_request_is_refused() -> None:
     with pytest.raises(PlanFileError):
         simulate(serving_request(on=cluster(per_node=1), rate=5.0), planned(serving_request(rate=60.0, ttft_ms=300.0)))
     with pytest.raises(WorkloadError, match="only serving"):
-        simulate(replace(serving_request(ttft_ms=None, tpot_ms=None), workload=TrainingWorkload("training", 8, 512)), plan)
+        simulate(training_request(), plan)
     with pytest.raises(InfeasibleError, match="does not fit"):
         simulate(serving_request(on=cluster(node="l4-pcie"), model_name="qwen3-32b"), plan)
