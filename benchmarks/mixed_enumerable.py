@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import replace
 
 from benchmarks.serving_enumerable import random_request, shorten_simulations
+from meshwright.solver.answer.layouts import Kinds
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import ServingMode
@@ -41,7 +42,7 @@ def main(first: int = 0, count: int = 10) -> int:
         if not agrees or check(plan, mixed):
             wrong += 1
             print(f"wrong: seed {seed}, found {found}, best {best}", flush=True)
-        answers["none" if not plan.feasible else "two kinds" if plan.kinds else "one kind"] += 1
+        answers["none" if not plan.feasible else "two kinds" if isinstance(plan.layout, Kinds) else "one kind"] += 1
     print(f"{count - wrong} of {count} agree with enumeration, {time.process_time() - began_s:.0f} CPU s: {dict(answers)}")
     return 1 if wrong else 0
 

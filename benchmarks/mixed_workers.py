@@ -14,6 +14,7 @@ from meshwright.app.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.units import DType
+from meshwright.solver.answer.layouts import Kinds, Replicas, workers_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
@@ -46,12 +47,11 @@ def request(cluster: Cluster, objective: Objective, rate: float, kinds: int) -> 
 
 def described(plan: Plan) -> str:
     """A plan's workers in words."""
-    views = [plan.of_kind(kind) for kind in plan.kinds] or [plan]
+    assert isinstance(plan.layout, Replicas | Kinds)
     parts = []
-    for view in views:
-        assert view.axes is not None and view.serving is not None
-        degrees = f"tp {view.axes.tp}" + (f" x pp {view.axes.pp}" if view.axes.pp > 1 else "")
-        parts.append(f"{view.serving.replicas} x {degrees} on ranks from {view.stages[0].devices[0].first}")
+    for workers in workers_of(plan.layout):
+        degrees = f"tp {workers.axes.tp}" + (f" x pp {workers.axes.pp}" if workers.axes.pp > 1 else "")
+        parts.append(f"{workers.count} x {degrees} on ranks from {workers.device_ranges[0].first}")
     return ", ".join(parts)
 
 

@@ -18,6 +18,8 @@ from meshwright.app.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.units import DType
+from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.layouts import Pools, Replicas, workers_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
@@ -61,7 +63,7 @@ def main(first: int = 0, count: int = 40, *, objectives: tuple[Objective, ...] =
 
 def _is_roomiest(plan: Plan, request: ServingRequest) -> bool:
     """Return True if a plan leaves most room of all that are as good; of pools that sustain the same rate any will do."""
-    if not plan.feasible or (plan.prefill is not None and request.objective is Objective.THROUGHPUT):
+    if not plan.feasible or (isinstance(plan.layout, Pools) and request.objective is Objective.THROUGHPUT):
         return True
     return described(plan) == roomiest(request, plan)
 
@@ -126,10 +128,7 @@ def _divides(plan: Plan, request: ServingRequest) -> bool:
     """Return True if heads, key/value heads (split or copied), experts and feed-forward columns divide by the plan's
     degrees."""
     dims = request.model.dims
-    axes = [plan.axes, None if plan.prefill is None else plan.prefill.axes]
-    for degrees in axes:
-        if degrees is None:
-            continue
+    for degrees in _degrees(plan):
         kv = dims.get("kv_heads", degrees.tp)
         if dims["heads"] % degrees.tp or (kv % degrees.tp and degrees.tp % kv):
             return False
@@ -138,8 +137,12 @@ def _divides(plan: Plan, request: ServingRequest) -> bool:
     return True
 
 
+def _degrees(plan: Plan) -> list[Axes]:
+    return [workers.axes for workers in workers_of(plan.layout)] if isinstance(plan.layout, Replicas | Pools) else []
+
+
 def _kind(plan: Plan, request: ServingRequest) -> str:
-    answer = "no plan" if not plan.feasible else "pools" if plan.prefill is not None else "replicas"
+    answer = "no plan" if not plan.feasible else "pools" if isinstance(plan.layout, Pools) else "replicas"
     groups = " on two kinds of devices" if len(request.cluster.groups) > 1 else ""
     return f"{request.objective.value}: {answer}{groups}"
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from meshwright.app.requests.files import read_request
+from meshwright.solver.answer.layouts import Pools, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress
@@ -39,11 +40,14 @@ def main() -> None:
 def _described(answer: Plan) -> str:
     if answer.reason is not None:
         return answer.reason.message
-    assert answer.serving is not None
-    kinds = f"{answer.serving.replicas} workers"
-    if answer.prefill is not None:
-        kinds = f"{answer.prefill.workers} prefill and {answer.serving.replicas} decode workers"
-    return f"{kinds} on {answer.devices} devices, {answer.certificate.status.value}"
+    match answer.layout:
+        case Pools() as pools:
+            workers = f"{pools.prefill_workers.count} prefill and {pools.decode_workers.count} decode workers"
+        case Replicas() as replicas:
+            workers = f"{replicas.workers.count} workers"
+        case _:
+            raise AssertionError("no request of the benchmark allows another form")
+    return f"{workers} on {answer.devices} devices, {answer.certificate.status.value}"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from meshwright.app.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
+from meshwright.solver.answer.layouts import Replicas, Switched, workers_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
@@ -51,11 +52,12 @@ def main() -> None:
         began = time.process_time()
         one, two = (_planned(case, mode) for mode in (ServingMode.AGGREGATED, ServingMode.SWITCHED))
         rates = [1.0 / (plan.certificate.objective or 1.0) for plan in (one, two)]
-        assert two.switched is not None
+        assert isinstance(two.layout, Switched)
+        prompts = two.layout.prompts
         print(
             f"| {case.model} | {case.node} | {case.prompt}, {case.output} | {_degrees(one)} | {rates[0]:.3f} | "
-            f"{_degrees(two)} | {rates[1]:.3f} | {rates[1] / rates[0]:.2f} | {two.switched.switching_share:.1%}, every "
-            f"{two.switched.cycle_s:.0f} s | {time.process_time() - began:.0f} |",
+            f"{_degrees(two)} | {rates[1]:.3f} | {rates[1] / rates[0]:.2f} | {prompts.switching_share:.1%}, every "
+            f"{prompts.cycle_s:.0f} s | {time.process_time() - began:.0f} |",
             flush=True,
         )
 
@@ -77,9 +79,9 @@ def _planned(case: Case, mode: ServingMode) -> Plan:
 
 
 def _degrees(plan: Plan) -> str:
-    assert plan.axes is not None and plan.serving is not None
-    axes = [plan.axes] if plan.switched is None else [plan.switched.axes, plan.axes]
-    return f"{plan.serving.replicas} x " + " / ".join(f"tp {a.tp} pp {a.pp}" for a in axes)
+    assert isinstance(plan.layout, Replicas | Switched)
+    workers = workers_of(plan.layout)
+    return f"{workers[0].count} x " + " / ".join(f"tp {each.axes.tp} pp {each.axes.pp}" for each in workers)
 
 
 if __name__ == "__main__":

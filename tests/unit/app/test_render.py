@@ -17,7 +17,8 @@ from meshwright.app.text.figures import axes, band, gib, number_range, percent, 
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
-from meshwright.solver.answer.plan import Plan, ReplicaPool, ReplicaShares, ServingLayout, WorkerKind
+from meshwright.solver.answer.layouts import EngineLoad, Kinds, Replicas, WorkerKind
+from meshwright.solver.answer.plan import Plan, ReplicaPool, ReplicaShares, plan_with
 from meshwright.solver.answer.predicted import Band, Certificate, Predicted, Status
 from meshwright.solver.answer.stage import LayerSpan
 from meshwright.solver.problem.choices import Launcher, Objective
@@ -93,8 +94,10 @@ def test_serving_page_has_latencies_and_replicas() -> None:
     request = resolved(serving())
     plan = feasible_plan(request)
     predicted = Predicted(tokens_per_s=900.0, peak_memory_bytes=1e10, ttft_p95_s=0.6, tpot_p95_s=0.028)
-    layout = ServingLayout(3, 64, 8192, 0.61, 0.2, 0.02, 12.0)
-    text = page(replace(plan, kind="serving", predicted=predicted, serving=layout, breakdown=None), request)
+    assert plan.axes is not None
+    layout = Replicas(plan.axes, plan.stages, EngineLoad(3, 64, 8192, 0.61, 0.2, 0.02, 12.0))
+    served = replace(plan, kind="serving", predicted=predicted, breakdown=None, microbatch=None, schedule=None)
+    text = page(plan_with(layout, served), request)
     assert "P95 TTFT 600 ms" in text and "P95 TPOT 28.0 ms" in text
     assert "3 replicas, 61% busy" in text
     assert "decode step" in text
@@ -189,12 +192,10 @@ def test_every_kind_of_workers_is_shown() -> None:
             share * 10.0,
             plan.devices,
             plan.predicted,
-            Axes(tp=tp),
-            plan.stages,
-            ServingLayout(2, 64, 8192, 0.5, 0.3, 0.02, 10.0),
+            Replicas(Axes(tp=tp), plan.stages, EngineLoad(2, 64, 8192, 0.5, 0.3, 0.02, 10.0)),
         )
         for share, tp in ((0.2, 4), (0.8, 8))
     )
-    text = " ".join(page(replace(plan, kinds=kinds, axes=None, stages=()), request).split())
+    text = " ".join(page(plan_with(Kinds(kinds), plan), request).split())
     assert "20% of arrivals, 2.00 requests/s" in text and "80% of arrivals, 8.00 requests/s" in text
     assert "Layout: tp 4" in text and "Layout: tp 8" in text

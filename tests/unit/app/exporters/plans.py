@@ -13,7 +13,8 @@ from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGro
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.plan import Plan, ServingLayout
+from meshwright.solver.answer.layouts import EngineLoad, Replicas
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
@@ -131,10 +132,9 @@ def serving(
         calibration=(),
         model=graph.name,
         predicted=Predicted(tokens_per_s=1.0, peak_memory_bytes=1.0, ttft_p95_s=0.5, tpot_p95_s=0.02),
-        axes=axes,
-        stages=tuple(replace(stage, memory=memory) for stage in stages),
-        serving=ServingLayout(replicas, 64, 8192, 0.5, 0.3, 0.02, 10.0),
     )
+    stages = tuple(replace(stage, memory=memory) for stage in stages)
+    plan = plan_with(Replicas(axes, stages, EngineLoad(replicas, 64, 8192, 0.5, 0.3, 0.02, 10.0)), plan)
     fields: dict[str, object] = {
         "arrivals": PoissonArrivals("poisson", 4.0),
         "prompt_tokens": FixedLength(4000),

@@ -14,10 +14,12 @@ from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.plan import Plan, PrefillPool
+from meshwright.solver.answer.layouts import Pools, PrefillWorkers
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.problem.serving_load import LognormalLength
+from tests.support.serving_layouts import replicas_of
 from tests.unit.app.exporters import plans
 from tests.unit.app.exporters.plans import arguments, flags
 from tests.unit.app.exporters.real_tools import ask
@@ -41,17 +43,17 @@ def mixture(**layout: Any) -> tuple[Plan, PlanRequest]:
 def pooled(*, prefill_tp: int = 2, cp: int = 1, decode_tp: int = 4, decode_pp: int = 1) -> tuple[Plan, PlanRequest]:
     """Two prefill workers of tp x cp ranks beside two decode workers."""
     plan, request = served(replicas=2, tp=decode_tp, pp=decode_pp, nodes=4)
-    pool, _ = served(replicas=2, tp=prefill_tp * cp, nodes=4)
-    assert pool.axes is not None
+    other, _ = served(replicas=2, tp=prefill_tp * cp, nodes=4)
+    decode, pool = replicas_of(plan), replicas_of(other)
     axes = replace(pool.axes, tp=prefill_tp, cp=cp)
     stages = tuple(
         replace(stage, axes=axes, devices=tuple(replace(d, first=d.first + plan.devices) for d in stage.devices))
         for stage in pool.stages
     )
-    prefill = PrefillPool(2, axes, stages, 256, 8192, 0.5, 1.0)
-    devices = plan.devices + pool.devices
+    prefill = PrefillWorkers(2, axes, stages, 256, 8192, 0.5, 1.0)
+    devices = plan.devices + other.devices
     certificate = replace(plan.certificate, objective=float(devices))
-    plan = replace(plan, prefill=prefill, devices=devices, certificate=certificate)
+    plan = plan_with(Pools(prefill, decode), replace(plan, devices=devices, certificate=certificate))
     return plan, replace(request, search=replace(request.search, modes=(ServingMode.DISAGGREGATED,)))
 
 
@@ -92,10 +94,11 @@ def test_uneven_stages_are_named_by_their_variable() -> None:
 
 def test_the_static_share_is_of_what_is_free_before_loading() -> None:
     # 30 weights + 20 cache of 80 GB less 1 of context and communicators.
-    assert static_share(*served()) == 0.63
     plan, request = served()
-    fuller = replace(plan.stages[0], memory=replace(plan.stages[0].memory, kv_cache_bytes=40e9))
-    assert static_share(replace(plan, stages=(*plan.stages, fuller)), request) == 0.88
+    workers = replicas_of(plan).workers
+    assert static_share(workers, request) == 0.63
+    fuller = replace(workers.stages[0], memory=replace(workers.stages[0].memory, kv_cache_bytes=40e9))
+    assert static_share(replace(workers, stages=(*workers.stages, fuller)), request) == 0.88
 
 
 def test_lengths_without_an_end_leave_the_context_to_the_model() -> None:

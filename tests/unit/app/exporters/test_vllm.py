@@ -15,11 +15,13 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.plan import Plan, PrefillPool, WorkerKind
+from meshwright.solver.answer.layouts import Kinds, Pools, PrefillWorkers, WorkerKind
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.problem.serving_load import LognormalLength
+from tests.support.serving_layouts import replicas_of
 from tests.unit.app.exporters.plans import arguments, flags, serving
 from tests.unit.app.exporters.real_tools import ask
 
@@ -80,10 +82,10 @@ def test_precision_of_weights_and_cache() -> None:
 def test_memory_share_is_what_was_planned_rounded_down() -> None:
     plan, request = serving()
     # 30 weights + 15 activations + 4 transient + 1 overhead + 20 cache of 80 GB.
-    assert memory_utilisation(plan, request) == 0.87
+    assert memory_utilisation(replicas_of(plan).workers, request) == 0.87
     # The share is of the whole device, whatever the plan held back.
     reserved = replace(request, cluster=replace(request.cluster, memory_reserve=0.1))
-    assert memory_utilisation(plan, reserved) == 0.87
+    assert memory_utilisation(replicas_of(plan).workers, reserved) == 0.87
 
 
 def test_a_draft_is_named_as_vllm_wants_it() -> None:
@@ -136,17 +138,16 @@ def test_vllm_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None:
 def pooled(*, prefill_tp: int = 2, decode_tp: int = 4, decode_pp: int = 1) -> tuple[Plan, PlanRequest]:
     """Two prefill workers beside two decode workers."""
     plan, request = serving(replicas=2, tp=decode_tp, pp=decode_pp, nodes=3)
-    pool, _ = serving(replicas=2, tp=prefill_tp, nodes=3)
-    assert pool.axes is not None
-    first = plan.devices
+    other, _ = serving(replicas=2, tp=prefill_tp, nodes=3)
+    decode, pool, first = replicas_of(plan), replicas_of(other), plan.devices
     stages = tuple(
         replace(stage, devices=tuple(replace(devices, first=devices.first + first) for devices in stage.devices))
         for stage in pool.stages
     )
-    prefill = PrefillPool(2, pool.axes, stages, 256, 8192, 0.5, 1.0)
-    devices = plan.devices + pool.devices
+    prefill = PrefillWorkers(2, pool.axes, stages, 256, 8192, 0.5, 1.0)
+    devices = plan.devices + other.devices
     certificate = replace(plan.certificate, objective=float(devices))
-    plan = replace(plan, prefill=prefill, devices=devices, certificate=certificate)
+    plan = plan_with(Pools(prefill, decode), replace(plan, devices=devices, certificate=certificate))
     return plan, replace(request, search=replace(request.search, modes=(ServingMode.DISAGGREGATED,)))
 
 
@@ -169,13 +170,14 @@ def two_kinds() -> tuple[Plan, PlanRequest]:
     groups = NodeGroup("new", node, 1), NodeGroup("old", replace(node, name="old-node"), 1)
     kinds = []
     for share, first, (plan, _) in ((0.8, 0, (whole, request)), (0.2, 8, serving(replicas=2, tp=2))):
-        assert plan.predicted is not None and plan.axes is not None and plan.serving is not None
-        count = plan.serving.replicas * plan.axes.tp
-        stages = tuple(replace(stage, devices=(DeviceRange(first, count),)) for stage in plan.stages)
+        assert plan.predicted is not None
+        replicas = replicas_of(plan)
+        count = replicas.load.replicas * replicas.axes.tp
+        stages = tuple(replace(stage, devices=(DeviceRange(first, count),)) for stage in replicas.stages)
         predicted = replace(plan.predicted, tokens_per_s=share * 2000.0)
-        kinds.append(WorkerKind(share, share * 4.0, count, predicted, plan.axes, stages, plan.serving))
+        kinds.append(WorkerKind(share, share * 4.0, count, predicted, replace(replicas, stages=stages)))
     certificate = replace(whole.certificate, objective=12.0)
-    plan = replace(whole, kinds=tuple(kinds), devices=12, certificate=certificate, axes=None, stages=(), serving=None)
+    plan = plan_with(Kinds(tuple(kinds)), replace(whole, devices=12, certificate=certificate))
     search = replace(request.search, worker_kinds=2)
     return plan, replace(request, cluster=Cluster(groups), search=search)
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.layouts import Pools, Replicas, workers_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
@@ -58,7 +59,7 @@ def roomiest(request: ServingRequest, plan: Plan) -> tuple[Workers, ...]:
     engines = [builder.engine(layout) for layout in worker_layouts(request)]
     cost = plan.certificate.objective
     assert cost is not None
-    if plan.prefill is not None:
+    if isinstance(plan.layout, Pools):
         return _roomiest_pools(request, evaluator, engines, cost=cost)
     found = []
     for measured in _equally_good(request, evaluator, engines, cost=cost):
@@ -85,13 +86,11 @@ def _equally_good(request: ServingRequest, evaluator: Evaluator, engines: list[E
 
 def described(plan: Plan) -> tuple[Workers, ...]:
     """A plan's workers, as ``roomiest`` gives them."""
-    assert plan.axes is not None
-    assert plan.serving is not None
-    limits = plan.serving.max_num_batched_tokens, plan.serving.max_num_seqs
-    workers = (_degrees(plan.axes, *limits),)
-    if plan.prefill is None:
-        return workers
-    return *workers, _degrees(plan.prefill.axes, plan.prefill.max_num_batched_tokens, plan.prefill.max_num_seqs)
+    assert isinstance(plan.layout, Replicas | Pools)
+    return tuple(
+        _degrees(workers.axes, workers.max_num_batched_tokens, workers.max_num_seqs)
+        for workers in reversed(workers_of(plan.layout))
+    )
 
 
 def _roomiest_pools(

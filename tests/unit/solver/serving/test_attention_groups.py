@@ -19,6 +19,7 @@ from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from tests.support.serving_layouts import pools_of, replicas_of
 from tests.unit.solver.serving.test_expert_plans import expert_request, planned
 
 pytestmark = pytest.mark.usefixtures("short_simulations")
@@ -114,8 +115,7 @@ def test_a_plan_sees_what_it_was_promised(load: PoissonArrivals | ClosedArrivals
         assert found.requests_per_s == pytest.approx(6.0, rel=0.1)
     else:
         # Clients of a replica are spread over its groups.
-        assert plan.serving is not None
-        assert found.peak_running == -(-12 // plan.serving.replicas // 4)
+        assert found.peak_running == -(-12 // replicas_of(plan).load.replicas // 4)
 
 
 def test_the_whole_trace_goes_to_a_replica() -> None:
@@ -134,7 +134,7 @@ def test_pools_of_workers_with_groups_keep_their_promise() -> None:
     search = Search(attention_dp=(4,), ep=(4,), modes=(ServingMode.DISAGGREGATED,))
     request = expert_request(search)
     plan = planned(request)
-    assert plan.prefill is not None and plan.predicted is not None
+    assert pools_of(plan) and plan.predicted is not None
     found = simulate_serving(request, plan)
     assert found.ttft.p95.value == plan.predicted.ttft_p95_s
     assert found.requests_per_s == pytest.approx(6.0, rel=0.1)

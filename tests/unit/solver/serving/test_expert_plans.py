@@ -22,6 +22,7 @@ from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.promise import evaluation
 from meshwright.solver.verify import Rule, check
+from tests.support.serving_layouts import replicas_of
 from tests.unit.app.exporters.plans import flags
 from tests.unit.solver.serving.requests import cluster, serving_request
 from tests.unit.solver.verify.changes import changed
@@ -65,13 +66,12 @@ def planned(request: ServingRequest) -> Plan:
 def test_plans_pass_the_checker_and_predict_themselves(search: Search) -> None:
     request = expert_request(search)
     answer = planned(request)
-    assert answer.axes is not None
-    assert answer.serving is not None
-    ranks = answer.axes.tp * answer.axes.kvp * answer.axes.attention_dp
-    assert answer.devices == answer.serving.replicas * ranks * answer.axes.pp
+    replicas = replicas_of(answer)
+    ranks = replicas.axes.tp * replicas.axes.kvp * replicas.axes.attention_dp
+    assert answer.devices == replicas.load.replicas * ranks * replicas.axes.pp
     again = predict_serving(request, answer)
     assert again.predicted == answer.predicted
-    assert again.stages == answer.stages
+    assert replicas_of(again).stages == replicas.stages
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_broken_degree_is_found(path: str, value: int, broken: Rule) -> None:
 def test_weights_are_those_of_spread_experts() -> None:
     request = expert_request(Search(attention_dp=(4,), ep=(4,)))
     answer = planned(request)
-    everything = 4 * answer.stages[0].memory.weights_bytes
+    everything = 4 * replicas_of(answer).stages[0].memory.weights_bytes
     heavier = changed(answer, "stages.0.memory.weights_bytes", everything)
     assert Rule.WEIGHTS in {violation.rule for violation in check(heavier, request)}
 

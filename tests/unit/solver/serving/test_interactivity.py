@@ -23,6 +23,7 @@ from meshwright.solver.serving.interactivity import undominated
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 from meshwright.solver.verify import check
 from meshwright.solver.verify.violation import Rule
+from tests.support.serving_layouts import pools_of, replicas_of
 from tests.unit.solver.serving.requests import cluster, serving_request
 
 SWEPT = Search(frontier=FrontierScope.SWEPT)
@@ -121,7 +122,7 @@ def test_the_plan_is_marked_at_its_load() -> None:
 def test_pools_are_marked_too() -> None:
     search = replace(SWEPT, modes=(ServingMode.DISAGGREGATED,))
     plan = planned(serving_request(search=search))
-    assert plan.prefill is not None and plan.interactivity is not None
+    assert pools_of(plan) and plan.interactivity is not None
     assert plan.interactivity.plan_tokens_per_s_per_user > 0.0
 
 
@@ -179,7 +180,7 @@ def test_the_checker_knows_a_chart_that_is_none() -> None:
     ]
     for faulty in wrong:
         assert {violation.rule for violation in check(replace(plan, interactivity=faulty), request)} == {Rule.FRONTIER}
-    restricted = replace(request, search=replace(SWEPT, tp=(plan.axes.tp,))) if plan.axes else request
+    restricted = replace(request, search=replace(SWEPT, tp=(replicas_of(plan).axes.tp,)))
     assert {v.rule for v in check(plan, restricted)} == {Rule.FRONTIER}
     assert {v.rule for v in check(plan, replace(request, search=Search()))} == {Rule.FRONTIER}
 

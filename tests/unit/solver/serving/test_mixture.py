@@ -8,7 +8,8 @@ import pytest
 
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.layouts import Kinds, Replicas, workers_of
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.api import explain_serving, predict, simulate
@@ -20,8 +21,10 @@ from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.explain import Excluded
 from meshwright.solver.serving.forms.kinds.asked import kind_requests, weighted_turns
 from meshwright.solver.verify import Rule, check
+from tests.support.serving_layouts import kinds_of, replicas_of
 from tests.unit.solver.serving.mixture_enumeration import best_of_two_kinds, better
 from tests.unit.solver.serving.requests import cluster, serving_request
+from tests.unit.solver.verify.changes import changed
 
 TWO = Search(tp=(1, 2, 4), pp=(1, 2), worker_kinds=2)
 BOTH_TYPES = Cluster(
@@ -65,7 +68,7 @@ def test_the_search_finds_what_enumeration_finds(objective: Objective, rate: flo
     if answer.feasible:
         assert answer.certificate.status is Status.OPTIMAL
         # Of equals the plan of one kind stays.
-        assert bool(answer.kinds) == (own is None or answer.certificate.objective < own * (1 - 1e-9))  # type: ignore[operator]
+        assert isinstance(answer.layout, Kinds) == (own is None or answer.certificate.objective < own * (1 - 1e-9))  # type: ignore[operator]
 
 
 def test_no_device_is_stranded() -> None:
@@ -103,11 +106,11 @@ def test_a_plan_says_everything(mixed: tuple[ServingRequest, Plan]) -> None:
     request, answer = mixed
     assert not plan(one_kind(request)).feasible
     assert answer.predicted is not None
-    assert (answer.axes, answer.stages, answer.serving) == (None, (), None)
-    assert sum(kind.share for kind in answer.kinds) == pytest.approx(1.0)
+    kinds = kinds_of(answer).kinds
+    assert sum(kind.share for kind in kinds) == pytest.approx(1.0)
     assert answer.predicted.tokens_per_s == pytest.approx(2100.0)
-    assert answer.devices == sum(kind.devices for kind in answer.kinds)
-    late = [kind.predicted.ttft_p95_s for kind in answer.kinds]
+    assert answer.devices == sum(kind.devices for kind in kinds)
+    late = [kind.predicted.ttft_p95_s for kind in kinds]
     assert min(late) <= answer.predicted.ttft_p95_s <= max(late)  # type: ignore[type-var, operator]
     assert {"ttft_p95_s", "tpot_p95_s"} <= set(answer.predicted.bands)
 
@@ -116,12 +119,13 @@ def test_a_plan_predicts_and_simulates_itself(mixed: tuple[ServingRequest, Plan]
     request, answer = mixed
     again = predict(request, answer)
     assert check(again, request) == ()
-    assert (again.predicted, again.kinds) == (answer.predicted, answer.kinds)
+    assert (again.predicted, again.layout) == (answer.predicted, answer.layout)
     found = simulate(request, answer)
     assert answer.predicted is not None
     assert (found.ttft.p95.value, found.missed) == (answer.predicted.ttft_p95_s, ())
     assert found.requests_per_s == pytest.approx(21.0, rel=0.1)
-    assert [kind.simulated.ttft.p95.value for kind in found.kinds] == [kind.predicted.ttft_p95_s for kind in answer.kinds]
+    kinds = kinds_of(answer).kinds
+    assert [kind.simulated.ttft.p95.value for kind in found.kinds] == [kind.predicted.ttft_p95_s for kind in kinds]
     busier = predict(asked(rate=90.0), answer)
     assert busier.reason is not None
     assert busier.reason.need > busier.reason.have
@@ -130,7 +134,7 @@ def test_a_plan_predicts_and_simulates_itself(mixed: tuple[ServingRequest, Plan]
 def test_a_goodput_predicts_itself() -> None:
     request = asked(rate=1.0, objective=Objective.THROUGHPUT)
     answer = plan(request)
-    assert answer.kinds
+    assert kinds_of(answer)
     assert predict(request, answer).predicted == answer.predicted
 
 
@@ -139,7 +143,7 @@ def test_layouts_of_a_plan_are_its_own(mixed: tuple[ServingRequest, Plan]) -> No
     rows = explain_serving(request, answer, "layouts")
     own = [row for row in rows if row.excluded_by is Excluded.NOTHING]
     assert {(row.group, row.replicas) for row in own} == {
-        ("old" if kind.stages[0].devices[0].first < 2 else "new", kind.serving.replicas) for kind in answer.kinds
+        ("old" if workers.device_ranges[0].first < 2 else "new", workers.count) for workers in workers_of(kinds_of(answer))
     }
 
 
@@ -195,11 +199,12 @@ def test_clients_in_a_closed_loop_are_not_shared(mixed: tuple[ServingRequest, Pl
 
 def test_one_broken_thing_breaks_its_own_rules(mixed: tuple[ServingRequest, Plan]) -> None:
     request, answer = mixed
-    first, second = answer.kinds
+    first, second = kinds_of(answer).kinds
     assert answer.predicted is not None
 
     def rules(*kinds: object, of: ServingRequest = request, **fields: object) -> set[Rule]:
-        broken = replace(answer, kinds=kinds or answer.kinds, **fields)  # type: ignore[arg-type]
+        broken = replace(answer, **fields)  # type: ignore[arg-type]
+        broken = plan_with(Kinds(kinds), broken) if kinds else broken  # type: ignore[arg-type]
         return {violation.rule for violation in check(broken, of)}
 
     assert rules() == set()
@@ -207,21 +212,21 @@ def test_one_broken_thing_breaks_its_own_rules(mixed: tuple[ServingRequest, Plan
     assert rules(replace(first, share=0.9 * first.share), second) == {Rule.BATCH}
     busier = replace(first, requests_per_s=2.0 * first.requests_per_s)
     assert {Rule.TOKENS, Rule.BATCH} <= rules(busier, second)
-    over = tuple(replace(stage, devices=first.stages[0].devices) for stage in second.stages)
-    assert rules(first, replace(second, stages=over)) == {Rule.DEVICES}
-    moved = tuple(replace(s, devices=tuple(DeviceRange(d.first + 64, d.count) for d in s.devices)) for s in second.stages)
-    assert rules(first, replace(second, stages=moved)) == {Rule.DEVICES}
+    stages = second.replicas.stages
+    over = tuple(replace(stage, devices=first.replicas.stages[0].devices) for stage in stages)
+    assert rules(first, changed(second, "replicas.stages", over)) == {Rule.DEVICES}
+    moved = tuple(replace(s, devices=tuple(DeviceRange(d.first + 64, d.count) for d in s.devices)) for s in stages)
+    assert rules(first, changed(second, "replicas.stages", moved)) == {Rule.DEVICES}
     slow = replace(first, predicted=replace(first.predicted, ttft_p95_s=1.0))
     assert rules(slow, second) == {Rule.SLO}
     assert rules(predicted=replace(answer.predicted, ttft_p95_s=0.399)) == {Rule.SLO}
     assert rules(predicted=replace(answer.predicted, power_w=1.0)) == {Rule.ENERGY}
-    assert rules(axes=first.axes) == {Rule.ANSWER}
-    heads = replace(
-        first, axes=replace(first.axes, tp=3), stages=tuple(replace(s, axes=replace(s.axes, tp=3)) for s in first.stages)
-    )
+    assert rules(axes=first.replicas.axes) == {Rule.ANSWER}
+    heads = changed(first, "replicas.axes.tp", 3)
+    heads = changed(heads, "replicas.stages", tuple(changed(stage, "axes.tp", 3) for stage in first.replicas.stages))
     assert rules(heads, second) & {Rule.DEVICES, Rule.DIVISIBILITY}
     with pytest.raises(PlanFileError, match="sum to 1"):
-        predict(request, replace(answer, kinds=(first, replace(second, share=0.1))))
+        predict(request, plan_with(Kinds((first, replace(second, share=0.1))), answer))
 
 
 def test_poisson_arrivals_stay_poisson() -> None:
@@ -234,7 +239,7 @@ def test_poisson_arrivals_stay_poisson() -> None:
 def test_one_kind_stays_where_two_do_no_more() -> None:
     request = asked(on=cluster(per_node=2), search=replace(TWO, pp=(1,)), objective=Objective.THROUGHPUT, rate=1.0)
     answer, single = plan(request), plan(one_kind(request))
-    assert not answer.kinds
+    assert isinstance(answer.layout, Replicas)
     assert answer.certificate.status is Status.OPTIMAL
-    assert (answer.axes, answer.predicted) == (single.axes, single.predicted)
+    assert (answer.layout.axes, answer.predicted) == (replicas_of(single).axes, single.predicted)
     assert "2 kinds of workers" in answer.certificate.space

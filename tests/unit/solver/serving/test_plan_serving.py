@@ -9,7 +9,7 @@ import pytest
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError, WorkloadError
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import Progress, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, Recompute
@@ -19,6 +19,7 @@ from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise import evaluation
 from meshwright.solver.verify import check
+from tests.support.serving_layouts import replicas_of
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
 from tests.unit.solver.serving.requests import cluster, serving_request
 
@@ -83,15 +84,14 @@ def test_a_plan_says_everything() -> None:
     assert answer.certificate.status is Status.OPTIMAL
     assert answer.certificate.objective == answer.certificate.bound == answer.devices
     assert answer.predicted is not None
-    assert answer.serving is not None
-    assert answer.axes is not None
+    replicas = replicas_of(answer)
     assert answer.predicted.tokens_per_s == pytest.approx(900.0)
-    assert 0.0 < answer.serving.utilisation < 1.0
-    assert answer.devices == answer.serving.replicas * answer.axes.tp * answer.axes.pp
+    assert 0.0 < replicas.load.utilisation < 1.0
+    assert answer.devices == replicas.load.replicas * replicas.axes.tp * replicas.axes.pp
     assert {"ttft_p95_s", "tpot_p95_s"} == set(answer.predicted.bands)
     for name, band in answer.predicted.bands.items():
         assert band.low <= getattr(answer.predicted, name) <= band.high
-    assert answer.stages[0].memory.kv_cache_bytes > answer.stages[0].memory.weights_bytes
+    assert replicas.stages[0].memory.kv_cache_bytes > replicas.stages[0].memory.weights_bytes
 
 
 def test_a_plan_says_which_constraint_binds() -> None:
@@ -114,16 +114,15 @@ def test_a_plan_predicts_itself() -> None:
         again = predict_serving(request, answer)
         assert check(again, request) == ()
         assert again.predicted == answer.predicted
-        assert again.serving == answer.serving
-        assert again.stages == answer.stages
+        assert again.layout == answer.layout
         assert again.certificate.bound is None
 
 
 def test_batch_limits_of_ones_own_sustain_a_rate_too() -> None:
     request = serving_request(rate=1.0, objective=Objective.THROUGHPUT)
     answer = plan(request)
-    assert answer.serving is not None
-    own = replace(answer, serving=replace(answer.serving, max_num_seqs=5, max_num_batched_tokens=1000))
+    replicas = replicas_of(answer)
+    own = plan_with(replace(replicas, load=replace(replicas.load, max_num_seqs=5, max_num_batched_tokens=1000)), answer)
     again = predict_serving(request, own)
     assert check(again, request) == ()
     assert certified(answer) < certified(again) < 1.0
@@ -203,7 +202,7 @@ def test_cheaper_devices_win_on_cost() -> None:
     groups = (cluster(node="dgx-h100", name="fast").groups[0], cluster(node="dgx-a100", name="cheap").groups[0])
     request = serving_request(rate=2.0, ttft_ms=2000.0, tpot_ms=50.0, objective=Objective.COST, on=Cluster(groups))
     answer = plan(request)
-    ranks = answer.stages[0].devices[0]
+    ranks = replicas_of(answer).stages[0].devices[0]
     assert ranks.first >= 4, "the A100 node holds ranks 4 to 7"
     prices = [group.node.device.price_per_hour for group in groups]
     assert answer.certificate.objective == answer.devices * min(price for price in prices if price)
@@ -211,10 +210,10 @@ def test_cheaper_devices_win_on_cost() -> None:
 
 def test_restrictions_are_kept() -> None:
     answer = plan(serving_request(rate=3.0, search=Search(tp=(2,), pp=(2,), dp=(1,))))
-    assert answer.axes is not None
-    assert (answer.axes.dp, answer.axes.tp, answer.axes.pp) == (1, 2, 2)
-    assert [len(stage.blocks) for stage in answer.stages] == [2, 2]
-    assert [stage.devices[0].first for stage in answer.stages] == [0, 2]
+    replicas = replicas_of(answer)
+    assert (replicas.axes.dp, replicas.axes.tp, replicas.axes.pp) == (1, 2, 2)
+    assert [len(stage.blocks) for stage in replicas.stages] == [2, 2]
+    assert [stage.devices[0].first for stage in replicas.stages] == [0, 2]
 
 
 def test_lengths_that_spread() -> None:

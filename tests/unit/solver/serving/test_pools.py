@@ -8,7 +8,8 @@ import pytest
 
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.layouts import Replicas
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.api import predict, simulate
@@ -20,6 +21,7 @@ from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.forms.pools.pools import placed
 from meshwright.solver.verify import Rule, check
+from tests.support.serving_layouts import pools_of
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
 from tests.unit.solver.serving.requests import cluster, serving_request
 
@@ -52,23 +54,21 @@ def test_the_search_finds_what_enumeration_finds(rate: float, ttft_ms: float, tp
 
 def test_a_plan_says_everything() -> None:
     answer = plan(asked())
-    assert answer.prefill is not None
-    assert answer.axes is not None
-    assert answer.serving is not None
+    pools = pools_of(answer)
     assert answer.predicted is not None
     assert answer.certificate.status is Status.OPTIMAL
-    prefill, decode = (axes.tp * axes.pp for axes in (answer.prefill.axes, answer.axes))
-    assert answer.devices == answer.prefill.workers * prefill + answer.serving.replicas * decode
+    prefill, decode = (axes.tp * axes.pp for axes in (pools.prefill.axes, pools.decode.axes))
+    assert answer.devices == pools.prefill.workers * prefill + pools.decode.load.replicas * decode
     assert answer.predicted.tokens_per_s == pytest.approx(900.0)
     # 2000 tokens of 128 KiB over at most two devices' NVLink at 450 GB/s.
-    assert answer.prefill.transfer_s > 2000 * 131072 / (2 * 450e9)
+    assert pools.prefill.transfer_s > 2000 * 131072 / (2 * 450e9)
 
 
 def test_pools_win_only_with_fewer_devices() -> None:
     aggregated = plan(asked(search=replace(POOLS, modes=(ServingMode.AGGREGATED,))))
     apart, both = plan(asked()), plan(asked(search=BOTH))
     assert both.devices == min(aggregated.devices, apart.devices)
-    assert (both.prefill is None) == (aggregated.devices <= apart.devices)
+    assert isinstance(both.layout, Replicas) == (aggregated.devices <= apart.devices)
 
 
 def test_a_plan_predicts_and_simulates_itself() -> None:
@@ -77,7 +77,7 @@ def test_a_plan_predicts_and_simulates_itself() -> None:
     again = predict(request, answer)
     assert check(again, request) == ()
     assert again.predicted == answer.predicted
-    assert again.prefill == answer.prefill
+    assert pools_of(again).prefill == pools_of(answer).prefill
     found = simulate(request, answer)
     assert answer.predicted is not None
     assert found.ttft.p95.value == answer.predicted.ttft_p95_s
@@ -92,16 +92,16 @@ def test_phases_may_run_on_different_devices() -> None:
     groups = tuple(cluster(node=node, name=node, per_node=1).groups[0] for node in ("dgx-h100", "dgx-a100"))
     request = asked(on=Cluster(groups), rate=1.0, ttft_ms=1000.0, tpot_ms=40.0, objective=Objective.COST)
     answer = plan(request)
-    assert answer.prefill is not None
-    assert {answer.prefill.stages[0].devices[0].first, answer.stages[0].devices[0].first} == {0, 1}
+    pools = pools_of(answer)
+    assert {pools.prefill.stages[0].devices[0].first, pools.decode.stages[0].devices[0].first} == {0, 1}
     # 2000 tokens of 128 KiB between nodes, each of whose cards carry 8 devices in the catalogue.
-    assert answer.prefill.transfer_s > 2000 * 131072 / groups[0].node.inter.bytes_per_s
+    assert pools.prefill.transfer_s > 2000 * 131072 / groups[0].node.inter.bytes_per_s
 
 
 def test_goodput_of_pools_uses_the_cluster() -> None:
     request = asked(rate=1.0, objective=Objective.THROUGHPUT)
     answer = plan(request)
-    assert answer.prefill is not None
+    assert pools_of(answer)
     assert answer.predicted is not None
     assert answer.predicted.tokens_per_s >= plan(asked(rate=1.0)).predicted.tokens_per_s  # type: ignore[union-attr]
     assert answer.devices == 4 or any("left over" in note for note in answer.notes)
@@ -116,15 +116,15 @@ def test_what_pools_can_not_be_asked() -> None:
 
 
 def changed(answer: Plan, **fields: object) -> Plan:
-    assert answer.prefill is not None
-    return replace(answer, prefill=replace(answer.prefill, **fields))  # type: ignore[arg-type]
+    pools = pools_of(answer)
+    return plan_with(replace(pools, prefill=replace(pools.prefill, **fields)), answer)  # type: ignore[arg-type]
 
 
 def test_one_broken_thing_breaks_its_own_rules() -> None:
     request = asked()
     answer = plan(request)
-    pool = answer.prefill
-    assert pool is not None
+    pools = pools_of(answer)
+    pool = pools.prefill
 
     def rules(broken: Plan, of: ServingRequest = request) -> set[Rule]:
         return {violation.rule for violation in check(broken, of)}
@@ -134,7 +134,7 @@ def test_one_broken_thing_breaks_its_own_rules() -> None:
     assert rules(changed(answer, utilisation=1.0)) == {Rule.UTILISATION}
     assert rules(changed(answer, transfer_s=1e-9)) == {Rule.STAGE_TIME}
     assert Rule.LAYERS in rules(changed(answer, stages=()))
-    taken = (DeviceRange(answer.stages[0].devices[0].first, pool.stages[0].devices[0].count),)
+    taken = (DeviceRange(pools.decode.stages[0].devices[0].first, pool.stages[0].devices[0].count),)
     assert Rule.DEVICES in rules(changed(answer, stages=(replace(pool.stages[0], devices=taken),)))
     light = replace(pool.stages[0], memory=replace(pool.stages[0].memory, weights_bytes=1.0))
     assert Rule.WEIGHTS in rules(changed(answer, stages=(light,)))

@@ -26,8 +26,10 @@ from meshwright.solver.serving.engines.layouts import Tokens, layouts, prefill_l
 from meshwright.solver.serving.promise import evaluation
 from meshwright.solver.serving.promise.evaluation import Candidate
 from meshwright.solver.verify import Rule, check
+from tests.support.serving_layouts import pools_of, replicas_of
 from tests.unit.solver.serving.enumeration import best_objective
 from tests.unit.solver.serving.requests import cluster, serving_request
+from tests.unit.solver.verify.changes import changed
 
 POOLS = Search(modes=(ServingMode.DISAGGREGATED,), engine=ServingEngine.SGLANG, pp=(1,))
 
@@ -109,9 +111,9 @@ def test_the_search_finds_what_enumeration_finds(objective: Objective) -> None:
     request = asked(objective=objective)
     answer = plan(request)
     assert answer.certificate.objective == best_objective(request, found=None)
-    assert answer.prefill is not None
+    pools = pools_of(answer)
     if objective is Objective.DEVICES:
-        assert answer.prefill.axes.cp > 1
+        assert pools.prefill.axes.cp > 1
         without = plan(asked(search=replace(POOLS, cp=(1,))))
         assert not without.feasible or answer.devices < without.devices
 
@@ -119,18 +121,18 @@ def test_the_search_finds_what_enumeration_finds(objective: Objective) -> None:
 def test_a_plan_predicts_itself_and_each_of_its_rules_can_be_broken() -> None:
     request = asked()
     answer = plan(request)
-    pool = answer.prefill
-    assert pool is not None and answer.axes is not None
+    pools = pools_of(answer)
+    pool = pools.prefill
     again = predict_serving(request, answer)
-    assert again.predicted == answer.predicted and again.prefill == pool
+    assert again.predicted == answer.predicted and pools_of(again).prefill == pool
 
     def rules(broken: Plan, search: Search = POOLS) -> set[Rule]:
         return {violation.rule for violation in check(broken, replace(request, search=search))}
 
     assert Rule.LAUNCHER in rules(answer, replace(POOLS, engine=ServingEngine.VLLM))
     assert Rule.SEARCH in rules(answer, replace(POOLS, cp=(1,)))
-    assert Rule.DEVICES in rules(replace(answer, prefill=replace(pool, axes=replace(pool.axes, cp=8))))
-    assert Rule.AXES in rules(replace(answer, axes=replace(answer.axes, cp=2)))
+    assert Rule.DEVICES in rules(changed(answer, "layout.prefill.axes.cp", 8))
+    assert Rule.AXES in rules(changed(answer, "layout.decode.axes.cp", 2))
 
 
 BOTH = Search(engine=ServingEngine.SGLANG, cp=(1, 2, 4))
@@ -188,7 +190,7 @@ def test_shared_prompts_keep_a_promise_that_tensor_parallelism_does_not() -> Non
     """Long prompts and few answers: each of four ranks computes a quarter, where tp waits for its all-reduces."""
     request = replace(asked(search=replace(BOTH, cp=(2, 4))), slo=Slo(p95_ttft_ms=300.0))
     answer, without = plan(request), plan(replace(request, search=replace(BOTH, cp=())))
-    assert answer.axes is not None and answer.axes.cp > 1
+    assert replicas_of(answer).axes.cp > 1
     assert not without.feasible
 
     def rules(broken: Plan, search: Search) -> set[Rule]:
@@ -196,7 +198,7 @@ def test_shared_prompts_keep_a_promise_that_tensor_parallelism_does_not() -> Non
 
     assert Rule.SEARCH in rules(answer, replace(BOTH, cp=()))
     assert Rule.LAUNCHER in rules(answer, replace(request.search, engine=ServingEngine.VLLM))
-    assert Rule.DEVICES in rules(replace(answer, axes=replace(answer.axes, cp=8)), replace(BOTH, cp=(8,)))
+    assert Rule.DEVICES in rules(changed(answer, "layout.axes.cp", 8), replace(BOTH, cp=(8,)))
     drafted = Speculation(2, 0.8, Draft(DraftMethod.MTP, relative_cost=0.02))
     with pytest.raises(WorkloadError, match="without ranks that share prompts"):
         plan(replace(request, workload=replace(request.workload, speculation=drafted)))  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from meshwright.solver.serving.planning import plan_serving
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 from meshwright.solver.serving.simulating import simulate_serving
 from meshwright.solver.verify import Rule, check
+from tests.support.serving_layouts import replicas_of
 from tests.unit.costmodels.test_serving_models import MAMBA
 from tests.unit.solver.serving.requests import serving_request
 from tests.unit.solver.verify.changes import changed
@@ -52,7 +53,7 @@ def test_a_plan_passes_the_checker_and_is_predicted_and_simulated_alike() -> Non
     plan = planned(REQUEST)
     assert check(plan, REQUEST) == ()
     again = predict_serving(REQUEST, plan)
-    assert (again.predicted, again.serving) == (plan.predicted, plan.serving)
+    assert (again.predicted, again.layout) == (plan.predicted, plan.layout)
     assert plan.predicted is not None and plan.predicted.tpot_p95_s is not None
     simulated = simulate_serving(REQUEST, plan)
     assert simulated.tpot is not None and simulated.tpot.p95.value == plan.predicted.tpot_p95_s
@@ -98,7 +99,7 @@ def test_drafts_take_memory_and_their_proposals_room_in_the_cache() -> None:
 
 def test_the_checker_counts_the_draft_by_itself() -> None:
     plan = planned(REQUEST)
-    few = changed(plan, "serving.max_num_batched_tokens", 5 * plan.serving.max_num_seqs - 1)  # type: ignore[union-attr]
+    few = changed(plan, "layout.load.max_num_batched_tokens", 5 * replicas_of(plan).load.max_num_seqs - 1)
     assert [violation.rule for violation in check(few, REQUEST)] == [Rule.UTILISATION]
     heavier = speculative(REQUEST, memory=2e10)
     assert Rule.WEIGHTS in {violation.rule for violation in check(plan, heavier)}

@@ -17,6 +17,7 @@ from meshwright.app.text.figures import axes
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ExportError, WorkloadError
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
+from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import DeviceRange
@@ -33,6 +34,7 @@ from meshwright.solver.serving.explain import Excluded
 from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, SUSTAINED_STEPS
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, SwitchedEngine
 from meshwright.solver.verify import Rule, check
+from tests.support.serving_layouts import switched_of
 from tests.unit.solver.serving.enumeration import best_objective, switching
 from tests.unit.solver.serving.requests import cluster, serving_request
 from tests.unit.solver.verify.changes import at, changed
@@ -153,18 +155,17 @@ def test_switching_wins_only_where_it_is_better() -> None:
     assert alone.certificate.objective is not None
     assert apart.certificate.objective is not None
     assert both.certificate.objective == min(alone.certificate.objective, apart.certificate.objective)
-    assert (both.switched is None) == (alone.certificate.objective <= apart.certificate.objective)
+    assert isinstance(both.layout, Replicas) == (alone.certificate.objective <= apart.certificate.objective)
 
 
 def test_a_plan_says_everything() -> None:
     _, answer = planned()
-    prompts = answer.switched
-    assert prompts is not None
-    assert answer.axes is not None
+    layout = switched_of(answer)
+    prompts, degrees = layout.prompts, layout.answers.axes
     assert answer.predicted is not None
     assert answer.certificate.status is Status.OPTIMAL
-    assert answer.axes.tp * answer.axes.pp == prompts.axes.tp * prompts.axes.pp
-    assert prompts.axes.pp > answer.axes.pp
+    assert degrees.tp * degrees.pp == prompts.axes.tp * prompts.axes.pp
+    assert prompts.axes.pp > degrees.pp
     assert prompts.to_decode_s == pytest.approx(prompts.to_decode_bytes / L4_LINK)
     assert 0.0 < prompts.switching_share < 0.5
     rate = 1.0 / (answer.certificate.objective or 1.0)
@@ -177,7 +178,7 @@ def test_a_plan_predicts_and_simulates_itself(objective: Objective) -> None:
     again = predict(request, answer)
     assert check(again, request) == ()
     assert again.predicted == answer.predicted
-    assert again.switched == answer.switched
+    assert again.layout == answer.layout
     assert answer.predicted is not None
     if objective is Objective.DEVICES:
         assert simulate(request, answer).ttft.p95.value == pytest.approx(answer.predicted.ttft_p95_s)
@@ -196,16 +197,16 @@ def test_a_slower_link_to_the_host_is_never_better() -> None:
 @pytest.mark.parametrize(
     ("path", "factor", "rule"),
     [
-        ("switched.to_decode_bytes", 0.2, Rule.WEIGHTS),
-        ("switched.to_prefill_s", 0.9, Rule.STAGE_TIME),
-        ("switched.out_token_s", 0.9, Rule.STAGE_TIME),
-        ("switched.in_token_s", 0.9, Rule.STAGE_TIME),
-        ("switched.buffer_tokens", 2, Rule.HOST_MEMORY),
-        ("switched.host_bytes", 1.2, Rule.HOST_MEMORY),
-        ("switched.stages.0.memory.weights_bytes", 0.5, Rule.WEIGHTS),
-        ("switched.stages.0.memory.kv_cache_bytes", 0.0, Rule.KV_CACHE),
-        ("switched.switching_share", 20.0, Rule.UTILISATION),
-        ("switched.max_num_seqs", 0, Rule.BATCH),
+        ("layout.prompts.to_decode_bytes", 0.2, Rule.WEIGHTS),
+        ("layout.prompts.to_prefill_s", 0.9, Rule.STAGE_TIME),
+        ("layout.prompts.out_token_s", 0.9, Rule.STAGE_TIME),
+        ("layout.prompts.in_token_s", 0.9, Rule.STAGE_TIME),
+        ("layout.prompts.buffer_tokens", 2, Rule.HOST_MEMORY),
+        ("layout.prompts.host_bytes", 1.2, Rule.HOST_MEMORY),
+        ("layout.prompts.stages.0.memory.weights_bytes", 0.5, Rule.WEIGHTS),
+        ("layout.prompts.stages.0.memory.kv_cache_bytes", 0.0, Rule.KV_CACHE),
+        ("layout.prompts.switching_share", 20.0, Rule.UTILISATION),
+        ("layout.prompts.max_num_seqs", 0, Rule.BATCH),
         ("predicted.tpot_p95_s", 1e-4, Rule.STAGE_TIME),
     ],
 )
@@ -219,11 +220,11 @@ def test_the_checker_refuses_a_changed_plan(path: str, factor: float, rule: Rule
 
 def test_the_checker_wants_the_same_devices_in_both_layouts() -> None:
     request, answer = planned()
-    assert answer.switched is not None
-    moved = changed(answer, "switched.stages.0.devices", (DeviceRange(3, 1),))
+    layout = switched_of(answer)
+    moved = changed(answer, "layout.prompts.stages.0.devices", (DeviceRange(3, 1),))
     assert Rule.DEVICES in {violation.rule for violation in check(moved, request)}
-    same = replace(answer.switched, axes=answer.axes, stages=answer.stages)
-    assert Rule.AXES in {violation.rule for violation in check(replace(answer, switched=same), request)}
+    same = replace(layout.prompts, axes=layout.answers.axes, stages=layout.answers.stages)
+    assert Rule.AXES in {violation.rule for violation in check(changed(answer, "layout.prompts", same), request)}
     aggregated = replace(request, search=replace(SWITCHED, modes=(ServingMode.AGGREGATED,)))
     assert Rule.SEARCH in {violation.rule for violation in check(answer, aggregated)}
 
@@ -236,17 +237,17 @@ def test_no_launcher_runs_it() -> None:
 
 def test_the_page_and_the_lock_show_both_layouts() -> None:
     request, answer = planned()
-    assert answer.switched is not None
+    prompts = switched_of(answer).prompts
     console = Console(width=100, record=True, file=io.StringIO())
     print_plan(console, answer, request, NextStep("", None))
     page = console.export_text()
-    assert f"Layout of prompts, on the same devices: {axes(answer.switched.axes)}" in page
+    assert f"Layout of prompts, on the same devices: {axes(prompts.axes)}" in page
     assert "Layout of answers: " in page
-    assert f"room for {answer.switched.buffer_tokens:,} tokens" in page.replace("\n", " ")
+    assert f"room for {prompts.buffer_tokens:,} tokens" in page.replace("\n", " ")
     structure = structure_of(answer)
     assert structure.prefill is not None
-    assert structure.prefill.startswith(f"the same workers of {axes(answer.switched.axes)}")
-    assert len(structure.prefill_stages) == answer.switched.axes.pp
+    assert structure.prefill.startswith(f"the same workers of {axes(prompts.axes)}")
+    assert len(structure.prefill_stages) == prompts.axes.pp
 
 
 def test_layouts_that_the_modes_leave_out_are_said_to_be() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TypeVar
 
+from meshwright.solver.answer.plan import Plan, plan_with
+
 T = TypeVar("T")
 
 
@@ -17,6 +19,8 @@ def changed(record: T, path: str, value: object) -> T:
         return (*record[:index], new, *record[index + 1 :])  # type: ignore[return-value]
     current = getattr(record, head)
     new = changed(current, rest, value) if rest else value
+    if isinstance(record, Plan) and head == "layout":
+        return plan_with(new, record)  # type: ignore[arg-type]
     return dataclasses.replace(record, **{head: new})  # type: ignore[type-var]
 
 

@@ -21,7 +21,8 @@ from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGro
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.plan import Plan, ServingLayout
+from meshwright.solver.answer.layouts import EngineLoad, Replicas
+from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
@@ -234,7 +235,7 @@ def serving_plan() -> Plan:
             kv_cache_bytes=960.0,
         ),
     )
-    return Plan(
+    plan = Plan(
         kind="serving",
         feasible=True,
         certificate=Certificate(Status.OPTIMAL, 4.0, 4.0, 0.0, "devices", "all"),
@@ -243,15 +244,14 @@ def serving_plan() -> Plan:
         calibration=(),
         model="tiny",
         predicted=Predicted(tokens_per_s=8.0, peak_memory_bytes=stage.memory.total_bytes, ttft_p95_s=0.5, tpot_p95_s=0.02),
-        axes=axes,
-        stages=(stage,),
-        serving=ServingLayout(
-            replicas=2,
-            max_num_seqs=8,
-            max_num_batched_tokens=64,
-            utilisation=0.5,
-            prefill_time_s=0.1,
-            decode_step_s=0.01,
-            mean_batch=3.0,
-        ),
     )
+    load = EngineLoad(
+        replicas=2,
+        max_num_seqs=8,
+        max_num_batched_tokens=64,
+        utilisation=0.5,
+        prefill_time_s=0.1,
+        decode_step_s=0.01,
+        mean_batch=3.0,
+    )
+    return plan_with(Replicas(axes, (stage,), load), plan)
