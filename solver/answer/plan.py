@@ -244,18 +244,6 @@ class Plan:
             tp_overlap=pool.tp_overlap,
         )
 
-    def of_kind(self, kind: WorkerKind) -> Plan:
-        """The plan of one kind of workers by itself; ranks stay those of the cluster."""
-        return replace(
-            self,
-            devices=kind.devices,
-            predicted=kind.predicted,
-            axes=kind.axes,
-            stages=kind.stages,
-            serving=kind.serving,
-            kinds=(),
-        )
-
     @cached_property
     def layout(self) -> Layout | None:
         """The plan's form with all that belongs to it; None of an infeasible answer without a layout."""
