@@ -1,4 +1,4 @@
-"""What a plan does, in a line: the figures that it predicts."""
+"""The figures that a plan predicts, in a line."""
 
 from __future__ import annotations
 

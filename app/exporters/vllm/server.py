@@ -170,7 +170,7 @@ def _environment(workers: Workers, request: ServingRequest) -> tuple[tuple[str, 
 
 
 def server_assumptions(model: str, workers: Workers, request: ServingRequest, *, together: bool) -> tuple[str, ...]:
-    """What the command of a worker, or of all ``together``, takes for granted."""
+    """Return the assumptions of the command of a worker, or of all ``together``."""
     axes = workers.axes
     devices = _devices_of_one(axes)
     said = [f"./{model} stands for the directory or the Hugging Face name of the checkpoint"]
