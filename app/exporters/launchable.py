@@ -8,14 +8,13 @@ from typing import Any
 
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.chosen import chosen
-from meshwright.solver.answer.layouts import Layout, Switched
+from meshwright.solver.answer.layouts import ByGroup, Layout, Stagewise, Switched
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choice import Entry, Unnamed
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.problem.search import LEDGER, Search
-from meshwright.solver.training.forms.stagewise.record import is_stagewise
 from meshwright.solver.verify import Rule, SpaceRules, check
 
 _MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE, Recompute.FULL)
@@ -55,10 +54,10 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
     if not plan.feasible:
         message = None if plan.reason is None else plan.reason.message
         raise ExportError("an infeasible answer has nothing to launch", given=message)
-    if plan.shares is not None or is_stagewise(plan):
+    if isinstance(plan.layout, ByGroup | Stagewise):
         raise ExportError(
             "no launcher runs replicas that differ by node group, or stages that differ in degrees",
-            given="search.batch_shares: by_group" if plan.shares is not None else "search.stage_degrees: any",
+            given=f"search.{'batch_shares: by_group' if isinstance(plan.layout, ByGroup) else 'stage_degrees: any'}",
             remedy=f"plan again with search.space: launchable and search.launcher: {launcher.value}",
         )
     if isinstance(plan.layout, Switched):

@@ -231,19 +231,6 @@ class Plan:
         """The optimizer of a training plan: the chosen one, else the workload's."""
         return self.optimizer or workload.optimizer
 
-    def laid_out_as(self, pool: ReplicaPool) -> Plan:
-        """The plan with a pool's layout in the place of the first group's; ranks stay those of the cluster."""
-        return replace(
-            self,
-            axes=pool.axes,
-            stages=pool.stages,
-            shardings=pool.shardings,
-            sequence_parallel=pool.sequence_parallel,
-            schedule=pool.schedule,
-            microbatch=pool.microbatch,
-            tp_overlap=pool.tp_overlap,
-        )
-
     @cached_property
     def layout(self) -> Layout | None:
         """The plan's form with all that belongs to it; None of an infeasible answer without a layout."""
@@ -269,7 +256,7 @@ def layout_of(plan: Plan) -> Layout | None:
 
 
 def _training_layout(plan: Plan) -> TrainingLayout | None:
-    if plan.axes is None or plan.microbatch is None or plan.schedule is None:
+    if plan.axes is None or plan.microbatch is None or plan.schedule is None or not plan.stages:
         return None
     pipelines = Pipelines(
         axes=plan.axes,

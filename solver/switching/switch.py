@@ -20,6 +20,8 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.memory.training_state import state_bytes_per_parameter
 from meshwright.costmodels.model.operators import Operator, Weight
 from meshwright.costmodels.network.collectives import NETWORK_SHARE
+from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
+from meshwright.solver.answer.pipeline_plan import optimizer_of, pipelines_of, placement_of
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.blocks.tp_strategies import REPLICATE, Strategy
 from meshwright.solver.problem.graph import ModelGraph
@@ -83,7 +85,7 @@ def switch_bytes(
     devices = _devices(old.request.cluster, cluster, device_of_old_rank)
     node_of = _nodes(cluster)
     optimizers = {
-        block.name: block_optimizer(new.plan.trained_by(workload), new.request.model, block.name)
+        block.name: block_optimizer(optimizer_of(new.plan, workload), new.request.model, block.name)
         for block in new.request.model.blocks
     }
     of_parameter = {
@@ -131,7 +133,7 @@ class _Layout:
     """Where a plan puts each weight."""
 
     def __init__(self, answered: AnsweredRequest, device_of_rank: IntArray):
-        self._plan, self._model = answered.plan, answered.request.model
+        self._pipelines, self._model = pipelines_of(answered.plan), answered.request.model
         self._device_of_rank = device_of_rank[_places_of_ranks(answered)]
         self._pieces: dict[tuple[object, ...], Pieces] = {}
 
@@ -139,7 +141,7 @@ class _Layout:
         """For each weight with its own storage, by the layer that owns it: the stages that hold it."""
         owner_layer = {name: self._model.layers.index(name) for name in dict.fromkeys(self._model.layers)}
         found: dict[tuple[int, _WeightOf], set[int]] = {}
-        for index, stage in enumerate(self._plan.stages):
+        for index, stage in enumerate(self._pipelines.stages):
             for span in stage.blocks:
                 for operator, weight in _weights(self._model, span.block):
                     if weight.tied_to is None:
@@ -159,12 +161,12 @@ class _Layout:
         return Held(pieces[0], np.concatenate(devices), np.concatenate([each.of_rank for each in pieces]))
 
     def _pieces_of(self, named: _WeightOf, index: int, sharded_from: int) -> Pieces:
-        stage = self._plan.stages[index]
+        stage = self._pipelines.stages[index]
         key = (named, stage.axes, stage.zero_stage >= sharded_from, stage.shard_ranks, stage.shardings)
         if key not in self._pieces:
             operator = self._model.block(named.block).operator(named.operator)
             weight = next(each for each in operator.weights if each.name == named.weight)
-            listed = stage.shardings or self._plan.shardings
+            listed = stage.shardings or self._pipelines.shardings
             strategies = {(each.block, each.operator): each.strategy for each in listed}
             strategy = strategies.get((named.block, named.operator), REPLICATE)
             self._pieces[key] = stored_pieces(
@@ -179,21 +181,21 @@ class _Layout:
         return self._pieces[key]
 
     def _devices_of(self, index: int) -> IntArray:
-        ranges = self._plan.stages[index].devices
+        ranges = self._pipelines.stages[index].devices
         return np.concatenate([self._device_of_rank[each.first : each.first + each.count] for each in ranges])
 
 
 def _places_of_ranks(answered: AnsweredRequest) -> IntArray:
     """The place of each of the plan's ranks among the devices of its cluster, counted in the cluster's own order of groups."""
-    cluster = answered.request.cluster
+    cluster, placement = answered.request.cluster, placement_of(answered.plan)
     ends = np.cumsum([group.n_devices for group in cluster.groups])
     devices: dict[str, IntArray] = {}
     for group, end in zip(cluster.groups, ends, strict=True):
         by_node = np.arange(end - group.n_devices, end).reshape(group.nodes, -1)
-        idle = answered.plan.idle_devices.get(group.name, 0)
+        idle = placement.idle_devices.get(group.name, 0)
         # Ranks are on the first devices of each node.
         devices[group.name] = by_node[:, : by_node.shape[1] - idle].ravel()
-    return np.concatenate([devices[name] for name in answered.plan.group_order or tuple(devices)])
+    return np.concatenate([devices[name] for name in placement.group_order or tuple(devices)])
 
 
 def _stored_weights(before: _Layout, after: _Layout) -> Counter[tuple[_WeightOf, tuple[int, ...], tuple[int, ...]]]:
@@ -230,7 +232,7 @@ def _nodes(cluster: Cluster) -> IntArray:
 def _workload_of_both(old: AnsweredRequest, new: AnsweredRequest) -> TrainingWorkload:
     """Return the new plan's workload; raises PlanFileError unless both plans keep the same state."""
     for name, answered in (("old", old), ("new", new)):
-        if answered.plan.shares is not None:
+        if isinstance(answered.plan.layout, ByGroup):
             raise PlanFileError(
                 f"the {name} plan has replicas by node group, whose moves are not counted",
                 given="search.batch_shares: by_group",
@@ -241,7 +243,7 @@ def _workload_of_both(old: AnsweredRequest, new: AnsweredRequest) -> TrainingWor
         raise PlanFileError("the plans train different models", given=f"{before.model.name} and {after.model.name}")
     kept = {
         "precision": (before.workload.precision, after.workload.precision),
-        "optimizer": (old.plan.trained_by(before.workload), new.plan.trained_by(after.workload)),
+        "optimizer": (optimizer_of(old.plan, before.workload), optimizer_of(new.plan, after.workload)),
     }
     for field, values in kept.items():
         if values[0] is not values[1]:
@@ -253,7 +255,8 @@ def _workload_of_both(old: AnsweredRequest, new: AnsweredRequest) -> TrainingWor
 
 
 def _training_request(name: str, answered: AnsweredRequest) -> TrainingRequest:
-    if not isinstance(answered.request, TrainingRequest) or not answered.plan.stages:
+    trains = isinstance(answered.plan.layout, Uniform | Stagewise)
+    if not isinstance(answered.request, TrainingRequest) or not trains:
         raise PlanFileError(
             f"the {name} plan has no training stages", given=answered.plan.kind, allowed="feasible training plans"
         )

@@ -10,6 +10,7 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator
 from meshwright.costmodels.units import GIB, STRICT_RECORD
+from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.intra_op import frontier
 from meshwright.solver.blocks.setting import BlockSetting
@@ -22,7 +23,6 @@ from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, ev
 from meshwright.solver.training.costs.joint_block_problems import joined
 from meshwright.solver.training.costs.stage_table import Sharding, StageKind
 from meshwright.solver.training.costs.tied_weights import TiedUse, restricted, tied_uses, unrestricted
-from meshwright.solver.training.forms.stagewise.record import is_stagewise
 from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of
 from meshwright.solver.training.forms.uniform.given_decision import decision_of
 from meshwright.solver.training.search.best_first import RELATIVE_TIE
@@ -110,19 +110,20 @@ def explain(request: TrainingRequest, plan: Plan, name: str) -> tuple[Explanatio
     Raises PlanFileError for an operator that the model lacks and for a plan without training stages.
     """
     operators = named_operators(request.model, name)
-    if plan.kind != "training" or not plan.stages:
-        raise PlanFileError(
-            "only training plans that were found have shardings to explain",
-            given=f"{plan.kind} plan" if plan.stages or plan.kind == "serving" else "a plan without stages",
-        )
-    if plan.shares is not None or is_stagewise(plan):
+    layout = plan.layout
+    if isinstance(layout, ByGroup | Stagewise):
         raise PlanFileError(
             "a plan with replicas by node group has a sharding for each group, one with stages that differ one for each stage",
-            given="search.batch_shares: by_group" if plan.shares is not None else "search.stage_degrees: any",
+            given=f"search.{'batch_shares: by_group' if isinstance(layout, ByGroup) else 'stage_degrees: any'}",
             allowed="plans with one layout for all replicas and stages",
         )
-    request = arranged(request, arrangement_of(plan))
-    return tuple(_Explainer(request, plan, block, operator).explanation() for block, operator in operators)
+    if not isinstance(layout, Uniform):
+        raise PlanFileError(
+            "only training plans that were found have shardings to explain",
+            given=f"{plan.kind} plan" if plan.kind == "serving" else "a plan without stages",
+        )
+    request = arranged(request, arrangement_of(layout.placement))
+    return tuple(_Explainer(request, layout, block, operator).explanation() for block, operator in operators)
 
 
 class _AnySharding(TrainingCosts):
@@ -135,12 +136,12 @@ class _AnySharding(TrainingCosts):
 class _Explainer:
     """One operator of one plan."""
 
-    def __init__(self, request: TrainingRequest, plan: Plan, block: str, operator: Operator):
+    def __init__(self, request: TrainingRequest, layout: Uniform, block: str, operator: Operator):
         self.request = request
         self.block = block
         self.operator = operator
         self.own_costs = TrainingCosts(request)
-        self.decision = decision_of(request, self.own_costs, plan)
+        self.decision = decision_of(request, self.own_costs, layout.pipelines, optimizer=layout.placement.optimizer)
         self.candidate = self.decision.candidate
         self.costs = _AnySharding(request)
         self.kinds = self.costs.stage_kinds(self.candidate)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from meshwright.solver.answer.layouts import ByGroup, Kinds, Pools, Replicas, Stagewise, Switched
+from meshwright.solver.answer.layouts import ByGroup, Kinds, Pools, Replicas, Stagewise, Switched, Uniform
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.verify.answer import answer_violations
@@ -30,6 +31,7 @@ from meshwright.solver.verify.training.times import time_violations
 from meshwright.solver.verify.training.token_slices import slice_violations
 from meshwright.solver.verify.violation import Violation
 
+Judged = TypeVar("Judged", Plan, PipelinePlan)
 Asked = TypeVar("Asked", TrainingRequest, ServingRequest)
 
 
@@ -50,18 +52,21 @@ def check(plan: Plan, request: PlanRequest, *, space_rules: SpaceRules = SpaceRu
     if isinstance(request, ServingRequest):
         return _first_broken(_SERVING, plan, request, counted)
     request = ordered_request(plan, request)
-    match plan.layout:
-        case Stagewise():
-            broken = stagewise_violations(plan, request, counted)
-        case ByGroup():
-            broken = share_violations(plan, request, counted)
-        case _:
-            broken = _first_broken(_TRAINING, plan, request, counted)
+    layout = plan.layout
+    if isinstance(layout, ByGroup):
+        broken = share_violations(plan, layout, request, counted)
+    else:
+        assert isinstance(layout, Uniform | Stagewise), "answer_violations asks for a training plan"
+        pipelines = PipelinePlan(layout.pipelines, layout.placement, plan.devices, plan.predicted, plan.frontier)
+        if isinstance(layout, Stagewise):
+            broken = stagewise_violations(pipelines, request, counted)
+        else:
+            broken = _first_broken(_TRAINING, pipelines, request, counted)
     return broken or tuple(counted.unfounded_reason())
 
 
 def _first_broken(
-    groups: Sequence[Sequence[Callable[[Plan, Asked], Iterator[Violation]]]], plan: Plan, request: Asked, counted: Counted
+    groups: Sequence[Sequence[Callable[[Judged, Asked], Iterator[Violation]]]], plan: Judged, request: Asked, counted: Counted
 ) -> tuple[Violation, ...]:
     """Violations of the first group of rules that the plan breaks."""
     for group in groups:

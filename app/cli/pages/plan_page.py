@@ -17,8 +17,19 @@ from meshwright.app.cli.pages.stages import memory_bars, stage_table
 from meshwright.app.text.bars import BarRow, bar, parts_table
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import amount, axes, counted, percent, seconds, significant
-from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, Switched
-from meshwright.solver.answer.plan import Plan, ReplicaPool
+from meshwright.solver.answer.layouts import (
+    ByGroup,
+    GroupReplicas,
+    Kinds,
+    Pipelines,
+    Placement,
+    Pools,
+    Replicas,
+    Stagewise,
+    Switched,
+    Uniform,
+)
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Gradients, Launcher, Objective, TpOverlap
@@ -113,47 +124,50 @@ _BETTER = {
 def _layout_parts(plan: Plan) -> list[RenderableType]:
     """Stages and memory of the plan's workers, or of its pipelines, those of the first node group first."""
     match plan.layout:
+        case Uniform() | Stagewise() as layout:
+            return _pipelines("Layout", layout.pipelines, layout.placement)
+        case ByGroup() as layout:
+            return _by_group(layout)
         case Replicas() | Pools() | Switched() | Kinds() as layout:
             return serving_parts(layout)
         case _:
-            return _pipelines(plan)
+            return []
 
 
-def _pipelines(plan: Plan) -> list[RenderableType]:
-    own: list[RenderableType] = [
-        Group(plain(f"Layout: {_layout(plan)}"), stage_table(plan.stages, step="micro-batch")),
-        memory_bars(plan.stages),
-    ]
-    if plan.shares is None:
-        return own
-    taken = f"First node group: {plan.shares.sequences} sequences in {seconds(plan.shares.step_time_s)}"
-    return [plain(taken), *own, *(part for beside in plan.shares.pools for part in _beside(plan, beside))]
+def _by_group(layout: ByGroup) -> list[RenderableType]:
+    first, *others = layout.groups
+    parts = [plain(f"First node group: {_taken(first)}"), *_pipelines("Layout", first.pipelines, layout.placement)]
+    for beside in others:
+        parts += _pipelines(f"{beside.group}: {_taken(beside)}; layout", beside.pipelines, layout.placement)
+    return parts
 
 
-def _beside(plan: Plan, pool: ReplicaPool) -> list[RenderableType]:
-    """Layout and memory of another node group's replicas."""
-    view = plan.laid_out_as(pool)
-    taken = f"{pool.group}: {pool.sequences} sequences in {seconds(pool.step_time_s)}; layout: {_layout(view)}"
-    return [Group(plain(taken), stage_table(view.stages, step="micro-batch")), memory_bars(view.stages)]
+def _taken(replicas: GroupReplicas) -> str:
+    return f"{replicas.sequences} sequences in {seconds(replicas.step_time_s)}"
 
 
-def _layout(plan: Plan) -> str:
-    parts = [axes(plan.axes)] if plan.axes else []
-    if plan.schedule and plan.axes and plan.axes.pp > 1:
-        parts.append(f"{plan.schedule} schedule")
-    if plan.token_slices:
-        parts.append(f"token slices of {', '.join(str(each.tokens) for each in plan.token_slices)}")
-    if plan.microbatch is not None:
-        parts.append(f"{counted(plan.microbatch.count, 'micro-batch', 'micro-batches')} of {plan.microbatch.size}")
-    if plan.sequence_parallel:
+def _pipelines(name: str, pipelines: Pipelines, placement: Placement) -> list[RenderableType]:
+    """Layout, stages and memory of equal pipelines."""
+    title = plain(f"{name}: {_in_words(pipelines, placement)}")
+    return [Group(title, stage_table(pipelines.stages, step="micro-batch")), memory_bars(pipelines.stages)]
+
+
+def _in_words(pipelines: Pipelines, placement: Placement) -> str:
+    parts = [axes(pipelines.axes)]
+    if pipelines.axes.pp > 1:
+        parts.append(f"{pipelines.schedule} schedule")
+    if pipelines.token_slices:
+        parts.append(f"token slices of {', '.join(str(each.tokens) for each in pipelines.token_slices)}")
+    microbatch = pipelines.microbatch
+    parts.append(f"{counted(microbatch.count, 'micro-batch', 'micro-batches')} of {microbatch.size}")
+    if pipelines.sequence_parallel:
         parts.append("sequence parallel")
-    if plan.optimizer is not None:
-        parts.append(f"optimizer {plan.optimizer.value}")
-    if any(stage.gradients is Gradients.RELEASED for stage in plan.stages):
+    if placement.optimizer is not None:
+        parts.append(f"optimizer {placement.optimizer.value}")
+    if any(stage.gradients is Gradients.RELEASED for stage in pipelines.stages):
         parts.append("gradients released layer by layer")
-    if plan.stages:
-        parts += away(plan.stages[0].offload)
-    if plan.tp_overlap is TpOverlap.CHUNKED:
+    parts += away(pipelines.stages[0].offload)
+    if pipelines.tp_overlap is TpOverlap.CHUNKED:
         parts.append("chunked products")
     return "; ".join(parts)
 

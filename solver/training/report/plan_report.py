@@ -102,13 +102,14 @@ def decided_plan(
     stats: SearchStats,
     runners_up: tuple[RunnerUp, ...] = (),
     frontier: tuple[FrontierPoint, ...] = (),
+    tables: Sequence[StageTable] | None = None,
     devices: Sequence[tuple[Device, int]] | None = None,
 ) -> Plan:
-    """The plan record of one decision, on ``devices`` of each kind: else on the first of the cluster."""
+    """The plan record of one decision: on ``devices`` of each kind, else on the first of the cluster; with ``tables`` of the
+    pipeline ranks, else those of the candidate."""
     workload, candidate = request.workload, decision.candidate
     mesh = candidate.mesh
-    kinds = costs.stage_kinds(candidate)
-    tables = costs.stage_tables(candidate, decision.sharding, kinds)
+    tables = tables or costs.stage_tables(candidate, decision.sharding, costs.stage_kinds(candidate))
     tokens_per_s = workload.global_batch * workload.seq_len / cost.step_time_s
     devices = devices or devices_of(request.cluster, first=0, count=mesh.stage_devices * mesh.pp)
     mfu = _mfu(request, devices, cost.step_time_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
@@ -16,7 +16,7 @@ from meshwright.solver.verify.training.stage_bytes import Share
 from meshwright.solver.verify.violation import Rule, Violation
 
 
-def branch_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def branch_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Every layer once under its own block's name, and none on an earlier stage than a layer that it reads from."""
     layers = request.model.layers
     stage_of: dict[int, int] = {}

@@ -8,7 +8,7 @@ from functools import cache
 
 from meshwright.costmodels.pipeline.build import build
 from meshwright.costmodels.pipeline.program import PassKind, Program, Schedule
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 
 _RANKS, _MICROBATCHES = 4, 16
 """A pipeline on which every schedule is defined and reaches its steady state."""
@@ -40,7 +40,7 @@ class ScheduleReading:
 _OF_NO_SCHEDULE = ScheduleReading(1, False, True, False, False, False, False)
 
 
-def reading(plan: Plan) -> ScheduleReading:
+def reading(plan: PipelinePlan) -> ScheduleReading:
     """Return the reading of the plan's schedule; of a plan without a known one, that of one stage."""
     return schedule_reading(Schedule(plan.schedule)) if plan.schedule in tuple(Schedule) else _OF_NO_SCHEDULE
 

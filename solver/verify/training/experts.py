@@ -10,7 +10,7 @@ import numpy.typing as npt
 from meshwright.costmodels.model.dims import EXPERTS, TOP_K
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.graph import Block
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.verify.violation import Rule, Violation
@@ -69,9 +69,8 @@ def ranks_with_an_expert(axes: Axes) -> int:
     return axes.dp * axes.cp * (1 if axes.etp is None else axes.tp) // axes.ep
 
 
-def expert_axis_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def expert_axis_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Experts divide over ep ranks of a stage's dp x cp, all alike (Megatron-LM: num_experts % ep == 0)."""
-    assert plan.axes is not None, "answer_violations asks for axes first"
     axes, model = plan.axes, request.model
     if axes.etp is not None and (axes.etp != 1 or axes.tp == 1):
         yield Violation(Rule.AXES, "plan.axes.etp", f"{axes.etp}; one rank, or all tp ranks (none said), share an expert")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.solver.answer.frontier import FrontierPoint
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.numbers import agrees, at_most
 from meshwright.solver.verify.violation import Rule, Violation
@@ -13,7 +13,7 @@ from meshwright.solver.verify.violation import Rule, Violation
 _S_PER_HOUR = 3600.0
 
 
-def frontier_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def frontier_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Rules of a searched plan's frontier; one that was only predicted has none."""
     for index, point in enumerate(plan.frontier):
         where = f"plan.frontier[{index}]"
@@ -47,7 +47,7 @@ def _losses(point: FrontierPoint) -> list[float]:
     ]
 
 
-def _is_plan(point: FrontierPoint, plan: Plan) -> bool:
+def _is_plan(point: FrontierPoint, plan: PipelinePlan) -> bool:
     assert plan.predicted is not None
     same = (point.tokens_per_s, plan.predicted.tokens_per_s), (point.peak_memory_bytes, plan.predicted.peak_memory_bytes)
     return point.devices == plan.devices and all(agrees(a, b) for a, b in same)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.numbers import agrees, at_most
@@ -17,7 +17,7 @@ from meshwright.solver.verify.training.stage_bytes import Share, training_share
 from meshwright.solver.verify.violation import Rule, Violation
 
 
-def host_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def host_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Host memory of each stage, where its state may lie at all, and the time that weights take to come up twice."""
     share = training_share(plan, request)
     for index, stage in enumerate(plan.stages):
@@ -27,10 +27,9 @@ def host_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]
         yield from _link_violations(plan, request, index, share)
 
 
-def _place_violations(plan: Plan, stage: Stage, where: str) -> Iterator[Violation]:
+def _place_violations(plan: PipelinePlan, stage: Stage, where: str) -> Iterator[Violation]:
     """Weights that several ranks hold whole are gathered by all after an update; gradients are summed over ranks before they
     go, so that what goes is the rank's own."""
-    assert plan.axes is not None
     alone, moved = plan.axes.dp * plan.axes.cp == 1, stage.offload
     if moved.weights and not alone and stage.zero_stage != 3:
         yield Violation(Rule.HOST_MEMORY, where, f"weights on the host beside ZeRO {stage.zero_stage}; 3 alone splits them")
@@ -39,7 +38,7 @@ def _place_violations(plan: Plan, stage: Stage, where: str) -> Iterator[Violatio
         yield Violation(Rule.HOST_MEMORY, where, "gradients on the host that are summed over ranks once a step")
 
 
-def _memory_violations(plan: Plan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
+def _memory_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
     """Yield a violation where the bytes on the host are not what was moved there, or where hosts lack room for all of their
     devices."""
     stage, where = plan.stages[index], f"plan.stages[{index}].memory.host_bytes"
@@ -64,7 +63,7 @@ def _memory_violations(plan: Plan, request: TrainingRequest, index: int, share: 
             yield Violation(Rule.HOST_MEMORY, where, given, limit="host_memory")
 
 
-def _away_bytes(plan: Plan, request: TrainingRequest, stage: Stage, share: Share) -> dict[Rule, float]:
+def _away_bytes(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share) -> dict[Rule, float]:
     """Bytes of training state that lie not on the device, by kind."""
     whole, moved, memory = whole_state(plan, request, stage, share), stage.offload, stage.memory
     # Tied weights are stored once without a pipeline, and with one for each use.
@@ -85,7 +84,7 @@ def _on_drives(stage: Stage) -> set[Rule]:
     return {rule for rule, place in places.items() if place.value == "nvme"}
 
 
-def _drive_violations(plan: Plan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
+def _drive_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
     """Drives hold what was moved there, host memory two tiles of it (no smaller than a layer's mean), and a step takes as long
     as they need to read and write it: states in turn, weights for each pass."""
     stage, kinds = plan.stages[index], _on_drives(plan.stages[index])
@@ -118,7 +117,7 @@ def _drive_violations(plan: Plan, request: TrainingRequest, index: int, share: S
                 yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].{name}", given)
 
 
-def _link_violations(plan: Plan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
+def _link_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
     """A micro-batch waits for its weights to come up for both of its passes, and for its gradients to go down."""
     stage = plan.stages[index]
     if not (stage.offload.weights or stage.offload.gradients):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.model.dims import HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import DeviceRange, Stage
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.verify.training.branches import branch_violations
@@ -19,7 +19,7 @@ from meshwright.solver.verify.violation import Rule, Violation
 MAX_ZERO_STAGE = 3
 
 
-def layout_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def layout_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Rules of a training plan that need nothing but its shape."""
     if not request.model.is_chain:
         yield from branch_violations(plan, request)
@@ -41,10 +41,10 @@ def layout_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violatio
             yield Violation(Rule.ZERO, f"plan.stages[{index}].zero_stage", given)
 
 
-def _hybrid_violations(plan: Plan, index: int) -> Iterator[Violation]:
+def _hybrid_violations(plan: PipelinePlan, index: int) -> Iterator[Violation]:
     """Sharding within a part of dp x cp is ZeRO-3's, in equal parts, the ranks of a sequence together, experts not spread."""
     stage, axes = plan.stages[index], plan.axes
-    assert axes is not None and stage.shard_ranks is not None
+    assert stage.shard_ranks is not None
     ranks, where = axes.dp * axes.cp, f"plan.stages[{index}].shard_ranks"
     if stage.zero_stage != MAX_ZERO_STAGE or axes.ep > 1 or axes.etp is not None:
         yield Violation(Rule.ZERO, where, f"ZeRO-{stage.zero_stage} and ep {axes.ep}; it goes with ZeRO-3 and ep 1")
@@ -73,7 +73,7 @@ def layer_violations(stages: Sequence[Stage], request: PlanRequest) -> Iterator[
         yield Violation(Rule.LAYERS, "plan.stages", f"they end at layer {expected}, the model has {len(layers)}")
 
 
-def _name_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _name_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Layers stand under their own block's name, and model chunks account for all layers of their stage."""
     layers = request.model.layers
     for index, stage in enumerate(plan.stages):
@@ -86,9 +86,8 @@ def _name_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation
                 yield Violation(Rule.LAYERS, where, f"not all of its layers are copies of block {span.block!r}")
 
 
-def _axis_violations(plan: Plan) -> Iterator[Violation]:
+def _axis_violations(plan: PipelinePlan) -> Iterator[Violation]:
     axes = plan.axes
-    assert axes is not None, "answer_violations asks for axes first"
     if min(axes.dp, axes.tp, axes.pp, axes.cp, axes.ep, axes.ulysses) < 1:
         yield Violation(Rule.AXES, "plan.axes", f"{axes}: every degree is at least 1")
     if len(plan.stages) != axes.pp:
@@ -98,11 +97,10 @@ def _axis_violations(plan: Plan) -> Iterator[Violation]:
             yield Violation(Rule.AXES, f"plan.stages[{index}].axes", f"{stage.axes}, the plan has {axes}")
 
 
-def _exchange_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _exchange_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Ranks of a sequence that exchange tokens for heads hold equal whole numbers of both kinds of heads, of attention within
     one sequence whose keys are as wide as its values."""
     axes = plan.axes
-    assert axes is not None
     if axes.ulysses <= 1:
         return
     where, parts = "plan.axes.ulysses", axes.tp * axes.ulysses
@@ -124,7 +122,7 @@ def _exchange_violations(plan: Plan, request: TrainingRequest) -> Iterator[Viola
                 yield Violation(Rule.SEQUENCE, named, f"keys {key_width} wide, values {value_width}")
 
 
-def _device_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _device_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Ranks follow Megatron's order, pp outermost: stage i holds the i-th of pp equal runs of ranks, so none serves two."""
     n_cluster = request.cluster.n_devices
     used: set[int] = set()
@@ -161,9 +159,8 @@ def devices_by_group(cluster: Cluster, ranges: Iterable[DeviceRange]) -> list[tu
     return found
 
 
-def _batch_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _batch_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     axes, microbatch, workload = plan.axes, plan.microbatch, request.workload
-    assert axes is not None and microbatch is not None
     sequences = axes.dp * microbatch.size * microbatch.count
     if sequences != workload.global_batch:
         given = f"dp x size x count is {sequences} sequences a step, the request asks for {workload.global_batch}"

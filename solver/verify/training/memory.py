@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from meshwright.costmodels.model.operators import OperatorKind
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import LayerSpan, Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, Space
@@ -37,9 +37,9 @@ from meshwright.solver.verify.training.token_slices import kept_keys_bytes, toke
 from meshwright.solver.verify.violation import Rule, Violation
 
 
-def memory_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def memory_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """In-flight micro-batches, memory by kind, capacity, and the plan's peak."""
-    assert plan.axes is not None and plan.microbatch is not None and plan.predicted is not None
+    assert plan.predicted is not None
     share = training_share(plan, request)
     for index, stage in enumerate(plan.stages):
         where = f"plan.stages[{index}]"
@@ -49,7 +49,7 @@ def memory_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violatio
     yield from peak_violations(plan.predicted, plan.stages)
 
 
-def _whole_optimizer_bytes(plan: Plan, request: TrainingRequest, stage: Stage, share: Share) -> tuple[float, float]:
+def _whole_optimizer_bytes(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share) -> tuple[float, float]:
     """Least and most bytes of optimizer states of a stage's layers wherever they lie (`tied_copies`)."""
     least = most = 0.0
     for span in stage.blocks:
@@ -65,7 +65,7 @@ def _whole_optimizer_bytes(plan: Plan, request: TrainingRequest, stage: Stage, s
     return least + fewest * of_copies.optimizer, most + copies * of_copies.optimizer
 
 
-def _optimizer(plan: Plan, request: TrainingRequest) -> str:
+def _optimizer(plan: PipelinePlan, request: TrainingRequest) -> str:
     return (plan.optimizer or request.workload.optimizer).value
 
 
@@ -93,16 +93,15 @@ def peak_violations(predicted: Predicted | None, stages: Iterable[Stage]) -> Ite
         yield Violation(Rule.PEAK_MEMORY, "plan.predicted.peak_memory_bytes", given)
 
 
-def _states(plan: Plan, request: TrainingRequest, stage: Stage, optimizer: str) -> tuple[StateBytes, StateBytes]:
+def _states(plan: PipelinePlan, request: TrainingRequest, stage: Stage, optimizer: str) -> tuple[StateBytes, StateBytes]:
     """Bytes a parameter takes: of those that dp x cp ranks share, and of experts, which fewer ranks share where they are spread
     (and then none within a part of the ranks)."""
-    assert plan.axes is not None
     ranks, alike = plan.axes.dp * plan.axes.cp, stage.shard_ranks or ranks_with_an_expert(plan.axes)
     shared = state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=stage.shard_ranks or ranks)
     return shared, state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=alike)
 
 
-def whole_state(plan: Plan, request: TrainingRequest, stage: Stage, share: Share) -> dict[Rule, tuple[float, float]]:
+def whole_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share) -> dict[Rule, tuple[float, float]]:
     """Least and most bytes (`tied_copies`) of a stage's weights, gradients and optimizer states, wherever they lie."""
     shared, experts = _states(plan, request, stage, _optimizer(plan, request))
     owned = [(span.count, owned_parameters(request.model.block(span.block), share)) for span in stage.blocks]
@@ -120,7 +119,9 @@ def whole_state(plan: Plan, request: TrainingRequest, stage: Stage, share: Share
     return found | {Rule.OPTIMIZER: _whole_optimizer_bytes(plan, request, stage, share)}
 
 
-def _state_violations(plan: Plan, request: TrainingRequest, stage: Stage, share: Share, where: str) -> Iterator[Violation]:
+def _state_violations(
+    plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share, where: str
+) -> Iterator[Violation]:
     whole, memory, moved = whole_state(plan, request, stage, share), stage.memory, stage.offload
     for rule, claimed, gone in (
         (Rule.WEIGHTS, memory.weights_bytes, moved.weights),
@@ -133,7 +134,7 @@ def _state_violations(plan: Plan, request: TrainingRequest, stage: Stage, share:
             yield Violation(rule, f"{where}.memory", given)
 
 
-def _waiting_gradients(plan: Plan, request: TrainingRequest, stage: Stage, share: Share) -> tuple[float, float]:
+def _waiting_gradients(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share) -> tuple[float, float]:
     """Least and most bytes of gradients that can't be released: those of weights with several uses, with what lies beside them
     in the block that owns them; and those of copies."""
     shared, experts = _states(plan, request, stage, _optimizer(plan, request))
@@ -152,7 +153,7 @@ def _blocks_with_ties(request: TrainingRequest) -> set[str]:
     return {name for block, owner in ties for name in (block, owner.split("/")[0])}
 
 
-def _activation_violations(plan: Plan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
+def _activation_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
     stage, where = plan.stages[index], f"plan.stages[{index}]"
     memory = stage.memory
     splits = residual_splits(plan, request)
@@ -192,10 +193,9 @@ def _activation_violations(plan: Plan, request: TrainingRequest, index: int, sha
         yield Violation(Rule.TRANSIENT, f"{where}.memory", given)
 
 
-def residual_splits(plan: Plan, request: TrainingRequest) -> tuple[int, ...]:
+def residual_splits(plan: PipelinePlan, request: TrainingRequest) -> tuple[int, ...]:
     """Over how many tp ranks the residual stream between blocks may lie split. The free space may split its hidden dim,
     which a plan does not say, so there both are possible."""
-    assert plan.axes is not None
     if plan.sequence_parallel:
         return (plan.axes.tp,)
     return (1, plan.axes.tp) if request.search.space is Space.FREE else (1,)
@@ -219,10 +219,9 @@ def layer_activations(request: TrainingRequest, stage: Stage, share: Share, spli
     return kept, remade
 
 
-def _transient_state(plan: Plan, request: TrainingRequest, stage: Stage, share: Share, span: LayerSpan) -> float:
+def _transient_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share, span: LayerSpan) -> float:
     """Bytes of a layer's state that are whole on the device while it runs, and lie split, on the host or nowhere else."""
     workload, moved = request.workload, stage.offload
-    assert plan.axes is not None
     block = request.model.block(span.block)
     owned = owned_parameters(block, share)
     shared, experts = _states(plan, request, stage, _optimizer(plan, request))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from meshwright.costmodels.model.dims import SEQ, SSM_GROUPS, SSM_HEADS
 from meshwright.costmodels.model.operators import Operator, OperatorKind
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import Block, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
@@ -26,10 +26,9 @@ def parts_of_sequence(model: ModelGraph) -> int:
     return 2 if OperatorKind.ATTENTION in kinds else 1
 
 
-def sequence_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def sequence_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Ranks share a sequence in equal parts, of attention or of mixers that can be split."""
     axes, seq_len = plan.axes, getattr(request.workload, "seq_len", 0)
-    assert axes is not None
     if axes.cp <= 1:
         return
     where, model = "plan.axes.cp", request.model

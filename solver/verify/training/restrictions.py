@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from meshwright.costmodels.model.dims import KV_HEADS
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import TRAINERS, TrainerLimits
@@ -29,7 +29,7 @@ _SYSTEMS: dict[System, tuple[tuple[int, ...], tuple[Recompute, ...], bool]] = {
 """ZeRO stages, recompute modes and sequence parallelism that published planners search."""
 
 
-def restriction_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def restriction_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Degrees and memory choices outside ``request.search``; in the launchable space, what the launcher can't start."""
     yield from _search_violations(plan, request)
     yield from _system_violations(plan, request)
@@ -40,9 +40,8 @@ def restriction_violations(plan: Plan, request: TrainingRequest) -> Iterator[Vio
         yield from _launcher_violations(plan, request)
 
 
-def _search_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _search_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     search, axes, microbatch = request.search, plan.axes, plan.microbatch
-    assert axes is not None and microbatch is not None
     choices: list[tuple[str, object, Collection[object]]] = [
         ("dp", axes.dp, search.dp),
         ("tp", axes.tp, search.tp),
@@ -85,9 +84,8 @@ def _search_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violati
             yield Violation(Rule.SEARCH, f"plan.{name}", f"{value}, the request allows {listed}")
 
 
-def _release_violations(plan: Plan) -> Iterator[Violation]:
+def _release_violations(plan: PipelinePlan) -> Iterator[Violation]:
     """A gradient that is gone with its layer's update can't be added to, nor wait for the host."""
-    assert plan.microbatch is not None
     for index, stage in enumerate(plan.stages):
         if stage.gradients is not Gradients.RELEASED:
             continue
@@ -100,12 +98,11 @@ def _release_violations(plan: Plan) -> Iterator[Violation]:
             )
 
 
-def _system_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _system_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Choices that the planner whose space was asked for does not have; none of them has cp, ep or other schedules."""
     system, axes = request.search.system, plan.axes
     if system is None:
         return
-    assert axes is not None
     zero, recompute, sequence_parallel = _SYSTEMS[system]
     broken = [
         (axes.cp > 1 or axes.ep > 1 or axes.etp is not None, "axes", f"cp {axes.cp}, ep {axes.ep}"),
@@ -128,9 +125,8 @@ def _system_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violati
             yield Violation(Rule.SEARCH, f"plan.{where}", f"{system.value} does not search {given}")
 
 
-def _launcher_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     launcher, axes = request.search.launcher, plan.axes
-    assert axes is not None
     limits = TRAINERS.get(launcher)
     if limits is None:
         yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{launcher.value} does not train")
@@ -210,7 +206,7 @@ def _launcher_violations(plan: Plan, request: TrainingRequest) -> Iterator[Viola
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
 
 
-def _optimizer_refusals(plan: Plan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:
+def _optimizer_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:
     """An optimizer that the planner chose and the launcher has not, or not beside so little sharding."""
     if plan.optimizer is None:
         return
@@ -221,7 +217,7 @@ def _optimizer_refusals(plan: Plan, limits: TrainerLimits) -> Iterator[tuple[boo
     yield unsharded, "optimizer", f"{chosen} beside ZeRO {least}; at least {limits.small_moments_zero}"
 
 
-def _offload_refusals(plan: Plan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:
+def _offload_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:
     """Yield a refusal of each part of training state and activations on the host that the launcher has no setting for."""
     for index, stage in enumerate(plan.stages):
         where, moved, zero = f"stages[{index}].offload", stage.offload, stage.zero_stage
@@ -270,7 +266,7 @@ def _has_window(request: TrainingRequest) -> bool:
     return any(operator.window for operator in used)
 
 
-def _uses_muon(plan: Plan, request: TrainingRequest) -> bool:
+def _uses_muon(plan: PipelinePlan, request: TrainingRequest) -> bool:
     return (plan.optimizer or request.workload.optimizer).value == "muon"
 
 

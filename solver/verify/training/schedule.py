@@ -16,7 +16,7 @@ from meshwright.costmodels.model.token_slice import SliceShares
 from meshwright.costmodels.pipeline.build import build
 from meshwright.costmodels.pipeline.program import PassKind, Program, Schedule
 from meshwright.costmodels.pipeline.timeline import Durations, simulate
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest
@@ -32,9 +32,8 @@ _PROVEN_ROUNDS = 4
 """Micro-batches a rank from which on programs only repeat what they do; longer steps are extended by what one more takes."""
 
 
-def schedule_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def schedule_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """A known schedule that can run on the plan's ranks; every rank holds the parts of the model that it says."""
-    assert plan.axes is not None and plan.microbatch is not None
     where = "plan.schedule"
     if plan.schedule not in _NAMES:
         yield Violation(Rule.STAGES, where, f"{plan.schedule!r}, known: {', '.join(_NAMES)}")
@@ -68,7 +67,7 @@ def schedule_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violat
         yield Violation(Rule.STAGES, "plan.stages", f"{plan.schedule} cuts a model that branches into several parts a rank")
 
 
-def _order_violations(plan: Plan, request: TrainingRequest, program: Program) -> Iterator[Violation]:
+def _order_violations(plan: PipelinePlan, request: TrainingRequest, program: Program) -> Iterator[Violation]:
     """Parts follow one another as the schedule's path visits the ranks, and ranks that hold the same part agree."""
     parts: dict[int, list[int]] = {}
     for rank, stage in enumerate(plan.stages):
@@ -89,20 +88,19 @@ def chunks(stage: Stage) -> list[list[int]]:
     return [*cut[:-1], layers[starts[-1] :]]
 
 
-def copies(plan: Plan) -> int:
+def copies(plan: PipelinePlan) -> int:
     """Ranks that hold each layer: two under DualPipe, whose micro-batches come from both ends."""
     return reading(plan).copies
 
 
-def _modes_by_stage(plan: Plan) -> bool:
+def _modes_by_stage(plan: PipelinePlan) -> bool:
     """Return True if what a step waits is the same whatever parts of a micro-batch's time its passes take."""
     how = reading(plan)
     return how.one_part_a_rank and not how.splits_backward and not how.cuts_sequences
 
 
-def held_at_most(plan: Plan, rank: int, chunk_bytes: list[float]) -> tuple[float, float]:
+def held_at_most(plan: PipelinePlan, rank: int, chunk_bytes: list[float]) -> tuple[float, float]:
     """Most micro-batches, and most bytes, that a rank holds at once; ``chunk_bytes`` are those of one pass of each chunk."""
-    assert plan.axes is not None and plan.microbatch is not None
     if plan.axes.pp == 1:
         return 1.0, chunk_bytes[0]
     program = _program(plan)
@@ -124,9 +122,8 @@ def held_at_most(plan: Plan, rank: int, chunk_bytes: list[float]) -> tuple[float
     return peak_passes / (program.chunks_per_microbatch * sum(tokens)), peak / sum(tokens)
 
 
-def waiting(plan: Plan, request: TrainingRequest) -> float:
+def waiting(plan: PipelinePlan, request: TrainingRequest) -> float:
     """Return the wait of equal ranks in a step, over (p - 1) times a micro-batch's time on a rank."""
-    assert plan.axes is not None and plan.microbatch is not None
     pp, m = plan.axes.pp, plan.microbatch.count
     if pp == 1:
         return 1.0
@@ -140,8 +137,7 @@ def waiting(plan: Plan, request: TrainingRequest) -> float:
     return wait / (pp - 1)
 
 
-def _waiting_of_slices(plan: Plan) -> float:
-    assert plan.axes is not None and plan.microbatch is not None
+def _waiting_of_slices(plan: PipelinePlan) -> float:
     pp, m, most = plan.axes.pp, plan.microbatch.count, _most_rounds(plan)
     shares = SliceShares(tuple(s.forward for s in plan.token_slices), tuple(s.backward for s in plan.token_slices))
     wait = _wait_of_slices(plan, min(m, most), shares)
@@ -150,21 +146,20 @@ def _waiting_of_slices(plan: Plan) -> float:
     return wait / (pp - 1)
 
 
-def _wait_of_slices(plan: Plan, n_microbatches: int, shares: SliceShares) -> float:
+def _wait_of_slices(plan: PipelinePlan, n_microbatches: int, shares: SliceShares) -> float:
     program = _program(plan, n_microbatches)
     n = program.n_positions
     passes = ((sum(shares.forward),) * n, (sum(shares.backward),) * n, (0.0,) * n, (0.0,) * (n - 1))
     return simulate(program, Durations(*passes, slices=shares)).makespan_s - n_microbatches
 
 
-def is_extended(plan: Plan) -> bool:
+def is_extended(plan: PipelinePlan) -> bool:
     """Return True if `waiting` goes beyond the step that its program is run for, under a schedule whose wait is not quite
     linear."""
-    assert plan.axes is not None and plan.microbatch is not None
     return reading(plan).holds_less and plan.microbatch.count > _PROVEN_ROUNDS * plan.axes.pp
 
 
-def _wait(plan: Plan, n_microbatches: int, forward: float, inputs: float, weights: float) -> float:
+def _wait(plan: PipelinePlan, n_microbatches: int, forward: float, inputs: float, weights: float) -> float:
     program = _program(plan, n_microbatches)
     parts = program.chunks_per_microbatch
     durations = Durations.equal(
@@ -197,8 +192,7 @@ def _pass_shares(request: TrainingRequest, recompute: Recompute) -> tuple[float,
     return forward / total, (BACKWARD_OVER_FORWARD * forward - weights + again) / total, weights / total
 
 
-def _program(plan: Plan, n_microbatches: int | None = None) -> Program:
-    assert plan.axes is not None and plan.microbatch is not None
+def _program(plan: PipelinePlan, n_microbatches: int | None = None) -> Program:
     # Longer steps repeat the steady state of this one; only those that begin all forwards first, as GPipe, hold more.
     most = plan.microbatch.count if reading(plan).holds_all else _most_rounds(plan)
     count = min(plan.microbatch.count, most) if n_microbatches is None else n_microbatches
@@ -206,9 +200,8 @@ def _program(plan: Plan, n_microbatches: int | None = None) -> Program:
     return _built(Schedule(plan.schedule or ""), plan.axes.pp, count, chunks, len(plan.token_slices))
 
 
-def _most_rounds(plan: Plan) -> int:
+def _most_rounds(plan: PipelinePlan) -> int:
     """Micro-batches beyond which a step only repeats what it does; token slices fill a pipeline with fewer."""
-    assert plan.axes is not None
     passes = _PROVEN_ROUNDS * plan.axes.pp
     return -(-passes // len(plan.token_slices)) + 2 if plan.token_slices else passes
 

@@ -18,7 +18,7 @@ from meshwright.costmodels.model.dims import (
     VOCAB,
 )
 from meshwright.costmodels.model.operators import Operator, OperatorKind
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import TRAINERS
@@ -32,14 +32,13 @@ _NEVER_SPLIT = (BATCH, HEAD_DIM, *LEADERS)
 """The batch is the dp axis's; a head is never cut; key/value heads and groups go with the heads that use them."""
 
 
-def strategies_by_operator(plan: Plan) -> dict[tuple[str, str], str]:
+def strategies_by_operator(plan: PipelinePlan) -> dict[tuple[str, str], str]:
     """Strategy name of each (block, operator) that the plan lists."""
     return {(entry.block, entry.operator): entry.strategy for entry in plan.shardings}
 
 
-def sharding_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def sharding_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """One strategy for every operator of every block in use, legal for the operator and the space, dividing its dim."""
-    assert plan.axes is not None
     blocks = [request.model.block(name) for name in dict.fromkeys(request.model.layers)]
     used = [(block.name, operator) for block in blocks for operator in block.operators]
     wanted = [(name, operator.name) for name, operator in used]
@@ -62,9 +61,8 @@ def sharding_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violat
 
 
 def _operator_violations(
-    plan: Plan, request: TrainingRequest, block: str, operator: Operator, strategy: str
+    plan: PipelinePlan, request: TrainingRequest, block: str, operator: Operator, strategy: str
 ) -> Iterator[Violation]:
-    assert plan.axes is not None
     where, tp = f"{block}/{operator.name}", plan.axes.tp
     if _is_whole_expert(plan, operator) and strategy != SEQ:
         yield Violation(Rule.SHARDING, where, f"{strategy!r}; ranks with whole experts have tokens of their own: {SEQ!r}")
@@ -84,9 +82,8 @@ def _operator_violations(
     yield from _division_violations(plan, request, where, operator, strategy)
 
 
-def _is_whole_expert(plan: Plan, operator: Operator) -> bool:
+def _is_whole_expert(plan: PipelinePlan, operator: Operator) -> bool:
     """Return True if an operator is part of experts of which ranks hold whole ones beside tp."""
-    assert plan.axes is not None
     return plan.axes.etp is not None and (bool(picked_dims(operator)) or EXPERT_FFN in operator.dims)
 
 
@@ -112,7 +109,7 @@ def _forbidden_dims(operator: Operator) -> set[str]:
     return forbidden
 
 
-def _launchable_violations(plan: Plan, where: str, operator: Operator, strategy: str) -> Iterator[Violation]:
+def _launchable_violations(plan: PipelinePlan, where: str, operator: Operator, strategy: str) -> Iterator[Violation]:
     """Launchers split heads, ffn or vocab wherever there is one, and whatever else works on the residual stream over the
     sequence or not at all, the whole model alike."""
     parallel = [dim for dim in _COLUMN_AND_ROW_DIMS if dim in operator.dims]
@@ -129,9 +126,8 @@ def _launchable_violations(plan: Plan, where: str, operator: Operator, strategy:
 
 
 def _division_violations(
-    plan: Plan, request: TrainingRequest, where: str, operator: Operator, strategy: str
+    plan: PipelinePlan, request: TrainingRequest, where: str, operator: Operator, strategy: str
 ) -> Iterator[Violation]:
-    assert plan.axes is not None
     tp = plan.axes.tp
     sizes = {**request.model.dims, SEQ: request.workload.seq_len // plan.axes.cp}
     if sizes[strategy] % tp and not (strategy == VOCAB and _pads_vocabulary(request)):
@@ -149,9 +145,8 @@ def _pads_vocabulary(request: TrainingRequest) -> bool:
     return request.search.space is Space.LAUNCHABLE and limits is not None and limits.pads_vocabulary
 
 
-def _tied_violations(plan: Plan, request: TrainingRequest, named: dict[tuple[str, str], str]) -> Iterator[Violation]:
+def _tied_violations(plan: PipelinePlan, request: TrainingRequest, named: dict[tuple[str, str], str]) -> Iterator[Violation]:
     """A tied weight has one storage, or copies that are kept equal: both operators must split it alike."""
-    assert plan.axes is not None
     for block, operator, weight in request.model.tied_weights():
         assert weight.tied_to is not None, "tied_weights() lists tied weights"
         owner_block, owner_operator, owner_weight = weight.tied_to.split("/")
@@ -169,8 +164,7 @@ def _tied_violations(plan: Plan, request: TrainingRequest, named: dict[tuple[str
             yield Violation(Rule.TIED, f"{block}/{operator}", given)
 
 
-def _sequence_parallel_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
-    assert plan.axes is not None
+def _sequence_parallel_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     local = request.workload.seq_len // plan.axes.cp
     if plan.axes.tp == 1:
         yield Violation(Rule.SEQUENCE, "plan.sequence_parallel", "there is no tp axis to split the sequence over")

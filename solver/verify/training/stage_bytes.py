@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import Block
@@ -56,9 +56,8 @@ class Share:
         return sizes
 
 
-def training_share(plan: Plan, request: TrainingRequest) -> Share:
+def training_share(plan: PipelinePlan, request: TrainingRequest) -> Share:
     """The division of a training plan: sizes of one micro-batch on one cp rank."""
-    assert plan.axes is not None and plan.microbatch is not None
     sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
     crowding = fullest_share(request, plan.axes.ep)
     layers = layers_of(request, plan.tp_overlap)
@@ -127,7 +126,7 @@ def state_bytes(workload: TrainingWorkload, optimizer: str, *, zero_stage: int, 
     )
 
 
-def updated_by(plan: Plan, request: TrainingRequest, block: Block) -> str:
+def updated_by(plan: PipelinePlan, request: TrainingRequest, block: Block) -> str:
     """The optimizer of a block's weights. Muon is for matrices inside: the embedding and the head are AdamW's (Jordan 2024)."""
     chosen = request.workload.optimizer if plan.optimizer is None else plan.optimizer
     ends = {OperatorKind.EMBEDDING, OperatorKind.LOSS} & {operator.kind for operator in block.operators}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import DeviceRange, Microbatch, Stage
 from meshwright.solver.problem.choices import Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
@@ -20,7 +20,7 @@ from meshwright.solver.verify.training.times import pipeline_violations, stage_t
 from meshwright.solver.verify.violation import Rule, Violation
 
 
-def stagewise_violations(plan: Plan, request: TrainingRequest, counted: Counted) -> tuple[Violation, ...]:
+def stagewise_violations(plan: PipelinePlan, request: TrainingRequest, counted: Counted) -> tuple[Violation, ...]:
     """Rules of how stages go together, then of each stage among others like it, then of the step."""
     broken = counted.of(_asked_violations(plan, request)) or counted.of(_together_violations(plan, request))
     for rules in _OF_A_STAGE:
@@ -32,7 +32,8 @@ def stagewise_violations(plan: Plan, request: TrainingRequest, counted: Counted)
             for violation in rules(*_among_its_like(plan, request, index))
             if _concerns(violation, index)
         )
-    whole = (peak_violations(plan.predicted, plan.stages), pipeline_violations(plan, request), whole_violations(plan, request))
+    peak = peak_violations(plan.predicted, plan.stages)
+    whole = (peak, pipeline_violations(plan, request), whole_violations(plan, request))
     return broken or counted.of(chain.from_iterable(whole))
 
 
@@ -46,7 +47,7 @@ _OF_A_STAGE = (
 )
 
 
-def _asked_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _asked_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     search = request.search
     if search.stage_degrees is not StageDegrees.ANY or search.space is not Space.FREE:
         yield Violation(Rule.SEARCH, "plan.stages", "stages with shardings of their own, which the request does not ask for")
@@ -54,15 +55,14 @@ def _asked_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violatio
         yield Violation(Rule.SEARCH, "plan.stages", "stages that differ, of a model that branches")
     if plan.tp_overlap is not TpOverlap.EXPOSED:
         yield Violation(Rule.SEARCH, "plan.tp_overlap", "chunked products of stages that differ, which are not searched")
-    if plan.schedule != "1f1b" or len(plan.stages) < 2 or plan.shares is not None:
-        given = f"{plan.schedule}, {len(plan.stages)} stages; stages that differ are two or more under 1f1b, without shares"
+    if plan.schedule != "1f1b" or len(plan.stages) < 2:
+        given = f"{plan.schedule}, {len(plan.stages)} stages; stages that differ are two or more under 1f1b"
         yield Violation(Rule.STAGES, "plan.stages", given)
 
 
-def _together_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _together_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Every stage says all of itself, no device serves two, no border of a node or a node group cuts a stage, groups come one
     after another, and every micro-batch divides."""
-    assert plan.axes is not None and plan.microbatch is not None
     if plan.stages[0].axes != plan.axes:
         yield Violation(Rule.AXES, "plan.axes", f"{plan.axes}, the first stage has {plan.stages[0].axes}")
     sequences, cluster = plan.axes.dp * plan.microbatch.size, request.cluster
@@ -102,9 +102,8 @@ def _together_violations(plan: Plan, request: TrainingRequest) -> Iterator[Viola
         yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the stages hold {len(used)} devices")
 
 
-def _among_its_like(plan: Plan, request: TrainingRequest, index: int) -> tuple[Plan, TrainingRequest]:
+def _among_its_like(plan: PipelinePlan, request: TrainingRequest, index: int) -> tuple[PipelinePlan, TrainingRequest]:
     """A plan all of whose stages have this one's degrees, in a row on as many nodes of its group as they take."""
-    assert plan.axes is not None and plan.microbatch is not None
     stage, own = plan.stages[index], _size(plan.stages[index])
     stages = tuple(
         replace(
@@ -121,15 +120,15 @@ def _among_its_like(plan: Plan, request: TrainingRequest, index: int) -> tuple[P
     ((group, _),) = devices_by_group(request.cluster, stage.devices)
     nodes = -(-len(stages) * own // group.node.devices_per_node)
     cluster = replace(request.cluster, groups=(replace(group, nodes=nodes),))
-    like = replace(
-        plan,
+    pipelines = replace(
+        plan.pipelines,
         axes=stage.axes,
         stages=stages,
-        devices=own * len(stages),
         shardings=stage.shardings,
         sequence_parallel=bool(stage.sequence_parallel),
         microbatch=Microbatch(plan.axes.dp * plan.microbatch.size // stage.axes.dp, plan.microbatch.count),
     )
+    like = replace(plan, pipelines=pipelines, devices=own * len(stages))
     return like, replace(request, cluster=cluster)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.costmodels.model.dims import HIDDEN
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Space, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import TRAINERS, USERBUFFERS, CutLimits, Of
@@ -14,9 +14,8 @@ from meshwright.solver.verify.training.layout import devices_by_group
 from meshwright.solver.verify.violation import Rule, Violation
 
 
-def overlap_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def overlap_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """A way that the request allows; chunks only of what is gathered and scattered, by launchers that can, with buffers."""
-    assert plan.axes is not None
     allowed = (request.search.tp_overlap if plan.axes.tp > 1 else ()) or (TpOverlap.EXPOSED,)
     if plan.tp_overlap not in allowed:
         given = f"{plan.tp_overlap}, with tp {plan.axes.tp} the request allows {', '.join(allowed)}"
@@ -34,9 +33,8 @@ def overlap_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violati
     yield from _buffer_violations(plan, request)
 
 
-def _launcher_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     launcher, axes, workload = request.search.launcher, plan.axes, request.workload
-    assert axes is not None
     cuts = _cuts(request)
     if cuts is None:
         yield Violation(Rule.LAUNCHER, "plan.tp_overlap", f"{launcher}: it cuts no products into chunks")
@@ -59,10 +57,9 @@ def _cuts(request: TrainingRequest) -> CutLimits | None:
     return None if limits is None else limits.cuts
 
 
-def _buffer_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _buffer_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Buffers of the residual stream's size stay allocated beside what the framework takes."""
     axes, workload = plan.axes, request.workload
-    assert axes is not None and plan.microbatch is not None
     tokens = plan.microbatch.size * workload.seq_len // axes.cp
     stream = tokens * request.model.dims[HIDDEN] * workload.precision.size_bytes
     cuts = _cuts(request)

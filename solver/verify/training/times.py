@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
 from meshwright.costmodels.model.operators import forward_flops
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Stage
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
@@ -23,14 +23,14 @@ _EXTENSION = 1e-3
 """Relative error of extending the wait of a memory-saving schedule over more micro-batches than its program is run for."""
 
 
-def time_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def time_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Stage times that no device can reach, the step time of the schedule, and every figure that follows from it."""
     yield from stage_time_violations(plan, request)
     yield from pipeline_violations(plan, request)
     yield from whole_violations(plan, request)
 
 
-def whole_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def whole_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Every figure that follows from the step time and the devices in use."""
     yield from _breakdown_violations(plan)
     yield from _throughput_violations(plan, request)
@@ -40,9 +40,8 @@ def whole_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation
     yield from _slo_violations(plan, request)
 
 
-def stage_time_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def stage_time_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """A micro-batch can't pass a stage faster than its model FLOPs at the peak of the stage's devices."""
-    assert plan.axes is not None and plan.microbatch is not None
     yield from _slice_time_violations(plan, request)
     for index, stage in enumerate(plan.stages):
         flops = (1 + BACKWARD_OVER_FORWARD) * sum(
@@ -55,7 +54,7 @@ def stage_time_violations(plan: Plan, request: TrainingRequest) -> Iterator[Viol
         yield from _sending_violations(plan, request, index, computing_s=least_s)
 
 
-def _sending_violations(plan: Plan, request: TrainingRequest, index: int, *, computing_s: float) -> Iterator[Violation]:
+def _sending_violations(plan: PipelinePlan, request: TrainingRequest, index: int, *, computing_s: float) -> Iterator[Violation]:
     """Only schedules that take micro-batches on early, as eager-1F1B, send beside their passes. There a stage takes what is
     longer of both, hides the other, and each micro-batch waits for both, whose sends take no less than the residual stream
     twice over the fastest link."""
@@ -72,18 +71,16 @@ def _sending_violations(plan: Plan, request: TrainingRequest, index: int, *, com
         yield Violation(Rule.STAGE_TIME, where, given)
 
 
-def _least_sends_s(plan: Plan, request: TrainingRequest) -> float:
+def _least_sends_s(plan: PipelinePlan, request: TrainingRequest) -> float:
     """A rank's part of a micro-batch's stream over both borders of its stage, each at once in both directions."""
-    assert plan.axes is not None and plan.microbatch is not None
     rows = plan.microbatch.size * (request.workload.seq_len // plan.axes.cp)
     sent = rows * request.model.dims[HIDDEN] * request.workload.precision.size_bytes / plan.axes.tp
     links = (link for group in request.cluster.groups for link in (group.node.intra, group.node.inter))
     return 2.0 * sent / max(link.bytes_per_s for link in links)
 
 
-def _slice_time_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _slice_time_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Nor can a token slice pass all stages faster than its own model FLOPs, where these have one kind of device."""
-    assert plan.axes is not None
     peaks = {_fastest_flops(request, stage.devices) / plan.axes.dp for stage in plan.stages}
     if not plan.token_slices or len(peaks) > 1:
         return
@@ -95,11 +92,10 @@ def _slice_time_violations(plan: Plan, request: TrainingRequest) -> Iterator[Vio
                 yield Violation(Rule.STAGE_TIME, f"plan.token_slices[{index}].{name}", given)
 
 
-def pipeline_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def pipeline_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """T = m max t + w (sum t - max t) + max_i(d_i - w sum_{j<i} t_j): that of 1F1B (DESIGN level 3, Mist) with the wait of
     the schedule on equal ranks, w times that of 1F1B, by its program. What a stage hides is in the sums, not in max t."""
     assert plan.predicted is not None and plan.predicted.step_time_s is not None
-    assert plan.microbatch is not None
     step_s = plan.predicted.step_time_s
     times = [stage.time_s for stage in plan.stages]
     ways = [stage.time_s + stage.hidden_s for stage in plan.stages]
@@ -110,7 +106,7 @@ def pipeline_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violat
         yield Violation(Rule.STEP_TIME, "plan.predicted.step_time_s", f"{step_s} s, the stages make {expected} s")
 
 
-def _breakdown_violations(plan: Plan) -> Iterator[Violation]:
+def _breakdown_violations(plan: PipelinePlan) -> Iterator[Violation]:
     assert plan.predicted is not None and plan.predicted.step_time_s is not None and plan.breakdown is not None
     step_s = plan.predicted.step_time_s
     parts = sum(getattr(plan.breakdown, field.name) for field in dataclasses.fields(plan.breakdown))
@@ -118,7 +114,7 @@ def _breakdown_violations(plan: Plan) -> Iterator[Violation]:
         yield Violation(Rule.BREAKDOWN, "plan.breakdown", f"the parts add up to {parts} s, the step takes {step_s} s")
 
 
-def _throughput_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _throughput_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     workload, predicted = request.workload, plan.predicted
     assert predicted is not None and predicted.step_time_s is not None
     tokens_per_s = workload.global_batch * workload.seq_len / predicted.step_time_s
@@ -158,7 +154,7 @@ def cost_violations(
         yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", f"{claimed}, prices make {expected}")
 
 
-def _energy_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _energy_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Devices in use take at least their idle power, and at most their full power, for the whole step."""
     predicted = plan.predicted
     assert predicted is not None and predicted.step_time_s is not None
@@ -180,7 +176,7 @@ def band_violations(predicted: Predicted | None) -> Iterator[Violation]:
             yield Violation(Rule.BANDS, f"plan.predicted.bands.{name}", f"low {band.low} is above high {band.high}")
 
 
-def _slo_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _slo_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     predicted, slo = plan.predicted, request.slo
     assert predicted is not None and predicted.step_time_s is not None
     if slo.max_step_time_s is not None and not at_most(predicted.step_time_s, slo.max_step_time_s):

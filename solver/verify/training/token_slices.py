@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator, OperatorKind, forward_flops
 from meshwright.costmodels.pipeline.program import Schedule
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
@@ -21,11 +21,10 @@ _MIXING = (OperatorKind.SCAN, OperatorKind.CONVOLUTION, OperatorKind.PRODUCT)
 """Operators beside attention in which a token may read others of its sequence."""
 
 
-def slice_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def slice_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Slices that the request allows, under schedules of slices and those alone, of a model in which tokens read earlier ones
     of their sequence and no others; their tokens are the sequence, their shares of time are one whole."""
     where, search, workload, axes = "plan.token_slices", request.search, request.workload, plan.axes
-    assert axes is not None
     count = max(1, len(plan.token_slices))
     if (count > 1) != reading(plan).cuts_sequences:
         sliced = ", ".join(schedule for schedule in Schedule if schedule_reading(schedule).cuts_sequences)
@@ -48,10 +47,9 @@ def slice_violations(plan: Plan, request: TrainingRequest) -> Iterator[Violation
     yield from _beside_slices(plan, request)
 
 
-def _beside_slices(plan: Plan, request: TrainingRequest) -> Iterator[Violation]:
+def _beside_slices(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Yield violations for what does not go with slices, in plans and in requests."""
     axes, search = plan.axes, request.search
-    assert axes is not None
     broken = [
         (search.space is not Space.FREE, Rule.LAUNCHER, "no launcher cuts sequences into slices"),
         (search.system is not None, Rule.SEARCH, f"{search.system} does not search token slices"),
@@ -91,7 +89,7 @@ def _of_earlier_tokens(attention: Operator) -> bool:
     return own and attention.mask == "causal" and attention.window is None
 
 
-def kept_keys_bytes(plan: Plan, request: TrainingRequest, stage: Stage, share: Share) -> dict[int, float]:
+def kept_keys_bytes(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share) -> dict[int, float]:
     """Bytes of each layer's keys and values of one micro-batch that later slices of their sequences read: those of all slices
     but the last. Their gradients take as much, until the slice's own backward pass."""
     if len(plan.token_slices) < 2:
@@ -112,15 +110,14 @@ def kept_keys_bytes(plan: Plan, request: TrainingRequest, stage: Stage, share: S
     return found
 
 
-def tokens_at_once(plan: Plan) -> float:
+def tokens_at_once(plan: PipelinePlan) -> float:
     """Share of a sequence that is at work in a layer at once, at most."""
     tokens = [each.tokens for each in plan.token_slices]
     return max(tokens) / sum(tokens) if tokens else 1.0
 
 
-def slice_flops(plan: Plan, request: TrainingRequest) -> list[float]:
+def slice_flops(plan: PipelinePlan, request: TrainingRequest) -> list[float]:
     """Forward FLOPs of each slice of a micro-batch in the whole model: what it adds to those of the tokens before it."""
-    assert plan.microbatch is not None
     totals, end = [0.0], 0
     for each in plan.token_slices:
         end += each.tokens

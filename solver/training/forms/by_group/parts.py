@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.solver.answer.layouts import ByGroup, Pipelines
 from meshwright.solver.answer.plan import Plan, ReplicaPool, ReplicaShares
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import DeviceRange, Microbatch, Stage
@@ -25,24 +26,23 @@ from meshwright.solver.training.report.frontier import cost_per_million_tokens
 
 @dataclass(frozen=True)
 class Part:
-    """The plan of one node group's replicas by themselves, and the request that it answers."""
+    """The pipelines of one node group's replicas, ranks from 0, and the request that they answer."""
 
-    plan: Plan
+    pipelines: Pipelines
     request: TrainingRequest
 
 
-def check_pools(request: TrainingRequest, plan: Plan) -> None:
-    """Raise PlanFileError unless the plan has a pool for each node group, whose shares make up the batch."""
-    assert plan.shares is not None
+def check_groups(request: TrainingRequest, layout: ByGroup) -> None:
+    """Raise PlanFileError unless the plan has replicas for each node group, whose shares make up the batch."""
     own = [group.name for group in request.cluster.groups]
-    named = [pool.group for pool in plan.shares.pools]
+    named = [replicas.group for replicas in layout.groups[1:]]
     if named != own[1:]:
         raise PlanFileError(
             "the plan's pools are not the cluster's node groups behind the first, in order",
             given=", ".join(named),
             allowed=", ".join(own[1:]),
         )
-    taken = [plan.shares.sequences, *(pool.sequences for pool in plan.shares.pools)]
+    taken = [replicas.sequences for replicas in layout.groups]
     if min(taken) < 1 or sum(taken) != request.workload.global_batch:
         raise PlanFileError(
             "the pools' shares do not make up the global batch", given=taken, allowed=str(request.workload.global_batch)
@@ -190,15 +190,14 @@ def _pool(plan: Plan, group: NodeGroup, first: int) -> ReplicaPool:
     )
 
 
-def parts_of(request: TrainingRequest, plan: Plan) -> tuple[Part, ...]:
-    """The plan of each group's replicas by themselves, in order; figures of the whole left out."""
-    assert plan.shares is not None
-    bare = replace(plan, predicted=None, breakdown=None, shares=None)
-    parts, first = [Part(bare, pool_request(request, 0, plan.shares.sequences))], 0
-    for index, (pool, group) in enumerate(zip(plan.shares.pools, request.cluster.groups, strict=False), start=1):
+def parts_of(request: TrainingRequest, layout: ByGroup) -> tuple[Part, ...]:
+    """Each group's replicas by themselves, in order."""
+    parts, first = [], 0
+    for index, (replicas, group) in enumerate(zip(layout.groups, request.cluster.groups, strict=True)):
+        stages = tuple(_moved(stage, -first) for stage in replicas.pipelines.stages)
+        pipelines = replace(replicas.pipelines, stages=stages)
+        parts.append(Part(pipelines, pool_request(request, index, replicas.sequences)))
         first += group.n_devices
-        own = replace(bare.laid_out_as(pool), stages=tuple(_moved(stage, -first) for stage in pool.stages))
-        parts.append(Part(own, pool_request(request, index, pool.sequences)))
     return tuple(parts)
 
 

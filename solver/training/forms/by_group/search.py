@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.layouts import ByGroup
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import RunnerUp, Status
 from meshwright.solver.control import OnProgress, Stop, part_of
@@ -115,15 +116,16 @@ def _best_of(
         plan = _joined(request, pools, sequences, below_s=exchange_s) if least_s + lowest_s < limit_s else None
         if plan is None:
             return best, min(bound, least_s + lowest_s)
-        assert plan.predicted is not None and plan.predicted.step_time_s is not None and plan.shares is not None
-        bound = min(bound, lowest_s + plan.shares.exchange_s)
+        assert plan.predicted is not None and plan.predicted.step_time_s is not None
+        assert isinstance(plan.layout, ByGroup)
+        bound = min(bound, lowest_s + plan.layout.exchange_s)
         if plan.predicted.step_time_s < limit_s * (1 - RELATIVE_TIE):
             limit_s = plan.predicted.step_time_s
             best = plan, limit_s
-        if plan.shares.exchange_s >= exchange_s:
+        if plan.layout.exchange_s >= exchange_s:
             # A collective whose calibrated time falls where its bytes grow: what is not known is a gap.
             return best, min(bound, least_s + lowest_s)
-        exchange_s = plan.shares.exchange_s
+        exchange_s = plan.layout.exchange_s
     return best, bound
 
 
@@ -145,16 +147,14 @@ def _certified(request: TrainingRequest, best: Plan, given: Plan, bound_s: float
 
 
 def _notes(request: TrainingRequest, plan: Plan) -> Iterator[str]:
-    shares = plan.shares
-    assert shares is not None and plan.axes is not None
-    names = [group.name for group in request.cluster.groups]
-    taken = [shares.sequences, *(pool.sequences for pool in shares.pools)]
-    steps = [shares.step_time_s, *(pool.step_time_s for pool in shares.pools)]
-    for name, sequences, step_s in zip(names, taken, steps, strict=True):
-        yield f"replicas on {name} take {sequences} of {request.workload.global_batch} sequences, {step_s:.4g} s"
+    layout = plan.layout
+    assert isinstance(layout, ByGroup)
+    for group, replicas in zip(request.cluster.groups, layout.groups, strict=True):
+        taken = f"{replicas.sequences} of {request.workload.global_batch} sequences"
+        yield f"replicas on {group.name} take {taken}, {replicas.step_time_s:.4g} s"
     yield (
         "axes, stages, shardings, microbatch and breakdown are those of the first group's replicas; gradients are summed "
-        f"between groups when the slowest is done, {shares.exchange_s:.4g} s, which nothing hides"
+        f"between groups when the slowest is done, {layout.exchange_s:.4g} s, which nothing hides"
     )
 
 

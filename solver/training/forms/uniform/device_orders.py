@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from meshwright.costmodels.cluster.cluster import Cluster, part_of_node
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.solver.answer.layouts import Placement
+from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status
 from meshwright.solver.control import OnProgress, Stop
@@ -69,9 +71,9 @@ def arranged(request: TrainingRequest, arrangement: Arrangement) -> TrainingRequ
     return replace(request, cluster=replace(cluster, groups=groups))
 
 
-def arrangement_of(plan: Plan) -> Arrangement:
+def arrangement_of(placement: Placement) -> Arrangement:
     """Return the arrangement of a plan's ranks."""
-    return Arrangement(plan.group_order, plan.idle_devices)
+    return Arrangement(placement.group_order, placement.idle_devices)
 
 
 def best_arrangement(
@@ -131,7 +133,7 @@ def _loser(plan: Plan) -> list[RunnerUp]:
     objective = plan.certificate.objective
     if objective is None:
         return []
-    return [RunnerUp(arrangement_of(plan).name, objective, f"takes {objective:.4g} s a step")]
+    return [RunnerUp(arrangement_of(placement_of(plan)).name, objective, f"takes {objective:.4g} s a step")]
 
 
 def other_arrangements(request: TrainingRequest) -> list[Arrangement]:

@@ -8,7 +8,7 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule, fills, n_copies
 from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.layouts import Pipelines
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
@@ -21,66 +21,63 @@ from meshwright.solver.training.space.sliced_sequences import passes_in_slices, 
 from meshwright.solver.training.space.state_places import StatePlace, has_drives, may_move
 
 
-def given_pipelining(plan: Plan, request: TrainingRequest) -> Pipelining:
+def given_pipelining(pipelines: Pipelines, request: TrainingRequest) -> Pipelining:
     """The schedule of a plan with its chunks a rank and its token slices; raises PlanFileError for one that can't run on the
     plan's pipeline."""
-    assert plan.axes is not None and plan.microbatch is not None
     names = [schedule.value for schedule in Schedule]
-    if plan.schedule not in names:
-        raise PlanFileError("unknown pipeline schedule", given=plan.schedule, allowed=", ".join(names))
-    if plan.axes.pp == 1:
+    if pipelines.schedule not in names:
+        raise PlanFileError("unknown pipeline schedule", given=pipelines.schedule, allowed=", ".join(names))
+    if pipelines.axes.pp == 1:
         return PLAIN
-    schedule = Schedule(plan.schedule)
-    if schedule in TOKEN_SLICED or plan.token_slices:
-        return _given_slices(plan, schedule, request)
+    schedule = Schedule(pipelines.schedule)
+    if schedule in TOKEN_SLICED or pipelines.token_slices:
+        return _given_slices(pipelines, schedule, request)
     copies = n_copies(schedule)
-    chunks = len(plan.stages[0].chunk_layers) if copies == 1 else 1
+    chunks = len(pipelines.stages[0].chunk_layers) if copies == 1 else 1
     choice = Pipelining(schedule, max(1, chunks))
-    n_parts = sum(max(1, len(stage.chunk_layers)) for stage in plan.stages)
-    expected = choice.n_parts(plan.axes.pp) * copies
-    if n_parts != expected or not fills(schedule, plan.axes.pp, plan.microbatch.count, choice.chunks):
+    n_parts = sum(max(1, len(stage.chunk_layers)) for stage in pipelines.stages)
+    expected = choice.n_parts(pipelines.axes.pp) * copies
+    if n_parts != expected or not fills(schedule, pipelines.axes.pp, pipelines.microbatch.count, choice.chunks):
         raise PlanFileError(
             "the pipeline can't run this schedule",
-            given=f"{schedule.value}: {plan.axes.pp} stages, {n_parts} parts, {plan.microbatch.count} micro-batches",
+            given=f"{schedule.value}: {pipelines.axes.pp} stages, {n_parts} parts, {pipelines.microbatch.count} micro-batches",
             allowed=f"{expected} parts, and enough micro-batches to fill the schedule",
         )
     return choice
 
 
-def _given_slices(plan: Plan, schedule: Schedule, request: TrainingRequest) -> Pipelining:
-    assert plan.axes is not None
-    axes, lengths = plan.axes, tuple(each.tokens for each in plan.token_slices)
-    divides = not plan.sequence_parallel or all(tokens % axes.tp == 0 for tokens in lengths)
+def _given_slices(pipelines: Pipelines, schedule: Schedule, request: TrainingRequest) -> Pipelining:
+    axes, lengths = pipelines.axes, tuple(each.tokens for each in pipelines.token_slices)
+    divides = not pipelines.sequence_parallel or all(tokens % axes.tp == 0 for tokens in lengths)
     cuts = len(lengths) > 1 and min(lengths) > 0 and sum(lengths) == request.workload.seq_len and divides
-    if schedule not in TOKEN_SLICED or not cuts or any(stage.chunk_layers for stage in plan.stages):
+    if schedule not in TOKEN_SLICED or not cuts or any(stage.chunk_layers for stage in pipelines.stages):
         raise PlanFileError(
             "the plan's token slices can't run",
             given=f"slices of {list(lengths)} tokens under {schedule.value}, tp {axes.tp}",
             allowed=f"two or more of {request.workload.seq_len} tokens together, which tp divides beside sequence parallelism, "
             f"under {', '.join(sorted(TOKEN_SLICED))}",
         )
-    places = [StatePlace(s.zero_stage, s.shard_ranks, s.offload, gradients=s.gradients) for s in plan.stages]
-    light = any(stage.recompute is Recompute.FINE_GRAINED for stage in plan.stages)
-    fits = axes.cp == 1 and plan.tp_overlap is TpOverlap.EXPOSED and not light and all(suits_slices(p) for p in places)
+    places = [StatePlace(s.zero_stage, s.shard_ranks, s.offload, gradients=s.gradients) for s in pipelines.stages]
+    light = any(stage.recompute is Recompute.FINE_GRAINED for stage in pipelines.stages)
+    fits = axes.cp == 1 and pipelines.tp_overlap is TpOverlap.EXPOSED and not light and all(suits_slices(p) for p in places)
     if not fits or not passes_in_slices(request.model):
         raise PlanFileError(
             "sequences can't pass in token slices here",
-            given=f"cp {axes.cp}, ZeRO-{plan.stages[0].zero_stage}, model {request.model.name}",
+            given=f"cp {axes.cp}, ZeRO-{pipelines.stages[0].zero_stage}, model {request.model.name}",
             allowed="a chain of layers with causal attention, cp 1, ZeRO 0 or 1, nothing but optimizer states on the host, no "
             "chunked products, gradients kept, recompute none, selective or full",
         )
     return Pipelining(schedule, slices=lengths)
 
 
-def given_shard_ranks(plan: Plan, cluster: Cluster) -> int | None:
+def given_shard_ranks(pipelines: Pipelines, cluster: Cluster) -> int | None:
     """Ranks among which ZeRO-3 shards, where they are fewer than dp x cp; raises PlanFileError where they can't be."""
-    stage, axes = plan.stages[0], plan.axes
-    assert axes is not None
-    if len({(each.shard_ranks, each.offload, each.gradients) for each in plan.stages}) > 1:
+    stage, axes = pipelines.stages[0], pipelines.axes
+    if len({(each.shard_ranks, each.offload, each.gradients) for each in pipelines.stages}) > 1:
         raise PlanFileError("stages differ in shard_ranks, offload or gradients", allowed="the same for all stages")
-    if stage.gradients is Gradients.RELEASED and (plan.microbatch is None or plan.microbatch.count > 1):
+    if stage.gradients is Gradients.RELEASED and pipelines.microbatch.count > 1:
         raise PlanFileError("gradients that are released can't be summed over micro-batches", allowed="one micro-batch a step")
-    _require_movable(stage, axes, plan.schedule)
+    _require_movable(stage, axes, pipelines.schedule)
     if stage.offload.on_drives and not has_drives(cluster):
         raise PlanFileError("the plan keeps state on NVMe drives", allowed="nodes that have 'nvme'")
     ranks = stage.shard_ranks
@@ -94,10 +91,10 @@ def given_shard_ranks(plan: Plan, cluster: Cluster) -> int | None:
     return ranks
 
 
-def _require_movable(stage: Stage, axes: Axes, schedule: str | None) -> None:
+def _require_movable(stage: Stage, axes: Axes, schedule: str) -> None:
     moved, of_ranks = stage.offload, stage.zero_stage if axes.dp * axes.cp > 1 else None
     place = StatePlace(stage.zero_stage, stage.shard_ranks, moved)
-    suits = schedule is None or place.suits(Schedule(schedule))
+    suits = place.suits(Schedule(schedule))
     if not (suits and may_move(of_ranks, stage.shard_ranks, moved)):
         raise PlanFileError(
             "these shares of weights and gradients can't lie on the host",
@@ -106,25 +103,24 @@ def _require_movable(stage: Stage, axes: Axes, schedule: str | None) -> None:
         )
 
 
-def given_tp_overlap(plan: Plan) -> TpOverlap:
+def given_tp_overlap(pipelines: Pipelines) -> TpOverlap:
     """Return the overlap of gathers and scatters over tp; raises PlanFileError for chunks of what is neither gathered nor
     scattered."""
-    assert plan.axes is not None
-    if plan.tp_overlap is TpOverlap.CHUNKED and (plan.axes.tp == 1 or not plan.sequence_parallel):
+    if pipelines.tp_overlap is TpOverlap.CHUNKED and (pipelines.axes.tp == 1 or not pipelines.sequence_parallel):
         raise PlanFileError(
             "tp_overlap can't be chunked",
-            given=f"tp {plan.axes.tp}, sequence_parallel {plan.sequence_parallel}",
+            given=f"tp {pipelines.axes.tp}, sequence_parallel {pipelines.sequence_parallel}",
             allowed="tp above 1 with sequence parallelism",
         )
-    return plan.tp_overlap
+    return pipelines.tp_overlap
 
 
-def given_spans(plan: Plan, layers: Sequence[str], candidate: Candidate) -> tuple[StageSpan, ...]:
+def given_spans(pipelines: Pipelines, layers: Sequence[str], candidate: Candidate) -> tuple[StageSpan, ...]:
     """The parts of the model in order; raises PlanFileError unless they are the model's layers, each once a copy."""
     found: dict[int, StageSpan] = {}
-    if len(plan.stages) != candidate.mesh.pp:
-        raise PlanFileError("the plan does not have pp stages", given=len(plan.stages), allowed=str(candidate.mesh.pp))
-    for stage, of_rank in zip(plan.stages, positions(candidate), strict=True):
+    if len(pipelines.stages) != candidate.mesh.pp:
+        raise PlanFileError("the plan does not have pp stages", given=len(pipelines.stages), allowed=str(candidate.mesh.pp))
+    for stage, of_rank in zip(pipelines.stages, positions(candidate), strict=True):
         for position, span in zip(of_rank, _parts(stage, layers), strict=True):
             if found.setdefault(position, span) != span:
                 raise PlanFileError("two ranks that hold the same part of the model differ", given=f"part {position}")
@@ -143,18 +139,18 @@ def given_spans(plan: Plan, layers: Sequence[str], candidate: Candidate) -> tupl
     return tuple(found[position] for position in range(len(found)))
 
 
-def given_branches(plan: Plan, model: ModelGraph, candidate: Candidate) -> tuple[StageSpan, ...]:
+def given_branches(pipelines: Pipelines, model: ModelGraph, candidate: Candidate) -> tuple[StageSpan, ...]:
     """The stages of a model that branches; raises PlanFileError unless they are its layers, each once and after all that it
     reads."""
-    if not candidate.pipelining.any_borders or len(plan.stages) != candidate.mesh.pp:
+    if not candidate.pipelining.any_borders or len(pipelines.stages) != candidate.mesh.pp:
         raise PlanFileError(
             "stages of a model that branches are pp, each one part of it",
-            given=f"{len(plan.stages)} stages, schedule {candidate.pipelining.schedule.value}",
+            given=f"{len(pipelines.stages)} stages, schedule {candidate.pipelining.schedule.value}",
             allowed=f"{candidate.mesh.pp} stages under a schedule without virtual stages",
         )
     dag, spans = layer_dag(model), []
     done: set[int] = set()
-    for stage in plan.stages:
+    for stage in pipelines.stages:
         members = sorted(_listed(stage, model.layers))
         done |= set(members)
         missing = sorted({source for layer in members for source in dag.reads[layer]} - done)

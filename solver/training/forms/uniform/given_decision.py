@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.dims import SEQ
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.layouts import Pipelines
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -22,11 +23,13 @@ from meshwright.solver.training.space.implementation import launcher_implementat
 from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
 
 
-def decision_of(request: TrainingRequest, costs: TrainingCosts, plan: Plan) -> Decision:
-    """The decision that a plan record stands for."""
-    if plan.kind != "training" or plan.axes is None or plan.microbatch is None or not plan.stages:
-        raise PlanFileError("this is not a plan with training stages", given=f"{plan.kind} plan of {len(plan.stages)} stages")
-    workload, axes = request.workload, plan.axes
+def decision_of(
+    request: TrainingRequest, costs: TrainingCosts, pipelines: Pipelines, *, optimizer: Optimizer | None
+) -> Decision:
+    """The decision that equal pipelines stand for; raises PlanFileError where they do not belong to the request."""
+    if not pipelines.stages:
+        raise PlanFileError("this is not a plan with training stages", given="0 stages")
+    workload, axes = request.workload, pipelines.axes
     mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp, ep=axes.ep, ulysses=axes.ulysses, etp=axes.etp)
     if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
         raise PlanFileError(
@@ -34,10 +37,10 @@ def decision_of(request: TrainingRequest, costs: TrainingCosts, plan: Plan) -> D
             given=mesh.stage_devices * mesh.pp,
             allowed=f"at most {request.cluster.n_devices}",
         )
-    if mesh.dp * plan.microbatch.size * plan.microbatch.count != workload.global_batch:
+    if mesh.dp * pipelines.microbatch.size * pipelines.microbatch.count != workload.global_batch:
         raise PlanFileError(
             "dp x micro-batch size x count must be the global batch",
-            given=(mesh.dp, plan.microbatch.size, plan.microbatch.count),
+            given=(mesh.dp, pipelines.microbatch.size, pipelines.microbatch.count),
             allowed=str(workload.global_batch),
         )
     if not experts_fit(request.model, mesh):
@@ -59,29 +62,31 @@ def decision_of(request: TrainingRequest, costs: TrainingCosts, plan: Plan) -> D
             given=f"cp {mesh.cp} beside tp {mesh.tp}, sequences of {workload.seq_len}",
             allowed="a number of ranks that divides the sequence, two parts each, of a model with attention or scans",
         )
-    pipelining = given_pipelining(plan, request)
-    modes = tuple(dict.fromkeys(stage.recompute for stage in plan.stages))
+    pipelining = given_pipelining(pipelines, request)
+    modes = tuple(dict.fromkeys(stage.recompute for stage in pipelines.stages))
     if len(modes) > 1 and not pipelining.modes_by_stage:
         raise PlanFileError(
             "stages differ in recompute mode", given=", ".join(modes), allowed=f"one for all under {pipelining.schedule.value}"
         )
-    boundary = sharded(SEQ) if plan.sequence_parallel else REPLICATED
-    zero_stage = plan.stages[0].zero_stage
+    boundary = sharded(SEQ) if pipelines.sequence_parallel else REPLICATED
+    zero_stage = pipelines.stages[0].zero_stage
     candidate = Candidate(
-        *(mesh, plan.microbatch.size, plan.microbatch.count, zero_stage, boundary, modes, pipelining),
-        shard_ranks=given_shard_ranks(plan, request.cluster),
-        offload=plan.stages[0].offload,
-        optimizer=plan.optimizer,
-        gradients=plan.stages[0].gradients,
-        tp_overlap=given_tp_overlap(plan),
+        *(mesh, pipelines.microbatch.size, pipelines.microbatch.count, zero_stage, boundary, modes, pipelining),
+        shard_ranks=given_shard_ranks(pipelines, request.cluster),
+        offload=pipelines.stages[0].offload,
+        optimizer=optimizer,
+        gradients=pipelines.stages[0].gradients,
+        tp_overlap=given_tp_overlap(pipelines),
     )
     is_chain = costs.model.is_chain
-    spans = given_spans(plan, costs.model.layers, candidate) if is_chain else given_branches(plan, costs.model, candidate)
-    return Decision(candidate, _sharding_of(costs, candidate, plan), spans)
+    spans = (
+        given_spans(pipelines, costs.model.layers, candidate) if is_chain else given_branches(pipelines, costs.model, candidate)
+    )
+    return Decision(candidate, _sharding_of(costs, candidate, pipelines), spans)
 
 
-def _sharding_of(costs: TrainingCosts, candidate: Candidate, plan: Plan) -> Sharding:
-    named = {(s.block, s.operator): s.strategy for s in plan.shardings}
+def _sharding_of(costs: TrainingCosts, candidate: Candidate, pipelines: Pipelines) -> Sharding:
+    named = {(s.block, s.operator): s.strategy for s in pipelines.shardings}
     setting = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
     sharding = []
     for block_name in costs.block_names:

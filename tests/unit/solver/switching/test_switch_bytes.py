@@ -17,7 +17,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan, OperatorSharding, Stage, StageMemory
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
@@ -79,6 +79,7 @@ def answered(rng: np.random.Generator, graph: ModelGraph, *, n_devices: int, on:
     )
     certificate = Certificate(Status.FEASIBLE, 1.0, None, None, "s", "given")
     plan = Plan("training", True, certificate, dp * tp * cp * pp, SearchStats(1, 1, 0.0), (), axes=axes, stages=stages)
+    plan = replace(plan, schedule="1f1b", microbatch=Microbatch(1, 1))
     workload = TrainingWorkload("training", global_batch=12, seq_len=64)
     return AnsweredRequest(replace(plan, shardings=shardings), TrainingRequest(graph, on, workload))
 

@@ -16,6 +16,7 @@ from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadErr
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Durations, PassKind, Schedule, build, simulate
 from meshwright.costmodels.pipeline.program import Slot
+from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Recompute, Space, StageDegrees
@@ -66,7 +67,7 @@ def test_the_formula_is_near_the_event_program(schedule: Schedule, mode: Recompu
     request = long_request(schedule, mode)
     plan = planned(request)
     costs = TrainingCosts(request)
-    decision = decision_of(request, costs, plan)
+    decision = decision_of(request, costs, pipelines_of(plan), optimizer=None)
     candidate = decision.candidate
     setting = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
     table = costs.stage_tables(candidate, decision.sharding, costs.stage_kinds(candidate))[0]

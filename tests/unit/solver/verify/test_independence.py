@@ -23,6 +23,7 @@ ALLOWED = {
     "meshwright.solver.problem.choices",
     "meshwright.solver.problem.graph",
     "meshwright.solver.answer.layouts",
+    "meshwright.solver.answer.pipeline_plan",
     "meshwright.solver.answer.plan",
     "meshwright.solver.answer.predicted",
     "meshwright.solver.answer.frontier",

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.pipeline_plan import pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Space, System, TpOverlap
 from meshwright.solver.problem.request import PlanRequest, Search
@@ -36,7 +37,7 @@ def chunked_plan() -> Plan:
 
 
 def broken(plan: Plan, request: PlanRequest) -> set[Rule]:
-    return {violation.rule for violation in overlap_violations(plan, request)}
+    return {violation.rule for violation in overlap_violations(pipeline_plan(plan), request)}
 
 
 def test_a_plan_that_keeps_the_rules_is_accepted() -> None:
@@ -80,7 +81,7 @@ def test_megatron_cuts_over_nvlink_without_its_fsdp_in_four_parts_a_rank() -> No
     uneven = chunked_request()
     uneven = replace(uneven, workload=replace(uneven.workload, seq_len=20))
     plan = chunked_plan()
-    assert {v.rule for v in overlap_violations(plan, uneven) if "rows" in v.message} == {Rule.LAUNCHER}
+    assert {v.rule for v in overlap_violations(pipeline_plan(plan), uneven) if "rows" in v.message} == {Rule.LAUNCHER}
     assert broken(plan, chunked_request(link="pcie5")) == {Rule.LAUNCHER}
     free = Search(space=Space.FREE, tp_overlap=(TpOverlap.CHUNKED,))
     assert broken(plan, chunked_request(free, link="pcie5")) == set()
