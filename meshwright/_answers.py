@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def reason(self) -> str | None:
-        """Why nothing fits, in a sentence; None of a feasible plan."""
+        """The reason why nothing fits, in a sentence; None of a feasible plan."""
         reason = self._answered.plan.reason
         return None if reason is None else reason.message
 

@@ -93,7 +93,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(*command: str, cwd: Path | None = None, **variables: str) -> str:
-    """What a command prints; fails with its messages if it does."""
+    """Return what a command prints; fail with its messages if it fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST", "MESHWRIGHT"))}
     done = subprocess.run(command, cwd=cwd, env=environment | variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

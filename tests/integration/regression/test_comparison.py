@@ -21,9 +21,8 @@ from meshwright.app.settings import Settings
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
-from meshwright.solver.answer.reason import UNFINISHED_SEARCH
 from meshwright.solver.problem.request import PlanRequest
-from tests.support.fakes import FakeSolver, feasible_plan, infeasible_plan
+from tests.support.fakes import FakeSolver, feasible_plan, infeasible_plan, undecided_plan
 from tests.support.requests_given import resolved, training
 
 PLAN = feasible_plan(resolved())
@@ -134,7 +133,5 @@ def test_no_plan_depends_on_how_fast_the_machine_is() -> None:
     request = resolved(training(search={"time_limit_s": 1.0}))
     assert without_time_limit(request).search.time_limit_s > 3600
     stopped = replace(PLAN, certificate=replace(PLAN.certificate, status=Status.FEASIBLE))
-    unfinished = infeasible_plan(request)
-    assert unfinished.reason is not None
-    unfinished = replace(unfinished, reason=replace(unfinished.reason, constraint=UNFINISHED_SEARCH))
+    unfinished = undecided_plan(request)
     assert [is_proven(plan) for plan in (PLAN, infeasible_plan(request), stopped, unfinished)] == [True, True, False, False]
