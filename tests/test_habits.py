@@ -23,23 +23,11 @@ CONTEXT_OF_A_THREAD = {
 
 FORM_FIELDS = frozenset({"prefill", "switched", "shares", "kinds", "stagewise"})
 """Fields of a flat plan that one form has and others leave empty."""
-WHERE_FORMS_ARE_MADE = frozenset({"solver/answer/plan.py"})
-"""Where a flat plan becomes the type of its form (`solver.answer.layouts`)."""
-TOLD_BY_A_FIELD = frozenset(
-    {
-        "app/cli/pages/plan_page.py",
-        "app/exporters/launchable.py",
-        "solver/switching/switch.py",
-        "solver/training/explain.py",
-        "solver/training/forms/by_group/parts.py",
-        "solver/training/forms/by_group/search.py",
-        "solver/training/planner.py",
-        "solver/verify/answer.py",
-        "solver/verify/training/by_group.py",
-        "solver/verify/training/stagewise.py",
-    }
-)
-"""Modules that have yet to match on the type of a plan's form. This list gets shorter, never longer."""
+OF_THE_FLAT_PLAN = {
+    "solver/answer/plan.py": "makes the type of its form of it (`solver.answer.layouts`)",
+    "solver/verify/answer.py": "refuses fields of two forms beside each other",
+}
+"""Modules whose subject is the flat plan itself."""
 
 
 def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
@@ -117,7 +105,7 @@ def is_form_of_a_plan(asked: ast.expr) -> bool:
 
 def test_the_form_of_a_plan_is_told_by_its_type() -> None:
     told = {module for module, tree in MODULES.items() if any(map(is_form_of_a_plan, truths(tree)))}
-    assert sorted(told - WHERE_FORMS_ARE_MADE - TOLD_BY_A_FIELD) == [], "match on plan.layout"
+    assert told == OF_THE_FLAT_PLAN.keys(), "match on plan.layout"
 
 
 @pytest.mark.parametrize("asked", ["if plan.kinds: f()", "x = [p for p in q if not p.plan.shares]", "plan.prefill is not None"])
