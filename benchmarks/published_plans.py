@@ -35,7 +35,8 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
 from meshwright.solver.training.report.plan_report import feasible_plan
 from meshwright.solver.training.search.best_first import search
-from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining
 
 GPT_VOCAB = 51_200

@@ -19,7 +19,8 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
-from meshwright.solver.training.space.candidates import Candidate, Mesh, experts_fit
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh, experts_fit
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining
 
 _RECOMPUTE = {

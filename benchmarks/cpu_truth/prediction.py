@@ -26,7 +26,8 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.stages.longest import objective_s
 from meshwright.solver.training.costs.candidate_tables import Sharding, StageKind, StageTable, TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
-from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh
 
 MODEL = read_huggingface_config(CONFIG, name="cpu-truth")
 PYTORCH = Implementation(VectorKernels.EAGER)

@@ -36,7 +36,8 @@ from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, S
 from meshwright.solver.training.costs.state_memory import training_state
 from meshwright.solver.training.costs.state_sync import SharedParameters, StateSync, state_sync
 from meshwright.solver.training.costs.tied_weights import node_index
-from meshwright.solver.training.space.candidates import Candidate, Mesh, padded_dims
+from meshwright.solver.training.space.candidates import Candidate, padded_dims
+from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import PLAIN, pass_shares, waiting
 from meshwright.solver.training.space.sequence_split import has_scans, sequence_parts
 from meshwright.solver.training.space.state_places import hybrid_ranks

@@ -35,7 +35,8 @@ from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP, runners
 from meshwright.solver.training.search.best_first import SearchResult, Solved
 from meshwright.solver.training.search.partition import Shortfall
 from meshwright.solver.training.space.candidate_names import summary
-from meshwright.solver.training.space.candidates import Candidate, Mesh, launcher_schedules
+from meshwright.solver.training.space.candidates import Candidate, launcher_schedules
+from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
 
 NOTES = (

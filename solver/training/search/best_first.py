@@ -28,7 +28,8 @@ from meshwright.solver.training.search.aims import Aim, LeastStepTime
 from meshwright.solver.training.search.bounds import Member, first_rank_lacks_bytes, host_suffices, least_shortfall_bytes
 from meshwright.solver.training.search.crowding import crowded_candidates
 from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, partition_stages, smallest_shortfall
-from meshwright.solver.training.space.candidates import Candidate, Family, Mesh, families
+from meshwright.solver.training.space.candidates import Candidate, Family, families
+from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import PLAIN
 from meshwright.solver.training.space.state_places import StatePlace
 

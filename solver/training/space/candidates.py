@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 
-from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.dims import KV_HEADS
-from meshwright.costmodels.model.expert_parallel import expert_dims
-from meshwright.costmodels.model.implementation import ScanOverRanks
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
@@ -21,10 +16,9 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.launchers.trainer import Trainer
 from meshwright.solver.problem.request import Search, TrainingRequest
-from meshwright.solver.training.space.implementation import launcher_implementation
+from meshwright.solver.training.space.meshes import Mesh, meshes, numbers_of_experts
 from meshwright.solver.training.space.presets import preset_of
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining, pipelinings
-from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
 from meshwright.solver.training.space.sliced_sequences import SliceLengths, beside_slices, suits_slices, whole_sequences
 from meshwright.solver.training.space.state_places import (
     StatePlace,
@@ -35,46 +29,6 @@ from meshwright.solver.training.space.state_places import (
     state_places,
 )
 from meshwright.solver.training.space.tensor_overlaps import max_zero_stage, tp_overlaps
-
-
-@dataclass(frozen=True, slots=True)
-class Mesh:
-    """Degrees of a candidate; tp x cp x dp x pp devices, experts spread over ep of each dp x cp of them; of the cp ranks of a
-    sequence ``ulysses`` exchange tokens for heads. ``etp`` ranks share an expert: as many as tp where it is None, or one, which
-    holds whole experts and then exchanges tokens with ep of all dp x cp x tp ranks."""
-
-    dp: int
-    tp: int
-    pp: int
-    cp: int
-    ep: int = 1
-    ulysses: int = 1
-    etp: int | None = None
-
-    @property
-    def expert_tp(self) -> int:
-        """Ranks that share an expert."""
-        return self.tp if self.etp is None else self.etp
-
-    @property
-    def expert_places(self) -> int:
-        """Places of a stage where experts can lie, each of ``expert_tp`` ranks."""
-        return self.stage_devices // self.expert_tp
-
-    @property
-    def spreads_experts(self) -> bool:
-        """True if fewer ranks hold an expert alike than all else."""
-        return self.ep > 1 or self.expert_tp < self.tp
-
-    @property
-    def ring(self) -> int:
-        """Ranks of a sequence that pass keys and values on."""
-        return self.cp // self.ulysses
-
-    @property
-    def stage_devices(self) -> int:
-        """Devices of one stage."""
-        return self.dp * self.tp * self.cp
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,58 +205,10 @@ def _expresses(rules: Trainer, model: ModelGraph, mesh: Mesh, boundary: Spec) ->
         and (mesh.ring == 1 or rules.windows_in_rings or not _has_windows(model))
         and (not mesh.spreads_experts or rules.expert_parallel)
         and (boundary.dim is None or rules.sequence_parallel)
-        and not (rules.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and _numbers_of_experts(model))
+        and not (rules.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and numbers_of_experts(model))
         and (rules.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
         and (rules.ties_across_stages or mesh.pp == 1 or not model.tied_weights())
     )
-
-
-def meshes(request: TrainingRequest) -> Iterator[Mesh]:
-    """Every mesh over all devices: tp inside a node, cp where attention can be split, pp at most the number of layers, ep
-    where experts are, and every share of cp that exchanges heads where they divide: inside a node, unless asked for."""
-    workload, search, cluster = request.workload, request.search, request.cluster
-    n_devices = cluster.n_devices
-    n_layers = len(request.model.layers)
-    experts = math.gcd(*_numbers_of_experts(request.model))
-    scans = _scans_over_ranks(search)
-    for tp in divisors(n_devices):
-        if not _inside_nodes(cluster, tp) or not allowed(tp, search.tp):
-            continue
-        for cp in divisors(n_devices // tp):
-            if not allowed(cp, search.cp) or not sequence_fits(request.model, workload.seq_len, tp=tp, cp=cp, scans=scans):
-                continue
-            for pp in divisors(n_devices // (tp * cp)):
-                dp = n_devices // (tp * cp * pp)
-                if pp > n_layers or not allowed(pp, search.pp) or not allowed(dp, search.dp):
-                    continue
-                for etp in _ranks_of_experts(search, tp, experts):
-                    places = dp * cp * tp // (etp or tp)
-                    for ep, ulysses in itertools.product(divisors(math.gcd(places, experts or 1)), divisors(cp)):
-                        mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses, etp=etp)
-                        exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
-                        if allowed(ep, search.ep) and exchanged and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
-                            yield mesh
-
-
-def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None, ...]:
-    """Numbers of ranks that may share one of ``experts`` (0: a dense model), None for all of tp: whole experts are searched
-    where they are asked for."""
-    shared = (None,) if allowed(tp, search.etp) or not experts else ()
-    whole = tp > 1 and experts > 1 and 1 in search.etp and search.system is None
-    return (*shared, 1) if whole else shared
-
-
-def _scans_over_ranks(search: Search) -> ScanOverRanks | None:
-    """Return the way in which the search's launcher shares state-space mixers among ranks of a sequence; None where it
-    can't."""
-    rules = TRAINERS.get(search.launcher)
-    refused = search.space is Space.LAUNCHABLE and not (rules and rules.scans_over_ranks)
-    return None if refused else launcher_implementation(search).scan_over_ranks
-
-
-def _inside_nodes(cluster: Cluster, ranks: int) -> bool:
-    """Return True if groups of so many neighbours never cross the border of a node."""
-    return all(group.node.devices_per_node % ranks == 0 for group in cluster.groups)
 
 
 def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
@@ -338,19 +244,3 @@ def padded_dims(search: Search) -> frozenset[str]:
 
 def _has_windows(model: ModelGraph) -> bool:
     return any(operator.window is not None for block in model.blocks for operator in block.operators)
-
-
-def experts_fit(model: ModelGraph, mesh: Mesh) -> bool:
-    """Return True if the mesh spreads experts evenly: over ranks of its dp x cp, each with as many as any other."""
-    if not mesh.spreads_experts:
-        return True
-    experts = _numbers_of_experts(model)
-    if mesh.expert_tp not in (1, mesh.tp):
-        return False
-    return bool(experts) and mesh.expert_places % mesh.ep == 0 and all(number % mesh.ep == 0 for number in experts)
-
-
-def _numbers_of_experts(model: ModelGraph) -> set[int]:
-    """Sizes of the dims that routing picks from; empty for a dense model."""
-    operators = (operator for block in model.blocks for operator in block.operators)
-    return {model.dims[dim] for operator in operators for dim in expert_dims(operator)}

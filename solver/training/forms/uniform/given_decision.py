@@ -18,8 +18,9 @@ from meshwright.solver.training.forms.uniform.given import (
     given_spans,
     given_tp_overlap,
 )
-from meshwright.solver.training.space.candidates import Candidate, Mesh, experts_fit
+from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.implementation import launcher_implementation
+from meshwright.solver.training.space.meshes import Mesh, experts_fit
 from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
 
 

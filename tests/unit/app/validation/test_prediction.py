@@ -27,7 +27,8 @@ from meshwright.solver.problem.request import Search, TrainingWorkload
 from meshwright.solver.training import predict_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision
-from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh
 from tests.unit.app.validation.tables import measured, run
 
 

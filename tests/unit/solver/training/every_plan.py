@@ -19,7 +19,8 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from meshwright.solver.training.costs.stage_table import StageTable
-from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.training.space.sliced_sequences import slice_times_s
 from tests.unit.solver.training.every_place import Place, every_place

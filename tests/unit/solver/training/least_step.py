@@ -15,7 +15,8 @@ from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import StageSpan, held_by_part, positions
-from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh
 from tests.unit.solver.training.every_plan import every_split
 from tests.unit.solver.training.stage_columns import BY_MODE, Columns, Floats, Table, alike, n_choices
 

@@ -14,7 +14,8 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.search.aims import LeastEnergy, LeastStepTime
 from meshwright.solver.training.search.best_first import expand
 from meshwright.solver.training.search.bounds import Member
-from meshwright.solver.training.space.candidates import Family, Mesh, families
+from meshwright.solver.training.space.candidates import Family, families
+from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.training.space.state_places import StatePlace
 from tests.unit.solver.training.instances import random_request

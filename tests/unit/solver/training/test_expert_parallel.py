@@ -20,7 +20,8 @@ from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
 from meshwright.solver.training import plan_training, predict_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.verify import Rule, check
 
 LAYERS, HIDDEN, FFN, EXPERTS, TOP_K, SEQ_LEN = 4, 1024, 2048, 16, 2, 2048

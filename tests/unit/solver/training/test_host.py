@@ -21,7 +21,8 @@ from meshwright.solver.problem.request import Search, TrainingRequest, TrainingW
 from meshwright.solver.training import plan_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.host import CALLS_OF_COLLECTIVE, LAUNCH_SHARE, host_time, launches, step_host_s
-from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh
 
 MODULES = Implementation()
 MEGATRON_CORE = Implementation(host=HostPath.MEGATRON_CORE)

@@ -17,7 +17,7 @@ from meshwright.solver.problem.request import Search, TrainingRequest
 from meshwright.solver.switching import switch_bytes
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.training.space.candidates import meshes
+from meshwright.solver.training.space.meshes import meshes
 from meshwright.solver.verify import Rule, check
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.instances import random_request

@@ -21,7 +21,8 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.report.plan_report import decided_plan
-from meshwright.solver.training.space.candidates import Candidate, Mesh
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.verify import check
 

@@ -18,7 +18,7 @@ from meshwright.solver.problem.request import Search, TrainingRequest, TrainingW
 from meshwright.solver.switching.pieces import stored_pieces
 from meshwright.solver.training import plan_training
 from meshwright.solver.training.planner import predict_training
-from meshwright.solver.training.space.candidates import meshes
+from meshwright.solver.training.space.meshes import meshes
 from meshwright.solver.verify import Rule, check
 from tests.unit.solver.training.instances import attention_block, embedding_block, expert_block, head_block
 from tests.unit.solver.training.planned import planned
