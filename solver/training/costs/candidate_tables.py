@@ -1,4 +1,7 @@
-"""Cost tables of a training candidate: for every stage position and block, time and memory under each recompute mode."""
+"""Cost tables of a training candidate: for every stage position and block, time and memory under each recompute mode.
+
+One module, because a table is made in one pass of small steps that share what is known of the request and its settings.
+"""
 
 from __future__ import annotations
 

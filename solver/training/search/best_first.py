@@ -12,26 +12,22 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
-from operator import attrgetter
 
-from meshwright.costmodels.pipeline import ChunkCount
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, SearchStopped, Stop, heed
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
-from meshwright.solver.training.costs.stage_table import Sharding, StageKind, StageTable
+from meshwright.solver.training.costs.stage_table import Sharding, StageTable
 from meshwright.solver.training.search.aims import Aim, LeastStepTime
-from meshwright.solver.training.search.bounds import Member, first_rank_lacks_bytes, host_suffices, least_shortfall_bytes
-from meshwright.solver.training.search.crowding import crowded_candidates
+from meshwright.solver.training.search.bounds import Member, least_shortfall_bytes
+from meshwright.solver.training.search.expansion import ChunkChoices, expand
 from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, partition_stages, smallest_shortfall
 from meshwright.solver.training.space.candidates import Candidate, Family, families
 from meshwright.solver.training.space.meshes import Mesh
-from meshwright.solver.training.space.schedules import PLAIN
-from meshwright.solver.training.space.state_places import StatePlace
 
 RELATIVE_TIE = 1e-12
 """Step times closer than this count as equal; the canonical order then decides."""
@@ -270,80 +266,7 @@ class _Search:
         return self.max_solved is not None and self.result.n_solved >= self.max_solved
 
 
-@dataclass(frozen=True)
-class ChunkChoices:
-    """Members under interleaved 1F1B that differ in the number of chunks alone, fewest first; ``fitting`` of them may fit."""
-
-    candidates: tuple[Candidate, ...]
-    sharding: Sharding
-    kinds: tuple[StageKind, ...]
-    fitting: tuple[Candidate, ...] = ()
-
-    def relaxed(self, costs: TrainingCosts) -> Member:
-        """A member that is bounded no higher than any of these: it waits as with the most chunks, sends as with the fewest, and
-        may have any borders."""
-        fewest, most = (
-            costs.stage_tables(candidate, self.sharding, self.kinds) for candidate in (self.candidates[0], self.candidates[-1])
-        )
-        sends_of = dict(zip(most, fewest, strict=True))
-        made = {waits: replace(waits, boundary_s=sends.boundary_s) for waits, sends in sends_of.items()}
-        plain = replace(self.candidates[0], pipelining=PLAIN)
-        return Member(plain, self.sharding, tuple(made[waits] for waits in most))
-
-    def that_may_fit(self, relaxed: Member) -> tuple[Candidate, ...]:
-        """Those whose memory is not proven to be too much (`least_shortfall_bytes`)."""
-        if least_shortfall_bytes(relaxed) > 0:
-            return ()
-        lacks = first_rank_lacks_bytes(self.candidates, relaxed.tables[0])
-        return tuple(candidate for candidate, lack in zip(self.candidates, lacks, strict=True) if lack <= 0)
-
-    def members(self, candidates: Iterable[Candidate], costs: TrainingCosts) -> Iterator[Member]:
-        """Some of them, each a member."""
-        return _members_of(candidates, self.sharding, self.kinds, costs)
-
-
 _Node = _Unpriced | Family | ChunkChoices | Member
-
-
-_PLACE_AND_MODES = attrgetter(*(each.name for each in fields(StatePlace)), "recompute")
-"""The fields in which members of a family differ, but for their schedules."""
-
-
-def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoices]:
-    """Members of a family: its candidates, each with every combination of Pareto-optimal shardings of its distinct blocks.
-
-    A candidate that fits under none of them comes with the roomiest alone, which is enough to tell by how much.
-    """
-    kinds = costs.stage_kinds(next(family.candidates()))
-    for _, alike in itertools.groupby(family.candidates(), key=_PLACE_AND_MODES):
-        candidates = tuple(alike)
-        shardings = tuple(costs.shardings(candidates[0], kinds))
-        roomiest, crowded = crowded_candidates(candidates, shardings, kinds, costs)
-        fitting = tuple(candidate for candidate in candidates if candidate not in crowded)
-        for sharding in shardings:
-            yield from _nodes(fitting, sharding, kinds, costs)
-        yield from _nodes(crowded, roomiest, kinds, costs)
-
-
-def _nodes(
-    candidates: tuple[Candidate, ...], sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
-) -> Iterator[Member | ChunkChoices]:
-    """Candidates that differ in schedule alone under one sharding, those that differ in chunks alone as one node."""
-    in_chunks = tuple(c for c in candidates if c.pipelining.traits.chunk_count is ChunkCount.ANY)
-    alone = (c for c in candidates if c.pipelining.traits.chunk_count is not ChunkCount.ANY)
-    yield from _members_of(alone, sharding, kinds, costs)
-    if in_chunks:
-        yield ChunkChoices(in_chunks, sharding, kinds)
-
-
-def _members_of(
-    candidates: Iterable[Candidate], sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
-) -> Iterator[Member]:
-    """Each candidate as a member under one sharding, those left out that move more to the host than it holds."""
-    for candidate in candidates:
-        member = Member(candidate, sharding, costs.stage_tables(candidate, sharding, kinds))
-        if host_suffices(member):
-            yield member
 
 
 def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:

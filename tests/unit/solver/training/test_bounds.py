@@ -12,8 +12,8 @@ from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.search.aims import LeastEnergy, LeastStepTime
-from meshwright.solver.training.search.best_first import expand
 from meshwright.solver.training.search.bounds import Member
+from meshwright.solver.training.search.expansion import expand
 from meshwright.solver.training.space.candidates import Family, families
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
