@@ -1,42 +1,28 @@
 """The table of launchers and serving engines, made of what each one's module declares.
 
-Names are those of `solver.problem.choices.Launcher` and `costmodels.serving.engine_profile.ServingEngine`. The module of this
-room with a launcher's name has its facts as ``LAUNCHER``, that with an engine's name has its rules as ``ENGINE``.
+A launcher's module has its facts as ``LAUNCHER``, an engine's has its rules as ``ENGINE``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from importlib import import_module
-from types import MappingProxyType, ModuleType
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.launchers import deepspeed, megatron_lm, sglang, tensorrt_llm, torchtitan, vllm
 from meshwright.solver.problem.launchers.server import Engine, Server
 from meshwright.solver.problem.launchers.trainer import Trainer
 
-
-def _module_of(name: Launcher | ServingEngine) -> ModuleType:
-    return import_module(f"{__package__}.{name.name.lower()}")
-
-
-def _declared_launchers() -> Iterator[tuple[Launcher, Trainer | Server]]:
-    for launcher in Launcher:
-        declared: object = _module_of(launcher).LAUNCHER
-        if not isinstance(declared, Trainer | Server):
-            raise TypeError(f"LAUNCHER of the module of {launcher.value} is neither a Trainer nor a Server")
-        yield launcher, declared
-
-
-def _declared_engines() -> Iterator[tuple[ServingEngine, Engine]]:
-    for engine in ServingEngine:
-        declared: object = _module_of(engine).ENGINE
-        if not isinstance(declared, Engine):
-            raise TypeError(f"ENGINE of the module of {engine.value} is no Engine")
-        yield engine, declared
-
-
-LAUNCHERS: Mapping[Launcher, Trainer | Server] = MappingProxyType(dict(_declared_launchers()))
+LAUNCHERS: Mapping[Launcher, Trainer | Server] = MappingProxyType(
+    {
+        Launcher.MEGATRON_LM: megatron_lm.LAUNCHER,
+        Launcher.DEEPSPEED: deepspeed.LAUNCHER,
+        Launcher.TORCHTITAN: torchtitan.LAUNCHER,
+        Launcher.VLLM: vllm.LAUNCHER,
+        Launcher.SGLANG: sglang.LAUNCHER,
+    }
+)
 
 TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
     {launcher: facts for launcher, facts in LAUNCHERS.items() if isinstance(facts, Trainer)}
@@ -48,7 +34,16 @@ SERVERS: Mapping[Launcher, Server] = MappingProxyType(
 )
 """Launchers of serving plans."""
 
-ENGINES: Mapping[ServingEngine, Engine] = MappingProxyType(dict(_declared_engines()))
+ENGINES: Mapping[ServingEngine, Engine] = MappingProxyType(
+    {
+        ServingEngine.VLLM: vllm.ENGINE,
+        ServingEngine.SGLANG: sglang.ENGINE,
+        ServingEngine.TENSORRT_LLM: tensorrt_llm.ENGINE,
+    }
+)
+
+assert tuple(LAUNCHERS) == tuple(Launcher), "every launcher has its facts"
+assert tuple(ENGINES) == tuple(ServingEngine), "every engine has its rules"
 
 
 def launcher_of(engine: ServingEngine) -> Launcher | None:
