@@ -48,6 +48,18 @@ def test_the_workload_of_a_request_is_told_by_the_type_of_the_request() -> None:
     assert assertions == [], "take a TrainingRequest or a ServingRequest instead of a request and an assertion"
 
 
+@pytest.mark.parametrize("floor", ["app", "costmodels"])
+def test_no_key_is_the_address_of_an_object(floor: str) -> None:
+    keyed = [
+        f"{module}:{call.lineno}"
+        for module, tree in MODULES.items()
+        if module.startswith(floor)
+        for call in calls(tree, "id")
+        if isinstance(call.func, ast.Name)
+    ]
+    assert keyed == [], "use the object itself as the key"
+
+
 def test_objects_that_outlive_a_call_keep_nothing_by_the_address_of_another() -> None:
     keyed = [
         f"{module}:{call.lineno}"

@@ -39,17 +39,17 @@ class HttpMiddleware(ABC):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        await (self._serve if scope["type"] == "http" else self._app)(scope, receive, send)
+        await (self.serve_http if scope["type"] == "http" else self._app)(scope, receive, send)
 
     @abstractmethod
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
 
 
 class RequestIdMiddleware(HttpMiddleware):
     """Takes the caller's request id, or makes one, and sends it back with the answer; a defect becomes a 500 here."""
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = Headers(scope=scope).get(ID_HEADER, "")
         current = given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
         began, status = time.perf_counter(), 0

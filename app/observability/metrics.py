@@ -71,7 +71,7 @@ def observe_failure(error: Exception) -> None:
 class MetricsMiddleware(HttpMiddleware):
     """Counts requests and their time by route; addresses that no route has are one."""
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, answered = time.perf_counter(), False
         method = scope["method"] if scope["method"] in _METHODS else "other"
 

@@ -115,7 +115,7 @@ def current_parent() -> str | None:
 class TracingMiddleware(HttpMiddleware):
     """A span of every request, a child of the caller's where it sends a ``traceparent``."""
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         parent = Headers(scope=scope).get(PARENT_HEADER)
         with span("request", {"http.request.method": scope["method"]}, parent=parent) as current:
 

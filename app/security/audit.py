@@ -33,7 +33,7 @@ class AuditMiddleware(HttpMiddleware):
         super().__init__(app)
         self._entries = entries
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_recorded(message: Message) -> None:
             if message["type"] == "http.response.start" and is_recorded(scope["method"], _action(scope), message["status"]):
                 await asyncio.to_thread(self._record, _entry(scope, message["status"]))

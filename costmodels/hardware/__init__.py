@@ -80,4 +80,4 @@ def _named(records: Mapping[str, Record], name: str, *, kind: str) -> Record:
 
 
 def _distinct(records: Mapping[str, Record]) -> tuple[Record, ...]:
-    return tuple(sorted({id(record): record for record in records.values()}.values(), key=lambda record: record.name))
+    return tuple(records[name] for name in sorted({record.name for record in records.values()}))

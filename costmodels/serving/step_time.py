@@ -210,7 +210,7 @@ def step_times(
     The engine's host time falls on the first stage, where steps are formed, and holds that stage only.
     """
     grids = _grids(table_range)
-    blocks = list({id(times): times for stage in stages for times, _ in stage}.values())
+    blocks = list(dict.fromkeys(times for stage in stages for times, _ in stage))
     copies = np.array([[float(sum(n for times, n in stage if times is block)) for block in blocks] for stage in stages])
     # Most stages are alike: each kind is added up once.
     distinct, which = np.unique(copies, axis=0, return_inverse=True)

@@ -25,7 +25,7 @@ def grouped(steps: Sequence[Step]) -> list[Step]:
     kinds: dict[int, StepKind] = {}
     for index in range(len(live) - 1, -1, -1):
         step = live[index]
-        groups = {group_of[reader] for stored in step.outputs for reader in readers[id(stored)]}
+        groups = {group_of[reader] for stored in step.outputs for reader in readers[stored]}
         joins = next(iter(groups)) if len(groups) == 1 and step.is_vector else None
         if joins is None or kinds[joins] not in _FUSED or _is_worth_keeping(step, members[joins]):
             joins = index
@@ -38,47 +38,47 @@ def grouped(steps: Sequence[Step]) -> list[Step]:
 def _is_worth_keeping(step: Step, readers: Sequence[Step]) -> bool:
     """Return True if the backward pass of its readers needs its output, and the output takes less memory than the tensors that
     it is made of."""
-    kept = {id(stored) for reader in readers for stored in reader.kept}
+    kept = {stored for reader in readers for stored in reader.kept}
     (written,) = step.outputs[:1] or (None,)
-    if written is None or id(written) not in kept:
+    if written is None or written not in kept:
         return False
     return sum(read.stored.elements >= written.elements for read in step.reads) > 1
 
 
-def _readers(steps: Sequence[Step]) -> defaultdict[int, list[int]]:
+def _readers(steps: Sequence[Step]) -> defaultdict[Stored, list[int]]:
     """Indices of the steps that read each stored tensor."""
-    readers: defaultdict[int, list[int]] = defaultdict(list)
+    readers: defaultdict[Stored, list[int]] = defaultdict(list)
     for index, step in enumerate(steps):
         for read in step.reads:
-            readers[id(read.stored)].append(index)
+            readers[read.stored].append(index)
     return readers
 
 
 def _live(steps: Sequence[Step]) -> list[Step]:
     """Steps that the loss needs, and those with parameters; without a loss, all that lead to an unread output."""
     has_loss = any(step.kind is StepKind.LOSS for step in steps)
-    needed: set[int] = set()
+    needed: set[Stored] = set()
     kept: list[Step] = []
     for step in reversed(steps):
         is_root = step.kind is StepKind.LOSS or bool(step.weights) or not has_loss
-        if is_root or any(id(stored) in needed for stored in step.outputs):
+        if is_root or any(stored in needed for stored in step.outputs):
             kept.append(step)
-            needed |= {id(read.stored) for read in step.reads}
+            needed.update(read.stored for read in step.reads)
     return kept[::-1]
 
 
 def _cut_projections(steps: Sequence[Step]) -> list[Step]:
     """Projections of which only parts along one axis are read, the parts being all of it, write these parts."""
     readers = _readers(steps)
-    gone: set[int] = set()
+    gone: set[Step] = set()
     for step in steps:
         if step.kind is not StepKind.MATMUL or len(step.outputs) != 1:
             continue
-        parts = [steps[index] for index in readers[id(step.outputs[0])]]
+        parts = [steps[index] for index in readers[step.outputs[0]]]
         if parts and _covers(step, parts):
             step.outputs = [stored for part in sorted(parts, key=_start) for stored in part.outputs]
-            gone |= {id(part) for part in parts}
-    return [step for step in steps if id(step) not in gone]
+            gone.update(parts)
+    return [step for step in steps if step not in gone]
 
 
 def _start(part: Step) -> int:
@@ -101,23 +101,23 @@ def _merged(members: Sequence[Step]) -> Step:
     last = members[-1]
     if len(members) == 1:
         return last
-    inside = {id(stored): member for member in members for stored in member.outputs}
-    reached: dict[int, list[Stored]] = {}
+    inside = {stored: member for member in members for stored in member.outputs}
+    reached: dict[Step, list[Stored]] = {}
     for member in members:
         sources: list[Stored] = []
         for read in member.reads:
-            sources += reached[id(inside[id(read.stored)])] if id(read.stored) in inside else [read.stored]
-        reached[id(member)] = _unique(sources)
-    outputs = {id(stored) for stored in last.outputs}
+            sources += reached[inside[read.stored]] if read.stored in inside else [read.stored]
+        reached[member] = _unique(sources)
+    outputs = set(last.outputs)
     kept: list[Stored] = []
     for member in members:
         for stored in member.kept:
-            is_inside = id(stored) in inside and id(stored) not in outputs
-            kept += reached[id(inside[id(stored)])] if is_inside else [stored]
+            is_inside = stored in inside and stored not in outputs
+            kept += reached[inside[stored]] if is_inside else [stored]
     return Step(
         kind=StepKind.LOSS if last.kind is StepKind.LOSS else StepKind.VECTOR,
         name=last.name,
-        reads=_unique_reads(read for member in members for read in member.reads if id(read.stored) not in inside),
+        reads=_unique_reads(read for member in members for read in member.reads if read.stored not in inside),
         outputs=last.outputs,
         weights=_unique_reads(weight for member in members for weight in member.weights),
         flops=sum(member.flops for member in members),
@@ -130,11 +130,11 @@ def _merged(members: Sequence[Step]) -> Step:
 
 
 def _unique(stored: Sequence[Stored]) -> list[Stored]:
-    return list({id(one): one for one in stored}.values())
+    return list(dict.fromkeys(stored))
 
 
 def _unique_reads(reads: Iterable[Read]) -> list[Read]:
-    found: dict[int, Read] = {}
+    found: dict[Stored, Read] = {}
     for read in reads:
-        found.setdefault(id(read.stored), read)
+        found.setdefault(read.stored, read)
     return list(found.values())

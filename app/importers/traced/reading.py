@@ -242,9 +242,9 @@ def _is_tensor(argument: Any) -> bool:
 
 
 def _distinct(reads: Any) -> list[Read]:
-    found: dict[int, Read] = {}
+    found: dict[Stored, Read] = {}
     for read in reads:
-        known = found.get(id(read.stored))
+        known = found.get(read.stored)
         if known is None or (read.renamed and not known.renamed):
-            found[id(read.stored)] = read
+            found[read.stored] = read
     return list(found.values())
