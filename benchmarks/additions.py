@@ -148,8 +148,10 @@ SCHEDULE = Addition(
                 '"""A stand-in: 1F1B by another name."""\n\n'
                 "from dataclasses import replace\n\n"
                 "from meshwright.costmodels.pipeline.program import Schedule\n"
-                "from meshwright.costmodels.pipeline.schedules import one_f_one_b\n\n"
-                'TRAITS = replace(one_f_one_b.TRAITS, schedule=Schedule.STANDIN, title="Stand-in")\n'
+                "from meshwright.costmodels.pipeline.schedules import one_f_one_b\n"
+                "from meshwright.costmodels.pipeline.traits import PipelineRuntime\n\n"
+                'RUN_BY = ((PipelineRuntime.PYTORCH, "Standin"),)\n'
+                'TRAITS = replace(one_f_one_b.TRAITS, schedule=Schedule.STANDIN, title="Stand-in", run_by=RUN_BY)\n'
             ),
         ),
         Piece(
@@ -159,11 +161,15 @@ SCHEDULE = Addition(
                 ("    gpipe,\n    one_f_one_b,\n    eager", "    gpipe,\n    standin,\n    one_f_one_b,\n    eager"),
             ),
         ),
+        Piece(
+            "solver/verify/launchers.py", replaced(('schedules=("gpipe", "1f1b",', 'schedules=("gpipe", "standin", "1f1b",'))
+        ),
         Piece("docs/request-format.md", replaced(("of `gpipe`, `1f1b`,", "of `gpipe`, `standin`, `1f1b`,"))),
     ),
     tests=(
         "tests/unit/costmodels/test_schedule_traits.py",
         "tests/unit/solver/verify/test_event_programs.py",
+        "tests/unit/solver/verify/test_launcher_schedules.py",
         "tests/acceptance/test_docs.py::test_every_field_of_a_request_is_described",
     ),
 )

@@ -16,22 +16,13 @@ from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.operators import OperatorKind
-from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.pipeline import PipelineRuntime, Schedule, names_in
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "0.3.0"
-SCHEDULES = {
-    Schedule.GPIPE: "GPipe",
-    Schedule.ONE_F_ONE_B: "1F1B",
-    Schedule.INTERLEAVED: "Interleaved1F1B",
-    Schedule.ZB_V: "ZBVZeroBubble",
-    Schedule.DUALPIPE_V: "DualPipeV",
-}
-"""Names of torch.distributed.pipelining.schedules; the checker refuses all others for torchtitan."""
-
 PLAN_MODULE = "meshwright_plan"
 
 
@@ -202,7 +193,7 @@ def _pipeline_words(plan: Plan, request: TrainingRequest) -> list[Words]:
     assert axes is not None and microbatch is not None
     if axes.pp == 1:
         return []
-    name = SCHEDULES[Schedule(plan.schedule or "")]
+    name = names_in(PipelineRuntime.PYTORCH)[Schedule(plan.schedule or "")]
     return [
         (*flag("parallelism.pipeline_parallel_degree", axes.pp), *flag("parallelism.pipeline_parallel_schedule", name)),
         flag("parallelism.pipeline_parallel_microbatch_size", microbatch.size),

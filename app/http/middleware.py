@@ -50,6 +50,7 @@ class RequestIdMiddleware(HttpMiddleware):
     """Takes the caller's request id, or makes one, and sends it back with the answer; a defect becomes a 500 here."""
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request under its id."""
         given = Headers(scope=scope).get(ID_HEADER, "")
         current = given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
         began, status = time.perf_counter(), 0

@@ -72,6 +72,7 @@ class MetricsMiddleware(HttpMiddleware):
     """Counts requests and their time by route; addresses that no route has are one."""
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request and count it."""
         began, answered = time.perf_counter(), False
         method = scope["method"] if scope["method"] in _METHODS else "other"
 

@@ -116,6 +116,7 @@ class TracingMiddleware(HttpMiddleware):
     """A span of every request, a child of the caller's where it sends a ``traceparent``."""
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request in a span."""
         parent = Headers(scope=scope).get(PARENT_HEADER)
         with span("request", {"http.request.method": scope["method"]}, parent=parent) as current:
 

@@ -34,6 +34,8 @@ class AuditMiddleware(HttpMiddleware):
         self._entries = entries
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request and record what it changed, or that it was refused."""
+
         async def send_recorded(message: Message) -> None:
             if message["type"] == "http.response.start" and is_recorded(scope["method"], _action(scope), message["status"]):
                 await asyncio.to_thread(self._record, _entry(scope, message["status"]))

@@ -11,13 +11,14 @@ from meshwright.costmodels.pipeline.placement import (
     positions_of_ranks,
 )
 from meshwright.costmodels.pipeline.program import Action, PassKind, Program, Schedule
-from meshwright.costmodels.pipeline.schedules.table import TOKEN_SLICED, TRAITS
+from meshwright.costmodels.pipeline.schedules.table import TOKEN_SLICED, TRAITS, names_in
 from meshwright.costmodels.pipeline.timeline import Durations, Sends, Span, Timeline, simulate
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     ChunkCount,
     HeldMicrobatches,
     PassShares,
+    PipelineRuntime,
     ScheduleTraits,
     SendTiming,
     TokenSlices,
@@ -35,6 +36,7 @@ __all__ = [
     "HeldMicrobatches",
     "PassKind",
     "PassShares",
+    "PipelineRuntime",
     "Program",
     "Schedule",
     "ScheduleTraits",
@@ -52,6 +54,7 @@ __all__ = [
     "held_tokens",
     "n_copies",
     "n_positions",
+    "names_in",
     "one_f_one_b_step_s",
     "peak_in_flight",
     "positions_of_ranks",

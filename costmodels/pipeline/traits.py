@@ -103,6 +103,17 @@ class ChunkCount(Enum):
     of the first rank holds a group before its first backward."""
 
 
+class PipelineRuntime(Enum):
+    """A framework's runtime of pipelines, which has names of its own for the schedules that it runs."""
+
+    MEGATRON_CORE = auto()
+    """Functions of megatron.core.pipeline_parallel.schedules."""
+    DEEPSPEED = auto()
+    """Classes of deepspeed.runtime.pipe.schedule."""
+    PYTORCH = auto()
+    """Names that get_schedule_class of torch.distributed.pipelining.schedules takes."""
+
+
 def no_closed_form(*_: object) -> None:
     """Return None for a closed form that is not known: the event program is asked."""
     return
@@ -165,6 +176,7 @@ class ScheduleTraits:
     backward      how a backward pass runs
     sends         when a rank sends
     no_better_than  a schedule that takes no longer and holds no more, None where there is none
+    run_by        runtimes that run it, each with its own name of it
     """
 
     schedule: Schedule
@@ -178,6 +190,7 @@ class ScheduleTraits:
     backward: Backward = Backward.WHOLE
     sends: SendTiming = SendTiming.BETWEEN_PASSES
     no_better_than: Schedule | None = None
+    run_by: tuple[tuple[PipelineRuntime, str], ...] = ()
 
 
 def along(n_ranks: int, _: int) -> Paths:

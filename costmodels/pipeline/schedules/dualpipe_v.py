@@ -9,6 +9,7 @@ from meshwright.costmodels.pipeline.schedules.dualpipe import dualpipe_steps
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     PassTimes,
+    PipelineRuntime,
     PipelineSize,
     ScheduleTraits,
     WholeSequences,
@@ -54,4 +55,5 @@ TRAITS = ScheduleTraits(
     bubble_s=_bubble_s,
     require=_require,
     backward=Backward.SPLIT,
+    run_by=((PipelineRuntime.PYTORCH, "DualPipeV"),),
 )

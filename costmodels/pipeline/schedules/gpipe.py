@@ -6,6 +6,7 @@ from meshwright.costmodels.pipeline.order import Chunk, RankOrder
 from meshwright.costmodels.pipeline.program import Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     HeldMicrobatches,
+    PipelineRuntime,
     PipelineSize,
     ScheduleTraits,
     WholeSequences,
@@ -41,4 +42,5 @@ TRAITS = ScheduleTraits(
     ),
     bubble_s=fill_and_drain_s,
     no_better_than=Schedule.ONE_F_ONE_B,
+    run_by=((PipelineRuntime.PYTORCH, "GPipe"),),
 )

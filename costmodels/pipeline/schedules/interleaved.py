@@ -14,6 +14,7 @@ from meshwright.costmodels.pipeline.traits import (
     ChunkCount,
     IntArray,
     PassShares,
+    PipelineRuntime,
     PipelineSize,
     ScheduleTraits,
     SendTiming,
@@ -94,4 +95,8 @@ TRAITS = ScheduleTraits(
     require=_require,
     chunk_count=ChunkCount.ANY,
     sends=SendTiming.UNDER_OTHER_CHUNKS,
+    run_by=(
+        (PipelineRuntime.MEGATRON_CORE, "forward_backward_pipelining_with_interleaving"),
+        (PipelineRuntime.PYTORCH, "Interleaved1F1B"),
+    ),
 )

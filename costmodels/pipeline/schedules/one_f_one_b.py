@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshwright.costmodels.pipeline.order import Chunk, RankOrder
 from meshwright.costmodels.pipeline.program import Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
+    PipelineRuntime,
     PipelineSize,
     ScheduleTraits,
     WholeSequences,
@@ -42,4 +43,9 @@ TRAITS = ScheduleTraits(
     orders=_orders,
     sequences=WholeSequences(peak_in_flight=_peak_in_flight, fills=fills_in_one_chunk, waiting_ratio=waits_as_1f1b),
     bubble_s=fill_and_drain_s,
+    run_by=(
+        (PipelineRuntime.MEGATRON_CORE, "forward_backward_pipelining_without_interleaving"),
+        (PipelineRuntime.DEEPSPEED, "TrainSchedule"),
+        (PipelineRuntime.PYTORCH, "1F1B"),
+    ),
 )

@@ -21,7 +21,7 @@ from meshwright.costmodels.pipeline.schedules import (
     zb_h2,
     zb_v,
 )
-from meshwright.costmodels.pipeline.traits import ScheduleTraits, TokenSlices
+from meshwright.costmodels.pipeline.traits import PipelineRuntime, ScheduleTraits, TokenSlices
 
 _FILES = (
     gpipe,
@@ -47,3 +47,10 @@ assert TRAITS.keys() == set(Schedule), "every schedule has a file"
 
 TOKEN_SLICED = frozenset(schedule for schedule, traits in TRAITS.items() if isinstance(traits.sequences, TokenSlices))
 """Schedules that cut each micro-batch along its sequence into token slices."""
+
+
+def names_in(runtime: PipelineRuntime) -> Mapping[Schedule, str]:
+    """Return the schedules that a runtime runs, each with its name there."""
+    return MappingProxyType(
+        {schedule: name for schedule, traits in TRAITS.items() for known_to, name in traits.run_by if known_to is runtime}
+    )

@@ -11,6 +11,7 @@ from meshwright.costmodels.pipeline.program import Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     PassTimes,
+    PipelineRuntime,
     PipelineSize,
     ScheduleTraits,
     WholeSequences,
@@ -78,4 +79,5 @@ TRAITS = ScheduleTraits(
     sequences=WholeSequences(peak_in_flight=_peak_in_flight),
     bubble_s=_bubble_s,
     backward=Backward.SPLIT,
+    run_by=((PipelineRuntime.PYTORCH, "ZBVZeroBubble"),),
 )

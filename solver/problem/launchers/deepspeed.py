@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.implementation import FlashAttention, Implementation, VectorKernels
-from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.pipeline import PipelineRuntime, names_in
 from meshwright.solver.problem.launchers.trainer import HostState, Trainer
 
 LAUNCHER = Trainer(
@@ -17,7 +17,7 @@ LAUNCHER = Trainer(
     sequence_parallel=False,
     replicates_kv_heads=False,
     ties_across_stages=True,
-    schedules=frozenset({Schedule.ONE_F_ONE_B}),
+    schedules=frozenset(names_in(PipelineRuntime.DEEPSPEED)),
     # Layers of a PipelineModule may pass tuples of tensors on.
     passes_branches=True,
     optimizers=frozenset({Optimizer.ADAMW, Optimizer.SGD_MOMENTUM, Optimizer.MUON}),

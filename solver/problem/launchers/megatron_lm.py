@@ -11,7 +11,7 @@ from meshwright.costmodels.model.implementation import (
     TensorOverlap,
     VectorKernels,
 )
-from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.pipeline import PipelineRuntime, names_in
 from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, Trainer
 
 LAUNCHER = Trainer(
@@ -36,7 +36,7 @@ LAUNCHER = Trainer(
     padded_dims=frozenset({"vocab"}),
     ties_across_stages=True,
     # With virtual stages its schedule is interleaved, else 1F1B.
-    schedules=frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED}),
+    schedules=frozenset(names_in(PipelineRuntime.MEGATRON_CORE)),
     expert_parallel=True,
     # Its MoELayer refuses to train beside tp without sequence parallelism.
     experts_ask_for_sp=True,

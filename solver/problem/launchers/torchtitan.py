@@ -9,7 +9,7 @@ from meshwright.costmodels.model.implementation import (
     TensorOverlap,
     VectorKernels,
 )
-from meshwright.costmodels.pipeline import Schedule
+from meshwright.costmodels.pipeline import PipelineRuntime, names_in
 from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, Trainer
 
 LAUNCHER = Trainer(
@@ -21,8 +21,7 @@ LAUNCHER = Trainer(
     sequence_parallel=True,
     replicates_kv_heads=False,
     ties_across_stages=False,
-    # Those of torch.distributed.pipelining: GPipe, 1F1B, Interleaved1F1B, ZBVZeroBubble, DualPipeV.
-    schedules=frozenset({Schedule.GPIPE, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_V, Schedule.DUALPIPE_V}),
+    schedules=frozenset(names_in(PipelineRuntime.PYTORCH)),
     # A PipelineStage's outputs may be a tuple of tensors.
     passes_branches=True,
     hybrid_sharding=True,
