@@ -31,7 +31,7 @@ Cores = Annotated[
 ]
 Folds = Annotated[int, typer.Option("--folds", metavar="N", min=2, max=20, help="Parts that are held out in turn.")]
 NoStore = Annotated[bool, typer.Option("--no-store", help="Print the errors, keep nothing.")]
-Calibration = Annotated[str, typer.Argument(metavar="CALIBRATION", help="KEY, KEY@VERSION or KEY@sha256:DIGITS.")]
+CalibrationName = Annotated[str, typer.Argument(metavar="CALIBRATION", help="KEY, KEY@VERSION or KEY@sha256:DIGITS.")]
 
 
 @calibrate.command("profile")
@@ -118,7 +118,7 @@ def list_calibrations(
 
 @calibrate.command("show")
 @exits
-def show(calibration: Calibration, as_json: AsJson = False) -> int:
+def show(calibration: CalibrationName, as_json: AsJson = False) -> int:
     """Show a stored calibration's errors; with --json, its document."""
     from meshwright.app.cli.commands.calibrating import run_show
     from meshwright.app.cli.commands.planning import Output

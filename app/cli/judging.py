@@ -49,9 +49,9 @@ def check(
     ] = None,
 ) -> int:
     """Compare the plans of a folder with its lock; exit 1 if any is worse."""
-    from meshwright.app.cli.commands.checking import CheckCommand, Mode, printed, run_check, server_of
+    from meshwright.app.cli.commands.checking import CheckCommand, CheckMode, printed, run_check, server_of
 
-    mode = Mode.UPDATE if update else Mode.COMPARE
+    mode = CheckMode.UPDATE if update else CheckMode.COMPARE
     output = printed(as_json=as_json, github=github)
     command = CheckCommand(folder, mode, output, junit, sarif, summary, server_of(server, project))
     return run_check(command, environment_settings())

@@ -11,9 +11,9 @@ from meshwright.app.cli.calibrate import calibrate
 from meshwright.app.cli.commands.exits import DEBUG, USAGE_ERROR, explain_usage
 from meshwright.app.cli.judging import check, replan, validate
 from meshwright.app.cli.keys import keys
-from meshwright.app.cli.operating import migrate, schema, serve, worker
 from meshwright.app.cli.options import group_of
 from meshwright.app.cli.plans import diff, export, plan, predict, shard, simulate
+from meshwright.app.cli.service import migrate, schema, serve, worker
 from meshwright.app.version import installed_version
 
 cli = group_of(

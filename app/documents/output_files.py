@@ -34,7 +34,7 @@ _KINDS = (
 """The kinds of files that are never written to: the test of the mode, the name, and what to do instead."""
 
 
-class Mode(Enum):
+class FilePermissions(Enum):
     """The permissions of a new file, before the umask takes some away."""
 
     DOCUMENT = 0o666
@@ -47,7 +47,7 @@ class OutputFile:
 
     path: Path
     content: str | bytes
-    mode: Mode = Mode.DOCUMENT
+    mode: FilePermissions = FilePermissions.DOCUMENT
 
     @property
     def data(self) -> bytes:

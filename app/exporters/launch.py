@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.documents.output_files import Mode, OutputFile, write_outputs
+from meshwright.app.documents.output_files import FilePermissions, OutputFile, write_outputs
 from meshwright.app.exporters import export
 from meshwright.app.exporters.export import Export
 from meshwright.app.quoting import here_document, shell_comment
@@ -61,7 +61,7 @@ def write_export(result: Export, folder: Path) -> list[Path]:
     """Write the files and the script into a folder, and return their paths; raises PlanFileError when that can't be done."""
     files = [OutputFile(folder / name, text) for name, text in result.files.items()]
     script = "\n".join([*_comments(result), result.command, ""])
-    files.append(OutputFile(folder / SCRIPT_NAME, script, Mode.SCRIPT))
+    files.append(OutputFile(folder / SCRIPT_NAME, script, FilePermissions.SCRIPT))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

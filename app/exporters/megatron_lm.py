@@ -10,7 +10,7 @@ from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
 from meshwright.app.exporters.mixture import LatentShape, MixtureShape
 from meshwright.app.exporters.parts import chunks_a_rank, model_parts
-from meshwright.app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
+from meshwright.app.exporters.shape import DecoderShape, FeedForward, Norm, Positions, decoder_shape, is_layer
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
@@ -86,7 +86,9 @@ def _model_words(shape: DecoderShape, seq_len: int) -> list[Words]:
         words.append((*flag("group-query-attention"), *flag("num-query-groups", shape.kv_heads)))
     position = {Positions.ROTARY: "rope", Positions.LEARNED: "learned_absolute", Positions.ELSEWHERE: "none"}
     words.append(flag("position-embedding-type", position[shape.positions]))
-    function = {Gate.SWIGLU: "swiglu", Gate.GEGLU: "swiglu", Gate.SQUARED_RELU: "squared-relu"}.get(shape.gate)
+    function = {FeedForward.SWIGLU: "swiglu", FeedForward.GEGLU: "swiglu", FeedForward.SQUARED_RELU: "squared-relu"}.get(
+        shape.gate
+    )
     words += [] if function is None else [flag(function)]
     if not shape.linear_bias:
         words.append(flag("disable-bias-linear"))
@@ -274,7 +276,7 @@ the version."""
 def _inexpressible(shape: DecoderShape, plan: Plan, workload: TrainingWorkload) -> tuple[str, ...]:
     assert plan.axes is not None
     lost = [f"{oddity}: Megatron-LM's GPT layer can't; give a layer of your own with --spec" for oddity in shape.oddities]
-    stand_in = {Gate.GEGLU: "swiglu", Gate.RELU: "gelu"}.get(shape.gate)
+    stand_in = {FeedForward.GEGLU: "swiglu", FeedForward.RELU: "gelu"}.get(shape.gate)
     if stand_in is not None:
         lost.append(f"activation function {shape.gate.value}: no flag; launched as {stand_in}, of the same size and work")
     if shape.positions is Positions.ELSEWHERE:

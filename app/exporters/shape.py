@@ -26,7 +26,7 @@ from meshwright.solver.problem.graph import Block, ModelGraph
 _KNOWN_DIMS = frozenset({BATCH, SEQ, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN}) | EXPERT_DIMS | LATENT_DIMS
 
 
-class Gate(StrEnum):
+class FeedForward(StrEnum):
     """The feed-forward network's shape and function, told from its matrices and FLOPs."""
 
     SWIGLU = "swiglu"
@@ -62,7 +62,7 @@ class DecoderShape:
     head_dim: int
     ffn: int
     vocab: int
-    gate: Gate
+    gate: FeedForward
     positions: Positions
     n_positions: int | None
     norm: Norm
@@ -144,7 +144,7 @@ def _weight_dims(operator: Operator) -> set[str]:
     return {dim for weight in operator.weights for dim in weight.dims}
 
 
-def _gate(layer: Block) -> Gate:
+def _gate(layer: Block) -> FeedForward:
     """Gated networks have two inputs to their activation function; FLOPs an element tell SiLU (4), ReLU (1) and its
     square (2) from GELU (5 to 9), one more where the gate is multiplied in."""
     functions = [
@@ -154,8 +154,8 @@ def _gate(layer: Block) -> Gate:
         raise ExportError("launchers build feed-forward networks with an activation function", given=layer.name)
     function = functions[0]
     if len(function.inputs) == 2:
-        return Gate.SWIGLU if function.flops_per_element <= 5 else Gate.GEGLU
-    return {1.0: Gate.RELU, 2.0: Gate.SQUARED_RELU}.get(function.flops_per_element, Gate.GELU)
+        return FeedForward.SWIGLU if function.flops_per_element <= 5 else FeedForward.GEGLU
+    return {1.0: FeedForward.RELU, 2.0: FeedForward.SQUARED_RELU}.get(function.flops_per_element, FeedForward.GELU)
 
 
 def _positions(graph: ModelGraph, layer: Block) -> tuple[Positions, int | None]:

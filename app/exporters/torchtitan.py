@@ -11,7 +11,7 @@ from meshwright.app.exporters.command import Words, command_text, flag, node_ass
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
 from meshwright.app.exporters.parts import model_parts
-from meshwright.app.exporters.shape import DecoderShape, Gate, Norm, Positions, decoder_shape, is_layer
+from meshwright.app.exporters.shape import DecoderShape, FeedForward, Norm, Positions, decoder_shape, is_layer
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
@@ -46,7 +46,7 @@ class RegisteredModel:
         """Return True if the configuration has these sizes."""
         sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.ffn, shape.vocab)
         own = (self.layers, self.hidden, self.heads, self.kv_heads, self.head_dim, self.ffn, self.vocab)
-        plain = shape.gate is Gate.SWIGLU and shape.norm is Norm.RMS and shape.positions is Positions.ROTARY
+        plain = shape.gate is FeedForward.SWIGLU and shape.norm is Norm.RMS and shape.positions is Positions.ROTARY
         habits = (shape.qk_norm, shape.tied) == (self.qk_norm, self.tied)
         return sizes == own and plain and habits and not (shape.qkv_bias or shape.linear_bias or shape.oddities or shape.window)
 

@@ -19,7 +19,7 @@ from meshwright.app.regression.report import CheckReport, Finding, PlanCheck, Ru
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 from meshwright.solver.answer.plan import Plan
 
-Outcome = Planned | MeshwrightError
+Answered = Planned | MeshwrightError
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ def _check(folder: Path, planner: Planner, lock: Lock) -> Checked:
     return Checked(_report(folder, policy, plans), new_lock)
 
 
-def _outcomes(requests: tuple[FoundRequest, ...], planner: Planner) -> dict[str, Outcome]:
+def _outcomes(requests: tuple[FoundRequest, ...], planner: Planner) -> dict[str, Answered]:
     answers = planner.plan_all(found.request for found in requests if isinstance(found.request, KeyedRequest))
     return {found.name: _outcome(found.request, answers) for found in requests}
 
 
-def _outcome(request: KeyedRequest | InvalidInputError, answers: Mapping[str, Plan | MeshwrightError]) -> Outcome:
+def _outcome(request: KeyedRequest | InvalidInputError, answers: Mapping[str, Plan | MeshwrightError]) -> Answered:
     if isinstance(request, InvalidInputError):
         return request
     plan = answers[request.digest]
@@ -87,7 +87,7 @@ def _outcome(request: KeyedRequest | InvalidInputError, answers: Mapping[str, Pl
     return Planned(plan, locked_plan(plan, request.digest, json.loads(request.text)))
 
 
-def _check_one(name: str, lock: Lock, outcome: Outcome | None, policy: Policy, *, accept: str) -> PlanCheck:
+def _check_one(name: str, lock: Lock, outcome: Answered | None, policy: Policy, *, accept: str) -> PlanCheck:
     was = lock.plans.get(name)
     if outcome is None:
         assert was is not None

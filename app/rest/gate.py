@@ -19,7 +19,7 @@ _bearer = HTTPBearer(
 )
 
 
-class Gate:
+class RequestGate:
     """Lets requests in: tells their callers, and counts what they ask.
 
     callers    requests a second of each caller; None sets no limit
@@ -43,12 +43,12 @@ class Gate:
 
 
 def needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:
-    """A dependency that gives the caller if it holds a scope; raises ForbiddenError and what ``Gate.admit`` raises."""
+    """A dependency that gives the caller if it holds a scope; raises ForbiddenError and what ``RequestGate.admit`` raises."""
 
     async def caller(
         request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None
     ) -> Principal:
-        gate: Gate = request.app.state.gate
+        gate: RequestGate = request.app.state.gate
         principal = await gate.admit(request)
         request.state.principal = principal
         principal.demand(scope)

@@ -137,7 +137,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """The result of a run; None where it was not measured. Memory is in the source's own gigabytes."""
 
     status: RunStatus
@@ -150,7 +150,7 @@ class MeasuredRun:
     """A row of the table; ``licence`` is that of its source."""
 
     run: Run
-    outcome: Outcome
+    outcome: RunResult
     licence: str = ""
 
 
@@ -204,7 +204,7 @@ def _measured_run(cells: Cells) -> MeasuredRun:
     )
     run = _on_devices(run, convention(run.source).devices)
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
-    return MeasuredRun(run, Outcome(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
+    return MeasuredRun(run, RunResult(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
 
 
 def _on_devices(run: Run, devices: int | None) -> Run:

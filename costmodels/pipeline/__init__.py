@@ -12,7 +12,7 @@ from meshwright.costmodels.pipeline.placement import (
 )
 from meshwright.costmodels.pipeline.program import Action, PassKind, Program, Schedule
 from meshwright.costmodels.pipeline.schedules.table import TOKEN_SLICED, TRAITS, names_in
-from meshwright.costmodels.pipeline.timeline import Durations, Sends, Span, Timeline, simulate
+from meshwright.costmodels.pipeline.timeline import Durations, Sends, TimedSlot, Timeline, simulate
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     ChunkCount,
@@ -42,7 +42,7 @@ __all__ = [
     "ScheduleTraits",
     "SendTiming",
     "Sends",
-    "Span",
+    "TimedSlot",
     "Timeline",
     "TokenSlices",
     "WholeSequences",

@@ -102,7 +102,7 @@ class Durations:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimedSlot:
     """A slot with its start and end, in seconds from the start of the step."""
 
     slot: Slot
@@ -114,7 +114,7 @@ class Span:
 class Timeline:
     """The spans of each rank, in order."""
 
-    ranks: tuple[tuple[Span, ...], ...]
+    ranks: tuple[tuple[TimedSlot, ...], ...]
 
     @property
     def makespan_s(self) -> float:
@@ -158,7 +158,7 @@ def simulate(program: Program, durations: Durations) -> Timeline:
     received_s: dict[Action, float] = {}
     port_free_s = [0.0] * program.n_ranks
     waiting: dict[Action, int] = {}
-    spans: list[list[Span]] = [[] for _ in program.orders]
+    spans: list[list[TimedSlot]] = [[] for _ in program.orders]
     free_s = [0.0] * program.n_ranks
     ready = deque(range(program.n_ranks))
     while ready:
@@ -175,7 +175,7 @@ def simulate(program: Program, durations: Durations) -> Timeline:
             for need, crosses in needs:
                 start_s = max(start_s, received_s[need] if crosses else here_s[need])
             free_s[rank] = start_s + durations.slot_s(slot)
-            spans[rank].append(Span(slot, start_s, free_s[rank]))
+            spans[rank].append(TimedSlot(slot, start_s, free_s[rank]))
             for action in slot:
                 done = _gives(action)
                 here_s[done] = free_s[rank]

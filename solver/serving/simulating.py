@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.costmodels.errors import InfeasibleError
 from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture_mean, mixture_percentile
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
-from meshwright.costmodels.queueing.simulation.timeline import Timeline, timeline
+from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline, timeline
 from meshwright.costmodels.queueing.statistics import Percentile, percentile
 from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, Switched, WorkerKind
 from meshwright.solver.answer.plan import Plan
@@ -56,7 +56,7 @@ class ServingSimulation:
     ttft: Distribution
     tpot: Distribution | None
     end_to_end: Distribution
-    timeline: Timeline | None
+    timeline: LoadTimeline | None
     busy: float
     mean_batch: float
     peak_running: int
@@ -92,7 +92,7 @@ def simulate_serving(request: ServingRequest, plan: Plan) -> ServingSimulation:
             return _simulate_kinds(request, layout)
 
 
-def _simulated(request: ServingRequest, replicas: Replicas) -> tuple[Evaluator, SimulationResult, Timeline, int]:
+def _simulated(request: ServingRequest, replicas: Replicas) -> tuple[Evaluator, SimulationResult, LoadTimeline, int]:
     """Replicas that do both phases: what was simulated, over time, and how many like it there are."""
     evaluator, candidate, share = given_candidate(request, replicas.workers)
     if candidate.limits.kv_tokens < evaluator.longest_request:
@@ -155,7 +155,7 @@ def _simulate_pools(request: ServingRequest, layout: Pools) -> ServingSimulation
     result = given.simulated()
     line, workers = timeline([result.whole], intervals=INTERVALS), len(result.decode)
     busy = timeline(result.decode, intervals=INTERVALS).busy
-    per_worker = Timeline(line.end_s, line.waiting / workers, line.decoding / workers, busy)
+    per_worker = LoadTimeline(line.end_s, line.waiting / workers, line.decoding / workers, busy)
     return _described(given.evaluator, result.whole, per_worker, alike=1)
 
 
@@ -170,7 +170,7 @@ def _simulate_switched(request: ServingRequest, layout: Switched) -> ServingSimu
     return _described(given.evaluator, pooled(results), timeline(results, intervals=INTERVALS), alike=alike)
 
 
-def _described(evaluator: Evaluator, whole: SimulationResult, line: Timeline, *, alike: int) -> ServingSimulation:
+def _described(evaluator: Evaluator, whole: SimulationResult, line: LoadTimeline, *, alike: int) -> ServingSimulation:
     """The figures of a run that stands for so many alike."""
     ttft, tpot = _distribution(whole.ttft_s), _distribution(whole.tpot_s) if len(whole.tpot_s) else None
     answered = int(np.count_nonzero(np.isfinite(whole.requests.last_s)))

@@ -28,7 +28,7 @@ OWN_WAY = {
         "cli/commands/checking.py",
         "cli/commands/exits.py",
         "cli/commands/exporting.py",
-        "cli/commands/keys.py",
+        "cli/commands/api_keys.py",
         "cli/commands/operating.py",
         "cli/main.py",
     },

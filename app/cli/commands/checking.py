@@ -31,7 +31,7 @@ class Printed(Enum):
     ANNOTATIONS = "workflow commands of GitHub Actions"
 
 
-class Mode(Enum):
+class CheckMode(Enum):
     """The mode of the check: the lock is read, or written."""
 
     COMPARE = "compare"
@@ -51,7 +51,7 @@ class CheckCommand:
     """Options of ``check``: the folder, what to do, who plans, what to print, and the files to write."""
 
     folder: Path
-    mode: Mode = Mode.COMPARE
+    mode: CheckMode = CheckMode.COMPARE
     printed: Printed = Printed.PAGE
     junit: Path | None = None
     sarif: Path | None = None
@@ -67,7 +67,7 @@ def run_check(command: CheckCommand, settings: Settings) -> int:
     """Check a folder or update its lock, and report in every format asked for; the report's exit code."""
     outputs = (command.junit, command.sarif, command.summary)
     check_one_stdout(taken=command.printed is not Printed.PAGE, outputs=outputs)
-    act = check_folder if command.mode is Mode.COMPARE else update_folder
+    act = check_folder if command.mode is CheckMode.COMPARE else update_folder
     if command.server is None:
         report = act(command.folder, LocalPlanner(open_store(settings), ChildSolver(), available_cores(), say))
     else:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import counted, percent, seconds, significant
-from meshwright.costmodels.queueing.simulation.timeline import Timeline
+from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.serving.simulating import PROBABILITIES, Distribution, ServingSimulation
@@ -83,7 +83,7 @@ def _cells(found: Distribution) -> tuple[str, ...]:
     )
 
 
-def _over_time(line: Timeline) -> list[Text]:
+def _over_time(line: LoadTimeline) -> list[Text]:
     rows = [("waiting", line.waiting, max(line.waiting)), ("decoding", line.decoding, max(line.decoding))]
     pictures = [_picture(name, values, top, f"to {significant(float(top))}") for name, values, top in rows]
     end = seconds(line.end_s)

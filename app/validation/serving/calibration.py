@@ -53,14 +53,14 @@ def _run(deployed: Deployment, constants: EngineConstants) -> Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class CrossValidation:
     """Constants of every fold, and those fitted to all aggregated rows of an engine: in sample for each of them."""
 
     folds: tuple[Fold, ...]
     in_sample: Mapping[EngineName, EngineConstants]
 
 
-def calibrate(points: Iterable[MeasuredPoint]) -> Calibration:
+def calibrate(points: Iterable[MeasuredPoint]) -> CrossValidation:
     """For every engine and every model and GPU that it ran on: constants fitted to the engine's other aggregated rows."""
     known = [(deployed, point.outcome) for point in points if (deployed := _predictable(point)) is not None]
     folds, in_sample = [], {}
@@ -73,7 +73,7 @@ def calibrate(points: Iterable[MeasuredPoint]) -> Calibration:
             rows = len(others) if len(others) >= LEAST_ROWS else 0
             same = len(others) == len(usable)
             folds.append(Fold(engine, hardware, in_sample[engine] if same else _constants(engine, others), rows))
-    return Calibration(tuple(folds), in_sample)
+    return CrossValidation(tuple(folds), in_sample)
 
 
 def _constants(engine: EngineName, rows: Sequence[tuple[Deployment, ServingOutcome]]) -> EngineConstants:

@@ -15,7 +15,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.queueing.group_times import GroupTimes
 from meshwright.costmodels.queueing.load import RequestStream
-from meshwright.costmodels.queueing.simulation.disaggregated import Pool, Transfer, simulate_decode, simulate_prefill
+from meshwright.costmodels.queueing.simulation.disaggregated import CacheTransfer, Pool, simulate_decode, simulate_prefill
 from meshwright.costmodels.queueing.simulation.engine_state import FloatArray
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Scheduling, SimulationResult, Window
 from meshwright.costmodels.queueing.step_times import StepTimes
@@ -49,7 +49,7 @@ def run_pools(
 
 
 def _run(
-    pools: tuple[Pool, ...], transfer: Transfer, lengths: RequestStream, arrival_s: FloatArray
+    pools: tuple[Pool, ...], transfer: CacheTransfer, lengths: RequestStream, arrival_s: FloatArray
 ) -> tuple[SimulationResult, FloatArray]:
     """A run under given arrivals, and when each of those requests was answered."""
     order = np.argsort(arrival_s, axis=None, kind="stable")
@@ -74,7 +74,7 @@ def _pool(deployed: Deployment, engine: Engine, times: StepTimes | GroupTimes, w
     return Pool(times, limits, alike)
 
 
-def _transfer(deployed: Deployment, engines: tuple[Engine, Engine], *, step_tokens: int) -> Transfer:
+def _transfer(deployed: Deployment, engines: tuple[Engine, Engine], *, step_tokens: int) -> CacheTransfer:
     """Between servers: the rows' workers fill nodes of their own."""
     sender, receiver = (engine.layout for engine in engines)
     node = node_type(deployed.node)

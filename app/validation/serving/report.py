@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.app.validation.scores import Errors, errors
-from meshwright.app.validation.serving.calibration import Calibration, Fold, calibrate, figures
+from meshwright.app.validation.serving.calibration import CrossValidation, Fold, calibrate, figures
 from meshwright.app.validation.serving.deployment import Deployment, deployment
 from meshwright.app.validation.serving.recipes import EngineName
 from meshwright.app.validation.serving.replay import EngineConstants, Figures, default_constants, roofline
@@ -86,7 +86,7 @@ def serving_report(points: Sequence[MeasuredPoint], *, file: str) -> ServingRepo
 
 
 def _score(
-    point: MeasuredPoint, calibration: Calibration, held_out: dict[tuple[EngineName, tuple[str, str]], EngineConstants]
+    point: MeasuredPoint, calibration: CrossValidation, held_out: dict[tuple[EngineName, tuple[str, str]], EngineConstants]
 ) -> ScoredPoint:
     """Predict one point; what was measured in it is not looked at."""
     try:

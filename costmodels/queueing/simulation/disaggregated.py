@@ -46,7 +46,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class CacheTransfer:
     """The transfer of keys and values from a prefill worker: ``token_s`` a token on its link, and a latency that holds nobody
     up."""
 
@@ -76,7 +76,7 @@ class DisaggregatedResult:
     transfer_wait_s: FloatArray
 
 
-def simulate_prefill(pool: Pool, transfer: Transfer, stream: RequestStream, *, seed: int) -> Prefilled:
+def simulate_prefill(pool: Pool, transfer: CacheTransfer, stream: RequestStream, *, seed: int) -> Prefilled:
     """Prompts of the stream through the prefill workers and their links."""
     done_s, arrived_s = np.empty(len(stream)), np.empty(len(stream))
     runs = []

@@ -14,7 +14,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class LoadTimeline:
     """Equal intervals of a run, from 0 to ``end_s``; each figure is a mean over its interval and over the replicas,
     or their attention groups.
 
@@ -29,7 +29,7 @@ class Timeline:
     busy: FloatArray
 
 
-def timeline(results: Sequence[SimulationResult], *, intervals: int) -> Timeline:
+def timeline(results: Sequence[SimulationResult], *, intervals: int) -> LoadTimeline:
     """The timeline of replicas that ran side by side."""
     end_s = max(result.duration_s for result in results)
     edges = np.linspace(0.0, end_s, intervals + 1)
@@ -43,7 +43,7 @@ def timeline(results: Sequence[SimulationResult], *, intervals: int) -> Timeline
         busy += np.diff(_busy_until(result, edges)) / width
     n = len(results)
     groups = n * results[0].groups
-    return Timeline(end_s, waiting / groups, decoding / groups, np.clip(busy / n, 0.0, 1.0))
+    return LoadTimeline(end_s, waiting / groups, decoding / groups, np.clip(busy / n, 0.0, 1.0))
 
 
 def _total_since(events_s: FloatArray, edges: FloatArray) -> FloatArray:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.queueing.load import RequestStream
 from meshwright.costmodels.queueing.simulation.disaggregated import (
+    CacheTransfer,
     DisaggregatedResult,
     Pool,
     Prefilled,
-    Transfer,
     simulate_decode,
     simulate_prefill,
 )
@@ -30,7 +30,7 @@ from meshwright.solver.serving.promise.evaluation import (
     Measured,
 )
 
-PrefillKey = tuple[object, int, Transfer, int]
+PrefillKey = tuple[object, int, CacheTransfer, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class MeasuredPair:
     ttft: Percentile
     tpot: Percentile
     mean_batch: float
-    transfer: Transfer
+    transfer: CacheTransfer
     mean_transfer_s: float
 
 
@@ -99,7 +99,7 @@ def stage_width(layout: Layout) -> int:
     return min(layout.grid.ranks, layout.group.node.devices_per_node)
 
 
-def transfer_between(cluster: Cluster, pair: PoolPair, *, prompt_tokens: int) -> Transfer:
+def transfer_between(cluster: Cluster, pair: PoolPair, *, prompt_tokens: int) -> CacheTransfer:
     """Return the transfer of keys and values from a prefill to a decode worker. It counts all that the ranks of a decode
     attention group receive."""
     sender, receiver = pair.prefill.candidate.engine, pair.decode.candidate.engine
@@ -152,7 +152,7 @@ class PairSimulator:
         transfer = transfer_between(self._cluster, pair, prompt_tokens=self._evaluator.traffic.longest_prompt)
         return self._run(pair, load, transfer, REQUESTS)
 
-    def _judged(self, pair: PoolPair, load: float, transfer: Transfer, requests: int) -> MeasuredPair:
+    def _judged(self, pair: PoolPair, load: float, transfer: CacheTransfer, requests: int) -> MeasuredPair:
         result, targets = self._run(pair, load, transfer, requests), self._evaluator.targets
         ttft, tpot = result.whole.ttft(P95), result.whole.tpot(P95)
         within = ttft.high <= targets.ttft_s and tpot.high <= targets.tpot_s
@@ -171,7 +171,7 @@ class PairSimulator:
             mean_transfer_s=float(result.transfer_wait_s.mean()),
         )
 
-    def _run(self, pair: PoolPair, load: float, transfer: Transfer, requests: int) -> DisaggregatedResult:
+    def _run(self, pair: PoolPair, load: float, transfer: CacheTransfer, requests: int) -> DisaggregatedResult:
         self._evaluator.count_simulation()
         stream = self._stream(load, requests)
         seed = self._evaluator.seed

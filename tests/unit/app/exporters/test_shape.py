@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.app.catalog import model
 from meshwright.app.exporters.mixture import LatentShape, MixtureShape
-from meshwright.app.exporters.shape import Gate, Norm, Positions, decoder_shape
+from meshwright.app.exporters.shape import FeedForward, Norm, Positions, decoder_shape
 from meshwright.app.importers.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ExportError
 
@@ -21,13 +21,18 @@ def test_llama() -> None:
     shape = decoder_shape(model("llama-3.1-8b"))
     sizes = (shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.head_dim, shape.ffn, shape.vocab)
     assert sizes == (32, 4096, 32, 8, 128, 14336, 128256)
-    assert (shape.gate, shape.norm, shape.positions) == (Gate.SWIGLU, Norm.RMS, Positions.ROTARY)
+    assert (shape.gate, shape.norm, shape.positions) == (FeedForward.SWIGLU, Norm.RMS, Positions.ROTARY)
     assert not (shape.tied or shape.qk_norm or shape.qkv_bias or shape.linear_bias or shape.window or shape.oddities)
 
 
 def test_gpt2() -> None:
     shape = decoder_shape(model("gpt2-xl"))
-    assert (shape.gate, shape.norm, shape.positions, shape.n_positions) == (Gate.GELU, Norm.LAYER, Positions.LEARNED, 1024)
+    assert (shape.gate, shape.norm, shape.positions, shape.n_positions) == (
+        FeedForward.GELU,
+        Norm.LAYER,
+        Positions.LEARNED,
+        1024,
+    )
     assert shape.tied
     assert shape.qkv_bias
     assert shape.linear_bias
@@ -64,7 +69,7 @@ def test_experts_and_latent_attention_are_read_back() -> None:
         read(model_type="mixtral", intermediate_size=128, num_local_experts=4, num_experts_per_tok=2, num_key_value_heads=2)
     )
     assert mixtral.mixture == MixtureShape(4, 2, 128, None, False, (True,) * mixtral.layers)
-    assert mixtral.gate is Gate.SWIGLU
+    assert mixtral.gate is FeedForward.SWIGLU
     deepseek = decoder_shape(
         read(
             model_type="deepseek_v3",

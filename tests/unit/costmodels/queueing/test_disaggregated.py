@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
-from meshwright.costmodels.queueing.simulation.disaggregated import Pool, Transfer, simulate_decode, simulate_prefill
+from meshwright.costmodels.queueing.simulation.disaggregated import CacheTransfer, Pool, simulate_decode, simulate_prefill
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Window, simulate
 from tests.unit.costmodels.queueing.tables import linear_times
 from tests.unit.costmodels.queueing.test_simulation import stream_of
@@ -12,7 +12,7 @@ from tests.unit.costmodels.queueing.test_simulation import stream_of
 ALL = Window(warm_up=0.0, cool_down=0.0)
 LIMITS = BatchLimits(16, 4096, 10**6)
 TIMES = linear_times(fixed_s=5e-3, token_s=1e-4)
-AT_ONCE = Transfer(latency_s=0.0, token_s=0.0)
+AT_ONCE = CacheTransfer(latency_s=0.0, token_s=0.0)
 
 
 def pool(workers: int, limits: BatchLimits = LIMITS) -> Pool:
@@ -21,7 +21,7 @@ def pool(workers: int, limits: BatchLimits = LIMITS) -> Pool:
 
 def test_one_request_counted_by_hand() -> None:
     stream = stream_of((1.0, 100, 3))
-    prefilled = simulate_prefill(pool(1), Transfer(latency_s=0.5, token_s=0.01), stream, seed=0)
+    prefilled = simulate_prefill(pool(1), CacheTransfer(latency_s=0.5, token_s=0.01), stream, seed=0)
     assert prefilled.done_s[0] == pytest.approx(1.0 + 5e-3 + 100e-4)
     assert prefilled.arrived_s[0] == pytest.approx(prefilled.done_s[0] + 1.0 + 0.5)
     whole = simulate_decode(pool(1), prefilled, stream, seed=0, window=ALL).whole
@@ -32,14 +32,14 @@ def test_one_request_counted_by_hand() -> None:
 
 def test_transfers_of_one_worker_wait_for_one_another() -> None:
     stream = stream_of((0.0, 100, 2), (0.0, 50, 2))
-    prefilled = simulate_prefill(pool(1), Transfer(latency_s=0.0, token_s=0.1), stream, seed=0)
+    prefilled = simulate_prefill(pool(1), CacheTransfer(latency_s=0.0, token_s=0.1), stream, seed=0)
     done_s = 5e-3 + 150e-4
     assert prefilled.arrived_s.tolist() == pytest.approx([done_s + 10.0, done_s + 15.0])
 
 
 def test_every_request_comes_out_of_both_phases() -> None:
     stream = poisson_stream(Load(30.0, TokenCount(300.0, 0.5), TokenCount(40.0, 0.5)), requests=800, seed=0)
-    prefilled = simulate_prefill(pool(3), Transfer(1e-3, 1e-6), stream, seed=1)
+    prefilled = simulate_prefill(pool(3), CacheTransfer(1e-3, 1e-6), stream, seed=1)
     result = simulate_decode(pool(2), prefilled, stream, seed=1, window=ALL)
     assert np.all(prefilled.done_s > stream.arrival_s)
     assert np.all(prefilled.arrived_s > prefilled.done_s)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from meshwright.costmodels.queueing.analytic.capacity import demand_of, least_work_s
 from meshwright.costmodels.queueing.group_times import IN_TURN, Dealing, GroupTimes, convex_below
 from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
-from meshwright.costmodels.queueing.simulation.disaggregated import Pool, Transfer, simulate_prefill
+from meshwright.costmodels.queueing.simulation.disaggregated import CacheTransfer, Pool, simulate_prefill
 from meshwright.costmodels.queueing.simulation.replica import (
     Admission,
     BatchLimits,
@@ -177,7 +177,7 @@ def test_the_convex_function_below_touches_from_below() -> None:
 
 def test_every_attention_group_sends_over_its_own_link() -> None:
     times, limits = of_groups(bent_times(), 2), BatchLimits(4, 200, 4000)
-    stream, transfer = stream_of([(0.0, 50, 4)] * 4), Transfer(latency_s=0.0, token_s=0.01)
+    stream, transfer = stream_of([(0.0, 50, 4)] * 4), CacheTransfer(latency_s=0.0, token_s=0.01)
     prefilled = simulate_prefill(Pool(times, limits, 1), transfer, stream, seed=0)
     assert len(np.unique(prefilled.done_s)) == 1
     np.testing.assert_allclose(np.sort(prefilled.arrived_s - prefilled.done_s), [0.5, 0.5, 1.0, 1.0])
