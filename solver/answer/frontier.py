@@ -26,7 +26,7 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True)
 class PromptWorkers:
-    """Prefill workers of a pair of pools: node group, degrees of one (dp 1), their number, and tokens in a step."""
+    """Prefill workers of two pools: node group, degrees of one (dp 1), their number, and tokens in a step."""
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -38,9 +38,9 @@ class PromptWorkers:
 
 @dataclass(frozen=True, slots=True)
 class InteractivityPoint:
-    """A replica in steady state, or a pair of pools: its places are never empty. No queue and no percentile is in its figures.
+    """A replica in steady state, or two pools: its places are never empty. No queue and no percentile is in its figures.
 
-    axes     degrees of one replica (dp 1) on devices of node group ``group``; of a pair one of ``workers`` decode workers
+    axes     degrees of one replica (dp 1) on devices of node group ``group``; of pools one of ``workers`` decode workers
     devices  of the replica, or of both pools
     batch    sequences that run at once, all attention groups together; ``max_num_seqs`` is of each group
     tokens_per_s_per_device, tokens_per_s_per_user  output tokens; a user's are the inverse of the mean time per output token
@@ -64,7 +64,7 @@ class InteractivityPoint:
 @dataclass(frozen=True, slots=True)
 class Interactivity:
     """Throughput of a device against tokens per second of a user: steady states of workers that do prefill and decode, and of
-    pairs of pools where the request allows them, which no other beats in both, most throughput first.
+    pools where the request allows them, which no other beats in both, most throughput first.
 
     The plan itself beside them: its output tokens per second and device at its load, and those of a user at its mean batch.
     """

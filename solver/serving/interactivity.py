@@ -17,14 +17,14 @@ from meshwright.solver.control import Stop
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.pools.interactivity import pool_points
+from meshwright.solver.serving.forms.pools.interactivity import pools_points
 from meshwright.solver.serving.forms.replicas.answer import axes_of
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured
 from meshwright.solver.serving.promise.question import Question
 
 
 def swept_points(question: Question, prefill: Sequence[Engine], stop: Stop) -> tuple[InteractivityPoint, ...] | None:
-    """Steady states that no other of the question's engines and batch limits, or of rate-matched pairs of these with
+    """Steady states that no other of the question's engines and batch limits, or of rate-matched pools of these with
     ``prefill`` workers, beats in both figures, most throughput first.
 
     None when ``stop`` is met first. Without a second output token nobody waits for one: there are no points then.
@@ -39,14 +39,14 @@ def swept_points(question: Question, prefill: Sequence[Engine], stop: Stop) -> t
             return None
         if question.counts(engine, 1, engine.layout.most_replicas):
             points = undominated([*points, *_points(evaluator.candidates(engine), load)])
-    pairs: list[InteractivityPoint] = []
+    pools: list[InteractivityPoint] = []
     decode = [engine for engine in question.engines if not engine.layout.repeats_answers]
-    for pair in pool_points(evaluator, prefill, decode, load) if prefill else ():
-        # A chart without some of its pairs would look like a whole one.
+    for point in pools_points(evaluator, prefill, decode, load) if prefill else ():
+        # A chart without some of its pools would look like a whole one.
         if stop():
             return None
-        pairs.append(pair)
-    return tuple(undominated([*points, *pairs]))
+        pools.append(point)
+    return tuple(undominated([*points, *pools]))
 
 
 def user_tokens_per_s(decode: Measured, evaluator: Evaluator, *, phases: ServingMode) -> float:

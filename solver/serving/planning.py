@@ -18,10 +18,10 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import prefill_layouts, require_servable, worker_layouts
 from meshwright.solver.serving.forms.kinds.planning import KindsSearch
-from meshwright.solver.serving.forms.pools.answer import pair_certificate, pair_objective, pair_plan, pair_runner_up
-from meshwright.solver.serving.forms.pools.goodput import largest_pair_goodput
-from meshwright.solver.serving.forms.pools.least_energy import least_energy_pair
-from meshwright.solver.serving.forms.pools.search import PairResult, PairSearch
+from meshwright.solver.serving.forms.pools.answer import pools_certificate, pools_objective, pools_plan, pools_runner_up
+from meshwright.solver.serving.forms.pools.goodput import largest_pools_goodput
+from meshwright.solver.serving.forms.pools.least_energy import least_energy_pools
+from meshwright.solver.serving.forms.pools.search import PoolsResult, PoolsSearch
 from meshwright.solver.serving.forms.replicas.answer import (
     feasible_plan,
     frontier,
@@ -45,7 +45,7 @@ from meshwright.solver.serving.promise.question import Found, Question, SearchRe
 _SHOWN = 5
 
 _WORTH_A_LOOK = 2.0
-"""Plans of workers that do both phases are looked for up to so many times the cost of a pair of pools: runners-up, then."""
+"""Plans of workers that do both phases are looked for up to so many times the cost of pools: runners-up, then."""
 
 
 def plan_serving(request: ServingRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -82,48 +82,48 @@ def plan_serving(request: ServingRequest, *, stop: Stop, progress: OnProgress) -
     )
     modes = request.search.modes
     prefill = _prefill_engines(request, question, builder) if ServingMode.DISAGGREGATED in modes else []
-    search = PairSearch(request, question, prefill_engines=prefill, stop=stop) if prefill else None
+    search = PoolsSearch(request, question, prefill_engines=prefill, stop=stop) if prefill else None
     if search is not None and request.objective in (Objective.DEVICES, Objective.COST):
         question = replace(question, at_most=_WORTH_A_LOOK * search.incumbent_cost())
     result = _search(request, question) if ServingMode.AGGREGATED in modes else SearchResult()
-    pairs = PairResult() if search is None else _search_pairs(request, question, search, result)
-    kinds = _search_kinds(request, question, result, pairs) if request.search.worker_kinds > 1 else None
-    mixed = kinds is not None and kinds.result.best is not None
-    so_far = _best_objective(request, question, result, pairs)
+    pools = PoolsResult() if search is None else _search_pools(request, question, search, result)
+    kinds = _search_kinds(request, question, result, pools) if request.search.worker_kinds > 1 else None
+    of_kinds = kinds is not None and kinds.result.best is not None
+    so_far = _best_objective(request, question, result, pools)
     switched = None
     if ServingMode.SWITCHED in modes:
-        switched = search_switched(request, question, builder, below=so_far, earlier=_stats(result, evaluator, pairs))
+        switched = search_switched(request, question, builder, below=so_far, earlier=_stats(result, evaluator, pools))
         evaluator.simulations += switched.evaluator.simulations
     if switched is not None and switched.is_better_than(so_far):
         switched.choose_roomiest()
-    elif pairs.best is None and result.best is not None and not result.stopped and not mixed:
+    elif pools.best is None and result.best is not None and not result.stopped and not of_kinds:
         _choose_roomiest(request, question, result, result.best)
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
     evaluator.stop = never_stop
     floor = math.inf if switched is None else switched.floor()
-    stats, notes = _stats(result, evaluator, pairs), refusal_notes(result.refused)
+    stats, notes = _stats(result, evaluator, pools), refusal_notes(result.refused)
     if kinds is not None:
-        plan = kinds.plan(stats, notes, bound=_bound_of_one_kind(result, pairs))
+        plan = kinds.plan(stats, notes, bound=_bound_of_one_kind(result, pools))
         if plan is not None:
-            return replace(plan, runners_up=_one_kind(request, question, result, pairs))
+            return replace(plan, runners_up=_one_kind(request, question, result, pools))
         result.bound = min(result.bound, kinds.result.bound)
         floor = min(floor, kinds.result.bound) if kinds.result.stopped else floor
     if switched is not None:
         stats, notes = switched.stats(stats), (*notes, *switched.notes())
         if switched.is_better_than(so_far) and switched.is_enough(question.load):
-            return _switched_plan(request, switched, question, result, pairs, stats, notes)
-    if pairs.best is not None and _is_enough(request, question, pairs.best.load):
-        plan = _pair_plan(request, question, pairs, result, stats, floor)
-        return _with_interactivity(plan, request, question, prefill, decode=pairs.best.pair.decode, stop=stop)
+            return _switched_plan(request, switched, question, result, pools, stats, notes)
+    if pools.best is not None and _is_enough(request, question, pools.best.load):
+        plan = _pools_plan(request, question, pools, result, stats, floor)
+        return _with_interactivity(plan, request, question, prefill, decode=pools.best.placed.decode, stop=stop)
     found = result.best
     if found is None or not _is_enough(request, question, found.load):
-        if result.stopped or pairs.stopped or floor < math.inf:
+        if result.stopped or pools.stopped or floor < math.inf:
             return infeasible_plan(request, _unfinished(stats), stats)
         if switched is not None and modes == (ServingMode.SWITCHED,):
             return infeasible_plan(request, switched.why_infeasible(), stats, notes)
         reason = why_infeasible(question)
         return infeasible_plan(request, reason if kinds is None else kinds.explained(reason), stats, notes)
-    bound = min(result.bound, floor, pairs.bound if pairs.stopped else math.inf)
+    bound = min(result.bound, floor, pools.bound if pools.stopped else math.inf)
     plan = feasible_plan(
         request,
         found,
@@ -182,42 +182,42 @@ def _prefill_engines(request: ServingRequest, question: Question, builder: Engin
     return [whole.get(layout.key) or builder.engine(layout) for layout in prefill_layouts(request)]
 
 
-def _search_pairs(request: ServingRequest, question: Question, search: PairSearch, aggregated: SearchResult) -> PairResult:
-    """Pairs of pools that are better than the best aggregated plan; of equals that one stays."""
+def _search_pools(request: ServingRequest, question: Question, search: PoolsSearch, aggregated: SearchResult) -> PoolsResult:
+    """Pools that are better than the best aggregated plan; of equals that one stays."""
     best = aggregated.best
     if request.objective is Objective.THROUGHPUT:
-        found = largest_pair_goodput(search, above=0.0 if best is None else best.load)
+        found = largest_pools_goodput(search, above=0.0 if best is None else best.load)
     elif request.objective is Objective.ENERGY:
         below = math.inf if best is None else objective_of(request, best, question.evaluator)
-        found = least_energy_pair(search, below=below)
+        found = least_energy_pools(search, below=below)
     else:
         found = search.cheapest(below=math.inf if best is None else question.cost(best.engine, best.replicas))
     question.evaluator.simulations += search.simulations
     return found
 
 
-def _search_kinds(request: ServingRequest, question: Question, aggregated: SearchResult, pairs: PairResult) -> KindsSearch:
+def _search_kinds(request: ServingRequest, question: Question, aggregated: SearchResult, pools: PoolsResult) -> KindsSearch:
     """Mixes of several kinds of workers that are better than every plan of one kind; of equals that stays."""
     kinds = KindsSearch(request, question)
     below = math.inf
-    if pairs.best is not None:
-        below = pair_objective(request, pairs.best)
+    if pools.best is not None:
+        below = pools_objective(request, pools.best)
     elif aggregated.best is not None:
         below = objective_of(request, aggregated.best, question.evaluator)
     kinds.run(below=below)
     return kinds
 
 
-def _bound_of_one_kind(result: SearchResult, pairs: PairResult) -> float:
+def _bound_of_one_kind(result: SearchResult, pools: PoolsResult) -> float:
     """Return the bound that is proven for plans of one kind beside a mix that is better than all of them that were found."""
-    if pairs.stopped:
+    if pools.stopped:
         return 0.0
     return result.bound if result.stopped else math.inf
 
 
-def _one_kind(request: ServingRequest, question: Question, result: SearchResult, pairs: PairResult) -> tuple[RunnerUp, ...]:
+def _one_kind(request: ServingRequest, question: Question, result: SearchResult, pools: PoolsResult) -> tuple[RunnerUp, ...]:
     """Plans of one kind that a mix beats."""
-    beaten = [] if pairs.best is None else [pair_runner_up(request, pairs.best, "keeps the targets, but a mix is better")]
+    beaten = [] if pools.best is None else [pools_runner_up(request, pools.best, "keeps the targets, but a mix is better")]
     every = replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])])
     return (*beaten, *runners_up(request, every, question.evaluator))[:_SHOWN]
 
@@ -227,10 +227,10 @@ def _is_enough(request: ServingRequest, question: Question, load: float) -> bool
     return request.objective is not Objective.THROUGHPUT or load >= question.load
 
 
-def _best_objective(request: ServingRequest, question: Question, result: SearchResult, pairs: PairResult) -> float:
+def _best_objective(request: ServingRequest, question: Question, result: SearchResult, pools: PoolsResult) -> float:
     """The objective of the best of replicas and pools, infinite where there is none."""
-    of_pairs = math.inf if pairs.best is None else pair_objective(request, pairs.best)
-    return of_pairs if result.best is None else min(of_pairs, objective_of(request, result.best, question.evaluator))
+    of_pools = math.inf if pools.best is None else pools_objective(request, pools.best)
+    return of_pools if result.best is None else min(of_pools, objective_of(request, result.best, question.evaluator))
 
 
 def _switched_plan(
@@ -238,7 +238,7 @@ def _switched_plan(
     switched: SwitchedSearch,
     question: Question,
     result: SearchResult,
-    pairs: PairResult,
+    pools: PoolsResult,
     stats: SearchStats,
     notes: Sequence[str],
 ) -> Plan:
@@ -250,36 +250,36 @@ def _switched_plan(
         request,
         found,
         evaluator=switched.evaluator,
-        bound=0.0 if pairs.stopped else bound,
+        bound=0.0 if pools.stopped else bound,
         stats=stats,
         notes=(*notes, *leftover_notes(request, found.devices)),
     )
     beaten = runners_up(request, switched.result, switched.evaluator)
     every = replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])])
-    apart = [] if pairs.best is None else [pair_runner_up(request, pairs.best, "is no better")]
+    apart = [] if pools.best is None else [pools_runner_up(request, pools.best, "is no better")]
     others = (*beaten, *apart, *runners_up(request, every, question.evaluator))
     return replace(plan, runners_up=tuple(sorted(others, key=lambda other: (other.objective, other.summary)))[:_SHOWN])
 
 
-def _pair_plan(
-    request: ServingRequest, question: Question, pairs: PairResult, result: SearchResult, stats: SearchStats, floor: float
+def _pools_plan(
+    request: ServingRequest, question: Question, pools: PoolsResult, result: SearchResult, stats: SearchStats, floor: float
 ) -> Plan:
-    assert pairs.best is not None
-    bound = min(pair_objective(request, pairs.best), result.bound if result.stopped else math.inf, floor)
-    if pairs.stopped:
+    assert pools.best is not None
+    bound = min(pools_objective(request, pools.best), result.bound if result.stopped else math.inf, floor)
+    if pools.stopped:
         bound = 0.0
-    plan = pair_plan(
+    plan = pools_plan(
         request,
-        pairs.best,
+        pools.best,
         evaluator=question.evaluator,
-        certificate=pair_certificate(request, pairs.best, bound),
+        certificate=pools_certificate(request, pools.best, bound),
         stats=stats,
-        notes=(*refusal_notes(result.refused), *leftover_notes(request, pairs.best.pair.devices)),
+        notes=(*refusal_notes(result.refused), *leftover_notes(request, pools.best.placed.devices)),
     )
-    missed = [pair_runner_up(request, pair, "misses the targets") for pair in pairs.missed[-_SHOWN:]]
+    missing = [pools_runner_up(request, missed, "misses the targets") for missed in pools.missed[-_SHOWN:]]
     every = replace(result, beaten=[*result.beaten, *([result.best] if result.best else [])])
     beaten = runners_up(request, every, question.evaluator)
-    return replace(plan, runners_up=(*missed, *beaten)[:_SHOWN])
+    return replace(plan, runners_up=(*missing, *beaten)[:_SHOWN])
 
 
 def _unfinished(stats: SearchStats) -> Reason:
@@ -290,8 +290,8 @@ def _unfinished(stats: SearchStats) -> Reason:
     )
 
 
-def _stats(result: SearchResult, evaluator: Evaluator, pairs: PairResult | None = None) -> SearchStats:
-    considered = result.considered + (0 if pairs is None else pairs.considered)
+def _stats(result: SearchResult, evaluator: Evaluator, pools: PoolsResult | None = None) -> SearchStats:
+    considered = result.considered + (0 if pools is None else pools.considered)
     return SearchStats(candidates=considered, evaluated=evaluator.simulations, seconds=0.0)
 
 

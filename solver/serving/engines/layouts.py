@@ -220,7 +220,7 @@ def require_servable(request: ServingRequest) -> None:
     if ServingMode.DISAGGREGATED in request.search.modes:
         _require_poolable(request)
     if request.search.worker_kinds > 1:
-        _require_mixable(request)
+        _require_kinds(request)
     if ServingMode.SWITCHED in request.search.modes:
         require_switchable(request)
     _require_serving_search(request.search)
@@ -304,7 +304,7 @@ def _require_poolable(request: ServingRequest) -> None:
         )
 
 
-def _require_mixable(request: ServingRequest) -> None:
+def _require_kinds(request: ServingRequest) -> None:
     """Refuse what plans of several kinds of workers are not searched for."""
     search, workload = request.search, request.workload
     refused = (

@@ -56,7 +56,7 @@ def first_ranks(measured: Sequence[Measured]) -> list[int]:
     return firsts
 
 
-def mixture_plan(
+def kinds_plan(
     request: ServingRequest,
     kinds: Sequence[KindMeasured],
     *,
@@ -67,7 +67,7 @@ def mixture_plan(
     """The plan of several kinds of workers, each of which keeps the promise by itself."""
     each = [_worker_kind(kind, certificate, stats) for kind in kinds]
     runs = [(kind.share, _run(kind)) for kind in kinds]
-    ttft, tpot = mixed_percentiles(runs, P95)
+    ttft, tpot = kinds_percentiles(runs, P95)
     errors = [
         percentile_errors(request, prompt=prompt_point(k.measured, k.evaluator), decode=decode_point(k.measured, k.evaluator))
         for k in kinds
@@ -90,7 +90,7 @@ def mixture_plan(
     return plan_with(Kinds(tuple(each)), plan)
 
 
-def mixed_percentiles(runs: Sequence[tuple[float, SimulationResult]], probability: float) -> tuple[Percentile, Percentile]:
+def kinds_percentiles(runs: Sequence[tuple[float, SimulationResult]], probability: float) -> tuple[Percentile, Percentile]:
     """Percentiles of the times to first token and per token over the requests of all kinds, of shares and simulations."""
     first = mixture_percentile([WeightedObservations(share, run.ttft_s) for share, run in runs], probability)
     several = token_parts(runs)
@@ -104,7 +104,7 @@ def token_parts(runs: Sequence[tuple[float, SimulationResult]]) -> list[Weighted
     ]
 
 
-def mixture_objective(request: ServingRequest, kinds: Sequence[Measured]) -> float:
+def kinds_objective(request: ServingRequest, kinds: Sequence[Measured]) -> float:
     """The figure that the request's objective minimises."""
     if request.objective is Objective.THROUGHPUT:
         return 1.0 / math.fsum(kind.share.load for kind in kinds)

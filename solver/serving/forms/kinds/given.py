@@ -12,7 +12,7 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
-from meshwright.solver.serving.forms.kinds.answer import KindMeasured, mixture_objective, mixture_plan
+from meshwright.solver.serving.forms.kinds.answer import KindMeasured, kinds_objective, kinds_plan
 from meshwright.solver.serving.forms.kinds.asked import kind_requests
 from meshwright.solver.serving.forms.replicas.answer import infeasible_plan
 from meshwright.solver.serving.forms.replicas.prediction import given_candidate
@@ -58,9 +58,9 @@ def predict_kinds(request: ServingRequest, layout: Kinds) -> Plan:
     reason = next((each for each in found if isinstance(each, Reason)), None)
     if reason is not None:
         return infeasible_plan(request, reason, stats)
-    objective = mixture_objective(request, [each.measured for each in measured])
+    objective = kinds_objective(request, [each.measured for each in measured])
     certificate = Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
-    return mixture_plan(request, measured, certificate=certificate, stats=stats, notes=())
+    return kinds_plan(request, measured, certificate=certificate, stats=stats, notes=())
 
 
 def asked_rate(request: ServingRequest) -> float:

@@ -11,10 +11,10 @@ from meshwright.solver.answer.predicted import SearchStats
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.serving.forms.kinds.answer import KindMeasured, first_ranks, mixture_objective, mixture_plan
+from meshwright.solver.serving.forms.kinds.answer import KindMeasured, first_ranks, kinds_objective, kinds_plan
 from meshwright.solver.serving.forms.kinds.asked import kind_requests
 from meshwright.solver.serving.forms.kinds.knapsack import Mix
-from meshwright.solver.serving.forms.kinds.search import KindFound, MixtureResult, MixtureSearch
+from meshwright.solver.serving.forms.kinds.search import KindFound, MixResult, MixSearch
 from meshwright.solver.serving.forms.replicas.answer import leftover_notes
 from meshwright.solver.serving.promise.certificates import bounded_certificate, proof
 from meshwright.solver.serving.promise.question import Question, replica_count
@@ -25,8 +25,8 @@ class KindsSearch:
 
     def __init__(self, request: ServingRequest, question: Question):
         self._request, self._question = request, question
-        self._search = MixtureSearch(request, question)
-        self.result = MixtureResult()
+        self._search = MixSearch(request, question)
+        self.result = MixResult()
         self._below = math.inf
 
     def run(self, *, below: float) -> None:
@@ -42,11 +42,11 @@ class KindsSearch:
         total = math.fsum(each.share.load for each in measured)
         if not kinds or total < self._question.load * (1.0 - 1e-9):
             return None
-        objective, space = mixture_objective(self._request, measured), proof(self._request)
+        objective, space = kinds_objective(self._request, measured), proof(self._request)
         certificate = bounded_certificate(self._request, objective, min(bound, self.result.bound), space)
         devices = sum(each.share.replicas * each.candidate.engine.layout.devices for each in measured)
         evaluated = replace(stats, candidates=stats.candidates + self.result.considered)
-        return mixture_plan(
+        return kinds_plan(
             self._request,
             self._with_requests(kinds),
             certificate=certificate,
@@ -58,7 +58,7 @@ class KindsSearch:
         """The reason why no plan of one kind keeps a load, and how much several kinds do."""
         if reason.constraint != "requests_per_s":
             return reason
-        search = MixtureSearch(replace(self._request, objective=Objective.THROUGHPUT), self._question)
+        search = MixSearch(replace(self._request, objective=Objective.THROUGHPUT), self._question)
         mix = search.search(below=math.inf).best
         if mix is None or mix.rate <= reason.have:
             return reason

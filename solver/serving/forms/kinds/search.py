@@ -2,7 +2,7 @@
 
 A mix keeps the promise when every kind keeps it by itself at its share: then at most 5% of any kind's requests are late, and so
 of all. Requests are drawn at random by share, so that each replica sees Poisson arrivals, and one replica's sustained rate, on
-the rate grid, says what any number of them bears. The best mix is then a knapsack (``mixing``), solved exactly. Rates are found
+the rate grid, says what any number of them bears. The best mix is then a knapsack, solved exactly. Rates are found
 only where they matter: a knapsack over what bounds and simulations leave each layout picks those to look at, each of them at
 the step at which its mix would just beat the best so far, until the mix that it picks is known.
 """
@@ -54,7 +54,7 @@ class KindFound:
 
 
 @dataclass
-class MixtureResult:
+class MixResult:
     """The best mix if it beats what was asked, the proven bound of the objective over all mixes, and how many batch limits
     were in the space. ``stopped``: the caller ended the search first."""
 
@@ -64,7 +64,7 @@ class MixtureResult:
     stopped: bool = False
 
 
-class MixtureSearch:
+class MixSearch:
     """Searches mixes of workers for one question."""
 
     def __init__(self, request: ServingRequest, question: Question):
@@ -75,11 +75,11 @@ class MixtureSearch:
         self._rooms = {g.name: Room(g.n_devices, prices[g.name] if by_money else 1.0) for g in request.cluster.groups}
         self._rates = [_ReplicaRate(question, engine) for engine in question.engines]
 
-    def search(self, *, below: float) -> MixtureResult:
+    def search(self, *, below: float) -> MixResult:
         """The mix of least objective (seconds a request of a goodput, devices, or USD/h) that is less than ``below``; of a
         goodput by a step of the rate grid, which is all that tells goodputs of one kind apart."""
         whole, below = below, self._threshold(below)
-        result = MixtureResult(considered=sum(len(rate.usable) for rate in self._rates))
+        result = MixResult(considered=sum(len(rate.usable) for rate in self._rates))
         try:
             for _ in range(_GUESSES):
                 mix = self._optimum(lambda rate: rate.expected)
@@ -114,7 +114,7 @@ class MixtureSearch:
             return objective
         return 1.0 / RATE_GRID ** (step_below(1.0 / objective) + 1) * (1.0 + 2.0 * _ROUNDING)
 
-    def settled(self, result: MixtureResult, *, below: float) -> tuple[KindFound, ...]:
+    def settled(self, result: MixResult, *, below: float) -> tuple[KindFound, ...]:
         """The kinds of the best mix under their loads, each with its roomiest batch limits; empty where none beats ``below``.
 
         A kind that misses at its share of the load, which need not be on the rate grid, gives up a step of its rate, and the

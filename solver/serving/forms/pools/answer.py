@@ -1,4 +1,4 @@
-"""From a pair of pools to the Plan that is handed out: the decode pool's layout, and the prefill pool's beside it."""
+"""From two pools to the Plan that is handed out: the decode pool's layout, and the prefill pool's beside it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
 from meshwright.solver.serving.engines.layouts import SPACE
-from meshwright.solver.serving.forms.pools.pools import MeasuredPair, PoolPair
+from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools
 from meshwright.solver.serving.forms.replicas.answer import (
     axes_of,
     decode_point,
@@ -27,7 +27,7 @@ from meshwright.solver.serving.promise.certificates import UNITS, added_space, b
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator, Measured
 from meshwright.solver.serving.promise.room import room_note
 
-PAIR_PROOF = (
+POOLS_PROOF = (
     f"prefill and decode pools, each of them: {SPACE}; batch limits of each phase are those with most room. A pair counts "
     f"when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed) meet the targets. Others are "
     "refused by memory, by a request alone, by a throughput bound of any schedule, by one phase simulated by itself, or by "
@@ -35,27 +35,27 @@ PAIR_PROOF = (
     "arrivals of the whole system to miss behind prefill workers too"
 )
 
-PAIR_GOODPUT = (
+POOLS_GOODPUT = (
     ". The rate is the highest of a grid of 1% at which, and at all of its rates below, the targets are met (simulated down to "
     "half)"
 )
 
 
-PAIR_ENERGY = ". Energy is that of each phase simulated by itself"
+POOLS_ENERGY = ". Energy is that of each phase simulated by itself"
 
 
-def pair_plan(
+def pools_plan(
     request: ServingRequest,
-    found: MeasuredPair,
+    found: MeasuredPools,
     *,
     evaluator: Evaluator,
     certificate: Certificate,
     stats: SearchStats,
     notes: Sequence[str],
 ) -> Plan:
-    """The plan of a pair of pools that keeps the promise."""
-    pair = found.pair
-    prefill, decode = pair.prefill, pair.decode
+    """The plan of pools that keep the promise."""
+    pools = found.placed
+    prefill, decode = pools.prefill, pools.decode
     tokens_per_s = found.load * evaluator.output.mean
     step_s = decode_stage_s(decode, evaluator)
     load = max(prefill.utilisation, decode.utilisation)
@@ -65,7 +65,7 @@ def pair_plan(
         prefill=PrefillWorkers(
             workers=prefill.share.replicas,
             axes=axes_of(prefill.candidate.engine.layout, prefill.share.replicas),
-            stages=stages_of(prefill, prompt_s, first_rank=pair.prefill_first),
+            stages=stages_of(prefill, prompt_s, first_rank=pools.prefill_first),
             max_num_seqs=prefill.candidate.sequences,
             max_num_batched_tokens=prefill.candidate.step_tokens,
             utilisation=prefill.utilisation,
@@ -73,7 +73,7 @@ def pair_plan(
         ),
         decode=Replicas(
             axes=axes_of(decode.candidate.engine.layout, decode.share.replicas),
-            stages=stages_of(decode, step_s, first_rank=pair.decode_first),
+            stages=stages_of(decode, step_s, first_rank=pools.decode_first),
             load=EngineLoad(
                 replicas=decode.share.replicas,
                 max_num_seqs=decode.candidate.sequences,
@@ -89,7 +89,7 @@ def pair_plan(
         kind="serving",
         feasible=True,
         certificate=certificate,
-        devices=pair.devices,
+        devices=pools.devices,
         search=stats,
         calibration=calibrations_used(request, tuple(points.values())),
         model=request.model.name,
@@ -98,9 +98,9 @@ def pair_plan(
             peak_memory_bytes=max(m.total_bytes for pool in (prefill, decode) for m in stage_memory_of(pool)),
             ttft_p95_s=found.ttft.value,
             tpot_p95_s=found.tpot.value,
-            cost_per_million_tokens=_cost_per_million_tokens(pair, tokens_per_s),
-            energy_per_token_j=pair.energy_per_token_j,
-            power_w=pair.energy_per_token_j * tokens_per_s,
+            cost_per_million_tokens=_cost_per_million_tokens(pools, tokens_per_s),
+            energy_per_token_j=pools.energy_per_token_j,
+            power_w=pools.energy_per_token_j * tokens_per_s,
             bands=percentile_bands(request, **points, ttft=found.ttft, tpot=found.tpot),
         ),
         notes=(*notes, room_note(evaluator.targets, ttft=found.ttft, tpot=found.tpot, load=load)),
@@ -108,31 +108,31 @@ def pair_plan(
     return plan_with(layout, plan)
 
 
-def pair_objective(request: ServingRequest, found: MeasuredPair) -> float:
+def pools_objective(request: ServingRequest, found: MeasuredPools) -> float:
     """The figure that the request's objective minimises."""
     if request.objective is Objective.THROUGHPUT:
         return 1.0 / found.load
     if request.objective is Objective.COST:
-        return _price_per_hour(found.pair) or 0.0
+        return _price_per_hour(found.placed) or 0.0
     if request.objective is Objective.ENERGY:
-        return found.pair.energy_per_token_j
-    return float(found.pair.devices)
+        return found.placed.energy_per_token_j
+    return float(found.placed.devices)
 
 
-def pair_certificate(request: ServingRequest, found: MeasuredPair, bound: float | None) -> Certificate:
-    """Return the certificate of a search, or without a bound the certificate that this pair keeps the promise."""
-    objective = pair_objective(request, found)
+def pools_certificate(request: ServingRequest, found: MeasuredPools, bound: float | None) -> Certificate:
+    """Return the certificate of a search, or without a bound the certificate that these pools keep the promise."""
+    objective = pools_objective(request, found)
     if bound is None:
         return Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
-    more = {Objective.THROUGHPUT: PAIR_GOODPUT, Objective.ENERGY: PAIR_ENERGY}
-    proof = PAIR_PROOF + more.get(request.objective, "") + added_space(request)
+    more = {Objective.THROUGHPUT: POOLS_GOODPUT, Objective.ENERGY: POOLS_ENERGY}
+    proof = POOLS_PROOF + more.get(request.objective, "") + added_space(request)
     return bounded_certificate(request, objective, bound, proof)
 
 
-def pair_runner_up(request: ServingRequest, found: MeasuredPair, why: str) -> RunnerUp:
-    """A pair that lost."""
+def pools_runner_up(request: ServingRequest, found: MeasuredPools, why: str) -> RunnerUp:
+    """Pools that lost."""
     figures = f"P95 TTFT {found.ttft.value * 1e3:.0f} ms, P95 TPOT {found.tpot.value * 1e3:.1f} ms"
-    return RunnerUp(found.pair.name, pair_objective(request, found), f"{why}: {figures}")
+    return RunnerUp(found.placed.name, pools_objective(request, found), f"{why}: {figures}")
 
 
 def prompt_stage_s(measured: Measured, evaluator: Evaluator) -> np.ndarray:
@@ -143,14 +143,14 @@ def prompt_stage_s(measured: Measured, evaluator: Evaluator) -> np.ndarray:
     return np.asarray(times.mixed_step_s(nothing, 1.0, prompt_tokens=nothing + prompt, prefix_tokens=nothing)[:, 0])
 
 
-def _price_per_hour(pair: PoolPair) -> float | None:
+def _price_per_hour(pools: PlacedPools) -> float | None:
     prices = [
         (m.candidate.engine.layout.group.node.device.price_per_hour, m.share.replicas * m.candidate.engine.layout.devices)
-        for m in (pair.prefill, pair.decode)
+        for m in (pools.prefill, pools.decode)
     ]
     return None if any(price is None for price, _ in prices) else sum((price or 0.0) * count for price, count in prices)
 
 
-def _cost_per_million_tokens(pair: PoolPair, tokens_per_s: float) -> float | None:
-    per_hour = _price_per_hour(pair)
+def _cost_per_million_tokens(pools: PlacedPools, tokens_per_s: float) -> float | None:
+    per_hour = _price_per_hour(pools)
     return None if per_hour is None else per_hour / 3600.0 / tokens_per_s * 1e6

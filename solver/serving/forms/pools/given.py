@@ -14,9 +14,9 @@ from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts, require_servable
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.pools.answer import pair_certificate, pair_plan
+from meshwright.solver.serving.forms.pools.answer import pools_certificate, pools_plan
 from meshwright.solver.serving.forms.pools.phases import PhaseKind, phase_evaluator
-from meshwright.solver.serving.forms.pools.pools import MeasuredPair, PairSimulator, PoolPair
+from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools, PoolsSimulator
 from meshwright.solver.serving.forms.replicas.answer import infeasible_plan
 from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, step_below
 from meshwright.solver.serving.forms.replicas.prediction import candidate_of
@@ -45,11 +45,11 @@ def predict_pools(request: ServingRequest, plan: Plan, layout: Pools) -> Plan:
     if not found.keeps and loads[-1] < loads[0]:
         found = given.measured(loads[-1])
     if not found.keeps:
-        busy = max(found.pair.prefill.utilisation, found.pair.decode.utilisation)
+        busy = max(found.placed.prefill.utilisation, found.placed.decode.utilisation)
         reason = missed_figures(evaluator, ttft=found.ttft, tpot=found.tpot, utilisation=busy)
         return infeasible_plan(request, reason, stats)
-    certificate = pair_certificate(request, found, None)
-    return pair_plan(request, found, evaluator=evaluator, certificate=certificate, stats=stats, notes=())
+    certificate = pools_certificate(request, found, None)
+    return pools_plan(request, found, evaluator=evaluator, certificate=certificate, stats=stats, notes=())
 
 
 class GivenPools:
@@ -82,16 +82,16 @@ class GivenPools:
                 return memory_shortfall(candidate.engine, **limits, tokens=longest)
         return None
 
-    def measured(self, load: float) -> MeasuredPair:
+    def measured(self, load: float) -> MeasuredPools:
         """Both pools simulated together under a load."""
-        return PairSimulator(self._request.cluster, self.evaluator).measure(self._under(load), load)
+        return PoolsSimulator(self._request.cluster, self.evaluator).measure(self._under(load), load)
 
     def simulated(self) -> DisaggregatedResult:
         """Both pools under the request's load, every request's times."""
         load = self.evaluator.traffic.load
-        return PairSimulator(self._request.cluster, self.evaluator).run(self._under(load), load)
+        return PoolsSimulator(self._request.cluster, self.evaluator).run(self._under(load), load)
 
-    def _under(self, load: float) -> PoolPair:
+    def _under(self, load: float) -> PlacedPools:
         """The pools, each measured by itself under a load."""
         measured = [
             self._phases[kind].measure_fully(candidate, replace(share, load=load))
@@ -103,4 +103,4 @@ class GivenPools:
             energy_per_token_j(found, self._phases[kind], output_tokens=output_tokens)
             for kind, found in ((PhaseKind.PREFILL, prefill), (PhaseKind.DECODE, decode))
         )
-        return PoolPair(prefill, decode, self._firsts[PhaseKind.PREFILL], self._firsts[PhaseKind.DECODE], energy_j)
+        return PlacedPools(prefill, decode, self._firsts[PhaseKind.PREFILL], self._firsts[PhaseKind.DECODE], energy_j)

@@ -1,9 +1,9 @@
-"""The pair of pools that sustains the highest rate: prefill and decode workers on as many devices as there are.
+"""The pools that sustain the highest rate: prefill and decode workers on as many devices as there are.
 
 A rate is sustained when the promise is kept at it and at every lower rate of the grid, by both pools together, and by one
-worker of each phase at its share. So a rate that one worker misses bounds every pair it is part of, however many there are.
-Pairs come by the rate that the analytic model expects of them; one that could beat the best is simulated only once a worker of
-each phase is known to keep its share of the next rate, which is simulated once for all pairs and taken to hold for lower ones.
+worker of each phase at its share. So a rate that one worker misses bounds all pools it is part of, however large they are.
+Pools come by the rate that the analytic model expects of them; those that could beat the best are simulated only once a worker
+of each phase is known to keep its share of the next rate, simulated once for all pools and taken to hold for lower ones.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from functools import partial
 
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.forms.pools.phases import Phase
-from meshwright.solver.serving.forms.pools.pools import MeasuredPair, placed
-from meshwright.solver.serving.forms.pools.search import Option, PairResult, PairSearch
+from meshwright.solver.serving.forms.pools.pools import MeasuredPools, placed
+from meshwright.solver.serving.forms.pools.search import Option, PoolsResult, PoolsSearch
 from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, SUSTAINED_STEPS, highest_kept, step_below, step_under
 from meshwright.solver.serving.promise.evaluation import SearchStoppedError
 
-_Judge = Callable[[PairSearch, Option, Option, PairResult, int], MeasuredPair | None]
+_Judge = Callable[[PoolsSearch, Option, Option, PoolsResult, int], MeasuredPools | None]
 """A function that measures two pools at a step of the rate grid that they are taken to keep; it returns None for other
 steps."""
 
 
-def largest_pair_goodput(search: PairSearch, *, above: float) -> PairResult:
-    """The pair that sustains the highest load of the grid, if that is more than ``above`` and no less than was asked for.
+def largest_pools_goodput(search: PoolsSearch, *, above: float) -> PoolsResult:
+    """The pools that sustain the highest load of the grid, if that is more than ``above`` and no less than was asked for.
 
     As for replicas: looked for first as if whatever is kept were sustained, and with the answer's own lower loads after.
     """
@@ -81,8 +81,8 @@ class _OneWorker:
         return True
 
 
-def _searched(search: PairSearch, workers: tuple[_OneWorker, _OneWorker], above: float, judge: _Judge) -> PairResult:
-    result = PairResult(bound=above)
+def _searched(search: PoolsSearch, workers: tuple[_OneWorker, _OneWorker], above: float, judge: _Judge) -> PoolsResult:
+    result = PoolsResult(bound=above)
     try:
         # Less than was asked for is no answer.
         lowest = step_under(search.question.load) + 1 if above == 0.0 else step_below(above) + 1
@@ -102,8 +102,8 @@ def _searched(search: PairSearch, workers: tuple[_OneWorker, _OneWorker], above:
     return result
 
 
-def _splits(search: PairSearch, workers: tuple[_OneWorker, _OneWorker], lowest: int) -> Iterator[tuple[int, Option, Option]]:
-    """Pairs that use the cluster as far as it goes and that no bound keeps from a step, with the step that the analytic model
+def _splits(search: PoolsSearch, workers: tuple[_OneWorker, _OneWorker], lowest: int) -> Iterator[tuple[int, Option, Option]]:
+    """Pools that use the cluster as far as it goes and that no bound keeps from a step, with the step that the analytic model
     expects of them; the highest first."""
     found = []
     rates = [{engine.key: of.phase.expected_rate(engine) for engine in of.engines} for of in workers]
@@ -132,19 +132,19 @@ def _most_beside(p: Engine, p_workers: int, d: Engine) -> int:
     return next((n for n in range(most, 0, -1) if placed(p.layout, p_workers, d.layout, n)), 0)
 
 
-def _kept(search: PairSearch, prefill: Option, decode: Option, result: PairResult, step: int) -> MeasuredPair | None:
+def _kept(search: PoolsSearch, prefill: Option, decode: Option, result: PoolsResult, step: int) -> MeasuredPools | None:
     return search.first_that_keeps([(prefill, decode)], RATE_GRID**step, result)
 
 
-def _sustained(search: PairSearch, prefill: Option, decode: Option, result: PairResult, step: int) -> MeasuredPair | None:
+def _sustained(search: PoolsSearch, prefill: Option, decode: Option, result: PoolsResult, step: int) -> MeasuredPools | None:
     kept = _kept(search, prefill, decode, result, step)
     return kept if kept is not None and _is_sustained(search, kept) else None
 
 
-def _is_sustained(search: PairSearch, kept: MeasuredPair) -> bool:
-    """Return True if the pair with these batch limits, and each phase of it by itself, keeps the promise at the lower rates of
-    the grid too, down to half."""
-    pair, step = kept.pair, step_below(kept.load)
-    by_itself = search.prefill.sustains(pair.prefill, kept.load) and search.decode.sustains(pair.decode, kept.load)
+def _is_sustained(search: PoolsSearch, kept: MeasuredPools) -> bool:
+    """Return True if the pools with these batch limits, and each phase of them by itself, keep the promise at the lower rates
+    of the grid too, down to half."""
+    pools, step = kept.placed, step_below(kept.load)
+    by_itself = search.prefill.sustains(pools.prefill, kept.load) and search.decode.sustains(pools.decode, kept.load)
     lower = (RATE_GRID ** (step - down) for down in range(1, SUSTAINED_STEPS + 1))
-    return by_itself and all(search.simulator.measure(pair, load).keeps for load in lower)
+    return by_itself and all(search.simulator.measure(pools, load).keeps for load in lower)

@@ -1,6 +1,6 @@
-"""Pairs of prefill and decode pools as points of throughput of a device against tokens per second of a user.
+"""Pools of prefill and decode workers as points of throughput of a device against tokens per second of a user.
 
-A pair is rate-matched: decode workers' places never empty, and just so many prefill workers that they compute prompts as fast
+They are rate-matched: decode workers' places never empty, and just so many prefill workers that they compute prompts as fast
 as these are answered. Of each decode worker and batch the numbers of workers that give most throughput a device are taken, any
 that the cluster has room for.
 """
@@ -37,10 +37,10 @@ class _Worker:
         return self.candidate.engine.layout
 
 
-def pool_points(
+def pools_points(
     evaluator: Evaluator, prefill: Sequence[Engine], decode: Sequence[Engine], load: Load
 ) -> Iterator[InteractivityPoint]:
-    """Rate-matched pairs: of workers alike in size those that serve most, to each user and batch."""
+    """Rate-matched pools: of workers alike in size those that serve most, to each user and batch."""
     prompts = _fastest([worker for engine in prefill for worker in _prompt_workers(evaluator, engine, load)])
     for answers in _undominated([worker for engine in decode for worker in _answer_workers(evaluator, engine, load)]):
         for computing in prompts:

@@ -1,7 +1,7 @@
-"""The pair of prefill and decode pools that takes the least energy for an output token.
+"""The pools of prefill and decode workers that take the least energy for an output token.
 
 Workers of each phase come by their energy, as simulated by themselves, from below: a number of workers is simulated only once
-its bound is the least of what is left. Pairs come by the sum of both, and are simulated together until one keeps the promise.
+its bound is the least of what is left. Pools come by the sum of both, and are simulated together until one keeps the promise.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import Layout
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.pools.phases import Phase
-from meshwright.solver.serving.forms.pools.pools import PoolPair, placed
-from meshwright.solver.serving.forms.pools.search import PairResult, PairSearch
+from meshwright.solver.serving.forms.pools.pools import PlacedPools, placed
+from meshwright.solver.serving.forms.pools.search import PoolsResult, PoolsSearch
 from meshwright.solver.serving.promise.energy import least_energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Measured, SearchStoppedError
 
 
-def least_energy_pair(search: PairSearch, *, below: float) -> PairResult:
-    """The pair of least energy, if that is less than ``below``."""
-    result = PairResult(bound=0.0)
+def least_energy_pools(search: PoolsSearch, *, below: float) -> PoolsResult:
+    """The pools of least energy, if that is less than ``below``."""
+    result = PoolsResult(bound=0.0)
     try:
         for energy_j, prefill, decode in _by_sum(_Workers(search.prefill), _Workers(search.decode)):
             if energy_j >= below:
@@ -33,7 +33,7 @@ def least_energy_pair(search: PairSearch, *, below: float) -> PairResult:
             if ranks is None:
                 continue
             result.considered += 1
-            measured = search.simulator.measure(PoolPair(prefill, decode, *ranks, energy_j), search.prefill.load)
+            measured = search.simulator.measure(PlacedPools(prefill, decode, *ranks, energy_j), search.prefill.load)
             if measured.keeps:
                 result.best = measured
                 return result
@@ -92,7 +92,7 @@ def _bound(phase: Phase, engine: Engine, workers: int) -> float:
 
 
 def _by_sum(prefill: _Workers, decode: _Workers) -> Iterator[tuple[float, Measured, Measured]]:
-    """Every pair of workers by the sum of their energies, each phase looked at no further than sums ask for."""
+    """Workers of both phases by the sum of their energies, each phase looked at no further than sums ask for."""
     ahead: list[tuple[float, int, int]] = []
 
     def add(i: int, j: int) -> None:

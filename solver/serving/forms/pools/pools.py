@@ -34,7 +34,7 @@ PrefillKey = tuple[object, int, CacheTransfer, int]
 
 
 @dataclass(frozen=True, eq=False)
-class PoolPair:
+class PlacedPools:
     """Workers of each phase as measured by themselves, the first rank of each pool, and what both take for an output token."""
 
     prefill: Measured
@@ -56,10 +56,10 @@ class PoolPair:
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredPair:
-    """A pair of pools, simulated together."""
+class MeasuredPools:
+    """Two pools, simulated together."""
 
-    pair: PoolPair
+    placed: PlacedPools
     load: float
     keeps: bool
     ttft: Percentile
@@ -99,18 +99,18 @@ def stage_width(layout: Layout) -> int:
     return min(layout.grid.ranks, layout.group.node.devices_per_node)
 
 
-def transfer_between(cluster: Cluster, pair: PoolPair, *, prompt_tokens: int) -> CacheTransfer:
+def transfer_between(cluster: Cluster, pools: PlacedPools, *, prompt_tokens: int) -> CacheTransfer:
     """Return the transfer of keys and values from a prefill to a decode worker. It counts all that the ranks of a decode
     attention group receive."""
-    sender, receiver = pair.prefill.candidate.engine, pair.decode.candidate.engine
-    per_token = cache_bytes_per_token(pair.decode.candidate, prompt_tokens=prompt_tokens)
+    sender, receiver = pools.prefill.candidate.engine, pools.decode.candidate.engine
+    per_token = cache_bytes_per_token(pools.decode.candidate, prompt_tokens=prompt_tokens)
     group = sender.layout.group
-    one_node = group.name == receiver.layout.group.name and _within_a_node(pair, group.node.devices_per_node)
+    one_node = group.name == receiver.layout.group.name and _within_a_node(pools, group.node.devices_per_node)
     return kv_transfer(
         cluster,
         # Ranks that share prompts all hold the whole keys and values, which one group of them sends.
-        WorkerPlace(group, pair.prefill_first, sender.layout.devices // sender.layout.grid.token_groups),
-        WorkerPlace(receiver.layout.group, pair.decode_first, receiver.layout.devices // receiver.layout.schedulers),
+        WorkerPlace(group, pools.prefill_first, sender.layout.devices // sender.layout.grid.token_groups),
+        WorkerPlace(receiver.layout.group, pools.decode_first, receiver.layout.devices // receiver.layout.schedulers),
         bytes_per_token=per_token,
         one_node=one_node,
     )
@@ -124,44 +124,44 @@ def cache_bytes_per_token(candidate: Candidate, *, prompt_tokens: int) -> float:
     return ranks * kept / prompt_tokens
 
 
-def _within_a_node(pair: PoolPair, per_node: int) -> bool:
-    first = min(pair.prefill_first, pair.decode_first)
+def _within_a_node(pools: PlacedPools, per_node: int) -> bool:
+    first = min(pools.prefill_first, pools.decode_first)
     ends = [
         start + m.share.replicas * m.candidate.engine.layout.devices
-        for start, m in ((pair.prefill_first, pair.prefill), (pair.decode_first, pair.decode))
+        for start, m in ((pools.prefill_first, pools.prefill), (pools.decode_first, pools.decode))
     ]
     return max(ends) - first <= per_node - first % per_node
 
 
-class PairSimulator:
-    """Simulates pairs of pools; the prefill half of each is kept for other decode pools, as long as the load stays the same."""
+class PoolsSimulator:
+    """Simulates two pools together; what prefill workers did is kept for other decode pools, while the load is the same."""
 
     def __init__(self, cluster: Cluster, evaluator: Evaluator):
         self._cluster, self._evaluator = cluster, evaluator
         self._prefilled: dict[PrefillKey, Prefilled] = {}
         self._load = math.nan
 
-    def measure(self, pair: PoolPair, load: float) -> MeasuredPair:
+    def measure(self, pools: PlacedPools, load: float) -> MeasuredPools:
         """A short simulation, and a long one where the short one keeps the targets."""
-        transfer = transfer_between(self._cluster, pair, prompt_tokens=self._evaluator.traffic.longest_prompt)
-        short = self._judged(pair, load, transfer, SCREENING_REQUESTS)
-        return self._judged(pair, load, transfer, REQUESTS) if short.keeps else short
+        transfer = transfer_between(self._cluster, pools, prompt_tokens=self._evaluator.traffic.longest_prompt)
+        short = self._judged(pools, load, transfer, SCREENING_REQUESTS)
+        return self._judged(pools, load, transfer, REQUESTS) if short.keeps else short
 
-    def run(self, pair: PoolPair, load: float) -> DisaggregatedResult:
+    def run(self, pools: PlacedPools, load: float) -> DisaggregatedResult:
         """The long simulation itself."""
-        transfer = transfer_between(self._cluster, pair, prompt_tokens=self._evaluator.traffic.longest_prompt)
-        return self._run(pair, load, transfer, REQUESTS)
+        transfer = transfer_between(self._cluster, pools, prompt_tokens=self._evaluator.traffic.longest_prompt)
+        return self._run(pools, load, transfer, REQUESTS)
 
-    def _judged(self, pair: PoolPair, load: float, transfer: CacheTransfer, requests: int) -> MeasuredPair:
-        result, targets = self._run(pair, load, transfer, requests), self._evaluator.targets
+    def _judged(self, pools: PlacedPools, load: float, transfer: CacheTransfer, requests: int) -> MeasuredPools:
+        result, targets = self._run(pools, load, transfer, requests), self._evaluator.targets
         ttft, tpot = result.whole.ttft(P95), result.whole.tpot(P95)
         within = ttft.high <= targets.ttft_s and tpot.high <= targets.tpot_s
         if requests < REQUESTS:
             # As for replicas, the short run only has to keep the percentiles themselves.
             within = ttft.value <= targets.ttft_s and tpot.value <= targets.tpot_s
-        busy = max(pair.prefill.utilisation, pair.decode.utilisation)
-        return MeasuredPair(
-            pair=pair,
+        busy = max(pools.prefill.utilisation, pools.decode.utilisation)
+        return MeasuredPools(
+            placed=pools,
             load=load,
             keeps=within and busy <= MAX_UTILISATION,
             ttft=ttft,
@@ -171,16 +171,16 @@ class PairSimulator:
             mean_transfer_s=float(result.transfer_wait_s.mean()),
         )
 
-    def _run(self, pair: PoolPair, load: float, transfer: CacheTransfer, requests: int) -> DisaggregatedResult:
+    def _run(self, pools: PlacedPools, load: float, transfer: CacheTransfer, requests: int) -> DisaggregatedResult:
         self._evaluator.count_simulation()
         stream = self._stream(load, requests)
         seed = self._evaluator.seed
         if load != self._load:
             self._load, self._prefilled = load, {}
-        key = (pair.prefill.candidate.key, pair.prefill.share.replicas, transfer, requests)
+        key = (pools.prefill.candidate.key, pools.prefill.share.replicas, transfer, requests)
         if key not in self._prefilled:
-            self._prefilled[key] = simulate_prefill(_pool(pair.prefill), transfer, stream, seed=seed)
-        return simulate_decode(_pool(pair.decode), self._prefilled[key], stream, seed=seed)
+            self._prefilled[key] = simulate_prefill(_pool(pools.prefill), transfer, stream, seed=seed)
+        return simulate_decode(_pool(pools.decode), self._prefilled[key], stream, seed=seed)
 
     def _stream(self, load: float, requests: int) -> RequestStream:
         (stream,) = self._evaluator.traffic.streams(Share(load, 1), requests)

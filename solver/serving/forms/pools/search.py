@@ -1,7 +1,7 @@
-"""The best pair of pools: prefill workers and decode workers, layouts and device types of each, and the ratio of the two.
+"""The best pools: prefill workers and decode workers, layouts and device types of each, and the ratio of the two.
 
 Exact in its space, by cost from below: each phase by itself gives the fewest workers of each engine that it can do with, and
-pairs are simulated together in order of their cost until one keeps the promise. Two assumptions, stated in the certificate:
+two pools are simulated together in order of their cost until they keep the promise. Two assumptions, stated in the certificate:
 that fewer workers, or a higher load, are never better, and that decode workers which miss their targets when requests come
 as they do to the whole system miss them behind prefill workers too.
 """
@@ -19,7 +19,7 @@ from meshwright.solver.control import Stop
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.forms.pools.phases import Phase, PhaseKind, phase
-from meshwright.solver.serving.forms.pools.pools import MeasuredPair, PairSimulator, PoolPair, placed
+from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools, PoolsSimulator, placed
 from meshwright.solver.serving.promise.evaluation import SearchStoppedError
 from meshwright.solver.serving.promise.question import Question
 
@@ -28,14 +28,14 @@ _ROUNDING = 1e-9
 
 
 @dataclass
-class PairResult:
-    """The best pair of pools, the proven bound of the objective, and pairs that missed at less cost."""
+class PoolsResult:
+    """The best pools, the proven bound of the objective, and those that missed at less cost."""
 
-    best: MeasuredPair | None = None
+    best: MeasuredPools | None = None
     bound: float = math.inf
     considered: int = 0
     stopped: bool = False
-    missed: list[MeasuredPair] = field(default_factory=list)
+    missed: list[MeasuredPools] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,18 @@ class Option:
     cost: float
 
 
-class PairSearch:
-    """Searches pairs of pools for one question: the cheapest, and what other objectives need of each pair."""
+Split = tuple[Option, Option]
+"""So many workers of a prefill engine, and so many of a decode engine."""
+
+
+class PoolsSearch:
+    """Searches pools for one question: the cheapest, and what other objectives need of each split."""
 
     def __init__(self, request: ServingRequest, question: Question, *, prefill_engines: Sequence[Engine], stop: Stop):
         self.question = question
-        self._first = PairResult()
+        self._first = PoolsResult()
         engines = [engine for engine in question.engines if not engine.layout.repeats_answers]
-        self.simulator = PairSimulator(request.cluster, question.evaluator)
+        self.simulator = PoolsSimulator(request.cluster, question.evaluator)
         self.prefill = phase(PhaseKind.PREFILL, request, list(prefill_engines), load=question.load, stop=stop)
         self.decode = phase(PhaseKind.DECODE, request, engines, load=question.load, stop=stop)
 
@@ -63,21 +67,21 @@ class PairSearch:
         """Simulations of single phases."""
         return self.prefill.evaluator.simulations + self.decode.evaluator.simulations
 
-    def cheapest(self, *, below: float) -> PairResult:
-        """The cheapest pair whose cost is less than ``below``; of those the one whose phases by themselves leave most room."""
-        result = PairResult(considered=self._first.considered, missed=list(self._first.missed))
+    def cheapest(self, *, below: float) -> PoolsResult:
+        """The cheapest pools whose cost is less than ``below``; of those the ones whose phases alone leave most room."""
+        result = PoolsResult(considered=self._first.considered, missed=list(self._first.missed))
         try:
             result.bound = self._floor(self.prefill) + self._floor(self.decode)
             known = self._first.best
-            result.best = known if known and self._cost(known.pair) < below else self._incumbent(below, result)
+            result.best = known if known and self._cost(known.placed) < below else self._incumbent(below, result)
             if result.best is not None:
-                # Up to the pairs that cost as much, among which room decides.
-                below = min(below, self._cost(result.best.pair) * (1.0 + _ROUNDING))
+                # Up to the pools that cost as much, among which room decides.
+                below = min(below, self._cost(result.best.placed) * (1.0 + _ROUNDING))
             prefill = self._options(self.prefill, below - self._floor(self.decode))
             decode = self._options(self.decode, below - min(p.cost for p in prefill)) if prefill else []
-            for cost, pairs in _levels(prefill, decode, below):
+            for cost, splits in _levels(prefill, decode, below):
                 result.bound = cost
-                found = self.first_that_keeps(pairs, self.question.load, result)
+                found = self.first_that_keeps(splits, self.question.load, result)
                 if found is not None:
                     result.best = found
                     return result
@@ -87,20 +91,20 @@ class PairSearch:
         return result
 
     def incumbent_cost(self) -> float:
-        """Cost of a pair that keeps the promise and that the analytic model thinks cheapest; infinite where it is not found."""
+        """Cost of the pools that the analytic model thinks cheapest if they keep the promise; infinite where none are found."""
         with suppress(SearchStoppedError):
             self._first.best = self._incumbent(math.inf, self._first)
-        return math.inf if self._first.best is None else self._cost(self._first.best.pair)
+        return math.inf if self._first.best is None else self._cost(self._first.best.placed)
 
-    def _cost(self, pair: PoolPair) -> float:
-        return sum(self.question.cost(m.candidate.engine, m.share.replicas) for m in (pair.prefill, pair.decode))
+    def _cost(self, pools: PlacedPools) -> float:
+        return sum(self.question.cost(m.candidate.engine, m.share.replicas) for m in (pools.prefill, pools.decode))
 
     def _floor(self, of: Phase) -> float:
         """Cost below which no engine of a phase keeps up with the load, by a bound that holds for every schedule."""
         return min((self._least_cost(of, e) for e in of.engines), default=math.inf)
 
-    def _incumbent(self, below: float, result: PairResult) -> MeasuredPair | None:
-        """The pair of the engines that the analytic model thinks cheapest, with one worker more where that is not enough."""
+    def _incumbent(self, below: float, result: PoolsResult) -> MeasuredPools | None:
+        """The pools of the engines that the analytic model thinks cheapest, with one worker more where that is not enough."""
         chosen = []
         for of in (self.prefill, self.decode):
             engine = self._expected_cheapest(of)
@@ -151,24 +155,24 @@ class PairSearch:
                 options += [Option(engine, workers, workers * unit) for workers in range(least, most + 1)]
         return options
 
-    def first_that_keeps(self, pairs: list[tuple[Option, Option]], load: float, result: PairResult) -> MeasuredPair | None:
-        """The first pair that keeps the promise, those with most room in each phase by itself tried first."""
+    def first_that_keeps(self, splits: list[Split], load: float, result: PoolsResult) -> MeasuredPools | None:
+        """The first pools that keep the promise, those with most room in each phase by itself tried first."""
         candidates = []
-        for prefill, decode in pairs:
-            pair = self._pair(prefill, decode, load)
-            if pair is not None:
-                strain = max(self.prefill.strain(pair.prefill), self.decode.strain(pair.decode))
+        for prefill, decode in splits:
+            pools = self._placed(prefill, decode, load)
+            if pools is not None:
+                strain = max(self.prefill.strain(pools.prefill), self.decode.strain(pools.decode))
                 workers = prefill.workers + decode.workers
-                candidates.append((strain, workers, prefill.engine.key, decode.engine.key, prefill.workers, pair))
-        for *_, pair in sorted(candidates, key=lambda entry: entry[:5]):
+                candidates.append((strain, workers, prefill.engine.key, decode.engine.key, prefill.workers, pools))
+        for *_, pools in sorted(candidates, key=lambda entry: entry[:5]):
             result.considered += 1
-            measured = self.simulator.measure(pair, load)
+            measured = self.simulator.measure(pools, load)
             if measured.keeps:
                 return measured
             result.missed.append(measured)
         return None
 
-    def _pair(self, prefill: Option, decode: Option, load: float) -> PoolPair | None:
+    def _placed(self, prefill: Option, decode: Option, load: float) -> PlacedPools | None:
         ranks = placed(prefill.engine.layout, prefill.workers, decode.engine.layout, decode.workers)
         if ranks is None:
             return None
@@ -177,18 +181,18 @@ class PairSearch:
         if chosen is None or answering is None:
             return None
         energy_j = self.prefill.energy_per_token_j(chosen) + self.decode.energy_per_token_j(answering)
-        return PoolPair(chosen, answering, *ranks, energy_j)
+        return PlacedPools(chosen, answering, *ranks, energy_j)
 
 
-def _levels(prefill: list[Option], decode: list[Option], below: float) -> Iterator[tuple[float, list[tuple[Option, Option]]]]:
-    """Pairs by their cost, cheapest first, as long as it is less than ``below``."""
+def _levels(prefill: list[Option], decode: list[Option], below: float) -> Iterator[tuple[float, list[Split]]]:
+    """Splits by their cost, cheapest first, as long as it is less than ``below``."""
     by_cost = [_by_cost(options) for options in (prefill, decode)]
     sums: dict[float, list[tuple[float, float]]] = {}
     for p, d in product(*by_cost):
         if p + d < below:
             sums.setdefault(p + d, []).append((p, d))
     for total in sorted(sums):
-        yield total, [pair for p, d in sums[total] for pair in product(by_cost[0][p], by_cost[1][d])]
+        yield total, [split for p, d in sums[total] for split in product(by_cost[0][p], by_cost[1][d])]
 
 
 def _by_cost(options: list[Option]) -> dict[float, list[Option]]:

@@ -16,7 +16,7 @@ from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import prefill_layouts, worker_layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.pools.phases import Phase, PhaseKind, phase
-from meshwright.solver.serving.forms.pools.pools import PairSimulator, PoolPair, placed
+from meshwright.solver.serving.forms.pools.pools import PlacedPools, PoolsSimulator, placed
 from meshwright.solver.serving.forms.replicas.answer import axes_of
 from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder
@@ -96,18 +96,18 @@ def described(plan: Plan) -> tuple[Workers, ...]:
 def _roomiest_pools(
     request: ServingRequest, evaluator: Evaluator, engines: list[Engine], *, cost: float
 ) -> tuple[Workers, ...]:
-    """Of all pairs of equal cost that keep the promise, the one whose phases by themselves leave most room."""
+    """Of all pools of equal cost that keep the promise, the ones whose phases by themselves leave most room."""
     load = evaluator.traffic.load
     prefill, decode = _phases(request, engines, load=load)
-    simulator, found = PairSimulator(request.cluster, evaluator), []
+    simulator, found = PoolsSimulator(request.cluster, evaluator), []
     for (p, p_workers), (d, d_workers) in itertools.product(_workers(prefill.engines), _workers(decode.engines)):
         if not math.isclose(_cost(request, p, p_workers) + _cost(request, d, d_workers), cost):
             continue
-        pair = _pair(prefill, p, p_workers, decode, d, d_workers)
-        if pair is not None and simulator.measure(pair, load).keeps:
-            strain = max(_strain(request, measured) for measured in (pair.prefill, pair.decode))
+        pools = _placed(prefill, p, p_workers, decode, d, d_workers)
+        if pools is not None and simulator.measure(pools, load).keeps:
+            strain = max(_strain(request, measured) for measured in (pools.prefill, pools.decode))
             order = (strain, p_workers + d_workers, p.key, d.key)
-            found.append((order, (_workers_of(pair.decode), _workers_of(pair.prefill))))
+            found.append((order, (_workers_of(pools.decode), _workers_of(pools.prefill))))
     return min(found)[-1]
 
 
@@ -138,23 +138,23 @@ def _cheapest_replicas(request: ServingRequest, evaluator: Evaluator, engines: l
 
 
 def _cheapest_pools(request: ServingRequest, evaluator: Evaluator, engines: list[Engine], *, below: float) -> float:
-    """Every pair of layouts and of numbers of workers, with the roomiest batch limits of each phase, cheapest first."""
+    """All layouts and numbers of workers of both pools, with the roomiest batch limits of each phase, cheapest first."""
     load = evaluator.traffic.load
     prefill, decode = _phases(request, engines, load=load)
-    simulator = PairSimulator(request.cluster, evaluator)
+    simulator = PoolsSimulator(request.cluster, evaluator)
     prompts, answers = list(_workers(prefill.engines)), list(_workers(decode.engines))
     costs = [[_cost(request, engine, n) for engine, n in workers] for workers in (prompts, answers)]
     places = itertools.product(range(len(prompts)), range(len(answers)))
     sums = ((costs[0][p] + costs[1][d], p, d) for p, d in places)
     for cost, p, d in sorted(entry for entry in sums if entry[0] < below):
-        pair = _pair(prefill, *prompts[p], decode, *answers[d])
-        if pair is not None and simulator.measure(pair, load).keeps:
+        pools = _placed(prefill, *prompts[p], decode, *answers[d])
+        if pools is not None and simulator.measure(pools, load).keeps:
             return cost
     return below
 
 
 def _least_energy(request: ServingRequest, evaluator: Evaluator, engines: list[Engine]) -> float | None:
-    """Joules of an output token: of all replicas, and of all pairs of pools with the roomiest batch limits of each phase."""
+    """Joules of an output token: of all replicas, and of all pools with the roomiest batch limits of each phase."""
     best, load = math.inf, evaluator.traffic.load
     if ServingMode.AGGREGATED in request.search.modes:
         for candidate, replicas in _replicas(evaluator, engines):
@@ -163,11 +163,11 @@ def _least_energy(request: ServingRequest, evaluator: Evaluator, engines: list[E
                 best = min(best, energy_per_token_j(measured, evaluator))
     if ServingMode.DISAGGREGATED in request.search.modes:
         prefill, decode = _phases(request, engines, load=load)
-        simulator = PairSimulator(request.cluster, evaluator)
+        simulator = PoolsSimulator(request.cluster, evaluator)
         for (p, p_workers), (d, d_workers) in itertools.product(_workers(prefill.engines), _workers(decode.engines)):
-            pair = _pair(prefill, p, p_workers, decode, d, d_workers)
-            if pair is not None and pair.energy_per_token_j < best and simulator.measure(pair, load).keeps:
-                best = pair.energy_per_token_j
+            pools = _placed(prefill, p, p_workers, decode, d, d_workers)
+            if pools is not None and pools.energy_per_token_j < best and simulator.measure(pools, load).keeps:
+                best = pools.energy_per_token_j
     return best if best < math.inf else None
 
 
@@ -217,25 +217,25 @@ def _sustained(request: ServingRequest, evaluator: Evaluator, engines: list[Engi
                 return True
     if ServingMode.DISAGGREGATED in modes:
         prefill, decode = _phases(request, engines, load=RATE_GRID**step)
-        simulator = PairSimulator(request.cluster, evaluator)
+        simulator = PoolsSimulator(request.cluster, evaluator)
         for (p, p_workers), (d, d_workers) in itertools.product(_workers(prefill.engines), _workers(decode.engines)):
-            pair = _pair(prefill, p, p_workers, decode, d, d_workers)
-            by_itself = pair is not None and all(
+            pools = _placed(prefill, p, p_workers, decode, d, d_workers)
+            by_itself = pools is not None and all(
                 of.sustains(chosen, RATE_GRID**step, steps=len(steps))
-                for of, chosen in ((prefill, pair.prefill), (decode, pair.decode))
+                for of, chosen in ((prefill, pools.prefill), (decode, pools.decode))
             )
-            if pair is not None and by_itself and all(simulator.measure(pair, RATE_GRID**lower).keeps for lower in steps):
+            if pools is not None and by_itself and all(simulator.measure(pools, RATE_GRID**lower).keeps for lower in steps):
                 return True
     return False
 
 
-def _pair(prefill: Phase, p: Engine, p_workers: int, decode: Phase, d: Engine, d_workers: int) -> PoolPair | None:
+def _placed(prefill: Phase, p: Engine, p_workers: int, decode: Phase, d: Engine, d_workers: int) -> PlacedPools | None:
     """Two pools with the roomiest batch limits of each phase; None where they do not fit or a phase misses its targets."""
     ranks = placed(p.layout, p_workers, d.layout, d_workers)
     first, second = _choice(prefill, p, p_workers), _choice(decode, d, d_workers)
     if not (ranks and first and second):
         return None
-    return PoolPair(first, second, *ranks, prefill.energy_per_token_j(first) + decode.energy_per_token_j(second))
+    return PlacedPools(first, second, *ranks, prefill.energy_per_token_j(first) + decode.energy_per_token_j(second))
 
 
 def _steps(rate_per_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Pairs of pools on the chart of throughput against interactivity: all that enumeration finds, and what the checker refuses."""
+"""Pools on the chart of throughput against interactivity: all that enumeration finds, and what the checker refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from meshwright.solver.serving import interactivity, plan_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.pools.interactivity import pool_points
+from meshwright.solver.serving.forms.pools.interactivity import pools_points
 from meshwright.solver.serving.forms.pools.pools import placed
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.verify import Rule, check
@@ -47,20 +47,20 @@ def planned(request: ServingRequest) -> Plan:
     return plan
 
 
-def test_a_time_limit_among_the_pairs_leaves_a_note_and_no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_limit_among_the_pools_leaves_a_note_and_no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[bool] = []
 
     def late(*given: Any) -> Iterator[InteractivityPoint]:
         began.append(True)
-        yield from pool_points(*given)
+        yield from pools_points(*given)
 
-    monkeypatch.setattr(interactivity, "pool_points", late)
+    monkeypatch.setattr(interactivity, "pools_points", late)
     plan = plan_serving(asked(), stop=lambda: bool(began), progress=ignore_progress)
     assert began and plan.feasible and plan.interactivity is None
     assert "search.time_limit_s" in plan.notes[-1]
 
 
-def every_pair(request: ServingRequest) -> list[tuple[float, float]]:
+def all_pools(request: ServingRequest) -> list[tuple[float, float]]:
     """Tokens/s of a device and of a user: all layouts, batch limits and numbers of workers that keep decode workers full."""
     evaluator = Evaluator(request.workload, request.slo, 0)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
@@ -81,17 +81,17 @@ def every_pair(request: ServingRequest) -> list[tuple[float, float]]:
     return found
 
 
-def test_no_pair_lies_above_the_curve_and_every_drawn_one_is_a_pair() -> None:
+def test_no_pools_lie_above_the_curve_and_all_drawn_ones_are_pools() -> None:
     request = asked()
     drawn = planned(request).interactivity
     assert drawn is not None
     curve = [(point.tokens_per_s_per_device, point.tokens_per_s_per_user) for point in drawn.points]
-    pairs = every_pair(request)
-    for device, user in pairs:
+    known_points = all_pools(request)
+    for device, user in known_points:
         assert any(d >= device * (1.0 - 1e-9) and u >= user * (1.0 - 1e-9) for d, u in curve)
     of_pools = [point for point in drawn.points if point.prefill is not None]
     assert of_pools
-    known = np.array(pairs)
+    known = np.array(known_points)
     for point in of_pools:
         here = np.array([point.tokens_per_s_per_device, point.tokens_per_s_per_user])
         assert np.isclose(known, here, rtol=1e-9).all(axis=1).any()

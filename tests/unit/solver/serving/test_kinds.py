@@ -22,7 +22,7 @@ from meshwright.solver.serving.explain import Excluded
 from meshwright.solver.serving.forms.kinds.asked import kind_requests, weighted_turns
 from meshwright.solver.verify import Rule, check
 from tests.support.serving_layouts import kinds_of, replicas_of
-from tests.unit.solver.serving.mixture_enumeration import best_of_two_kinds, better
+from tests.unit.solver.serving.kinds_enumeration import best_of_two_kinds, better
 from tests.unit.solver.serving.requests import cluster, serving_request
 from tests.unit.solver.verify.changes import changed
 
