@@ -11,11 +11,14 @@ from meshwright.app.importers.huggingface import read_huggingface_config
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.problem.choice import TRAINING, Launched, Unnamed
 from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import LEDGER
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from tests.support.opened_choices import opened
 from tests.unit.solver.training.enumerated import every_part
 from tests.unit.solver.training.every_plan import n_splits
 from tests.unit.solver.training.instances import (
@@ -38,6 +41,39 @@ _WORK_OF_A_CANDIDATE = 100
 LARGER = 15
 """Times as many rows; an odd number, so that what 2 does not divide stays so."""
 
+OPENED_HERE = frozenset(
+    {
+        "etp",
+        "optimizers",
+        "gradients",
+        "offload_optimizer",
+        "offload_activations",
+        "offload_weights",
+        "offload_gradients",
+        "offload_optimizer_to",
+        "offload_weights_to",
+        "tp_overlap",
+        "token_slices",
+        "group_order",
+        "idle_groups",
+        "batch_shares",
+        "stage_degrees",
+    }
+)
+"""Choices that a request must name to open them, and that `drawn_request` opens where they go with what else it draws."""
+
+TO_OPEN = tuple(
+    name
+    for name, entry in LEDGER.items()
+    if entry.choice.forms & TRAINING and entry.choice.place is not None and entry.choice.unnamed is not Unnamed.ANY
+)
+"""Choices of training plans that are closed unless a request names them. Others are open where nothing restricts them."""
+
+NOT_YET_OPENED = tuple(name for name in TO_OPEN if name not in OPENED_HERE)
+"""Those that nobody thought of here: they are opened by their type."""
+
+assert set(TO_OPEN) >= OPENED_HERE, "a choice that is opened here is one to open"
+
 Rng = np.random.Generator
 
 
@@ -48,6 +84,11 @@ def full_request(seed: int) -> TrainingRequest:
     Choices are closed one by one, in random order, until all plans can be enumerated.
     """
     rng = np.random.default_rng([seed, 5])
+    return _enumerable(drawn_request(seed, rng), rng)
+
+
+def drawn_request(seed: int, rng: Rng) -> TrainingRequest:
+    """A request as `full_request` draws it, with however many plans."""
     draw = (memory_request, sliced_request, varied_request)[int(np.searchsorted((0.25, 0.35), rng.random()))]
     request = _opened(draw(seed), rng)
     in_slices = bool(request.search.token_slices)
@@ -69,7 +110,18 @@ def full_request(seed: int) -> TrainingRequest:
         by_group = rng.random() < 0.45
         request = _shared_by_group(request, rng) if by_group else request
         request = _of_stages(request, rng) if not by_group or rng.random() < 0.2 else request
-    return _enumerable(request, rng)
+    return _opened_by_type(request, seed)
+
+
+def _opened_by_type(request: TrainingRequest, seed: int) -> TrainingRequest:
+    """The request with each choice of `NOT_YET_OPENED` opened in three of ten, from random numbers of its own."""
+    names, opening = [group.name for group in request.cluster.groups], np.random.default_rng([seed, 6])
+    for name in NOT_YET_OPENED:
+        had = request.search.space is Space.FREE or LEDGER[name].choice.launched is not Launched.BY_NONE
+        if opening.random() < 0.3 and had:
+            search = replace(request.search, **{name: opened(name, group_names=names)})
+            request = replace(request, search=search)
+    return request
 
 
 def _opened(request: TrainingRequest, rng: Rng) -> TrainingRequest:
@@ -285,4 +337,5 @@ def _closers(rng: Rng) -> list[Callable[[TrainingRequest], TrainingRequest]]:
         fewer_stages_of_zero,
         fewer_stages_of_zero,
         one_share_of_each,
+        *(searching(**{name: LEDGER[name].default}) for name in NOT_YET_OPENED),
     ]
