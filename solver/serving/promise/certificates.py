@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from meshwright.solver.answer.predicted import Certificate, Status
+from meshwright.solver.problem.choice import SERVING
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.restrictions import restrictions_text
 from meshwright.solver.serving.engines.layouts import SPACE
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
@@ -77,17 +79,19 @@ def bounded_certificate(request: ServingRequest, objective: float, bound: float,
 def proof(request: ServingRequest) -> str:
     """Return the certificate's words on the space and on its proof."""
     said = {Objective.THROUGHPUT: GOODPUT_PROOF, Objective.ENERGY: ENERGY_PROOF}.get(request.objective, PROOF)
-    said += added_space(request) if request.workload.speculation is None else DRAFTED + added_space(request)
+    said += asked_space(request) if request.workload.speculation is None else DRAFTED + asked_space(request)
     return said
 
 
-def added_space(request: ServingRequest) -> str:
-    """Return the plans that several kinds of workers, or layouts that switch, add to the request's space, in words; mostly
-    empty."""
-    kinds = request.search.worker_kinds
-    if ServingMode.SWITCHED in request.search.modes:
-        return SWITCHED
-    return KINDS.format(kinds=kinds) if kinds > 1 else ""
+def asked_space(request: ServingRequest) -> str:
+    """Return the plans that several kinds of workers, or layouts that switch, add to the request's space, and the values that
+    it restricts plans to, in words; mostly empty."""
+    search, added = request.search, ""
+    if ServingMode.SWITCHED in search.modes:
+        added = SWITCHED
+    elif search.worker_kinds > 1:
+        added = KINDS.format(kinds=search.worker_kinds)
+    return added + restrictions_text(search, SERVING)
 
 
 def predicted_certificate(request: ServingRequest, found: Found, evaluator: Evaluator) -> Certificate:

@@ -18,10 +18,10 @@ from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status, status_without_plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
-from meshwright.solver.problem.choice import TRAINING, Said
+from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.problem.search import LEDGER
+from meshwright.solver.problem.restrictions import restrictions_text
 from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.compute_bound import step_flops
@@ -200,14 +200,9 @@ def space_text(request: TrainingRequest) -> str:
         *titles, last = (TRAITS[schedule].title for schedule in Schedule if Pipelining(schedule).modes_by_stage)
         by_stage = f"{', '.join(titles)} and {last}"
         space = f"free: any dim over the tp axis in each block, recompute chosen for each stage of {by_stage}"
-    fixed = [
-        f"{entry.choice.word} in {sorted(str(getattr(value, 'value', value)) for value in getattr(search, name))}"
-        for name, entry in LEDGER.items()
-        if entry.choice.said is Said.LISTED and entry.choice.forms & TRAINING and getattr(search, name)
-    ]
     if search.system is not None:
         space = f"what {search.system.value} searches, {space}"
-    restricted = f"; restricted to {', '.join(fixed)}" if fixed else ""
+    restricted = restrictions_text(search, TRAINING)
     if not any(number > 1 for number in search.token_slices):
         schedules -= TOKEN_SLICED
     names = ", ".join(schedule.value for schedule in Schedule if schedule in schedules)

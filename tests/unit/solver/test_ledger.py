@@ -8,10 +8,15 @@ from typing import Annotated
 import pytest
 
 from meshwright.solver.answer.chosen import _usual_at
-from meshwright.solver.problem.choice import TRAINING, Choice, Lock, Part, Place, Published, Said, ledger_of
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choice import SERVING, TRAINING, Choice, Lock, Part, Place, Published, Said, ledger_of
+from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.search import LEDGER, Search
+from meshwright.solver.serving import plan_serving
+from meshwright.solver.serving.promise.certificates import proof
 from meshwright.solver.training.report.plan_report import space_text
 from tests.support.opened_choices import opened
+from tests.unit.solver.serving.requests import serving_request
 from tests.unit.solver.training.instances import random_request
 
 
@@ -75,12 +80,31 @@ def test_a_place_that_no_plan_has_stops_the_import() -> None:
         _usual_at(Place(Part.STAGES, "offload.weight"))
 
 
-LISTED = [name for name, entry in LEDGER.items() if entry.choice.said is Said.LISTED and entry.choice.forms & TRAINING]
+LISTED = {
+    forms: [name for name, entry in LEDGER.items() if entry.choice.said is Said.LISTED and entry.choice.forms & forms]
+    for forms in (TRAINING, SERVING)
+}
 
 
-@pytest.mark.parametrize("name", LISTED)
-def test_a_certificate_says_every_restriction(name: str) -> None:
+@pytest.mark.parametrize("name", LISTED[TRAINING])
+def test_a_training_certificate_says_every_restriction(name: str) -> None:
     request = random_request(1)
     value = opened(name, group_names=["pool"])[:1]
     said = space_text(replace(request, search=replace(Search(), **{name: value})))
     assert f"; restricted to {LEDGER[name].choice.word} in ['{getattr(value[0], 'value', value[0])}']" in said
+
+
+@pytest.mark.parametrize("name", LISTED[SERVING])
+def test_a_serving_certificate_says_every_restriction_and_no_other(name: str) -> None:
+    request = serving_request(search=Search())
+    restricted = replace(request, search=Search(**{name: (1,)}))
+    assert "restricted" not in proof(request)
+    assert proof(restricted) == f"{proof(request)}; restricted to {LEDGER[name].choice.word} in ['1']"
+
+
+@pytest.mark.parametrize("modes", [(ServingMode.AGGREGATED,), (ServingMode.DISAGGREGATED,), (ServingMode.SWITCHED,)])
+def test_each_form_of_a_serving_plan_says_its_restrictions(modes: tuple[ServingMode, ...]) -> None:
+    request = serving_request(rate=0.5, ttft_ms=10_000.0, tpot_ms=200.0, search=Search(tp=(1, 2), pp=(1, 2), modes=modes))
+    plan = plan_serving(request, stop=never_stop, progress=ignore_progress)
+    assert plan.feasible
+    assert plan.certificate.space.endswith("; restricted to tp in ['1', '2'], pp in ['1', '2']")

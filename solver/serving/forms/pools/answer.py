@@ -23,7 +23,7 @@ from meshwright.solver.serving.forms.replicas.answer import (
     stage_memory_of,
     stages_of,
 )
-from meshwright.solver.serving.promise.certificates import UNITS, added_space, bounded_certificate
+from meshwright.solver.serving.promise.certificates import UNITS, asked_space, bounded_certificate
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator, Measured
 from meshwright.solver.serving.promise.room import room_note
 
@@ -125,7 +125,7 @@ def pools_certificate(request: ServingRequest, found: MeasuredPools, bound: floa
     if bound is None:
         return Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
     more = {Objective.THROUGHPUT: POOLS_GOODPUT, Objective.ENERGY: POOLS_ENERGY}
-    proof = POOLS_PROOF + more.get(request.objective, "") + added_space(request)
+    proof = POOLS_PROOF + more.get(request.objective, "") + asked_space(request)
     return bounded_certificate(request, objective, bound, proof)
 
 
