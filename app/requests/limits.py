@@ -16,7 +16,7 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError
 from meshwright.solver.problem.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK
 from meshwright.solver.problem.request import PlanRequest, ServingWorkload, TrainingRequest, TrainingWorkload
-from meshwright.solver.problem.search import LEDGER, MAX_TIME_LIMIT_S, Search
+from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 
 MAX_DEVICES = 1_000_000
@@ -59,7 +59,7 @@ REQUEST_LIMITS = {
     "workload.speculation.draft_tokens": MAX_DRAFT_TOKENS,
     "requests of a trace, counts of an empirical length": MAX_TRACE,
     "values of one restriction in 'search'": MAX_CHOICES,
-    "search.time_limit_s": MAX_TIME_LIMIT_S,
+    **{f"search.{name}": entry.choice.at_most for name, entry in LEDGER.items() if entry.choice.at_most is not None},
     "size of a dim": MAX_DIM,
     "dims of a tensor": MAX_RANK,
     "layers of a model": MAX_LAYERS,
