@@ -16,7 +16,8 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeType
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import PLAN_SCHEMA
 from meshwright.solver.problem.graph import MODEL_GRAPH_SCHEMA, ModelGraph
-from meshwright.solver.problem.request import REQUEST_SCHEMA, Search, ServingWorkload, Slo, TrainingWorkload
+from meshwright.solver.problem.request import REQUEST_SCHEMA, ServingWorkload, Slo, TrainingWorkload
+from meshwright.solver.problem.search import Search
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 

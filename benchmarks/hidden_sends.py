@@ -15,7 +15,8 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Space
-from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import Search
 
 NETWORKS_GBIT = (200, 100, 25, 10)
 """A node's network: one of the eight ports of a DGX A100, and slower ones."""

@@ -18,7 +18,8 @@ from meshwright.costmodels.queueing.analytic.percentiles import rates_at, steady
 from meshwright.costmodels.queueing.simulation.replica import simulate_closed_loop
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import Objective
-from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts

@@ -30,7 +30,8 @@ from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
 from meshwright.solver.training.report.plan_report import feasible_plan

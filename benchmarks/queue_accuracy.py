@@ -22,7 +22,8 @@ from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
 from meshwright.costmodels.queueing.simulation.replica import Admission, BatchLimits, Window, simulate, simulate_closed_loop
 from meshwright.costmodels.queueing.step_times import StepTimes
 from meshwright.costmodels.units import DType
-from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts

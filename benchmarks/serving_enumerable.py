@@ -23,7 +23,8 @@ from meshwright.solver.answer.layouts import Pools, Replicas, workers_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
-from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 from meshwright.solver.serving import plan_serving, simulating
 from meshwright.solver.serving.forms.pools import pools

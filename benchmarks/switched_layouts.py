@@ -17,7 +17,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
-from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 
 _LEAST_RATE = 1e-3

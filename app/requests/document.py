@@ -16,7 +16,8 @@ from meshwright.costmodels.cluster.cluster import NodeType, Nvme
 from meshwright.costmodels.units import STRICT_RECORD, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.request import REQUEST_SCHEMA, Arrivals, Length, Search, ServingWorkload, Slo, TrainingWorkload
+from meshwright.solver.problem.request import REQUEST_SCHEMA, Arrivals, Length, ServingWorkload, Slo, TrainingWorkload
+from meshwright.solver.problem.search import Search
 
 STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
 

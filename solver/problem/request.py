@@ -26,7 +26,7 @@ from meshwright.solver.problem.choices import (
     Objective,
 )
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.search import Search as Search
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import (
     ClosedArrivals,
     EmpiricalLength,

@@ -18,7 +18,8 @@ from meshwright.solver.problem.choices import DEFAULT_LAUNCHER, FrontierScope, O
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.server import PromptSharing
 from meshwright.solver.problem.launchers.table import ENGINES, SERVERS
-from meshwright.solver.problem.request import Search, ServingRequest, ServingWorkload
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals, PoissonArrivals
 from meshwright.solver.serving.engines.engine_rules import holds_copies, require_routable, runs, served_shape
 from meshwright.solver.serving.engines.switched_rules import require_switchable

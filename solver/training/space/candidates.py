@@ -15,7 +15,8 @@ from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Sp
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.launchers.trainer import Trainer
-from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.meshes import Mesh, meshes, numbers_of_experts
 from meshwright.solver.training.space.presets import preset_of
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining, pipelinings

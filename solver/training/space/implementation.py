@@ -7,7 +7,7 @@ from dataclasses import replace
 from meshwright.costmodels.model.implementation import HAND_FUSED, Implementation, TensorOverlap
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.launchers.table import TRAINERS
-from meshwright.solver.problem.request import Search
+from meshwright.solver.problem.search import Search
 
 
 def chunked_implementation(implementation: Implementation, search: Search) -> Implementation:

@@ -13,7 +13,8 @@ from meshwright.costmodels.model.implementation import ScanOverRanks
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
-from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.implementation import launcher_implementation
 from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
 from meshwright.solver.training.space.state_places import (

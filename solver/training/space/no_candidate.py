@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from meshwright.solver.answer.reason import Reason
-from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.candidates import families
 
 

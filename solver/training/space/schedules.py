@@ -23,7 +23,7 @@ from meshwright.costmodels.pipeline import (
 from meshwright.solver.blocks.recompute import latent_up_projections
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.request import Search
+from meshwright.solver.problem.search import Search
 
 _CANONICAL = (Schedule.ONE_F_ONE_B, *(schedule for schedule in Schedule if schedule is not Schedule.ONE_F_ONE_B))
 

@@ -31,7 +31,8 @@ from meshwright.solver.blocks.recompute import recomputable
 from meshwright.solver.blocks.tp_strategies import strategies
 from meshwright.solver.problem.choices import BatchShares, Gradients, Recompute, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.implementation import launcher_implementation
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.training.space.state_places import StatePlace, allowed

@@ -16,7 +16,8 @@ from meshwright.costmodels.pipeline import Schedule, n_copies
 from meshwright.solver.problem.choices import Gradients, Space
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.launchers.trainer import HostState
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 
 
 class Degrees(Protocol):

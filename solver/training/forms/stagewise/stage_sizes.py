@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology, part_of_node
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.problem.choices import BatchShares, GroupOrder, StageDegrees
-from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import Search
 
 MOST_IN_ANY_PARTS = 24
 """Devices of a node that parts of any size which divides them always fill: no stages of such sizes, however many, together

@@ -19,14 +19,8 @@ from meshwright.solver.answer.predicted import Certificate, Predicted, SearchSta
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.request import (
-    PlanRequest,
-    Search,
-    ServingRequest,
-    ServingWorkload,
-    TrainingRequest,
-    TrainingWorkload,
-)
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 
 GLOBAL_BATCH = 64

@@ -23,7 +23,8 @@ from meshwright.solver.api import solve
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
-from meshwright.solver.problem.request import Search, TrainingWorkload
+from meshwright.solver.problem.request import TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training import predict_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision

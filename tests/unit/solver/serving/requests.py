@@ -9,7 +9,8 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import Objective
-from meshwright.solver.problem.request import Length, Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.request import Length, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 
 

@@ -12,7 +12,8 @@ from meshwright.costmodels.queueing.load import RequestStream
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, simulate
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.problem.choices import ServingMode
-from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals, PoissonArrivals, TraceArrivals
 from meshwright.solver.serving import simulate_serving
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder

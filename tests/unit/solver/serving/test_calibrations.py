@@ -6,7 +6,8 @@ import pytest
 
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.units import DType
-from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.serving.engines.calibrations import Phase, StepPoint, calibrations_used, kernel_shares, step_error
 from meshwright.solver.serving.engines.layouts import layouts
 from tests.unit.solver.serving.requests import cluster, serving_request

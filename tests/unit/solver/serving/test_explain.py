@@ -8,7 +8,8 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective
-from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts

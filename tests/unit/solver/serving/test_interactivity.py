@@ -13,7 +13,8 @@ from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import Progress, ignore_progress, never_stop
 from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
-from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals, LognormalLength
 from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder

@@ -9,7 +9,7 @@ from meshwright.costmodels.model.split_dims import RankGrid
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
-from meshwright.solver.problem.request import Search
+from meshwright.solver.problem.search import Search
 from meshwright.solver.serving.engines.engine_rules import holds_copies, require_routable, runs, served_shape
 from meshwright.solver.serving.engines.layouts import Layout, layouts, pipeline_stages
 from tests.unit.solver.serving.requests import cluster, serving_request

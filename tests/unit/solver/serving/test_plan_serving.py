@@ -13,7 +13,8 @@ from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import Progress, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, Recompute
-from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import LognormalLength
 from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.traffic import Share

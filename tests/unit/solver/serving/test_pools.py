@@ -15,7 +15,8 @@ from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.api import predict, simulate
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
-from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.engines.layouts import layouts

@@ -16,7 +16,8 @@ from meshwright.solver.answer.frontier import InteractivityPoint
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import FrontierScope, ServingMode
-from meshwright.solver.problem.request import Search, ServingRequest
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.serving import interactivity, plan_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts

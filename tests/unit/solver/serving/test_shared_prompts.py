@@ -18,7 +18,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.launchers.server import ServedShape
-from meshwright.solver.problem.request import Search, ServingRequest, Slo
+from meshwright.solver.problem.request import ServingRequest, Slo
+from meshwright.solver.problem.search import Search
 from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.engine_rules import runs

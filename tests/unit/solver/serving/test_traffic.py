@@ -12,7 +12,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
-from meshwright.solver.problem.request import Arrivals, Search, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.request import Arrivals, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import (
     ClosedArrivals,
     FixedLength,

@@ -17,7 +17,8 @@ from meshwright.solver.problem.choices import (
     StageDegrees,
     TpOverlap,
 )
-from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import Search
 from tests.unit.solver.training.instances import modes_of
 
 ONE_PART_A_RANK = (

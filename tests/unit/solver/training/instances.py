@@ -17,7 +17,8 @@ from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import Gradients, GroupOrder, Launcher, Recompute, Space, TpOverlap
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 
 T = TypeVar("T")
 TOKENS = ("batch", "seq")

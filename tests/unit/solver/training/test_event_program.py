@@ -12,7 +12,8 @@ from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.pipeline import Durations, Schedule, Sends, build, simulate
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.stages.longest import objective_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.search.best_first import Solved, search

@@ -17,7 +17,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training import plan_training, predict_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.space.candidates import Candidate

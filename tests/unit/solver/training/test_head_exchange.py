@@ -12,7 +12,8 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.verify import Rule, check
 from tests.unit.solver.training.planned import planned

@@ -17,7 +17,8 @@ from meshwright.costmodels.model.implementation import HostPath, Implementation,
 from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training import plan_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.host import CALLS_OF_COLLECTIVE, LAUNCH_SHARE, host_time, launches, step_host_s

@@ -13,7 +13,8 @@ from meshwright.solver.answer.predicted import Status
 from meshwright.solver.blocks.mesh import stage_borders
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, Space
-from meshwright.solver.problem.request import Search, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.switching import switch_bytes
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training, predict_training

@@ -17,7 +17,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training import plan_training
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.verify import Rule, check

@@ -16,7 +16,8 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.verify import Rule, check
 from tests.unit.solver.training.ablations import memory_ablations

@@ -19,7 +19,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import Progress, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Objective, Recompute, Space, TpOverlap
-from meshwright.solver.problem.request import Search, Slo, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import Slo, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training import plan_training, predict_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.space.candidates import families

@@ -14,8 +14,8 @@ from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choice import TRAINING, Part
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
-from meshwright.solver.problem.request import Search, TrainingRequest
-from meshwright.solver.problem.search import LEDGER
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.training import plan_training
 from meshwright.solver.training.costs.part_borders import even_cuts
 from meshwright.solver.training.space.candidates import Candidate, families

@@ -16,7 +16,8 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
 from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.problem.choices import Recompute, Space
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
 from meshwright.solver.training.planner import predict_training

@@ -22,7 +22,7 @@ from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import Criterion, build_block_problem
 from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, sharded
 from meshwright.solver.problem.choices import Launcher, Space, StageDegrees, System, TpOverlap
-from meshwright.solver.problem.request import Search
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.training.space.implementation import launcher_implementation

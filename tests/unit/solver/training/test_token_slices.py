@@ -20,7 +20,8 @@ from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Recompute, Space, StageDegrees
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.stages.longest import objective_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.forms.uniform.given_decision import decision_of

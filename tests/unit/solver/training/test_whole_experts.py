@@ -14,7 +14,8 @@ from meshwright.solver.blocks.tp_strategies import Strategy
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.graph import BlockRun, ModelGraph
-from meshwright.solver.problem.request import Search, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.switching.pieces import stored_pieces
 from meshwright.solver.training import plan_training
 from meshwright.solver.training.planner import predict_training

@@ -28,14 +28,8 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choices import Launcher, Recompute
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
-from meshwright.solver.problem.request import (
-    PlanRequest,
-    Search,
-    ServingRequest,
-    ServingWorkload,
-    TrainingRequest,
-    TrainingWorkload,
-)
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 
 STRATEGIES = {

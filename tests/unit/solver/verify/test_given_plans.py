@@ -18,7 +18,8 @@ from meshwright.solver.answer.stage import DeviceRange, Microbatch
 from meshwright.solver.api import predict
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
-from meshwright.solver.problem.request import Search, Slo, TrainingRequest
+from meshwright.solver.problem.request import Slo, TrainingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training import plan_training
 from meshwright.solver.verify import Rule, SpaceRules, check
 from tests.unit.solver.training.instances import memory_request, random_request, sliced_request

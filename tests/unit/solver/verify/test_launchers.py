@@ -14,7 +14,8 @@ from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute
 from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS
-from meshwright.solver.problem.request import PlanRequest, Search, TrainingRequest
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.serving.engines.engine_rules import runs, served_shape
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.verify import Rule, SpaceRules, check

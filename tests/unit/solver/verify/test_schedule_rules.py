@@ -10,7 +10,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import TimeBreakdown
 from meshwright.solver.answer.stage import LayerSpan
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
-from meshwright.solver.problem.request import PlanRequest, Search
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.verify import Rule, check
 from tests.unit.solver.verify.changes import changed
 from tests.unit.solver.verify.plans import training_plan, training_request

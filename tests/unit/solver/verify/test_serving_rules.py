@@ -9,7 +9,8 @@ import pytest
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.request import PlanRequest, Search, ServingWorkload, Slo
+from meshwright.solver.problem.request import PlanRequest, ServingWorkload, Slo
+from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, LognormalLength, PoissonArrivals, PrefixCache
 from meshwright.solver.verify import Rule, check
 from tests.unit.solver.verify.changes import changed

@@ -10,7 +10,8 @@ from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.pipeline_plan import pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Space, System, TpOverlap
-from meshwright.solver.problem.request import PlanRequest, Search
+from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.search import Search
 from meshwright.solver.verify import Rule, check
 from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.training.kept_formats import form_bytes, layers_of

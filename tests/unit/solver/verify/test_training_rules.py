@@ -14,7 +14,8 @@ from meshwright.solver.answer.predicted import Band, Status
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.graph import MAX_LAYERS, Block, BlockRun, ModelGraph
-from meshwright.solver.problem.request import PlanRequest, Search, Slo, TrainingWorkload
+from meshwright.solver.problem.request import PlanRequest, Slo, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.verify import Rule, check
 from tests.unit.solver.verify.changes import at, changed
 from tests.unit.solver.verify.plans import cluster, infeasible_plan, model, training_plan, training_request
