@@ -22,7 +22,8 @@ from meshwright.app.db.migrate import HEAD_REVISION
 from meshwright.app.plans.documents import plan_document
 from meshwright.app.requests.resolve import request_document
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.control import OnProgress, Progress
+from meshwright.solver.api import solve
+from meshwright.solver.control import OnProgress, Progress, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.command_line import SHARDING_PROBLEM, Cli
@@ -63,9 +64,18 @@ def test_plan_prints_a_page_that_a_terminal_holds(cli: Cli) -> None:
     assert cli("plan", cli.write("request.json", training())) == 0
     assert "Feasible: 65,536 tokens/s" in cli.out
     assert "no plan in the launchable space is faster under this cost model" in cli.out
-    assert "meshwright export sha256:" in cli.out
     assert max(len(line.rstrip()) for line in cli.out.splitlines()) <= 80
     assert cli.err == ""
+
+
+def test_the_page_ends_with_the_command_that_exports_the_plan(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a plan by the planner: one that no launcher can start has no such command."""
+    answer_with(monkeypatch, lambda request: solve(request, stop=never_stop, progress=ignore_progress))
+    request, target = cli.write("request.json", training()), cli.folder / "plan.json"
+    assert cli("plan", request) == 0
+    assert "meshwright export sha256:" in cli.out
+    assert cli("plan", request, "-o", str(target)) == 0
+    assert f"meshwright export {target}" in cli.out.replace("\n", "")
 
 
 def test_plan_as_json_is_one_document(cli: Cli) -> None:
@@ -120,7 +130,6 @@ def test_plan_file_holds_plan_and_request_whole_or_not_at_all(cli: Cli) -> None:
     assert cli("plan", cli.write("request.json", training()), "-o", str(target)) == 0
     plan = json.loads(target.read_text())
     assert plan["request"]["schema"] == "meshwright.request/1"
-    assert f"meshwright export {target}" in cli.out.replace("\n", "")
     assert stat.S_IMODE(target.stat().st_mode) & stat.S_IRUSR
     assert [path.name for path in cli.folder.iterdir() if path.name.startswith(".")] == []
     assert cli("plan", cli.write("request.json", training()), "-o", str(cli.folder / "no" / "plan.json")) == 2
