@@ -14,11 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
-
-from meshwright.app.catalog import model
-from meshwright.costmodels.hardware import device, node_type
-from meshwright.costmodels.serving.helix import (
+from helix_formulas import (
     DecodeHardware,
     DecodeShape,
     Layouts,
@@ -29,6 +25,10 @@ from meshwright.costmodels.serving.helix import (
     token_s,
     weight_read_s,
 )
+from numpy.typing import NDArray
+
+from meshwright.app.catalog import model
+from meshwright.costmodels.hardware import device, node_type
 
 Floats = NDArray[np.float64]
 

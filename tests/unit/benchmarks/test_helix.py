@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.serving.helix import (
+from benchmarks.helix_formulas import (
     DecodeHardware,
     DecodeShape,
     Layouts,
