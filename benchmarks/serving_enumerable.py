@@ -26,9 +26,10 @@ from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload, Slo
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
-from meshwright.solver.serving import plan_serving, simulating
+from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.forms.pools import pools
 from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.workers import simulation
 from meshwright.solver.verify import check
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
 
@@ -71,7 +72,7 @@ def _is_roomiest(plan: Plan, request: ServingRequest) -> bool:
 
 def shorten_simulations() -> None:
     """Short runs and few batch limits, for search and enumeration alike; runs of 1,000 are too short for finite intervals."""
-    for module in (evaluation, pools, simulating):
+    for module in (evaluation, pools, simulation):
         module.REQUESTS = 3000
     for module in (evaluation, pools):
         module.SCREENING_REQUESTS = 600

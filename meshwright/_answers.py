@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from meshwright.app.exporters.export import Export
     from meshwright.app.validation.tables import TableReport
-    from meshwright.solver.serving.simulating import ServingSimulation
+    from meshwright.solver.serving.workers.simulation import ServingSimulation
 
 PlanRows = Literal["stages", "summary", "frontier", "runners_up"]
 """The tables that a plan has."""

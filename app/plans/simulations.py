@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from meshwright.costmodels.queueing.statistics import CONFIDENCE
-from meshwright.solver.serving.simulating import PROBABILITIES, Distribution, ServingSimulation
+from meshwright.solver.serving.workers.simulation import PROBABILITIES, Distribution, ServingSimulation
 
 SIMULATION_SCHEMA = "meshwright.simulation/1"
 

@@ -20,15 +20,16 @@ from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
-from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS, Layout, require_servable, worker_layouts
+from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS, Layout, worker_layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, step_below
-from meshwright.solver.serving.forms.replicas.least_energy import least_energy
-from meshwright.solver.serving.forms.replicas.prediction import is_in_layout, is_layout_of
-from meshwright.solver.serving.forms.replicas.reasons import late_alone, memory_shortfall, missed_targets
 from meshwright.solver.serving.promise.certificates import UNITS
 from meshwright.solver.serving.promise.evaluation import P95, SCREENING_REQUESTS, Candidate, Evaluator, Measured
 from meshwright.solver.serving.promise.question import Cause, Question, Refused, measurements, replica_count, usable_candidates
+from meshwright.solver.serving.rules import require_servable
+from meshwright.solver.serving.workers.given import is_in_layout, is_layout_of
+from meshwright.solver.serving.workers.goodput import RATE_GRID, step_below
+from meshwright.solver.serving.workers.least_energy import least_energy
+from meshwright.solver.serving.workers.reasons import late_alone, memory_shortfall, missed_targets
 
 EVERY_LAYOUT = "layouts"
 """The name that stands for all layouts."""

@@ -1,15 +1,16 @@
-"""A plan that was given: predicted anew, form by form."""
+"""A plan that was given: predicted anew by its form."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from meshwright.costmodels.errors import PlanFileError
-from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, ServingLayout, Switched
+from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.serving.forms.kinds.given import predict_kinds
-from meshwright.solver.serving.forms.pools.given import predict_pools
-from meshwright.solver.serving.forms.replicas.prediction import predict_replicas
-from meshwright.solver.serving.forms.switched.given import predict_switched
+from meshwright.solver.serving.forms.table import FORMS, Form
+from meshwright.solver.serving.rules import require_servable
 
 
 def predict_serving(request: ServingRequest, plan: Plan) -> Plan:
@@ -17,21 +18,18 @@ def predict_serving(request: ServingRequest, plan: Plan) -> Plan:
 
     Raises PlanFileError when the plan does not belong to the request.
     """
-    match given_layout(plan):
-        case Replicas() as layout:
-            return predict_replicas(request, plan, layout)
-        case Pools() as layout:
-            return predict_pools(request, plan, layout)
-        case Switched() as layout:
-            return predict_switched(request, plan, layout)
-        case Kinds() as layout:
-            return predict_kinds(request, layout)
+    form, layout = form_and_layout(request, plan)
+    return form.predict(request, plan, layout)
 
 
-def given_layout(plan: Plan) -> ServingLayout:
-    """The layout of a feasible serving plan; raises PlanFileError for any other."""
-    match plan.layout:
-        case Replicas() | Pools() | Switched() | Kinds() as layout:
-            return layout
-        case _:
-            raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)
+def form_and_layout(request: ServingRequest, plan: Plan) -> tuple[Form[Any], ServingLayout]:
+    """The form of a feasible serving plan, and its layout.
+
+    Raises PlanFileError for any other plan, and for a request that nothing serves what its rules say.
+    """
+    for form in FORMS:
+        if isinstance(plan.layout, form.layout):
+            # Kinds of workers can be predicted and simulated under arrivals that they are not searched for.
+            require_servable(replace(request, search=replace(request.search, worker_kinds=1)))
+            return form, plan.layout
+    raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)

@@ -16,13 +16,20 @@ from meshwright.solver.control import OnProgress, Stop, never_stop
 from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
-from meshwright.solver.serving.engines.layouts import prefill_layouts, require_servable, worker_layouts
+from meshwright.solver.serving.engines.layouts import prefill_layouts, worker_layouts
 from meshwright.solver.serving.forms.kinds.planning import KindsSearch
 from meshwright.solver.serving.forms.pools.answer import pools_certificate, pools_objective, pools_plan, pools_runner_up
 from meshwright.solver.serving.forms.pools.goodput import largest_pools_goodput
 from meshwright.solver.serving.forms.pools.least_energy import least_energy_pools
 from meshwright.solver.serving.forms.pools.search import PoolsResult, PoolsSearch
-from meshwright.solver.serving.forms.replicas.answer import (
+from meshwright.solver.serving.forms.switched.answer import switched_plan
+from meshwright.solver.serving.forms.switched.search import SwitchedSearch, search_switched
+from meshwright.solver.serving.interactivity import swept_points, user_tokens_per_s
+from meshwright.solver.serving.promise.certificates import objective_of, searched_certificate
+from meshwright.solver.serving.promise.evaluation import Evaluator, Measured
+from meshwright.solver.serving.promise.question import Found, Question, SearchResult
+from meshwright.solver.serving.rules import require_servable
+from meshwright.solver.serving.workers.answer import (
     feasible_plan,
     frontier,
     infeasible_plan,
@@ -30,17 +37,11 @@ from meshwright.solver.serving.forms.replicas.answer import (
     refusal_notes,
     runners_up,
 )
-from meshwright.solver.serving.forms.replicas.cheapest import cheapest, of_equal_cost
-from meshwright.solver.serving.forms.replicas.goodput import choose_roomiest_goodput, largest_goodput
-from meshwright.solver.serving.forms.replicas.least_energy import least_energy
-from meshwright.solver.serving.forms.replicas.reasons import no_layout, why_infeasible
-from meshwright.solver.serving.forms.replicas.roomiest import choose_roomiest
-from meshwright.solver.serving.forms.switched.answer import switched_plan
-from meshwright.solver.serving.forms.switched.search import SwitchedSearch, search_switched
-from meshwright.solver.serving.interactivity import swept_points, user_tokens_per_s
-from meshwright.solver.serving.promise.certificates import objective_of, searched_certificate
-from meshwright.solver.serving.promise.evaluation import Evaluator, Measured
-from meshwright.solver.serving.promise.question import Found, Question, SearchResult
+from meshwright.solver.serving.workers.cheapest import cheapest, of_equal_cost
+from meshwright.solver.serving.workers.goodput import choose_roomiest_goodput, largest_goodput
+from meshwright.solver.serving.workers.least_energy import least_energy
+from meshwright.solver.serving.workers.reasons import no_layout, why_infeasible
+from meshwright.solver.serving.workers.roomiest import choose_roomiest
 
 _SHOWN = 5
 

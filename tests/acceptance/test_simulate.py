@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.solver.serving import simulating
 from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.workers import simulation
 from tests.support.command_line import Cli
 from tests.support.requests_given import serving, training
 
@@ -18,7 +18,7 @@ from tests.support.requests_given import serving, training
 @pytest.fixture(autouse=True)
 def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "REQUESTS", 1500)
-    monkeypatch.setattr(simulating, "REQUESTS", 1500)
+    monkeypatch.setattr(simulation, "REQUESTS", 1500)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from meshwright.app.text.figures import counted, percent, seconds, significant
 from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
-from meshwright.solver.serving.simulating import PROBABILITIES, Distribution, ServingSimulation
+from meshwright.solver.serving.workers.simulation import PROBABILITIES, Distribution, ServingSimulation
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 

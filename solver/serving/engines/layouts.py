@@ -8,21 +8,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from meshwright.costmodels.cluster.cluster import NodeGroup
-from meshwright.costmodels.errors import ModelError, WorkloadError
-from meshwright.costmodels.model.operators import AttentionMask, OperatorKind
+from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.model.split_dims import RankGrid, divides
 from meshwright.costmodels.serving.step_time import ServingPrecision
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.stage import LayerSpan
-from meshwright.solver.problem.choices import DEFAULT_LAUNCHER, FrontierScope, Objective, ServingMode, Space
+from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.launchers.server import PromptSharing
-from meshwright.solver.problem.launchers.table import ENGINES, SERVERS
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.problem.serving_load import ClosedArrivals, PoissonArrivals
-from meshwright.solver.serving.engines.engine_rules import holds_copies, require_routable, runs, served_shape
-from meshwright.solver.serving.engines.switched_rules import require_switchable
+from meshwright.solver.serving.engines.engine_rules import holds_copies, runs, served_shape
 
 PIPELINE_DEGREES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 
@@ -102,6 +97,11 @@ class Layout:
         """The key that tells the layouts of a request apart; also their canonical order."""
         grid = self.grid
         return self.group.name, grid.tp, self.pp, grid.kvp, grid.attention_dp, grid.ep, grid.cp
+
+
+def stage_width(layout: Layout) -> int:
+    """Devices after which a worker may start: a stage, or a node where a stage fills several."""
+    return min(layout.grid.ranks, layout.group.node.devices_per_node)
 
 
 class Tokens(StrEnum):
@@ -194,158 +194,6 @@ def serving_precision(workload: ServingWorkload) -> ServingPrecision:
     --kv-cache-dtype auto)."""
     activations = DType.FP16 if workload.precision is DType.FP16 else DType.BF16
     return ServingPrecision(workload.weight_format, activations, workload.kv_dtype or activations, workload.quantised)
-
-
-def require_servable(request: ServingRequest) -> None:
-    """Refuse what no layout of this space can mean, before any search.
-
-    Raises WorkloadError for search restrictions and objectives of training, ModelError for models this space can't serve,
-    ClusterError when no device of the cluster computes in the workload's precision.
-    """
-    if not any(has_format(group, request) for group in request.cluster.groups):
-        device, precision = request.cluster.groups[0].node.device, serving_precision(request.workload)
-        device.peak(precision.weights.computed_in(device))
-        device.peak(precision.activations)
-    if request.objective is Objective.STEP_TIME:
-        raise WorkloadError(
-            "the objective does not go with a serving workload",
-            given=request.objective.value,
-            allowed=", ".join(o.value for o in (Objective.DEVICES, Objective.THROUGHPUT, Objective.COST, Objective.ENERGY)),
-        )
-    if request.objective is Objective.THROUGHPUT and isinstance(request.workload.arrivals, ClosedArrivals):
-        raise WorkloadError(
-            "the objective does not go with clients in a closed loop, whose number is given",
-            given=request.objective.value,
-            allowed=f"{Objective.DEVICES.value}, {Objective.COST.value}, {Objective.ENERGY.value}",
-        )
-    if ServingMode.DISAGGREGATED in request.search.modes:
-        _require_poolable(request)
-    if request.search.worker_kinds > 1:
-        _require_kinds(request)
-    if ServingMode.SWITCHED in request.search.modes:
-        require_switchable(request)
-    _require_serving_search(request.search)
-    if request.workload.speculation is not None:
-        _require_speculative(request)
-    require_routable(request.model, request.workload.experts)
-    if not request.model.is_chain:
-        raise ModelError("only models whose blocks form a chain can be served", given=request.model.name)
-    for block in request.model.blocks:
-        for operator in block.operators:
-            if operator.kind is OperatorKind.ATTENTION and operator.mask is AttentionMask.FULL:
-                raise ModelError(
-                    "only causal attention can generate token by token",
-                    given=f"{block.name}/{operator.name}: full",
-                )
-    _require_prefill_layout(request)
-
-
-def _require_prefill_layout(request: ServingRequest) -> None:
-    """Refuse degrees of cp that no prefill worker can have."""
-    cp = request.search.cp
-    if cp and 1 not in cp and next(layouts(request, Tokens.SHARED), None) is None:
-        raise WorkloadError(
-            "no worker shares prompts over so many ranks",
-            given=f"search.cp {list(cp)} with search.engine {request.search.engine.value}",
-            allowed="1; of search.engine sglang divisors of a node, for models without recurrent states",
-        )
-
-
-def _require_speculative(request: ServingRequest) -> None:
-    """Refuse what speculative decoding is not planned for."""
-    search = request.search
-    if ServingMode.DISAGGREGATED in search.modes:
-        raise WorkloadError(
-            "speculative decoding is planned for workers that do both phases",
-            given=ServingMode.DISAGGREGATED.value,
-            allowed="search.modes [aggregated]; or no workload.speculation",
-        )
-    if search.frontier is FrontierScope.SWEPT:
-        raise WorkloadError(
-            "throughput against interactivity is not drawn with speculative decoding",
-            given=search.frontier.value,
-            allowed=f"search.frontier {FrontierScope.VISITED.value}; or no workload.speculation",
-        )
-    if search.pp and 1 not in search.pp:
-        raise WorkloadError(
-            "speculative decoding is planned without pipeline stages, as vLLM runs it",
-            given=f"search.pp {list(search.pp)}",
-            allowed="search.pp with 1; or no workload.speculation",
-        )
-    if search.cp and 1 not in search.cp:
-        raise WorkloadError(
-            "speculative decoding is planned without ranks that share prompts",
-            given=f"search.cp {list(search.cp)}",
-            allowed="search.cp with 1; or no workload.speculation",
-        )
-    for block in request.model.blocks:
-        for operator in block.operators:
-            if operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
-                raise ModelError(
-                    "speculative decoding is not planned for recurrent states, which rejected tokens would have to leave again",
-                    given=f"{block.name}/{operator.name}",
-                    allowed="models of attention alone; or no workload.speculation",
-                )
-
-
-def _require_poolable(request: ServingRequest) -> None:
-    """Refuse what prefill and decode pools are not searched for."""
-    arrivals = request.workload.arrivals
-    if isinstance(arrivals, ClosedArrivals):
-        raise WorkloadError(
-            "clients in a closed loop are not simulated over prefill and decode pools",
-            given=arrivals.process,
-            allowed="poisson, gamma, trace; or search.modes [aggregated]",
-        )
-    if request.objective is Objective.THROUGHPUT and not isinstance(arrivals, PoissonArrivals):
-        raise WorkloadError(
-            "the goodput of prefill and decode pools is searched for Poisson arrivals only",
-            given=arrivals.process,
-            allowed="poisson; or search.modes [aggregated]; or another objective",
-        )
-
-
-def _require_kinds(request: ServingRequest) -> None:
-    """Refuse what plans of several kinds of workers are not searched for."""
-    search, workload = request.search, request.workload
-    refused = (
-        (not isinstance(workload.arrivals, PoissonArrivals), workload.arrivals.process, "poisson"),
-        (request.objective is Objective.ENERGY, "objective energy", "devices, cost, throughput"),
-        (ServingMode.AGGREGATED not in search.modes, "search.modes [disaggregated]", "search.modes with aggregated"),
-        (search.frontier is FrontierScope.SWEPT, "search.frontier swept", FrontierScope.VISITED.value),
-    )
-    for is_so, given, allowed in refused:
-        if is_so:
-            raise WorkloadError(
-                "plans of several kinds of workers are not searched for this",
-                given=given,
-                allowed=f"{allowed}; or search.worker_kinds 1",
-            )
-
-
-def _require_serving_search(search: Search) -> None:
-    set_for_training = {
-        "cp": search.cp and 1 not in search.cp and not _may_share_prompts(search),
-        "microbatch": search.microbatch,
-        "recompute": search.recompute,
-        "zero_stages": search.zero_stages,
-    }
-    given = [name for name, value in set_for_training.items() if value]
-    if given:
-        sharing = ", ".join(engine for engine, rules in ENGINES.items() if rules.prompt_sharing is not PromptSharing.NONE)
-        raise WorkloadError(
-            "search restrictions of training do not go with a serving workload",
-            given=given,
-            allowed=f"dp (replicas), tp, pp, ep, attention_dp, kvp; cp of engine {sharing} or of prefill workers",
-        )
-    if search.space is Space.LAUNCHABLE and search.launcher not in (*SERVERS, DEFAULT_LAUNCHER):
-        raise WorkloadError(
-            "the launcher does not serve", given=search.launcher.value, allowed=", ".join(server.value for server in SERVERS)
-        )
-
-
-def _may_share_prompts(search: Search) -> bool:
-    return ServingMode.DISAGGREGATED in search.modes or ENGINES[search.engine].prompt_sharing is not PromptSharing.NONE
 
 
 def is_layer(model: ModelGraph, block: str) -> bool:

@@ -16,7 +16,10 @@ from meshwright.solver.answer.predicted import Certificate, Predicted, SearchSta
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
-from meshwright.solver.serving.forms.replicas.answer import (
+from meshwright.solver.serving.promise.evaluation import P95, REQUESTS, Evaluator, Measured
+from meshwright.solver.serving.promise.question import Found
+from meshwright.solver.serving.promise.room import room_note
+from meshwright.solver.serving.workers.answer import (
     decode_point,
     feasible_plan,
     percentile_errors,
@@ -24,9 +27,6 @@ from meshwright.solver.serving.forms.replicas.answer import (
     replicas_of,
     widened_bands,
 )
-from meshwright.solver.serving.promise.evaluation import P95, REQUESTS, Evaluator, Measured
-from meshwright.solver.serving.promise.question import Found
-from meshwright.solver.serving.promise.room import room_note
 
 
 @dataclass(frozen=True, eq=False)

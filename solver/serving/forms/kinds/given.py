@@ -14,10 +14,10 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving.forms.kinds.answer import KindMeasured, kinds_objective, kinds_plan
 from meshwright.solver.serving.forms.kinds.asked import kind_requests
-from meshwright.solver.serving.forms.replicas.answer import infeasible_plan
-from meshwright.solver.serving.forms.replicas.prediction import given_candidate
-from meshwright.solver.serving.forms.replicas.reasons import memory_shortfall, missed_targets
 from meshwright.solver.serving.promise.certificates import UNITS
+from meshwright.solver.serving.workers.answer import infeasible_plan
+from meshwright.solver.serving.workers.given import given_candidate
+from meshwright.solver.serving.workers.reasons import memory_shortfall, missed_targets
 
 _SHARES_ROUNDING = 1e-6
 """The largest distance from 1 of the sum of a plan's shares, as people may write them."""
@@ -38,7 +38,7 @@ def given_kinds(
     return list(zip(layout.kinds, kind_requests(request, shares, loads), strict=True))
 
 
-def predict_kinds(request: ServingRequest, layout: Kinds) -> Plan:
+def predict(request: ServingRequest, plan: Plan, layout: Kinds) -> Plan:
     """The plan's kinds with every figure predicted anew; infeasible, with the reason, when one of them does not fit in memory
     or misses a target by itself. Objective throughput: figures are at the plan's own rates, or at the request's where those
     are missed.

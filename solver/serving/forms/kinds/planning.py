@@ -15,9 +15,9 @@ from meshwright.solver.serving.forms.kinds.answer import KindMeasured, first_ran
 from meshwright.solver.serving.forms.kinds.asked import kind_requests
 from meshwright.solver.serving.forms.kinds.knapsack import Mix
 from meshwright.solver.serving.forms.kinds.search import KindFound, MixResult, MixSearch
-from meshwright.solver.serving.forms.replicas.answer import leftover_notes
 from meshwright.solver.serving.promise.certificates import bounded_certificate, proof
 from meshwright.solver.serving.promise.question import Question, replica_count
+from meshwright.solver.serving.workers.answer import leftover_notes
 
 
 class KindsSearch:

@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine
+from meshwright.solver.serving.engines.layouts import stage_width
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.kinds.knapsack import Item, Mix, Room, cheapest_mix, fastest_mix
-from meshwright.solver.serving.forms.pools.pools import stage_width
-from meshwright.solver.serving.forms.replicas.goodput import (
+from meshwright.solver.serving.promise.evaluation import Candidate, Measured, SearchStoppedError
+from meshwright.solver.serving.promise.question import Question, Refused, usable_candidates
+from meshwright.solver.serving.workers.goodput import (
     LEAST_RATE_SHARE,
     RATE_GRID,
     Judge,
@@ -31,9 +33,7 @@ from meshwright.solver.serving.forms.replicas.goodput import (
     step_under,
     sustaining_at,
 )
-from meshwright.solver.serving.forms.replicas.roomiest import Roomiest
-from meshwright.solver.serving.promise.evaluation import Candidate, Measured, SearchStoppedError
-from meshwright.solver.serving.promise.question import Question, Refused, usable_candidates
+from meshwright.solver.serving.workers.roomiest import Roomiest
 
 _GUESSES = 8
 """Mixes that are looked at because the analytic model expects most of them, before bounds lead the search."""

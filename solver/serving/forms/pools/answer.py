@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from meshwright.solver.answer.layouts import EngineLoad, Pools, PrefillWorkers, Replicas
 from meshwright.solver.answer.plan import Plan, plan_with
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status
@@ -14,18 +12,19 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
 from meshwright.solver.serving.engines.layouts import SPACE
 from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools
-from meshwright.solver.serving.forms.replicas.answer import (
+from meshwright.solver.serving.promise.certificates import UNITS, asked_space, bounded_certificate
+from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
+from meshwright.solver.serving.promise.room import room_note
+from meshwright.solver.serving.workers.answer import (
     axes_of,
     decode_point,
     decode_stage_s,
     percentile_bands,
     prompt_point,
+    prompt_stage_s,
     stage_memory_of,
     stages_of,
 )
-from meshwright.solver.serving.promise.certificates import UNITS, asked_space, bounded_certificate
-from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator, Measured
-from meshwright.solver.serving.promise.room import room_note
 
 POOLS_PROOF = (
     f"prefill and decode pools, each of them: {SPACE}; batch limits of each phase are those with most room. A pair counts "
@@ -133,14 +132,6 @@ def pools_runner_up(request: ServingRequest, found: MeasuredPools, why: str) -> 
     """Pools that lost."""
     figures = f"P95 TTFT {found.ttft.value * 1e3:.0f} ms, P95 TPOT {found.tpot.value * 1e3:.1f} ms"
     return RunnerUp(found.placed.name, pools_objective(request, found), f"{why}: {figures}")
-
-
-def prompt_stage_s(measured: Measured, evaluator: Evaluator) -> np.ndarray:
-    """[stage] time of the mean prompt in one step, with nobody else in it."""
-    nothing = np.zeros(1)
-    prompt = min(evaluator.prompt.mean, float(measured.candidate.step_tokens))
-    times = measured.candidate.engine.times
-    return np.asarray(times.mixed_step_s(nothing, 1.0, prompt_tokens=nothing + prompt, prefix_tokens=nothing)[:, 0])
 
 
 def _price_per_hour(pools: PlacedPools) -> float | None:

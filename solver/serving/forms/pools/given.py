@@ -12,20 +12,20 @@ from meshwright.solver.answer.predicted import SearchStats
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts, require_servable
+from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.pools.answer import pools_certificate, pools_plan
 from meshwright.solver.serving.forms.pools.phases import PhaseKind, phase_evaluator
 from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools, PoolsSimulator
-from meshwright.solver.serving.forms.replicas.answer import infeasible_plan
-from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, step_below
-from meshwright.solver.serving.forms.replicas.prediction import candidate_of
-from meshwright.solver.serving.forms.replicas.reasons import memory_shortfall, missed_figures
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.workers.answer import infeasible_plan
+from meshwright.solver.serving.workers.given import candidate_of
+from meshwright.solver.serving.workers.goodput import RATE_GRID, step_below
+from meshwright.solver.serving.workers.reasons import memory_shortfall, missed_figures
 
 
-def predict_pools(request: ServingRequest, plan: Plan, layout: Pools) -> Plan:
+def predict(request: ServingRequest, plan: Plan, layout: Pools) -> Plan:
     """The plan's pools with every figure predicted anew; infeasible, with the reason, when a pool does not fit in memory or
     a target is missed. Objective throughput: figures are at the plan's own rate, or at the request's where that is missed.
 
@@ -56,7 +56,6 @@ class GivenPools:
     """The pools that a plan describes; raises PlanFileError when they are none of the request."""
 
     def __init__(self, request: ServingRequest, layout: Pools):
-        require_servable(request)
         if request.workload.speculation is not None:
             raise PlanFileError(
                 "pools of prefill and decode workers do not draft tokens",

@@ -17,8 +17,8 @@ from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.forms.pools.phases import Phase
 from meshwright.solver.serving.forms.pools.pools import MeasuredPools, placed
 from meshwright.solver.serving.forms.pools.search import Option, PoolsResult, PoolsSearch
-from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, SUSTAINED_STEPS, highest_kept, step_below, step_under
 from meshwright.solver.serving.promise.evaluation import SearchStoppedError
+from meshwright.solver.serving.workers.goodput import RATE_GRID, SUSTAINED_STEPS, highest_kept, step_below, step_under
 
 _Judge = Callable[[PoolsSearch, Option, Option, PoolsResult, int], MeasuredPools | None]
 """A function that measures two pools at a step of the rate grid that they are taken to keep; it returns None for other

@@ -16,8 +16,6 @@ from meshwright.solver.problem.request import ServingRequest, ServingWorkload, S
 from meshwright.solver.problem.serving_load import FixedLength, TraceArrivals
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share, token_count
-from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, SUSTAINED_STEPS, expected_rate, step_below
-from meshwright.solver.serving.forms.replicas.roomiest import Roomiest
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured
 from meshwright.solver.serving.promise.question import (
@@ -27,6 +25,8 @@ from meshwright.solver.serving.promise.question import (
     ordering_candidate,
     usable_candidates,
 )
+from meshwright.solver.serving.workers.goodput import RATE_GRID, SUSTAINED_STEPS, expected_rate, step_below
+from meshwright.solver.serving.workers.roomiest import Roomiest
 
 
 class PhaseKind(StrEnum):

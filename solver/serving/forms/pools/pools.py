@@ -18,7 +18,7 @@ from meshwright.costmodels.queueing.simulation.disaggregated import (
 from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.costmodels.serving.kv_transfer import WorkerPlace, kv_transfer
 from meshwright.solver.serving.engines.engine import Engine
-from meshwright.solver.serving.engines.layouts import Layout
+from meshwright.solver.serving.engines.layouts import Layout, stage_width
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.evaluation import (
     MAX_UTILISATION,
@@ -92,11 +92,6 @@ def placed(prefill: Layout, prefill_workers: int, decode: Layout, decode_workers
 def group_first(layout: Layout) -> int:
     """First rank of a layout's node group."""
     return layout.first_rank
-
-
-def stage_width(layout: Layout) -> int:
-    """Devices after which a worker may start: a stage, or a node where a stage fills several."""
-    return min(layout.grid.ranks, layout.group.node.devices_per_node)
 
 
 def transfer_between(cluster: Cluster, pools: PlacedPools, *, prompt_tokens: int) -> CacheTransfer:

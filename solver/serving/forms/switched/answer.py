@@ -12,21 +12,21 @@ from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used, step_error
-from meshwright.solver.serving.forms.pools.answer import prompt_stage_s
-from meshwright.solver.serving.forms.replicas.answer import (
-    axes_of,
-    band_of,
-    decode_point,
-    feasible_plan,
-    prompt_point,
-    replicas_of,
-    stages_of,
-)
 from meshwright.solver.serving.forms.switched.engine import SwitchedEngine
 from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
 from meshwright.solver.serving.promise.certificates import UNITS, objective_of, searched_certificate
 from meshwright.solver.serving.promise.evaluation import Candidate, Measured
 from meshwright.solver.serving.promise.question import Found
+from meshwright.solver.serving.workers.answer import (
+    axes_of,
+    band_of,
+    decode_point,
+    feasible_plan,
+    prompt_point,
+    prompt_stage_s,
+    replicas_of,
+    stages_of,
+)
 
 
 def switched_plan(

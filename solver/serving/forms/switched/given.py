@@ -9,18 +9,17 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import EngineBuilder
-from meshwright.solver.serving.engines.layouts import require_servable
-from meshwright.solver.serving.engines.switched_rules import require_switchable
-from meshwright.solver.serving.forms.replicas.answer import infeasible_plan
-from meshwright.solver.serving.forms.replicas.prediction import candidate_of, judged, one_plan_stats
 from meshwright.solver.serving.forms.switched.answer import switched_plan
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, SwitchedEngine, can_switch
 from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.forms.switched.rules import require_switchable
 from meshwright.solver.serving.forms.switched.search import room_shortfall
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Candidate
+from meshwright.solver.serving.workers.answer import infeasible_plan
+from meshwright.solver.serving.workers.given import candidate_of, judged, one_plan_stats
 
 
-def predict_switched(request: ServingRequest, plan: Plan, layout: Switched) -> Plan:
+def predict(request: ServingRequest, plan: Plan, layout: Switched) -> Plan:
     """The plan's workers with every figure predicted anew; infeasible, with the reason, when they do not fit in memory or miss
     a target. Raises PlanFileError when the plan does not belong to the request."""
     given = GivenSwitched(request, layout)
@@ -37,7 +36,6 @@ class GivenSwitched:
     """The workers that a plan describes; raises PlanFileError when they are none of the request."""
 
     def __init__(self, request: ServingRequest, layout: Switched):
-        require_servable(request)
         require_switchable(request)
         self.evaluator = SwitchedEvaluator(request.workload, request.slo, request.search.seed)
         prompts, _ = candidate_of(request, layout.prefill_workers, self.evaluator)

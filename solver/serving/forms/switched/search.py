@@ -16,16 +16,16 @@ from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
-from meshwright.solver.serving.forms.replicas.cheapest import cheapest, of_equal_cost
-from meshwright.solver.serving.forms.replicas.goodput import choose_roomiest_goodput, largest_goodput
-from meshwright.solver.serving.forms.replicas.reasons import memory_shortfall, why_infeasible
-from meshwright.solver.serving.forms.replicas.roomiest import choose_roomiest
 from meshwright.solver.serving.forms.switched.answer import switched_plan
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, SwitchedEngine
 from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
 from meshwright.solver.serving.promise.certificates import objective_of
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import Cause, Found, Question, SearchResult, least_replicas
+from meshwright.solver.serving.workers.cheapest import cheapest, of_equal_cost
+from meshwright.solver.serving.workers.goodput import choose_roomiest_goodput, largest_goodput
+from meshwright.solver.serving.workers.reasons import memory_shortfall, why_infeasible
+from meshwright.solver.serving.workers.roomiest import choose_roomiest
 
 _ROUNDING = 1e-9
 """Relative difference of two objectives that is rounding alone."""

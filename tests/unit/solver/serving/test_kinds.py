@@ -90,11 +90,11 @@ def mixed() -> tuple[ServingRequest, Plan]:
     """A load that neither type of device keeps up with alone."""
     request = asked()
     with pytest.MonkeyPatch.context() as patch:
-        from meshwright.solver.serving import simulating
         from meshwright.solver.serving.forms.pools import pools
         from meshwright.solver.serving.promise import evaluation
+        from meshwright.solver.serving.workers import simulation
 
-        for module in (evaluation, pools, simulating):
+        for module in (evaluation, pools, simulation):
             patch.setattr(module, "REQUESTS", 1500)
         for module in (evaluation, pools):
             patch.setattr(module, "SCREENING_REQUESTS", 300)

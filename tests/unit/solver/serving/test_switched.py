@@ -32,8 +32,8 @@ from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.explain import Excluded
-from meshwright.solver.serving.forms.replicas.goodput import RATE_GRID, SUSTAINED_STEPS
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, SwitchedEngine
+from meshwright.solver.serving.workers.goodput import RATE_GRID, SUSTAINED_STEPS
 from meshwright.solver.verify import Rule, check
 from tests.support.serving_layouts import switched_of
 from tests.unit.solver.serving.enumeration import best_objective, switching

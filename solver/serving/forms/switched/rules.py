@@ -11,8 +11,14 @@ from meshwright.solver.problem.serving_load import ClosedArrivals
 _WITHOUT = f"or search.modes without {ServingMode.SWITCHED.value}"
 
 
+def refuse(request: ServingRequest) -> None:
+    """Refuse requests that ask for switched layouts beside what they are not planned for."""
+    if ServingMode.SWITCHED in request.search.modes:
+        require_switchable(request)
+
+
 def require_switchable(request: ServingRequest) -> None:
-    """Refuse requests that ask for switched layouts beside what they are not planned for.
+    """Refuse what layouts that switch are not planned for, whether or not a request asks for them.
 
     Raises WorkloadError, or ModelError for a model with recurrent states.
     """

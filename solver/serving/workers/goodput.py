@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.replicas.roomiest import choose_roomiest
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured, SearchStoppedError
 from meshwright.solver.serving.promise.question import (
     Cause,
@@ -29,6 +28,7 @@ from meshwright.solver.serving.promise.question import (
     replica_count,
     usable_candidates,
 )
+from meshwright.solver.serving.workers.roomiest import choose_roomiest
 
 RATE_GRID = 1.01
 """Goodput is found on a geometric grid of rates, one percent apart."""

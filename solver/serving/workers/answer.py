@@ -235,6 +235,14 @@ def decode_stage_s(measured: Measured, evaluator: Evaluator) -> np.ndarray:
     return np.asarray(engine.times.decode_step_s(np.array([batch]), kv_tokens)[:, 0])
 
 
+def prompt_stage_s(measured: Measured, evaluator: Evaluator) -> np.ndarray:
+    """[stage] time of the mean prompt in one step, with nobody else in it."""
+    nothing = np.zeros(1)
+    prompt = min(evaluator.prompt.mean, float(measured.candidate.step_tokens))
+    times = measured.candidate.engine.times
+    return np.asarray(times.mixed_step_s(nothing, 1.0, prompt_tokens=nothing + prompt, prefix_tokens=nothing)[:, 0])
+
+
 def _cost_per_million_tokens(found: Found, tokens_per_s: float) -> float | None:
     price = found.engine.layout.group.node.device.price_per_hour
     return None if price is None else found.devices * price / 3600.0 / tokens_per_s * 1e6

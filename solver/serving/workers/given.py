@@ -1,4 +1,4 @@
-"""predict_replicas: what given replicas do under the request's load."""
+"""Workers of a plan that was given: their engine and batch limits, and whether they keep the promise."""
 
 from __future__ import annotations
 
@@ -14,36 +14,12 @@ from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
-from meshwright.solver.serving.engines.layouts import Layout, require_servable, worker_layouts
+from meshwright.solver.serving.engines.layouts import Layout, worker_layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.replicas.answer import feasible_plan, infeasible_plan
-from meshwright.solver.serving.forms.replicas.goodput import goodput_of
-from meshwright.solver.serving.forms.replicas.reasons import memory_shortfall, missed_targets
-from meshwright.solver.serving.promise.certificates import predicted_certificate
 from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
 from meshwright.solver.serving.promise.question import Found, Question
-
-
-def predict_replicas(request: ServingRequest, plan: Plan, replicas: Replicas) -> Plan:
-    """The plan's replicas and batch limits with every figure predicted anew.
-
-    Infeasible, with the reason, when it does not fit in memory or misses a target. Objective throughput: figures are at the
-    plan's goodput, else at the request's arrival rate. Raises PlanFileError when the plan does not belong to the request.
-    """
-    evaluator, candidate, share = given_candidate(request, replicas.workers)
-    engine = candidate.engine
-    if candidate.limits.kv_tokens < evaluator.longest_request:
-        reason = memory_shortfall(
-            engine, step_tokens=candidate.step_tokens, sequences=candidate.sequences, tokens=evaluator.longest_request
-        )
-        return infeasible_plan(request, reason, one_plan_stats(evaluator))
-    found = judged(request, plan.predicted, evaluator, candidate, share)
-    if isinstance(found, Reason):
-        return infeasible_plan(request, found, one_plan_stats(evaluator))
-    certificate = predicted_certificate(request, found, evaluator)
-    return feasible_plan(
-        request, found, evaluator=evaluator, certificate=certificate, stats=one_plan_stats(evaluator), notes=()
-    )
+from meshwright.solver.serving.workers.goodput import goodput_of
+from meshwright.solver.serving.workers.reasons import missed_targets
 
 
 def judged(
@@ -66,7 +42,6 @@ def given_candidate(request: ServingRequest, workers: Workers) -> tuple[Evaluato
 
     Raises PlanFileError when the plan does not belong to the request.
     """
-    require_servable(request)
     evaluator = Evaluator(request.workload, request.slo, request.search.seed)
     return evaluator, *candidate_of(request, workers, evaluator)
 

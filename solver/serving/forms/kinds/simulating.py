@@ -1,0 +1,61 @@
+"""Several kinds of workers of a plan that was given, simulated: each by itself, and what all requests see."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture_mean, mixture_percentile
+from meshwright.solver.answer.layouts import Kinds, WorkerKind
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.forms.kinds.answer import token_parts
+from meshwright.solver.serving.forms.kinds.given import given_kinds
+from meshwright.solver.serving.workers.simulation import (
+    PROBABILITIES,
+    Distribution,
+    KindSimulation,
+    ServingSimulation,
+    described,
+    missed_targets,
+    simulated_replicas,
+)
+
+
+def simulate(request: ServingRequest, layout: Kinds) -> ServingSimulation:
+    """Each kind by itself, and percentiles of all requests: those of a kind count by its share."""
+    ran, kinds = [], []
+    for kind, own in given_kinds(request, layout):
+        evaluator, whole, line, alike = simulated_replicas(own, kind.replicas)
+        ran.append((kind.share, whole))
+        kinds.append(KindSimulation(_name(kind), kind.share, described(evaluator, whole, line, alike=alike)))
+    first = [WeightedObservations(share, run.ttft_s) for share, run in ran]
+    last, later = [WeightedObservations(share, run.end_to_end_s) for share, run in ran], token_parts(ran)
+    ttft, tpot = _of_all(first), _of_all(later) if later else None
+    of_kinds = [kind.simulated for kind in kinds]
+    replicas = [kind.replicas.load.replicas for kind in layout.kinds]
+    return ServingSimulation(
+        requests=sum(each.requests for each in of_kinds),
+        counted=sum(each.counted for each in of_kinds),
+        requests_per_s=sum(each.requests_per_s for each in of_kinds),
+        output_tokens_per_s=sum(each.output_tokens_per_s for each in of_kinds),
+        ttft=ttft,
+        tpot=tpot,
+        end_to_end=_of_all(last),
+        timeline=None,
+        busy=float(np.average([each.busy for each in of_kinds], weights=[kind.devices for kind in layout.kinds])),
+        mean_batch=float(np.average([each.mean_batch for each in of_kinds], weights=replicas)),
+        peak_running=max(each.peak_running for each in of_kinds),
+        evictions=sum(each.evictions for each in of_kinds),
+        missed=missed_targets(evaluator, ttft, tpot),
+        kinds=tuple(kinds),
+    )
+
+
+def _name(kind: WorkerKind) -> str:
+    """Words for a kind: "4 x tp 4 x pp 2"."""
+    axes = kind.replicas.axes
+    degrees = {"tp": axes.tp, "kvp": axes.kvp, "attention dp": axes.attention_dp, "ep": axes.ep, "pp": axes.pp}
+    return f"{kind.replicas.load.replicas} x " + " x ".join(f"{n} {d}" for n, d in degrees.items() if d > 1 or n == "tp")
+
+
+def _of_all(parts: list[WeightedObservations]) -> Distribution:
+    return Distribution(mixture_mean(parts), tuple(mixture_percentile(parts, p) for p in PROBABILITIES))

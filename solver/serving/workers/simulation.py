@@ -1,0 +1,116 @@
+"""Workers of a given plan, simulated: percentile by percentile and over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.costmodels.errors import InfeasibleError
+from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
+from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline, timeline
+from meshwright.costmodels.queueing.statistics import Percentile, percentile
+from meshwright.solver.answer.layouts import Replicas
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
+from meshwright.solver.serving.workers.given import given_candidate
+
+PROBABILITIES = (0.50, 0.90, 0.95, 0.99)
+"""Percentiles that are reported."""
+
+INTERVALS = 56
+"""Intervals of the timeline: as many as fit in a picture of 80 columns."""
+
+_P95 = PROBABILITIES.index(0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Mean and PROBABILITIES of a time in seconds, each percentile with its 90% confidence interval."""
+
+    mean_s: float
+    percentiles: tuple[Percentile, ...]
+
+    @property
+    def p95(self) -> Percentile:
+        """The percentile that targets are about."""
+        return self.percentiles[_P95]
+
+
+@dataclass(frozen=True, eq=False)
+class ServingSimulation:
+    """A simulated plan. ``tpot`` is None where no request has a second token; ``missed`` names the targets whose 95th
+    percentile is above the target. ``timeline`` is of one replica, None where there are several ``kinds`` of them."""
+
+    requests: int
+    counted: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    ttft: Distribution
+    tpot: Distribution | None
+    end_to_end: Distribution
+    timeline: LoadTimeline | None
+    busy: float
+    mean_batch: float
+    peak_running: int
+    evictions: int
+    missed: tuple[str, ...]
+    kinds: tuple[KindSimulation, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class KindSimulation:
+    """One of several kinds of workers, under its share of the arrivals by itself."""
+
+    name: str
+    share: float
+    simulated: ServingSimulation
+
+
+def simulated_replicas(request: ServingRequest, replicas: Replicas) -> tuple[Evaluator, SimulationResult, LoadTimeline, int]:
+    """Replicas that do both phases: what was simulated, over time, and how many like it there are."""
+    evaluator, candidate, share = given_candidate(request, replicas.workers)
+    if candidate.limits.kv_tokens < evaluator.longest_request:
+        raise InfeasibleError(
+            f"the plan does not fit: its cache holds {candidate.limits.kv_tokens} tokens, the longest request has "
+            f"{evaluator.longest_request}; 'meshwright predict' says what would help"
+        )
+    results = evaluator.simulations_of(candidate, share, requests=REQUESTS)
+    alike = 1 if len(results) > 1 else share.replicas
+    return evaluator, pooled(results), timeline(results, intervals=INTERVALS), alike
+
+
+def described(evaluator: Evaluator, whole: SimulationResult, line: LoadTimeline, *, alike: int) -> ServingSimulation:
+    """The figures of a run that stands for so many alike."""
+    ttft, tpot = _distribution(whole.ttft_s), _distribution(whole.tpot_s) if len(whole.tpot_s) else None
+    answered = int(np.count_nonzero(np.isfinite(whole.requests.last_s)))
+    return ServingSimulation(
+        requests=len(whole.requests.arrival_s),
+        counted=len(whole.ttft_s),
+        requests_per_s=alike * answered / whole.duration_s,
+        output_tokens_per_s=alike * _answered_tokens(whole) / whole.duration_s,
+        ttft=ttft,
+        tpot=tpot,
+        end_to_end=_distribution(whole.end_to_end_s),
+        timeline=line,
+        busy=whole.busy,
+        mean_batch=whole.mean_batch,
+        peak_running=whole.peak_running,
+        evictions=whole.evictions,
+        missed=missed_targets(evaluator, ttft, tpot),
+    )
+
+
+def missed_targets(evaluator: Evaluator, ttft: Distribution, tpot: Distribution | None) -> tuple[str, ...]:
+    """Return the names of the targets whose 95th percentile is above the target."""
+    promised = (("p95_ttft", ttft, evaluator.targets.ttft_s), ("p95_tpot", tpot, evaluator.targets.tpot_s))
+    return tuple(name for name, found, target in promised if found is not None and found.p95.value > target)
+
+
+def _distribution(times_s: np.ndarray) -> Distribution:
+    return Distribution(float(np.mean(times_s)), tuple(percentile(times_s, p) for p in PROBABILITIES))
+
+
+def _answered_tokens(result: SimulationResult) -> float:
+    times = result.requests
+    return float(times.output_tokens[np.isfinite(times.last_s)].sum())
