@@ -9,6 +9,7 @@ from importlib.resources.abc import Traversable
 
 from meshwright.app.importers.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.names import did_you_mean
 from meshwright.solver.problem.graph import ModelGraph
 
 # What a catalogue file says to people (source, assumptions) and not to the importer.
@@ -24,7 +25,8 @@ def model_names() -> tuple[str, ...]:
 def model(name: str) -> ModelGraph:
     """The model graph of that name; raises ModelError with the names there are."""
     if name not in model_names():
-        raise ModelError("the catalogue has no such model", given=name, allowed=", ".join(model_names()))
+        remedy = did_you_mean(name, model_names(), otherwise="choose one, or give a 'config' or 'huggingface'")
+        raise ModelError("the catalogue has no such model", given=name, allowed=", ".join(model_names()), remedy=remedy)
     document = json.loads(_models().joinpath(f"{name}.json").read_text(encoding="utf-8"))
     document.pop(NOTES_FIELD, None)
     return read_huggingface_config(document, name=name)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from meshwright.app.errors import DocumentError, FieldError, at_field, field_error, join_path, short_text
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.names import did_you_mean, nearest_name
 
 Record = TypeVar("Record")
 
@@ -19,6 +20,8 @@ MAX_FAULTS = 20
 """Faults that an error lists; a document with more is usually wrong in one way many times."""
 
 EXTRA_FIELD = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+_QUOTED = re.compile("'([^']*)'")
+"""A value in Pydantic's list of those that it expects."""
 MISSING_FIELD = frozenset({"missing", "missing_argument", "missing_keyword_only_argument"})
 
 
@@ -96,6 +99,10 @@ def _fault(path: tuple[str, ...], detail: ErrorDetails, schema: Mapping[str, Any
     if kind in MISSING_FIELD:
         return (FieldError(field, "field is missing", remedy=f"add {path[-1]!r}"),)
     given = short_text(detail["input"])
+    if kind in ("enum", "literal_error") and isinstance(detail["input"], str):
+        near = nearest_name(detail["input"], _QUOTED.findall(str(context["expected"])))
+        remedy = None if near is None else f"did you mean {near!r}?"
+        return (FieldError(field, "value can't be used", given=given, allowed=_allowed(detail), remedy=remedy),)
     if not path:
         return (FieldError("", "the document can't be used", given=given, allowed=_allowed(detail)),)
     if kind in ("union_tag_not_found", "union_tag_invalid"):
@@ -164,8 +171,7 @@ def _first_branch(path: tuple[str, ...], detail: ErrorDetails) -> tuple[tuple[st
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name[:100], known, n=1)
-    return f"did you mean {close[0]!r}?" if close else "remove it"
+    return did_you_mean(name, known, otherwise="remove it")
 
 
 def _fields_at(schema: Mapping[str, Any], path: Sequence[str]) -> list[str]:

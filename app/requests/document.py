@@ -47,7 +47,11 @@ class ModelSource(BaseModel):
 
     catalog: Name | None = Field(None, description="Name of a model of the built-in catalogue.")
     config: dict[str, Any] | None = Field(None, description="A Hugging Face config.json, inline.")
-    huggingface: FilePath | None = Field(None, description="Path of a Hugging Face config.json. Command line only.")
+    huggingface: FilePath | None = Field(
+        None,
+        description="Id of the Hugging Face Hub, ORG/NAME, that the catalogue knows. On the command line also one in the local "
+        "cache, the path of a config.json, or the folder of a checkpoint.",
+    )
     graph: GraphSource | None = Field(
         None, description="A meshwright.model-graph/1 document, inline; on the command line also its path."
     )
@@ -109,6 +113,8 @@ class ClusterSource(BaseModel):
         return source
 
 
+ClusterWords = Annotated[str, Len(1, 400), Field(description="A cluster in words: '8xH100', '3x8xH100@400Gb'.")]
+
 CLUSTER_SOURCES = ("catalog", "groups", REGISTERED)
 
 
@@ -150,7 +156,9 @@ class RequestDocument(BaseModel):
 
     schema_id: Literal["meshwright.request/1"] = Field(alias="schema")
     model: ModelSource
-    cluster: ClusterSource
+    cluster: Annotated[
+        Annotated[ClusterWords, Tag("reference")] | Annotated[ClusterSource, Tag("inline")], Discriminator(_reference_or_inline)
+    ]
     workload: Annotated[TrainingWorkload | ServingSource, Field(discriminator="kind")]
     slo: Slo = Field(default_factory=Slo)
     objective: Objective = Objective.THROUGHPUT

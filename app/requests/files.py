@@ -34,6 +34,21 @@ class FilesBeside:
         what = f"file {path}"
         return parse_document(_read(self._folder / path, what), what=what, non_finite=NonFinite.AS_TEXT)
 
+    def read_config(self, name: str) -> tuple[object, str]:
+        """The parsed Hugging Face config of a file, of a checkpoint's folder, or of a Hub id in the local cache, and the
+        model's name; raises InvalidInputError."""
+        from meshwright.app.ways_in.hub_cache import CONFIG, cached_config, is_model_id, not_cached
+
+        path = self._folder / name
+        if _is_folder(path):
+            return self.read(str(Path(name) / CONFIG)), path.resolve().name or CONFIG
+        if not is_model_id(name) or path.exists():
+            return self.read(name), Path(name).stem
+        cached = cached_config(name)
+        if cached is None:
+            raise not_cached(name)
+        return parse_document(_read(cached, f"config of {name}"), what=f"config of {name}", non_finite=NonFinite.AS_TEXT), name
+
     def read_text(self, path: str) -> str:
         """The text of the file at a path; raises InvalidInputError."""
         what = f"file {path}"
@@ -67,6 +82,14 @@ class CalibrationsOf:
             return CalibrationStore(engine).find(reference)
         finally:
             engine.dispose()
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        # ValueError: a path with a null character; reading it tells what is wrong.
+        return False
 
 
 def read_request(

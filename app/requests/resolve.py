@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Protocol
 
+from meshwright.app.catalog.huggingface_ids import catalogue_name_of, id_as_written
 from meshwright.app.documents.records import read_record, to_document
 from meshwright.app.errors import at_field
 from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
@@ -20,7 +20,9 @@ from meshwright.app.requests.document import (
     ServingSource,
 )
 from meshwright.app.requests.limits import Entry, check_cluster, check_request, check_values
+from meshwright.app.requests.units import without_units
 from meshwright.app.requests.workloads import serving_workload
+from meshwright.app.ways_in.cluster_words import cluster_of_words
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
@@ -36,6 +38,10 @@ class Files(Protocol):
 
     def read(self, path: str) -> object:
         """The parsed document at a path; raises InvalidInputError."""
+        ...
+
+    def read_config(self, name: str) -> tuple[object, str]:
+        """The parsed Hugging Face config of a path or Hub id, and the model's name; raises InvalidInputError."""
         ...
 
     def read_text(self, path: str) -> str:
@@ -54,6 +60,10 @@ class NoFiles:
             allowed="'catalog', or the content inline: 'config' or 'graph'",
             remedy="paste the file's content into 'config' or 'graph'",
         )
+
+    def read_config(self, name: str) -> tuple[object, str]:
+        """Always refuses."""
+        return self.read(name), name
 
     def read_text(self, path: str) -> str:
         """Always refuses."""
@@ -113,14 +123,14 @@ def resolve_request(
     ``stored`` finds the calibrations that it names; a registered cluster's other devices have those that ``registry`` knows.
     """
     check_values(document, entry)
-    source = read_record(RequestDocument, document, what="request")
+    source = read_record(RequestDocument, without_units(document), what="request")
     with _faults_at("model"):
         model, traced_seq_len = _model(source.model, files, registry, entry)
     with _faults_at("cluster"):
         cluster = _cluster(source.cluster, registry)
         check_cluster(cluster)
     calibrations = read_calibrations(source.calibrations, files, stored, entry)
-    if source.cluster.source() == REGISTERED:
+    if isinstance(source.cluster, ClusterSource) and source.cluster.source() == REGISTERED:
         calibrations = _with_newest(cluster, calibrations, registry)
     cluster = with_calibrations(cluster, calibrations)
     with _faults_at("workload"):
@@ -196,8 +206,14 @@ def _inline_config(source: ModelSource, files: Files) -> ModelGraph:
 
 
 def _config_file(source: ModelSource, files: Files) -> ModelGraph:
-    path = str(source.huggingface)
-    return _read_config(files.read(path), name=Path(path).stem)
+    given = str(source.huggingface)
+    known = catalogue_name_of(given)
+    if known is not None:
+        from meshwright.app import catalog
+
+        return replace(catalog.model(known), name=id_as_written(given))
+    document, name = files.read_config(given)
+    return _read_config(document, name=name)
 
 
 def _read_config(document: object, *, name: str) -> ModelGraph:
@@ -237,7 +253,9 @@ def _check_trace(workload: TrainingWorkload | ServingWorkload, seq_len: int | No
 _READERS = {"catalog": _catalogue_model, "config": _inline_config, "huggingface": _config_file}
 
 
-def _cluster(source: ClusterSource, registry: Registry) -> Cluster:
+def _cluster(source: ClusterSource | str, registry: Registry) -> Cluster:
+    if isinstance(source, str):
+        return cluster_of_words(source)
     kind = source.source()
     if kind == REGISTERED:
         with _faults_at(kind):

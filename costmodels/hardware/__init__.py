@@ -1,6 +1,7 @@
 """The hardware catalogue: accelerators and node types, one data file each, every figure with its source.
 
-Names are file names; a file may list aliases ("h100" for "h100-sxm-80gb"). Files are read once a process. A device is added by
+Names are file names; a file may list aliases ("h100" for "h100-sxm-80gb"). A node type with the alias of a device is the usual
+node of it. Files are read once a process. A device is added by
 its file, which names its calibration and its generation, and a generation by its own: nothing else knows devices by name.
 """
 
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 from meshwright.costmodels.cluster.cluster import Device, Link, NodeType, SustainedRates
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.hardware.generations import generation
+from meshwright.costmodels.names import did_you_mean
 from meshwright.costmodels.units import DType
 
 Record = TypeVar("Record", Device, NodeType)
@@ -38,6 +40,16 @@ def devices() -> tuple[Device, ...]:
 def node_types() -> tuple[NodeType, ...]:
     """Every node type of the catalogue, by name."""
     return _distinct(_node_types())
+
+
+def devices_by_name() -> Mapping[str, Device]:
+    """Every accelerator under each of its names and aliases."""
+    return _devices()
+
+
+def node_types_by_name() -> Mapping[str, NodeType]:
+    """Every node type under each of its names and aliases."""
+    return _node_types()
 
 
 @cache
@@ -75,7 +87,10 @@ def _named(records: Mapping[str, Record], name: str, *, kind: str) -> Record:
         return records[name]
     except KeyError:
         raise ClusterError(
-            f"unknown {kind}", given=name, allowed=", ".join(sorted(records)), remedy=f"choose one, or describe your own {kind}"
+            f"unknown {kind}",
+            given=name,
+            allowed=", ".join(sorted(records)),
+            remedy=did_you_mean(name, records, otherwise=f"choose one, or describe your own {kind}"),
         ) from None
 
 

@@ -1,0 +1,140 @@
+"""A cluster as people say it: ``8xH100``, ``3x8xH100@400Gb``, ``64xGB200``, ``h100:8``, ``5 of 8 H100``, ``2x dgx-h100``.
+
+    cluster   part (+ part)*
+    part      [nodes x] [devices x] name [@ network]      devices of a device; nodes of a node type
+              name : devices, name x devices, devices of [size] name
+    network   speed, or cards x speed: what a node has in all
+
+Devices that fill no node are a node of fewer, with its share of the network. Parts with other nodes are groups of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from meshwright.app.text.quantities import NETWORK_CARD, read_quantity
+from meshwright.app.ways_in.hardware_names import named_hardware
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType, part_of_node
+from meshwright.costmodels.errors import ClusterError
+
+LONGEST = 400
+"""Characters that the words of a cluster may have."""
+EXAMPLES = "8xH100, 3x8xH100@400Gb (three nodes of eight), 64xGB200, 5 of 8 H100, 2x dgx-h100, 8xH100 + 8xA100"
+
+_TIMES = r"\s*(?:[x×*]|(?<=[0-9])\s(?!of\b))\s*"
+_COUNTS = re.compile(
+    rf"(?P<first>[0-9]{{1,7}}){_TIMES}(?:(?P<second>[0-9]{{1,7}})\s*(?:[x×*])\s*)?(?P<name>[^0-9\s].*|[0-9].*)", re.IGNORECASE
+)
+_NODES_OF = re.compile(
+    r"(?P<first>[0-9]{1,7})\s*(?:nodes?|hosts?|servers?|racks?)\s+of\s+(?P<second>[0-9]{1,7})\s*[x×*]?\s*(?P<name>.+)",
+    re.IGNORECASE,
+)
+_PART_OF = re.compile(
+    r"(?P<first>[0-9]{1,7})\s*(?:out\s+)?of\s+(?:the\s+|an?\s+)?(?:(?P<whole>[0-9]{1,7})\s*[x×*]?\s*(?=\S))?(?P<name>.+)",
+    re.IGNORECASE,
+)
+_COUNT_LAST = re.compile(r"(?P<name>[^:]+?)\s*[:x×*]\s*(?P<first>[0-9]{1,7})", re.IGNORECASE)
+
+
+class _Counted(Enum):
+    """The things that the last number of a part counts."""
+
+    AS_NAMED = "devices of a device, nodes of a node type"
+    DEVICES = "devices"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part in words: its numbers from left to right, its name, what the last number counts if the words say it, and the
+    devices of a whole node where they are said."""
+
+    counts: tuple[int, ...]
+    name: str
+    counted: _Counted = _Counted.AS_NAMED
+    whole: int | None = None
+
+
+def cluster_of_words(text: str) -> Cluster:
+    """Return the cluster that the words say; raises ClusterError with what is allowed and the nearest name."""
+    if not text.strip() or len(text) > LONGEST:
+        raise ClusterError("these words name no cluster", given=text[:LONGEST], allowed=EXAMPLES)
+    nodes = [group for part in re.split(r"\s*\+\s*|\s*,\s*|\s+and\s+", text.strip()) for group in _groups(part, text)]
+    return Cluster(groups=tuple(_named(nodes)))
+
+
+def _groups(words: str, text: str) -> list[tuple[NodeType, int]]:
+    """Node types and numbers of nodes of one part."""
+    said, _, network = words.partition("@")
+    part = _read(said.strip(), text)
+    node, is_device = named_hardware(part.name)
+    if part.whole is not None and part.whole != node.devices_per_node:
+        raise ClusterError(
+            f"a {node.name} has another number of devices",
+            given=part.whole,
+            allowed=str(node.devices_per_node),
+            remedy=f"say: {part.counts[0]} of {node.devices_per_node} {part.name}",
+        )
+    counts_devices = is_device or part.counted is _Counted.DEVICES or len(part.counts) == 2
+    groups = _of_devices(part, node) if counts_devices else [(node, part.counts[0])]
+    if network:
+        groups = [(_with_network(each, network.strip()), count) for each, count in groups]
+    return groups
+
+
+def _of_devices(part: _Part, node: NodeType) -> list[tuple[NodeType, int]]:
+    """Nodes that hold so many devices: equal ones as they are said, else full ones and what is left on one more."""
+    per_node = node.devices_per_node
+    if len(part.counts) == 2:
+        nodes, devices = part.counts
+        if devices > per_node:
+            raise ClusterError(
+                f"a {node.name} has fewer devices",
+                given=devices,
+                allowed=f"1 to {per_node} of a node",
+                remedy=f"say how many in all: {nodes * devices}x{part.name}",
+            )
+        return [(part_of_node(node, devices), nodes)]
+    whole, rest = divmod(part.counts[0], per_node)
+    return [(node, whole)] * bool(whole) + [(part_of_node(node, rest), 1)] * bool(rest)
+
+
+def _read(words: str, text: str) -> _Part:
+    for form in (_NODES_OF, _PART_OF, _COUNTS, _COUNT_LAST):
+        found = form.fullmatch(words)
+        if found is None:
+            continue
+        fields = found.groupdict()
+        counts = tuple(int(fields[name]) for name in ("first", "second") if fields.get(name))
+        if 0 in counts:
+            raise ClusterError("a cluster of no devices", given=text, allowed="1 or more of each", remedy=f"say: {EXAMPLES}")
+        counted = _Counted.DEVICES if form is _PART_OF else _Counted.AS_NAMED
+        return _Part(counts, fields["name"].strip(), counted, int(fields["whole"]) if fields.get("whole") else None)
+    if not words or words[0].isdigit():
+        raise ClusterError("these words name no cluster", given=text, allowed=EXAMPLES)
+    return _Part((1,), words)
+
+
+def _with_network(node: NodeType, words: str) -> NodeType:
+    """Return the node with the network that is said: a speed, or cards and the speed of each."""
+    cards = re.fullmatch(r"(?P<cards>[0-9]{1,4})\s*[x×*]\s*(?P<speed>.+)", words)
+    speed = read_quantity(cards["speed"] if cards else words, NETWORK_CARD, what="the network after '@'")
+    bytes_per_s = speed * (int(cards["cards"]) if cards else 1)
+    if not bytes_per_s:
+        raise ClusterError("a network of no speed", given=words, allowed=NETWORK_CARD.example)
+    name = f"{bytes_per_s * 8 / 1e9:g} Gb/s"
+    return replace(node, inter=replace(node.inter, name=name, bytes_per_s=bytes_per_s))
+
+
+def _named(nodes: list[tuple[NodeType, int]]) -> list[NodeGroup]:
+    """Node groups under the names of their types, told apart by a number where two have one."""
+    groups: list[NodeGroup] = []
+    taken: set[str] = set()
+    for node, count in nodes:
+        name, number = node.name, 2
+        while name in taken:
+            name, number = f"{node.name}-{number}", number + 1
+        taken.add(name)
+        groups.append(NodeGroup(name=name, node=node, nodes=count))
+    return groups
