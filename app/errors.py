@@ -16,7 +16,7 @@ MeshwrightError
 │   ├── JobIsFinalError        a job that has ended and can't be changed any more (409)
 │   ├── VersionChangedError    a resource that is not at the version the caller expects (412)
 │   ├── KeyReusedError         an idempotency key that was used for another call (422)
-│   ├── QueueFullError         an API key has as many jobs waiting as it may (429)
+│   ├── QueueFullError         a tenant has as many jobs waiting as it may (429)
 │   ├── CalibrationNotFoundError  a calibration that is not stored (422: it stands in a request)
 │   └── MissingExtraError      something that needs an optional package which is not installed (422)
 ├── RateLimitedError           a caller that asks too often, or too much at once (429)
@@ -157,7 +157,7 @@ class KeyReusedError(InvalidInputError):
 
 
 class QueueFullError(InvalidInputError):
-    """Too many of the caller's jobs are waiting for their turn."""
+    """Too many jobs of the caller's tenant are waiting for their turn."""
 
 
 class SolveTimeoutError(MeshwrightError):

@@ -57,9 +57,9 @@ class Settings:
     max_body_bytes      longest request body the service reads
     max_solves          solves a worker runs at once, each in a process of its own; the same for all workers of a queue
     max_solve_memory_bytes  memory of its own that a solve may use
-    max_waiting_jobs    jobs of one API key that may wait for their turn; more are refused with 429
+    max_waiting_jobs    jobs of one tenant that may wait for their turn; more are refused with 429
     max_time_limit_s    longest ``search.time_limit_s`` the service accepts
-    max_queue_age_s     longest that a job may have waited before the service says it is not ready
+    max_queue_age_s     longest that a job may have waited before `/readyz` says that the queue is late
     takeover_after_s    how long a running job gives no sign of life before another worker takes it
     drain_s             time that running jobs have to finish when a worker is told to stop
     log_level, log_format   of the lines on stderr

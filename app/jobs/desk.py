@@ -6,7 +6,7 @@ write of an attempt that is over changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -16,6 +16,7 @@ from meshwright.app.db.dialects import insert_if_absent, now_s
 from meshwright.app.db.engine import is_sqlite, reading, writing
 from meshwright.app.db.tables.jobs import jobs, workers
 from meshwright.app.jobs.job import ACTIVE, BegunJob, JobKind, JobStatus
+from meshwright.app.jobs.turns import take_turn
 from meshwright.app.plans.repository import PlanRepository, StoredPlan
 
 WORKER_BEAT_S = 2.0
@@ -66,11 +67,11 @@ class JobDesk:
     def __init__(self, engine: Engine):
         self._engine = engine
 
-    def begin(self, job_id: str, worker: str) -> BegunJob | None:
-        """Take a job in hand, a new attempt; None when it is final already."""
+    def begin(self, workflow: str, worker: str) -> BegunJob | None:
+        """Take the job in hand whose turn it is, a new attempt; None when the workflow's job is final already."""
         begun = (
             update(jobs)
-            .where(jobs.c.id == job_id, jobs.c.status.in_(_ACTIVE))
+            .where(jobs.c.status.in_(_ACTIVE))
             .values(
                 status=JobStatus.RUNNING.value,
                 worker=worker,
@@ -81,7 +82,9 @@ class JobDesk:
             .returning(*(jobs.c[name] for name in BegunJob.__dataclass_fields__))
         )
         with writing(self._engine) as connection:
-            row = connection.execute(begun.values(beat_s=now_s(connection))).mappings().one_or_none()
+            job_id = take_turn(connection, workflow)
+            mine = begun.where(jobs.c.id == job_id).values(beat_s=now_s(connection))
+            row = connection.execute(mine).mappings().one_or_none()
         return None if row is None else BegunJob(**dict(row) | {"kind": JobKind(row["kind"])})
 
     def beat(self, job: BegunJob, progress: str | None, *, best: str | None = None) -> bool:
@@ -176,11 +179,11 @@ class JobDesk:
         with writing(self._engine) as connection:
             connection.execute(delete(workers).where(workers.c.name == name))
 
-    def workflows_of(self, job_ids: Iterable[str]) -> dict[str, str]:
-        """The workflow of each job."""
-        with reading(self._engine) as connection:
-            found = connection.execute(select(jobs.c.id, jobs.c.workflow).where(jobs.c.id.in_(list(job_ids)))).all()
-        return {row.id: row.workflow for row in found}
+    def note_hand_back(self, workflows: Sequence[str]) -> None:
+        """Note that the worker of these workflows was told to stop: their jobs' attempts end in order, and are no losses."""
+        handed_back = update(jobs).where(jobs.c.workflow.in_(workflows), jobs.c.status == JobStatus.RUNNING.value)
+        with writing(self._engine) as connection:
+            connection.execute(handed_back.values(hand_backs=jobs.c.hand_backs + 1))
 
 
 def _still_ours(job: BegunJob) -> tuple[ColumnElement[bool], ...]:

@@ -117,7 +117,7 @@ class QueueClient:
 
 
 class QueueConsumer:
-    """Takes jobs out of the queue, ``slots`` at a time, and has ``run_job`` run each in a thread. One in a process."""
+    """Takes workflows out of the queue, ``slots`` at a time, and has ``run_job`` run each in a thread. One in a process."""
 
     def __init__(self, database_url: str, *, name: str, slots: int, run_job: Callable[[str], None]):
         quiet_dbos()
@@ -135,7 +135,9 @@ class QueueConsumer:
 
         @DBOS.workflow(name=WORKFLOW, max_recovery_attempts=MAX_DISPATCHES)
         def run(job_id: str) -> None:
-            run_job(job_id)
+            # The job is chosen at its turn; that it was queued with this id is not asked.
+            assert DBOS.workflow_id is not None, "inside of a workflow"
+            run_job(DBOS.workflow_id)
 
         self._slots = slots
 

@@ -85,7 +85,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class BegunJob:
-    """A job in a worker's hands: ``attempt`` says whether it still is when something is written for it."""
+    """A job in a worker's hands: ``attempt`` says whether it still is when something is written for it.
+
+    hand_backs   attempts before this one that ended because their worker was told to stop
+    best         document of the best plan that attempts before this one found, if any did
+    """
 
     id: str
     tenant: str
@@ -94,3 +98,10 @@ class BegunJob:
     request: str
     attempt: int
     trace: str | None = None
+    hand_backs: int = 0
+    best: str | None = None
+
+    @property
+    def losses(self) -> int:
+        """Attempts before this one that ended without a word."""
+        return self.attempt - 1 - self.hand_backs

@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import asdict
 from typing import Any
 
 from meshwright.app.documents.json_text import compact_json
+from meshwright.app.plans.documents import read_plan
 from meshwright.app.plans.keyed import KeyedRequest, plan_text
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import Progress
 
 
 class News:
-    """Turns the progress of one attempt into texts; remembers what it said of the best plan, which does not come every time."""
+    """Turns the progress of one attempt into texts; remembers what it said of the best plan, which does not come every time.
 
-    def __init__(self, key: KeyedRequest):
+    earlier   document of the best plan that attempts before this one found: no worse one takes its place
+    """
+
+    def __init__(self, key: KeyedRequest, *, earlier: str | None = None):
         self._key = key
-        self._best_plan: dict[str, Any] | None = None
+        plan = None if earlier is None else read_plan(json.loads(earlier))
+        self._best: float | None = None if plan is None else plan.certificate.objective
+        self._best_plan = None if plan is None or earlier is None else _summary(plan, earlier)
 
     def texts(self, progress: Progress) -> tuple[str, str | None]:
         """The progress, and the document of the best plan if there is a new one."""
         plan = None if progress.incumbent is None else progress.incumbent()
-        document = None if plan is None else plan_text(plan, self._key)
+        document = plan_text(plan, self._key) if plan is not None and self._is_better(plan) else None
         if plan is not None and document is not None:
-            self._best_plan = _summary(plan, document)
+            self._best, self._best_plan = plan.certificate.objective, _summary(plan, document)
         best, bound = progress.best, progress.bound
         gap = None if not best or bound is None else abs(best - bound) / abs(best)
         fields = {"done": progress.done, "total": progress.total, "best": best, "bound": bound, "gap": gap}
         return compact_json(fields | {"note": progress.note, "best_plan": self._best_plan}), document
+
+    def _is_better(self, plan: Plan) -> bool:
+        """Return True if a plan is no worse than the best so far; objectives are made as small as possible."""
+        objective = plan.certificate.objective
+        return self._best is None or (objective is not None and objective <= self._best)
 
 
 def _summary(plan: Plan, document: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, select, update
+from sqlalchemy import Connection, Engine, RowMapping, func, select, update
 
 from meshwright.app.db.compiled import compiled_if_absent
 from meshwright.app.db.dialects import in_utc
@@ -16,9 +16,7 @@ from meshwright.app.db.tables.jobs import jobs
 from meshwright.app.jobs.job import ACTIVE, Job, JobKind, JobStatus, NewJob
 
 JOB_COLUMNS = tuple(jobs.c[name] for name in Job.__dataclass_fields__)
-_WAITING = owned(select(func.count()), jobs, TENANT).where(
-    jobs.c.owner == bindparam("owner"), jobs.c.status == JobStatus.QUEUED, jobs.c.kind == JobKind.PLAN
-)
+_WAITING = owned(select(func.count()), jobs, TENANT).where(jobs.c.status == JobStatus.QUEUED, jobs.c.kind == JobKind.PLAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +58,9 @@ class JobRepository:
         row = connection.execute(query).mappings().one_or_none()
         return None if row is None else job_of(row)
 
-    def waiting(self, connection: Connection, owner: str) -> int:
-        """Jobs of an API key that are queued."""
-        return int(connection.execute(_WAITING, {"tenant": self._tenant, "owner": owner}).scalar_one())
+    def waiting(self, connection: Connection) -> int:
+        """Jobs that callers asked for and that are queued."""
+        return int(connection.execute(_WAITING, {"tenant": self._tenant}).scalar_one())
 
     def add(self, connection: Connection, job: NewJob) -> Job | None:
         """Add a queued job unless its digest has an active one; the job that was added."""
@@ -88,15 +86,16 @@ class JobRepository:
         row = connection.execute(insert, values).mappings().one_or_none()
         return None if row is None else job_of(row)
 
-    def cancel(self, connection: Connection, job_id: str, *, kind: JobKind | None = None) -> bool:
-        """Mark an active job, of this kind if one is given, as cancelled; whether it was one."""
+    def cancel(self, connection: Connection, job_id: str, *, kind: JobKind | None = None) -> str | None:
+        """Mark an active job, of this kind if one is given, as cancelled. Return its workflow; None when it was no such job."""
         cancelled = owned(update(jobs), jobs, self._tenant).where(
             jobs.c.id == job_id, jobs.c.status.in_([status.value for status in ACTIVE])
         )
         if kind is not None:
             cancelled = cancelled.where(jobs.c.kind == kind.value)
         values = {"status": JobStatus.CANCELLED.value, "active_digest": None, "finished_at": datetime.now(UTC)}
-        return connection.execute(cancelled.values(revision=jobs.c.revision + 1, **values)).rowcount > 0
+        ended = cancelled.values(revision=jobs.c.revision + 1, **values).returning(jobs.c.workflow)
+        return connection.execute(ended).scalar_one_or_none()
 
     def page(self, wanted: JobFilter, *, before: int | None, limit: int) -> tuple[Job, ...]:
         """Newest jobs first: at most ``limit`` of those submitted before row ``before``."""

@@ -14,9 +14,11 @@ from meshwright.app.http.problems import problem_of, worker_lost
 from meshwright.app.jobs.desk import JobDesk, JobEnd, OnFinished
 from meshwright.app.jobs.job import BegunJob, JobKind, JobStatus
 from meshwright.app.jobs.progress import News
+from meshwright.app.jobs.so_far import best_so_far
 from meshwright.app.logs import request_id
 from meshwright.app.observability.metrics import observe_failure, observe_solve
 from meshwright.app.observability.tracing import Value, span
+from meshwright.app.plans.documents import REQUEST_FIELD, join_texts, plan_document, read_plan
 from meshwright.app.plans.keyed import KeyedRequest, plan_text
 from meshwright.app.plans.store import plan_row
 from meshwright.app.requests.limits import Entry
@@ -28,7 +30,7 @@ from meshwright.solver.control import Progress
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 10
-"""A job that so many workers were lost over is given up: it may be what ends them."""
+"""A job that so many workers were lost over is given up: it may be what ends them. One that was told to stop is no loss."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 5.0
 
 Result = TypeVar("Result")
@@ -54,9 +56,9 @@ class JobRunner:
         self._then, self._start_batch = then, start_batch
         self._stopped = threading.Event()
 
-    def __call__(self, job_id: str) -> None:
-        """Run a job. Returns when it is final, or not this worker's any more; raises WorkerStoppedError."""
-        job = self._insist(lambda: self._desk.begin(job_id, self._worker))
+    def __call__(self, workflow: str) -> None:
+        """Run the job whose turn a workflow brings, until it is final or another worker's; raises WorkerStoppedError."""
+        job = self._insist(lambda: self._desk.begin(workflow, self._worker))
         if job is None:
             return
         token = request_id.set(job.id)
@@ -79,8 +81,8 @@ class JobRunner:
 
     def _end_of(self, job: BegunJob) -> JobEnd:
         """Solve the job's request; what can go wrong with it becomes its problem."""
-        if job.attempt > MAX_ATTEMPTS:
-            return JobEnd(JobStatus.FAILED, problem=compact_json(worker_lost(job.attempt - 1)))
+        if job.losses >= MAX_ATTEMPTS:
+            return _given_up(job)
         if job.kind is JobKind.BATCH:
             self._insist(lambda: self._start_batch(job, lambda: self._beat(job)))
             return JobEnd(JobStatus.SUCCEEDED)
@@ -90,7 +92,7 @@ class JobRunner:
         try:
             request = resolve_request(json.loads(job.request), files=NoFiles(), entry=Entry.STORED)
             key = KeyedRequest(request, job.digest, job.request)
-            news = News(key)
+            news = News(key, earlier=job.best)
             with span("solve", {"meshwright.digest": job.digest}) as current:
                 plan = self._solver(request, lambda progress: self._beat(job, progress, news))
                 for name, value in _figures(plan).items():
@@ -105,7 +107,7 @@ class JobRunner:
             log.log(logging.ERROR if problem["status"] >= 500 else logging.INFO, "job failed", exc_info=error)
             return JobEnd(JobStatus.FAILED, problem=compact_json(problem))
         observe_solve(plan)
-        return _success(plan, key)
+        return _success(plan, key, earlier=job.best)
 
     def _beat(self, job: BegunJob, progress: Progress | None = None, news: News | None = None) -> None:
         said, best = (None, None) if progress is None or news is None else news.texts(progress)
@@ -142,8 +144,25 @@ def _figures(plan: Plan) -> dict[str, Value]:
     return figures if plan.certificate.gap is None else figures | {"meshwright.gap": plan.certificate.gap}
 
 
-def _success(plan: Plan, key: KeyedRequest) -> JobEnd:
+def _given_up(job: BegunJob) -> JobEnd:
+    """Return the end of a job that too many workers were lost over: the best plan of its attempts, if there is one."""
+    problem = worker_lost(job.losses)
+    if job.best is None:
+        return JobEnd(JobStatus.FAILED, problem=compact_json(problem))
+    return JobEnd(JobStatus.SUCCEEDED, answer=_earlier_answer(job.best, why=problem["detail"]))
+
+
+def _success(plan: Plan, key: KeyedRequest, *, earlier: str | None) -> JobEnd:
     # An answer that more time could change is given, not kept.
     if plan.is_decided:
         return JobEnd(JobStatus.SUCCEEDED, plan=plan_row(plan, key))
+    if earlier is not None:
+        return JobEnd(JobStatus.SUCCEEDED, answer=_earlier_answer(earlier, why="a later attempt was ended before it found one"))
     return JobEnd(JobStatus.SUCCEEDED, answer=plan_text(plan, key))
+
+
+def _earlier_answer(document: str, *, why: str) -> str:
+    """Return the document of an earlier attempt's best plan as an answer, which says why it is no more than that."""
+    fields = json.loads(document)
+    request = compact_json(fields[REQUEST_FIELD])
+    return join_texts(compact_json(plan_document(best_so_far(read_plan(fields), why))), request)

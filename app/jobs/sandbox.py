@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import multiprocessing
+import os
 import resource
 import signal
 import sys
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
@@ -55,6 +57,7 @@ class ChildSolver:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([preload])
         self._running: set[ForkServerProcess] = set()
+        self._starting = 0
         self._is_closed = False
         self._lock = threading.Lock()
 
@@ -67,10 +70,8 @@ class ChildSolver:
         wall_s = request.search.time_limit_s + self._limits.grace_s
         task = _Task(self._solve, request, cpu_s=wall_s, memory_bytes=self._limits.memory_bytes)
         child = self._context.Process(target=_solve_and_send, args=(theirs, task), daemon=True)
-        child.start()
+        self._start(child)
         theirs.close()
-        with self._lock:
-            self._running.add(child)
         so_far = SoFar()
         try:
             answer = _answer(ours, child, limit_s=wall_s, on_beat=on_beat, so_far=so_far)
@@ -89,10 +90,30 @@ class ChildSolver:
         return answer
 
     def close(self) -> None:
-        """End every child that is running; their callers get a SolverCrashError."""
+        """End every child that is running or about to start; their callers get a SolverCrashError."""
         with self._lock:
             self._is_closed = True
             for child in self._running:
+                child.kill()
+            if self._starting:
+                # A child starts when the server has loaded the solver, which may take minutes: nobody waits for that at an end.
+                _end_fork_server()
+
+    def _start(self, child: ForkServerProcess) -> None:
+        with self._lock:
+            if self._is_closed:
+                raise SolverCrashError("no solve is begun any more, as its worker ends")
+            self._starting += 1
+        try:
+            child.start()
+        except (EOFError, OSError) as error:
+            raise SolverCrashError(f"the solve could not be started: {type(error).__name__}") from error
+        finally:
+            with self._lock:
+                self._starting -= 1
+        with self._lock:
+            self._running.add(child)
+            if self._is_closed:
                 child.kill()
 
 
@@ -161,6 +182,14 @@ def _solve_and_send(messages: Connection, task: _Task) -> None:
         answer = SolverCrashError(f"the solve failed: {type(error).__name__}: {error}")
     messages.send(answer)
     messages.close()
+
+
+def _end_fork_server() -> None:
+    # The standard library offers no way to end the server before its time; without this attribute it is waited for.
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _die_with_parent() -> None:

@@ -32,13 +32,18 @@ class SoFar:
     def answer(self, request: PlanRequest, why: MeshwrightError) -> Plan:
         """The best plan so far, feasible with the gap it had then; else the answer that nothing is found yet."""
         if self._plan is not None:
-            # Its search may have been at its end for all we know, but nobody proved that here.
-            certificate = self._plan.certificate
-            if certificate.status is Status.OPTIMAL:
-                certificate = replace(certificate, status=Status.FEASIBLE)
-            return replace(self._plan, certificate=certificate, notes=(*self._plan.notes, f"the best plan so far: {why}"))
+            return best_so_far(self._plan, str(why))
         from meshwright.solver.api import undecided
 
         remedies = _MEMORY_REMEDIES if isinstance(why, SolveMemoryError) else _TIME_REMEDIES
         plan = undecided(request, considered=self._considered, remedies=remedies)
         return replace(plan, notes=(*plan.notes, str(why)))
+
+
+def best_so_far(plan: Plan, why: str) -> Plan:
+    """The best plan of a search that was ended, as its answer: feasible with the gap it had then."""
+    # Its search may have been at its end for all we know, but nobody proved that here.
+    certificate = plan.certificate
+    if certificate.status is Status.OPTIMAL:
+        certificate = replace(certificate, status=Status.FEASIBLE)
+    return replace(plan, certificate=certificate, notes=(*plan.notes, f"the best plan so far: {why}"))

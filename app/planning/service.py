@@ -10,7 +10,6 @@ from sqlalchemy import Connection, Engine
 
 from meshwright.app.db.engine import writing
 from meshwright.app.db.idempotency_repository import IdempotencyRepository
-from meshwright.app.db.tables.jobs import MAX_OWNER
 from meshwright.app.documents.json_text import compact_json
 from meshwright.app.errors import DocumentError, FieldError, QueueFullError
 from meshwright.app.fleet.registry import NOTHING_READ, FleetNamedError, FleetNow, StoredRegistry
@@ -154,7 +153,7 @@ class PlanService:
         job, is_new = submit(self._engine, self._queue, connection, caller.tenant, new)
         if is_new:
             jobs = JobRepository(self._engine, caller.tenant)
-            self._check_waiting(jobs.waiting(connection, caller.name[:MAX_OWNER]) - 1)
+            self._check_waiting(jobs.waiting(connection) - 1)
         if wanted.asked is not None:
             questions = QuestionRepository(self._engine, caller.tenant)
             questions.ask(connection, wanted.asked, plan=key.digest, is_there=False)
@@ -194,7 +193,7 @@ class PlanService:
         most = self._settings.max_waiting_jobs
         if waiting >= most:
             raise QueueFullError(
-                f"{waiting} of your jobs wait already", allowed=f"at most {most}", remedy="try again when some have run"
+                f"{waiting} jobs of your tenant wait already", allowed=f"at most {most}", remedy="try again when some have run"
             )
 
 

@@ -144,6 +144,6 @@ class ReplanService:
             idle = ReplanRepository(self._engine, caller.tenant).cancel(connection, replan_id)
             if idle is None:
                 raise JobIsFinalError("the re-plan has ended already", given=self.get(caller, replan_id).status)
-            ended = [job for job in idle if jobs.cancel(connection, job, kind=JobKind.REPLAN)]
-        self._queue.cancel(ended)
+            ended = [jobs.cancel(connection, job, kind=JobKind.REPLAN) for job in idle]
+        self._queue.cancel([workflow for workflow in ended if workflow is not None])
         return self.get(caller, replan_id)

@@ -107,10 +107,11 @@ def cancel_job(request: Request, caller: Writer, job_id: str) -> JobDocument:
     replans: ReplanService = request.app.state.replans
     job = find_job(engine, caller, job_id)
     with writing(engine) as connection:
-        if not JobRepository(engine, caller.tenant).cancel(connection, job_id):
+        workflow = JobRepository(engine, caller.tenant).cancel(connection, job_id)
+        if workflow is None:
             raise JobIsFinalError("the job has ended already", given=job.status.value)
         end_items(engine, connection, caller.tenant, job.digest, JOB_CANCELLED)
-    queue.cancel([job_id])
+    queue.cancel([workflow])
     if job.kind is JobKind.BATCH:
         with suppress(JobIsFinalError):
             replans.cancel(caller, job.digest.removeprefix(BATCH_PREFIX))

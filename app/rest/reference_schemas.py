@@ -24,6 +24,7 @@ class QueueReport(BaseModel):
     running: int
     oldest_s: float = Field(description="How long the job that was submitted first waits.")
     workers: int = Field(description="Workers that are alive.")
+    is_late: bool = Field(description="A job has waited longer than MESHWRIGHT_MAX_QUEUE_AGE_S: workers are missing.")
 
 
 class Readiness(BaseModel):

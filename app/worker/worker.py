@@ -74,21 +74,22 @@ class Worker:
         self._try(lambda: self._desk.worker_gone(self.name))
         self._queue.close()
 
-    def _run(self, job_id: str) -> None:
+    def _run(self, workflow: str) -> None:
         with self._lock:
-            self._running.add(job_id)
+            self._running.add(workflow)
         try:
-            self._runner(job_id)
+            self._runner(workflow)
         finally:
             with self._lock:
-                self._running.discard(job_id)
+                self._running.discard(workflow)
 
     def _give_back(self) -> None:
         with self._lock:
             left = list(self._running)
         if left:
             log.warning("jobs go back to the queue", extra={"jobs": len(left)})
-            self._try(lambda: self._queue.resume(list(self._desk.workflows_of(left).values())))
+            self._try(lambda: self._desk.note_hand_back(left))
+            self._try(lambda: self._queue.resume(left))
 
     def _beat(self) -> None:
         self._desk.worker_beat(

@@ -74,7 +74,7 @@ class LocalWorker:
                     return
 
     def _next(self) -> str | None:
-        queued = select(jobs.c.id).where(jobs.c.status == JobStatus.QUEUED.value).order_by(jobs.c.urgency, jobs.c.row)
+        queued = select(jobs.c.workflow).where(jobs.c.status == JobStatus.QUEUED.value).order_by(jobs.c.urgency, jobs.c.row)
         with self._lock:
             try:
                 with reading(self._engine) as connection:

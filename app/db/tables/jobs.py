@@ -30,6 +30,7 @@ jobs = Table(
     Column("finished_at", UtcTime, nullable=True),
     Column("workflow", String(64), nullable=False),
     Column("attempt", Integer, nullable=False),
+    Column("hand_backs", Integer, nullable=False, server_default="0"),
     Column("worker", String(200), nullable=True),
     Column("beat_s", Float(53), nullable=False),
     Column("revision", Integer, nullable=False),
@@ -40,19 +41,22 @@ jobs = Table(
     Column("trace", String(MAX_PARENT), nullable=True),
     UniqueConstraint("tenant", "active_digest", name="uq_jobs_tenant_active_digest"),
     Index("ix_jobs_tenant_row", "tenant", "row"),
-    Index("ix_jobs_tenant_owner_status_kind", "tenant", "owner", "status", "kind"),
+    Index("ix_jobs_tenant_status_urgency_kind", "tenant", "status", "urgency", "kind"),
+    Index("ix_jobs_tenant_started_at", "tenant", "started_at"),
+    Index("ix_jobs_workflow", "workflow"),
     Index("ix_jobs_status_beat_s", "status", "beat_s"),
     sqlite_autoincrement=True,
 )
 """Jobs: each makes the plan of one request.
 
-owner          the caller that submitted it (``key:<prefix>``, ``oidc:<subject>``), whose queue limit it counts against
+owner          the caller that submitted it (``key:<prefix>``, ``oidc:<subject>``)
 kind           "plan", "replan" for a plan that a re-plan batch asked for, or "batch" for finding out what one has to plan
 status         queued, running, succeeded, failed, cancelled
 active_digest  the digest while the job is queued or running, null afterwards: one active job for each digest
-urgency        0 is served first, 7 last (RFC 9218)
-workflow       id of the DBOS workflow that runs it
+urgency        of the tenant's jobs, 0 is served first, 7 last (RFC 9218)
+workflow       id of the DBOS workflow that runs it; jobs that wait swap theirs (`app.jobs.turns`)
 attempt        how often a worker has begun it; a worker that lost its job to another finds another number here
+hand_backs     how many of these attempts ended because their worker was told to stop: they are no losses
 beat_s         when it was last known to be alive, or was submitted; the database's clock, seconds of the epoch
 revision       grows with every change that a watcher should see
 progress       JSON of the last progress; problem: JSON of the problem document it failed with

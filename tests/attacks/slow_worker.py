@@ -1,0 +1,24 @@
+"""A real worker process that is long in getting ready: its fork server takes minutes, as where code is compiled first."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+from meshwright.app.db.engine import open_engine
+from meshwright.app.jobs.sandbox import ChildSolver
+from meshwright.app.settings import Settings
+from meshwright.app.worker.worker import Worker
+
+
+def main() -> None:
+    """Run a worker over a database until SIGTERM, with a second for jobs that run."""
+    settings = Settings(sys.argv[1], max_solves=1, drain_s=1)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
+    engine = open_engine(settings.database_url)
+    worker = Worker(engine, settings, ChildSolver(preload="tests.attacks.long_warm_up"))
+    worker.start()
+    stop.wait()
+    worker.stop()
