@@ -85,15 +85,17 @@ def export(plan: PlanLike, to: str) -> Launch:
     return Launch(launch(given._answered, to))
 
 
-def validate(measured: FileName, *, folds: int | None = None) -> Validation:
+def validate(measured: FileName, *, folds: int | None = None, sources: FileName | None = None) -> Validation:
     """Return predictions for every row of a CSV table of measured training runs or serving points, and their errors.
 
     With ``folds``, device rates and link speeds are fitted to training runs, and runs are scored that the fit has not seen.
-    Raises InvalidInputError for a file that is no such table.
+    ``sources`` is the file that says what the table's sources do not repeat in each row; without one it is looked for beside
+    the table. Raises InvalidInputError for a file that is no such table.
     """
     from meshwright.app.validation.tables import validate_table
 
-    return Validation(validate_table(Path(absolute(measured)), folds=folds))
+    mapping = None if sources is None else Path(absolute(sources))
+    return Validation(validate_table(Path(absolute(measured)), folds=folds, sources=mapping))
 
 
 def read_plan(source: FileName | Mapping[str, Any]) -> Plan:

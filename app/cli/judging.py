@@ -19,13 +19,20 @@ def validate(
     folds: Annotated[
         int | None, typer.Option("--folds", metavar="K", min=2, max=20, help="Fit device rates and score held-out runs.")
     ] = None,
+    sources: Annotated[
+        Path | None, typer.Option("--sources", metavar="FILE", help="What the table's sources leave out of its rows.")
+    ] = None,
+    requests: Annotated[
+        Path | None, typer.Option("--requests", metavar="DIR", help="Write each row as a request and a plan.")
+    ] = None,
 ) -> int:
     """Predict measured training runs or serving points and report the errors."""
     from meshwright.app.cli.commands.planning import Output
     from meshwright.app.cli.commands.validating import run_validate
 
     environment_settings()
-    return run_validate(measured, Output.JSON if as_json else Output.PAGE, folds)
+    output = Output.JSON if as_json else Output.PAGE
+    return run_validate(measured, output, folds=folds, sources=sources, requests=requests)
 
 
 @exits

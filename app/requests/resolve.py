@@ -29,6 +29,7 @@ from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelE
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, ServingWorkload, TrainingWorkload, plan_request
+from meshwright.solver.training.space.implementation import as_implemented
 
 NO_STORE = NoStoredCalibrations()
 
@@ -136,6 +137,9 @@ def resolve_request(
     with _faults_at("workload"):
         workload = serving_workload(source.workload, files) if isinstance(source.workload, ServingSource) else source.workload
         _check_trace(workload, traced_seq_len)
+        if isinstance(workload, TrainingWorkload):
+            with _faults_at("implementation"):
+                model, workload = as_implemented(model, workload, source.search)
     with _faults_at("slo"):
         request = plan_request(
             model,
@@ -157,6 +161,9 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     if whole["workload"].get("speculation", True) is None:
         # Requests from before speculation keep their digests.
         del whole["workload"]["speculation"]
+    if whole["workload"].get("implementation", True) is None:
+        # Requests from before implementations keep theirs.
+        del whole["workload"]["implementation"]
     if given:
         whole["calibrations"] = [calibration["document"] for calibration in given]
     return {

@@ -15,6 +15,7 @@ from meshwright.app.validation.fitting import fit_constants, fitted_runs, refit
 from meshwright.app.validation.report import Report, report_of
 from meshwright.app.validation.rows import MeasuredRun, read_measured_runs
 from meshwright.app.validation.scores import score_run
+from meshwright.app.validation.sources import NO_SOURCES, Sources
 
 Group = tuple[str, str, int | None]
 """Model, GPU and number of GPUs: runs of a group are never on both sides of a fold."""
@@ -34,9 +35,9 @@ class FoldedReport:
     held_out: Report
 
 
-def validate_in_folds(path: Path, *, folds: int) -> FoldedReport:
+def validate_in_folds(path: Path, *, folds: int, sources: Sources = NO_SOURCES) -> FoldedReport:
     """Fit and score the runs of a table; raises InvalidInputError for a file that is not such a table."""
-    return folded_report(read_measured_runs(path), folds=folds, file=path.name)
+    return folded_report(read_measured_runs(path, sources), folds=folds, file=path.name)
 
 
 def folded_report(rows: Sequence[MeasuredRun], *, folds: int, file: str) -> FoldedReport:

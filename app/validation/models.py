@@ -8,9 +8,7 @@ from typing import Any
 
 from meshwright.app.catalog import model
 from meshwright.app.importers.huggingface import read_huggingface_config
-from meshwright.app.validation.conventions import Attention, Convention, Dropout, Softmax
 from meshwright.app.validation.rows import Run
-from meshwright.app.validation.unfused_attention import with_dropout, without_fused_attention
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.solver.problem.graph import ModelGraph
 
@@ -24,8 +22,8 @@ _PUBLISHED = {"GPT OSS 120B": "gpt-oss-120b", "Qwen3_30B_a3B": "qwen3-30b-a3b"}
 """Published models that rows name without their shape, in the model catalogue."""
 
 
-def model_graph(run: Run, source: Convention) -> ModelGraph:
-    """The model of a run; raises NotPredictedError when the row does not describe one."""
+def model_graph(run: Run) -> ModelGraph:
+    """The model of a run, before its implementation; raises NotPredictedError when the row does not describe one."""
     if run.hidden is None and run.model in _PUBLISHED:
         return model(_PUBLISHED[run.model])
     return _graph(
@@ -35,20 +33,14 @@ def model_graph(run: Run, source: Convention) -> ModelGraph:
         run.heads,
         run.kv_heads,
         _needed(run.ffn, "ffn_hidden"),
-        _vocab(run, source),
+        _vocab(run),
         _needed(run.seq_len, "seq_len"),
-        _is_unfused(run, source),
-        source.dropout,
-        run.softmax,
         run.model,
     )
 
 
-def _is_unfused(run: Run, source: Convention) -> bool:
-    return source.attention is Attention.UNFUSED if run.flash_attention is None else run.flash_attention == 0
-
-
-def _vocab(run: Run, source: Convention) -> int:
+def _vocab(run: Run) -> int:
+    source = run.reading
     vocab = run.vocab or (source.mamba_vocab if _kind(run.arch) == MAMBA2 else source.vocab)
     if vocab is None:
         raise NotPredictedError("the row and its source give no vocabulary")
@@ -76,9 +68,6 @@ def _graph(
     ffn: int,
     vocab: int,
     seq_len: int,
-    unfused: bool,
-    dropout: Dropout,
-    softmax: Softmax,
     name: str,
 ) -> ModelGraph:
     kind = _kind(arch)
@@ -96,10 +85,7 @@ def _graph(
         raise NotPredictedError("grouped key/value heads beside an ungated feed-forward network")
     else:
         config |= {"model_type": "gpt2", "n_inner": ffn, "max_position_embeddings": seq_len}
-    graph = read_huggingface_config(config, name=name)
-    if unfused:
-        graph = without_fused_attention(graph, seq_len=seq_len, dropout=dropout, softmax=softmax)
-    return with_dropout(graph) if dropout is Dropout.MASKED else graph
+    return read_huggingface_config(config, name=name)
 
 
 def _mamba_fields(arch: str, hidden: int, ffn: int, n_layers: int) -> dict[str, Any]:

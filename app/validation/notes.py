@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import re
 
-from meshwright.app.validation.conventions import HeadGradients, Softmax
-from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap, TrainedWeights, VectorKernels
+from meshwright.costmodels.model.implementation import (
+    AttentionKernels,
+    FlashAttention,
+    HeadGradients,
+    LossKernels,
+    SelectiveRecompute,
+    TensorOverlap,
+    TrainedWeights,
+    VectorKernels,
+)
+from meshwright.solver.problem.implementation import StatedImplementation
 
 _KERNELS = {
     "rms kernel": VectorKernels.FUSED_NORMS,
@@ -22,6 +31,33 @@ _TORCHTITAN_REPORT = re.compile(r"torchtitan benchmarks/\S*?_(20\d\d)-?(\d\d)_")
 _LTS_CONTAINER = "(lts_dgxa100_dracooci"
 """Megatron-LM's functional tests on the first of its long-term containers. They run deterministic unless a case's name says
 otherwise, and this container's Transformer Engine has no fused attention that is: it falls back to the unfused one."""
+
+
+_SELECTIVE = {"selective (op)": SelectiveRecompute.EVERY_SECOND_PRODUCT}
+
+
+def stated_implementation(notes: str, *, origin: str, recompute: str, flash_attention: int | None) -> StatedImplementation:
+    """What a row states of its framework; ``origin`` is the file that it was taken from. Where rows tell generations of
+    FlashAttention apart, 2 is the second."""
+    return StatedImplementation(
+        kernels=stated_kernels(notes),
+        stated_loss=stated_loss(origin, notes),
+        attention_kernels=stated_attention_kernels(notes, flash_attention),
+        attention=FlashAttention.FLASH_2 if flash_attention == 2 else None,
+        selective=_SELECTIVE.get(recompute),
+        trained=stated_trained(notes),
+        tensor_overlap=stated_tensor_overlap(notes),
+        head_gradients=stated_head_gradients(notes),
+    )
+
+
+def stated_attention_kernels(notes: str, flash_attention: int | None) -> AttentionKernels | None:
+    """Return the kernels of attention; without a fused one the softmax may be one kernel or PyTorch's steps."""
+    if flash_attention is None:
+        return None
+    if flash_attention > 0:
+        return AttentionKernels.FUSED
+    return AttentionKernels.STEP_BY_STEP if "kernel=torch" in notes else AttentionKernels.UNFUSED
 
 
 def stated_trained(notes: str) -> TrainedWeights | None:
@@ -52,14 +88,9 @@ def stated_tensor_overlap(notes: str) -> TensorOverlap | None:
     return TensorOverlap.USERBUFFERS if "_tp_overlap (" in notes else None
 
 
-def stated_head_gradients(notes: str) -> HeadGradients:
+def stated_head_gradients(notes: str) -> HeadGradients | None:
     """When the head's weight gradients are computed."""
-    return HeadGradients.DEFERRED if "defer_embedding_wgrad_compute" in notes else HeadGradients.IN_BACKWARD
-
-
-def stated_softmax(notes: str) -> Softmax:
-    """Return the softmax of attention without a fused kernel."""
-    return Softmax.STEP_BY_STEP if "kernel=torch" in notes else Softmax.FUSED
+    return HeadGradients.DEFERRED if "defer_embedding_wgrad_compute" in notes else None
 
 
 def stated_flash_attention(notes: str, flash_attention: int | None) -> int | None:

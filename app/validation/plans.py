@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from meshwright.app.validation.clusters import cluster_of
-from meshwright.app.validation.conventions import Convention, UnstatedSequence
 from meshwright.app.validation.models import model_graph
 from meshwright.app.validation.rows import Run
+from meshwright.app.validation.sources import Source, UnstatedSequence
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
 from meshwright.costmodels.model.dims import SEQ
-from meshwright.costmodels.model.implementation import FlashAttention, Implementation, SelectiveRecompute
 from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.pipeline import Schedule, fills
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.implementation import as_implemented
 from meshwright.solver.training.space.meshes import Mesh, experts_fit
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining
 
@@ -30,22 +32,20 @@ _RECOMPUTE = {
     "selective": Recompute.SELECTIVE,
     "selective (op)": Recompute.SELECTIVE,
 }
-_SELECTIVE = {"selective (op)": SelectiveRecompute.EVERY_SECOND_PRODUCT}
 _SCHEDULES = ("", "1f1b", "interleaved-1f1b")
 
 
 @dataclass(frozen=True, slots=True)
 class GivenPlan:
-    """The plan that a run used: a candidate of its request's space, and how its framework runs a layer."""
+    """The plan that a run used: a candidate of its request's space."""
 
     request: TrainingRequest
     candidate: Candidate
-    implementation: Implementation
 
 
-def given_plan(run: Run, source: Convention) -> GivenPlan:
+def given_plan(run: Run) -> GivenPlan:
     """The request and plan of a run; raises NotPredictedError for what it does not say or no cost model covers."""
-    mesh = _mesh(run)
+    mesh, source = _mesh(run), run.reading
     if run.schedule not in _SCHEDULES:
         raise NotPredictedError(f"no training cost model for schedule {run.schedule}")
     if run.recompute not in _RECOMPUTE:
@@ -64,6 +64,7 @@ def given_plan(run: Run, source: Convention) -> GivenPlan:
         precision=precision,
         gradient_dtype=precision if pure else source.gradient_dtype,
         matmul=_recipe(run.precision, source),
+        implementation=_implementation(run),
     )
     is_parallel = (
         source.unstated_sequence is UnstatedSequence.PARALLEL if run.sequence_parallel is None else run.sequence_parallel > 0
@@ -78,28 +79,17 @@ def given_plan(run: Run, source: Convention) -> GivenPlan:
         (_RECOMPUTE[run.recompute],),
         _pipelining(run, mesh, count),
     )
-    request = TrainingRequest(model_graph(run, source), cluster, workload)
+    model, workload = as_implemented(model_graph(run), workload, Search())
+    request = TrainingRequest(model, cluster, workload)
     if not experts_fit(request.model, mesh):
         raise NotPredictedError(f"ep {mesh.ep} on dp x cp = {mesh.dp * mesh.cp} does not spread the model's experts evenly")
-    return GivenPlan(request, candidate, _implementation(run, source))
+    return GivenPlan(request, candidate)
 
 
-def _implementation(run: Run, source: Convention) -> Implementation:
-    """Return the implementation that the row names, else its source's. Where rows tell versions of FlashAttention apart, 2 is
-    the second."""
-    return Implementation(
-        kernels=run.kernels or source.kernels,
-        attention=FlashAttention.FLASH_2 if run.flash_attention == 2 else source.flash,
-        host=source.host,
-        trained=run.trained or source.trained,
-        scan=source.scan,
-        stated_loss=run.loss,
-        logits=source.logits,
-        tensor_overlap=run.tensor_overlap or source.tensor_overlap,
-        gated=source.gated,
-        value=source.value,
-        selective=_SELECTIVE.get(run.recompute, SelectiveRecompute.ATTENTION_AND_NORMS),
-    )
+def _implementation(run: Run) -> StatedImplementation:
+    """Return the implementation that the row states over that of its source."""
+    states = {each.name: getattr(run.implementation, each.name) for each in fields(run.implementation)}
+    return replace(run.reading.implementation, **{name: value for name, value in states.items() if value is not None})
 
 
 def _pipelining(run: Run, mesh: Mesh, n_microbatches: int) -> Pipelining:
@@ -142,7 +132,7 @@ _RECIPES = {
 }
 
 
-def _recipe(text: str, source: Convention) -> MatmulRecipe:
+def _recipe(text: str, source: Source) -> MatmulRecipe:
     """Return the recipe that the row names; the source's own fp8 recipe where it says fp8 alone."""
     if text == "fp8":
         return source.fp8_recipe
@@ -153,7 +143,7 @@ def _recipe(text: str, source: Convention) -> MatmulRecipe:
     return MatmulRecipe.WORKING
 
 
-def _zero_stage(text: str, source: Convention) -> int:
+def _zero_stage(text: str, source: Source) -> int:
     """ "1", "zero1 shard=8", "fsdp3 (shard 64)", "fsdp", "dist-opt"; the source's own where nothing is stated."""
     if not text:
         return source.zero_stage

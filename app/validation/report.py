@@ -17,6 +17,7 @@ from meshwright.app.validation.scores import (
     score_run,
     score_source,
 )
+from meshwright.app.validation.sources import NO_SOURCES, Sources
 
 VALIDATION_SCHEMA = "meshwright.validation/1"
 ALL = "all rows"
@@ -35,9 +36,9 @@ class Report:
     mean_memory_mape: float | None
 
 
-def validate(path: Path) -> Report:
+def validate(path: Path, sources: Sources = NO_SOURCES) -> Report:
     """Predict and score every row of a table; raises InvalidInputError for a file that is not such a table."""
-    return report_of((score_run(row) for row in read_measured_runs(path)), file=path.name)
+    return report_of((score_run(row) for row in read_measured_runs(path, sources)), file=path.name)
 
 
 def report_of(runs: Iterable[ScoredRun], *, file: str) -> Report:

@@ -7,17 +7,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from meshwright.app.validation.cells import Cells, read_table
-from meshwright.app.validation.conventions import HeadGradients, Softmax, convention
 from meshwright.app.validation.notes import (
     stated_flash_attention,
-    stated_head_gradients,
-    stated_kernels,
-    stated_loss,
-    stated_softmax,
-    stated_tensor_overlap,
-    stated_trained,
+    stated_implementation,
 )
-from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap, TrainedWeights, VectorKernels
+from meshwright.app.validation.sources import NO_SOURCES, UNKNOWN, Source, Sources
+from meshwright.solver.problem.implementation import StatedImplementation
 
 COLUMNS = (
     "source_id",
@@ -69,6 +64,8 @@ COLUMNS = (
 )
 """The schema: these columns, in any order."""
 
+NOTHING_STATED = StatedImplementation()
+
 
 class RunStatus(StrEnum):
     """The end of a run."""
@@ -90,8 +87,8 @@ class Quality(StrEnum):
 class Run:
     """A measured run: model, cluster and plan, with None where the table is silent.
 
-    ``line`` is its line in the file; ``kernels`` is what its notes say of the kernels between matrix products,
-    ``trained`` whether only adapters were.
+    ``line`` is its line in the file, ``reading`` what its source says of all rows; ``implementation`` is what the row itself
+    states of its framework.
     """
 
     line: int
@@ -127,13 +124,8 @@ class Run:
     sequence_parallel: int | None
     recompute: str
     schedule: str
-    flash_attention: int | None
-    kernels: VectorKernels | None = None
-    trained: TrainedWeights | None = None
-    loss: LossKernels | None = None
-    tensor_overlap: TensorOverlap | None = None
-    softmax: Softmax = Softmax.FUSED
-    head_gradients: HeadGradients = HeadGradients.IN_BACKWARD
+    implementation: StatedImplementation = NOTHING_STATED
+    reading: Source = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +146,16 @@ class MeasuredRun:
     licence: str = ""
 
 
-def read_measured_runs(path: Path) -> tuple[MeasuredRun, ...]:
-    """Every row of a file; raises InvalidInputError that names line and column of what can't be read."""
-    return tuple(_measured_run(cells) for cells in read_table(path, COLUMNS, what="measured training runs"))
+def read_measured_runs(path: Path, sources: Sources = NO_SOURCES) -> tuple[MeasuredRun, ...]:
+    """Every row of a file, read as the mapping of its sources says.
+
+    Raises InvalidInputError that names line and column of what can't be read.
+    """
+    return tuple(_measured_run(cells, sources) for cells in read_table(path, COLUMNS, what="measured training runs"))
 
 
-def _measured_run(cells: Cells) -> MeasuredRun:
+def _measured_run(cells: Cells, sources: Sources) -> MeasuredRun:
+    flash_attention = stated_flash_attention(cells.text("notes"), cells.count("flash_attention"))
     run = Run(
         line=cells.line,
         source=cells.required_text("source_id"),
@@ -194,15 +190,15 @@ def _measured_run(cells: Cells) -> MeasuredRun:
         sequence_parallel=cells.count("sp"),
         recompute=cells.text("recompute"),
         schedule=cells.text("schedule"),
-        flash_attention=stated_flash_attention(cells.text("notes"), cells.count("flash_attention")),
-        kernels=stated_kernels(cells.text("notes")),
-        trained=stated_trained(cells.text("notes")),
-        softmax=stated_softmax(cells.text("notes")),
-        head_gradients=stated_head_gradients(cells.text("notes")),
-        loss=stated_loss(cells.text("source"), cells.text("notes")),
-        tensor_overlap=stated_tensor_overlap(cells.text("notes")),
+        implementation=stated_implementation(
+            cells.text("notes"),
+            origin=cells.text("source"),
+            recompute=cells.text("recompute"),
+            flash_attention=flash_attention,
+        ),
+        reading=sources.of(cells.required_text("source_id")),
     )
-    run = _on_devices(run, convention(run.source).devices)
+    run = _on_devices(run, run.reading.devices)
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
     return MeasuredRun(run, RunResult(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from meshwright.costmodels.cluster.cluster import NCCL_COMMUNICATOR_BYTES
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.model.implementation import CONTEXT_BYTES
 from meshwright.costmodels.units import DType
 
 
@@ -32,9 +33,6 @@ _MOMENTS = {
 }
 
 MAX_ZERO_STAGE = 3
-
-CONTEXT_BYTES = 512 * 2**20
-"""CUDA context and loaded kernels of one process: 400 to 600 MiB, as nvidia-smi shows for a process with no tensors."""
 
 RESERVED_OVER_ALLOCATED = 1.06
 """Reserved memory of PyTorch's caching allocator over the memory of the tensors. Freed blocks can't serve requests of other
@@ -103,6 +101,8 @@ def deepspeed_zero_bytes(parameters: float, *, gradient_dtype: DType, shards: in
     return parameters * DType.FP32.size_bytes / shards + 2 * bucket
 
 
-def framework_overhead_bytes(*, communicators: int, communicator_bytes: int = NCCL_COMMUNICATOR_BYTES) -> float:
+def framework_overhead_bytes(
+    *, communicators: int, communicator_bytes: int = NCCL_COMMUNICATOR_BYTES, context_bytes: int = CONTEXT_BYTES
+) -> float:
     """Memory outside the tensor allocator: device context, and the buffers of each communicator."""
-    return float(CONTEXT_BYTES + communicators * communicator_bytes)
+    return float(context_bytes + communicators * communicator_bytes)

@@ -133,6 +133,53 @@ class TensorOverlap(StrEnum):
     parallelism)."""
 
 
+class AttentionKernels(StrEnum):
+    """The kernels of attention: one, or several with scores and their softmax in memory between them."""
+
+    FUSED = "fused"
+    """One kernel, of the generation that `FlashAttention` names."""
+    UNFUSED = "unfused"
+    """Several; one of them scales, masks and normalises (Megatron-LM's fused softmax)."""
+    STEP_BY_STEP = "step-by-step"
+    """Several; the softmax is PyTorch's: cast to fp32, masked, normalised, cast back."""
+
+
+class Dropout(StrEnum):
+    """The dropout of the training, whose masks take memory."""
+
+    NONE = "none"
+    MASKED = "masked"
+
+
+class GradientReduction(StrEnum):
+    """The time at which gradients that are summed once a step travel: under the backward pass, or after it in one piece."""
+
+    OVERLAPPED = "overlapped"
+    AFTER_BACKWARD = "after-backward"
+    IN_FP32_AFTER_BACKWARD = "in-fp32-after-backward"
+    """All-reduced whatever the optimizer shards, each bucket cast to fp32."""
+
+
+class HeadGradients(StrEnum):
+    """When weight gradients of the vocabulary head are computed."""
+
+    IN_BACKWARD = "in-backward"
+    DEFERRED = "deferred"
+    """While the pipeline drains (Megatron-LM's --defer-embedding-wgrad-compute)."""
+
+
+class StateBuffers(StrEnum):
+    """Whose buffers lie beside weights, gradients and optimizer state."""
+
+    NONE = "none"
+    DEEPSPEED_ZERO = "deepspeed-zero"
+    """DeepSpeed's ZeRO: fp32 gradients of a rank's shard, and the buckets in which gradients and weights travel."""
+
+
+CONTEXT_BYTES = 512 * 2**20
+"""CUDA context and loaded kernels of one process: 400 to 600 MiB, as nvidia-smi shows for a process with no tensors."""
+
+
 class TrainedWeights(StrEnum):
     """The weights that a step changes."""
 
@@ -159,6 +206,12 @@ class Implementation:
     projections: Projections = Projections.JOINT
     gated: GatedProducts = GatedProducts.ONE
     value: ValueStorage = ValueStorage.OWN
+    attention_kernels: AttentionKernels = AttentionKernels.FUSED
+    dropout: Dropout = Dropout.NONE
+    reduction: GradientReduction = GradientReduction.OVERLAPPED
+    head_gradients: HeadGradients = HeadGradients.IN_BACKWARD
+    state_buffers: StateBuffers = StateBuffers.NONE
+    context_bytes: int = CONTEXT_BYTES
 
     @property
     def loss(self) -> LossKernels:

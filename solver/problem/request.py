@@ -26,6 +26,7 @@ from meshwright.solver.problem.choices import (
     Objective,
 )
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import (
     ClosedArrivals,
@@ -48,6 +49,7 @@ class TrainingWorkload:
     ``precision`` is the working format of weights and activations, ``matmul`` that of the layers' matrix products,
     ``saved_activations`` that of what layers keep for the backward pass. ``experts`` says how tokens spread over routed
     experts: ranks that hold some of them wait for the one with the most rows; ``dispatch`` how tokens get there.
+    ``implementation`` is how the user's framework runs it; None: as the search's launcher does.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -62,6 +64,7 @@ class TrainingWorkload:
     saved_activations: SavedFormat = SavedFormat.WORKING
     experts: ExpertRouting = BALANCED
     dispatch: TokenDispatch = TokenDispatch.COPIES
+    implementation: StatedImplementation | None = None
 
     def __post_init__(self) -> None:
         if self.experts.redundant_experts:

@@ -19,6 +19,8 @@ class Layers(Enum):
     """PyTorch modules that autograd takes apart: DeepSpeed's and torchtitan's."""
     COMPILED = auto()
     """The same compiled, and their loss: torchtitan's where it cuts products into chunks, which only its compiler does."""
+    OTHER = auto()
+    """What a request states of its own framework, and no launcher runs: the checker knows the least that it keeps."""
 
 
 class Of(Enum):

@@ -14,13 +14,16 @@ from meshwright.app.validation.serving.report import ServingReport
 from meshwright.app.validation.tables import TableReport, predicted_rows, table_document, validate_table
 
 
-def run_validate(path: Path, output: Output, folds: int | None = None) -> int:
+def run_validate(
+    path: Path, output: Output, *, folds: int | None = None, sources: Path | None = None, requests: Path | None = None
+) -> int:
     """Predict every row of a table of training runs or of serving points, print how far off the predictions are; exit code
     1 when no row could be predicted.
 
     With ``folds``, device rates and link speeds are fitted to training runs of other models and clusters.
+    ``sources`` says what the table's sources do not repeat in each row; rows are written to ``requests``.
     """
-    report = validate_table(path, folds=folds)
+    report = validate_table(path, folds=folds, sources=sources, requests=requests)
     if output is Output.JSON:
         print_json(table_document(report))
     else:

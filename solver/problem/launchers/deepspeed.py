@@ -3,15 +3,13 @@ attention; its long-context axis is Ulysses."""
 
 from __future__ import annotations
 
+from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.implementation import FlashAttention, Implementation, VectorKernels
 from meshwright.costmodels.pipeline import PipelineRuntime, names_in
 from meshwright.solver.problem.launchers.trainer import HostState, Trainer
 
 LAUNCHER = Trainer(
-    # DeepSpeed trains the script's own model, and the exported one is Hugging Face's: eager, with PyTorch's
-    # scaled_dot_product_attention.
-    implementation=Implementation(VectorKernels.EAGER, FlashAttention.FLASH_2),
+    implementation=implementation_profile("deepspeed-0.19").implementation,
     max_zero_with_pipeline=1,
     context_parallel=False,
     sequence_parallel=False,

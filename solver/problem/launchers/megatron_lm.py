@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
+from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.implementation import (
-    FlashAttention,
-    HostPath,
-    Implementation,
-    ScanOverRanks,
-    TensorOverlap,
-    VectorKernels,
-)
+from meshwright.costmodels.model.implementation import TensorOverlap
 from meshwright.costmodels.pipeline import PipelineRuntime, names_in
 from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, Trainer
 
 LAUNCHER = Trainer(
-    # Transformer Engine's layers, Megatron-LM's default (--transformer-impl transformer_engine), which choose among
-    # FlashAttention and cuDNN's kernels by device.
-    implementation=Implementation(
-        VectorKernels.FUSED,
-        FlashAttention.NATIVE,
-        host=HostPath.MEGATRON_CORE,
-        tensor_overlap=TensorOverlap.WEIGHT_GRADIENT,
-        scan_over_ranks=ScanOverRanks.HEADS,
-    ),
+    implementation=implementation_profile("megatron-core-0.20").implementation,
     max_zero_with_pipeline=1,
     context_parallel=True,
     # --cp-comm-type a2a and a2a+p2p; Transformer Engine's ring refuses sliding windows.

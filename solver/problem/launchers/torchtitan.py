@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.model.implementation import (
-    FlashAttention,
-    Implementation,
     LossKernels,
     TensorOverlap,
     VectorKernels,
@@ -13,9 +12,8 @@ from meshwright.costmodels.pipeline import PipelineRuntime, names_in
 from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, Trainer
 
 LAUNCHER = Trainer(
-    # Compilation is off unless a configuration turns it on, and the exported ones do so for chunked products alone.
-    # Attention is PyTorch's scaled_dot_product_attention.
-    implementation=Implementation(VectorKernels.EAGER, FlashAttention.FLASH_2),
+    # Exported configurations compile for chunked products alone.
+    implementation=implementation_profile("torchtitan-0.3").implementation,
     max_zero_with_pipeline=3,
     context_parallel=True,
     sequence_parallel=True,

@@ -40,7 +40,7 @@ from meshwright.solver.training.costs.joint_block_problems import joined
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding
 from meshwright.solver.training.costs.tied_weights import agreements, restricted, tied_uses, unrestricted
 from meshwright.solver.training.space.candidates import recompute_modes
-from meshwright.solver.training.space.implementation import chunked_implementation, launcher_implementation
+from meshwright.solver.training.space.implementation import chunked_implementation, implementation_of
 
 COMMUNICATION = [Criterion.TP_COMM_S, Criterion.CP_COMM_S, Criterion.EP_COMM_S]
 _MODES = tuple(Recompute)
@@ -56,7 +56,7 @@ class BlockCosts:
         self.request = request
         self.model: ModelGraph = request.model
         self.workload: TrainingWorkload = request.workload
-        self.implementation = implementation or launcher_implementation(request.search)
+        self.implementation = implementation or implementation_of(request.workload, request.search)
         self.chunked = chunked_implementation(self.implementation, request.search)
         self._stop: Stop = never_stop
         self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}

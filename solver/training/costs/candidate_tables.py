@@ -17,7 +17,7 @@ from meshwright.costmodels.cluster.cluster import group_topology
 from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED, framework_overhead_bytes
 from meshwright.costmodels.model.dims import EXPERTS, TOP_K
 from meshwright.costmodels.model.expert_routing import expert_placement
-from meshwright.costmodels.model.implementation import Implementation, TrainedWeights
+from meshwright.costmodels.model.implementation import GradientReduction, Implementation, TrainedWeights
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.pipeline import PassShares, SendTiming, n_copies, slices_waiting_ratio
 from meshwright.solver.blocks.memory import boundary_bytes, chunk_buffer_bytes
@@ -32,12 +32,13 @@ from meshwright.solver.control import heed
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.beside_state import bytes_beside_state
 from meshwright.solver.training.costs.block_costs import COMMUNICATION, BlockCosts
 from meshwright.solver.training.costs.host import step_host_s
 from meshwright.solver.training.costs.host_memory import HostMoves
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from meshwright.solver.training.costs.state_memory import training_state
-from meshwright.solver.training.costs.state_sync import SharedParameters, StateSync, state_sync
+from meshwright.solver.training.costs.state_sync import SharedParameters, StateSync, state_sync, sync_after_backward
 from meshwright.solver.training.costs.tied_weights import node_index
 from meshwright.solver.training.space.candidates import Candidate, padded_dims
 from meshwright.solver.training.space.meshes import Mesh
@@ -256,7 +257,17 @@ class TrainingCosts(BlockCosts):
         trained = () if setting.implementation.trained is TrainedWeights.ADAPTERS else shared
         # Of token slices the first enters each layer first, and leaves it last.
         beside = costs if not setting.slices else self.sharded_costs(setting.parts[0], sharding)
-        sync = state_sync(candidate.zero_stage, shared if candidate.zero_stage == 3 else trained, beside, workload)
+        travelling, implementation = shared if candidate.zero_stage == 3 else trained, setting.implementation
+        if implementation.reduction is GradientReduction.OVERLAPPED or candidate.zero_stage > 1 or not travelling:
+            sync = state_sync(candidate.zero_stage, travelling, beside, workload)
+        else:
+            sync = sync_after_backward(
+                candidate.zero_stage,
+                travelling,
+                workload,
+                reduction=implementation.reduction,
+                mean_stage=lambda of_block: float(of_block[self.layer_block].sum()) / candidate.mesh.pp,
+            )
         state = training_state(
             self.request,
             candidate,
@@ -283,8 +294,12 @@ class TrainingCosts(BlockCosts):
         time_s, activation = time_s + moves_s, activation - moved
         transient = transient + moves.at_once_bytes + state.passing_bytes
         slice_gradients = costs[:, Criterion.KEY_VALUE_BYTES]
+        held_parameters = np.sum([share.parameters for share in shared], axis=0)[self.layer_block]
+        beside_state = bytes_beside_state(self.request, candidate, implementation, held_parameters)
         overhead = framework_overhead_bytes(
-            communicators=_communicators(candidate), communicator_bytes=setting.device.communicator_bytes
+            communicators=_communicators(candidate),
+            communicator_bytes=setting.device.communicator_bytes,
+            context_bytes=implementation.context_bytes,
         ) + chunk_buffer_bytes(self.model, setting)
         layer = self.layer_block
         host_s = step_host_s(setting.device, setting.implementation)
@@ -293,7 +308,7 @@ class TrainingCosts(BlockCosts):
             time_s=time_s[:, layer],
             activation_bytes=activation[:, layer],
             transient_bytes=transient[:, layer],
-            static_bytes=(state.device_bytes + slice_gradients)[layer],
+            static_bytes=(state.device_bytes + slice_gradients)[layer] + beside_state,
             extra_s=_plus_first(
                 (sync.exposed_step_s + state.update_s + costs[:, Criterion.SYNC_S])[layer], float(first_bucket_s[0])
             ),
@@ -323,6 +338,7 @@ class TrainingCosts(BlockCosts):
                 nvme_bytes=state.nvme_bytes[layer],
                 nvme_capacity_bytes=state.host.nvme_bytes,
                 slice_gradients_bytes=slice_gradients[layer],
+                beside_state_bytes=beside_state,
             ),
             slices=self.slice_shares(setting, sharding, candidate.recompute[0]) if setting.slices else None,
             dag=self._dag,

@@ -88,6 +88,7 @@ class StageParts:
     first_bucket_s                   [layer]: what a step adds once to a stage that begins with the layer (`StageTable.step_s`)
     moves_s, host_activation_bytes   [mode, layer]: time of moving activations that nothing hides, and their bytes
     slice_gradients_bytes            [layer]: gradients of keys and values that wait for earlier slices, of one micro-batch
+    beside_state_bytes               [layer]: what an implementation keeps beside the training state (`bytes_beside_state`)
     """
 
     weights_bytes: FloatArray
@@ -111,6 +112,7 @@ class StageParts:
     nvme_bytes: FloatArray
     nvme_capacity_bytes: float
     slice_gradients_bytes: FloatArray
+    beside_state_bytes: FloatArray
 
 
 def max_table(tables: list[StageTable]) -> StageTable:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.cluster.cluster import GroupTopology
+from meshwright.costmodels.model.implementation import GradientReduction
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
+from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.sharding_problem import Criterion
 from meshwright.solver.problem.request import TrainingWorkload
 
@@ -87,6 +89,35 @@ def state_sync(zero_stage: int, shared: Sequence[SharedParameters], costs: Float
     between_s = _between_replicas_s(shared, gradient_bytes)
     exposed_between_s = _exposed_s(between_s, backward_s, shared)
     return StateSync(each, exposed_between_s, hidden_s + between_s - exposed_between_s, 2 * weights + gradients)
+
+
+def sync_after_backward(
+    zero_stage: int,
+    shared: Sequence[SharedParameters],
+    workload: TrainingWorkload,
+    *,
+    reduction: GradientReduction,
+    mean_stage: Callable[[FloatArray], float],
+) -> StateSync:
+    """Communication of ZeRO 0 and 1 where gradients travel after the backward pass in one piece, and nothing hides it.
+
+    A block's part of the piece's time is its part of the bytes. The rate is that of a mean stage's piece, whose size
+    ``mean_stage`` tells from what each distinct block has. In fp32, gradients are all-reduced whatever the optimizer shards.
+    """
+    in_fp32 = reduction is GradientReduction.IN_FP32_AFTER_BACKWARD
+    gradient_bytes = DType.FP32.size_bytes if in_fp32 else workload.gradient_dtype.size_bytes
+    whole = in_fp32 or zero_stage == 0
+    sends = [(Collective.ALL_REDUCE if whole else Collective.REDUCE_SCATTER, gradient_bytes)]
+    if zero_stage > 0:
+        sends.append((Collective.ALL_GATHER, workload.precision.size_bytes))
+    nothing = np.zeros(len(shared[0].parameters)) if shared else np.zeros(0)
+    exposed_s = nothing
+    for share in shared:
+        piece = mean_stage(share.parameters)
+        if share.group.n > 1 and piece > 0.0:
+            piece_s = sum(float(collective_s(kind, piece * size, share.group)) for kind, size in sends)
+            exposed_s = exposed_s + share.parameters / piece * piece_s
+    return StateSync(nothing, exposed_s, nothing, nothing)
 
 
 def _seconds(collective: Collective, shared: Sequence[SharedParameters], bytes_each: float) -> FloatArray:

@@ -277,17 +277,19 @@ def _memory(table: StageTable, spans: Sequence[StageSpan], cost: StageCost) -> S
     transient = cost.transient_bytes
     state = (parts.weights_bytes, parts.gradients_bytes, parts.optimizer_bytes)
     weights, gradients, optimizer = (float(part[layers].sum()) for part in state)
+    beside = float(parts.beside_state_bytes[layers].sum())
+    allocated = weights + gradients + optimizer + activations + transient + beside
     return StageMemory(
         weights_bytes=weights,
         gradients_bytes=gradients,
         optimizer_bytes=optimizer,
         activations_bytes=activations,
         transient_bytes=transient,
-        overhead_bytes=parts.overhead_bytes,
+        overhead_bytes=parts.overhead_bytes + beside,
         host_bytes=cost.host_bytes + parts.host_buffer_bytes,
         nvme_bytes=cost.nvme_bytes,
         capacity_bytes=RESERVED_OVER_ALLOCATED * table.capacity_bytes + parts.overhead_bytes,
-        fragmentation_bytes=(RESERVED_OVER_ALLOCATED - 1) * (weights + gradients + optimizer + activations + transient),
+        fragmentation_bytes=(RESERVED_OVER_ALLOCATED - 1) * allocated,
     )
 
 

@@ -1,13 +1,16 @@
-"""The kernels that models of a search's launcher run."""
+"""The kernels that the model of a request runs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.costmodels.model.implementation import HAND_FUSED, Implementation, TensorOverlap
+from meshwright.costmodels.model.implementation import HAND_FUSED, AttentionKernels, Dropout, Implementation, TensorOverlap
 from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
+from meshwright.solver.problem.request import TrainingWorkload
 from meshwright.solver.problem.search import Search
+from meshwright.solver.problem.unfused_attention import with_dropout, without_fused_attention
 
 
 def chunked_implementation(implementation: Implementation, search: Search) -> Implementation:
@@ -29,3 +32,26 @@ def launcher_implementation(search: Search) -> Implementation:
     if search.space is Space.FREE or search.launcher not in TRAINERS:
         return HAND_FUSED
     return TRAINERS[search.launcher].implementation
+
+
+def implementation_of(workload: TrainingWorkload, search: Search) -> Implementation:
+    """The implementation that the workload states, else the launcher's; raises WorkloadError for an unknown profile."""
+    launchers = launcher_implementation(search)
+    return launchers if workload.implementation is None else workload.implementation.over(launchers)
+
+
+def as_implemented(model: ModelGraph, workload: TrainingWorkload, search: Search) -> tuple[ModelGraph, TrainingWorkload]:
+    """The model with the tensors that its implementation keeps, and the workload with every field of it decided.
+
+    Both are unchanged where the workload states none, and where they are implemented already. Raises InvalidInputError for an
+    unknown profile and for attention that has no unfused cost model.
+    """
+    if workload.implementation is None:
+        return model, workload
+    decided = workload.implementation.decided(launcher_implementation(search))
+    whole = implementation_of(workload, search)
+    if whole.attention_kernels is not AttentionKernels.FUSED:
+        model = without_fused_attention(model, seq_len=workload.seq_len, dropout=whole.dropout, kernels=whole.attention_kernels)
+    if whole.dropout is Dropout.MASKED:
+        model = with_dropout(model)
+    return model, replace(workload, implementation=decided)

@@ -15,7 +15,7 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training.space.implementation import launcher_implementation
+from meshwright.solver.training.space.implementation import implementation_of
 from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
 from meshwright.solver.training.space.state_places import (
     allowed,
@@ -70,7 +70,7 @@ def meshes(request: TrainingRequest) -> Iterator[Mesh]:
     n_devices = cluster.n_devices
     n_layers = len(request.model.layers)
     experts = math.gcd(*numbers_of_experts(request.model))
-    scans = _scans_over_ranks(search)
+    scans = _scans_over_ranks(request)
     for tp in divisors(n_devices):
         if not _inside_nodes(cluster, tp) or not allowed(tp, search.tp):
             continue
@@ -98,12 +98,13 @@ def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None
     return (*shared, 1) if whole else shared
 
 
-def _scans_over_ranks(search: Search) -> ScanOverRanks | None:
-    """Return the way in which the search's launcher shares state-space mixers among ranks of a sequence; None where it
-    can't."""
+def _scans_over_ranks(request: TrainingRequest) -> ScanOverRanks | None:
+    """Return the way in which the request's implementation shares state-space mixers among ranks of a sequence; None where its
+    launcher can't."""
+    search = request.search
     rules = TRAINERS.get(search.launcher)
     refused = search.space is Space.LAUNCHABLE and not (rules and rules.scans_over_ranks)
-    return None if refused else launcher_implementation(search).scan_over_ranks
+    return None if refused else implementation_of(request.workload, search).scan_over_ranks
 
 
 def _inside_nodes(cluster: Cluster, ranks: int) -> bool:

@@ -33,7 +33,7 @@ from meshwright.solver.problem.choices import BatchShares, Gradients, Recompute,
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training.space.implementation import launcher_implementation
+from meshwright.solver.training.space.implementation import implementation_of
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.training.space.state_places import StatePlace, allowed
 
@@ -85,6 +85,7 @@ def passes_in_slices(model: ModelGraph) -> bool:
     return (
         model.is_chain
         and all(operator.kind not in _LEFT_OUT for operator in operators)
+        and not any(tensor.dims.count(SEQ) > 1 for operator in operators for tensor in operator.outputs)
         and all(
             operator.mask is AttentionMask.CAUSAL
             and operator.window is None
@@ -257,7 +258,7 @@ def _fastest_s(
     place: TokenSlice,
 ) -> float:
     """Both passes of an operator under the fastest of its shardings over tp."""
-    how, found = launcher_implementation(request.search), []
+    how, found = implementation_of(request.workload, request.search), []
     for strategy in strategies(operator, sizes, tp, request.search.space):
         time = operator_time(
             operator,

@@ -6,17 +6,42 @@ from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import Space, TpOverlap
 from meshwright.solver.problem.graph import Block
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.verify.launchers import TRAINERS, Layers
 from meshwright.solver.verify.training.experts import picked_dims
 
 
 def layers_of(request: TrainingRequest, overlap: TpOverlap) -> Layers:
-    """Return the parts of the launcher's layers."""
+    """Return the parts of the layers: as the request states them, else the launcher's."""
     limits = None if request.search.space is Space.FREE else TRAINERS.get(request.search.launcher)
+    stated = request.workload.implementation
+    if stated is not None and stated.kernels is not None:
+        compiled = limits is not None and overlap is TpOverlap.CHUNKED and limits.cut_layers is Layers.COMPILED
+        return Layers.COMPILED if compiled and _is_plain(request.workload) else _stated_layers(request.workload)
     if limits is None:
         return Layers.HAND_WRITTEN
     return limits.cut_layers if overlap is TpOverlap.CHUNKED else limits.layers
+
+
+_LAYERS = {
+    ("fused", "by-hand"): Layers.HAND_WRITTEN,
+    ("eager", "eager"): Layers.MODULES,
+    ("compiled", "compiled"): Layers.COMPILED,
+}
+"""Layers by their kernels and those of their loss."""
+
+
+def _stated_layers(workload: TrainingWorkload) -> Layers:
+    stated = workload.implementation
+    assert stated is not None, "asked of workloads that state one"
+    known = _LAYERS.get((str(stated.kernels), str(stated.stated_loss)), Layers.OTHER)
+    return known if _is_plain(workload) else Layers.OTHER
+
+
+def _is_plain(workload: TrainingWorkload) -> bool:
+    """Return True if nothing else is stated that changes what layers keep."""
+    usual = {"logits": "split", "value": "own", "projections": "joint", "trained": "all", "selective": "attention-and-norms"}
+    return all(str(getattr(workload.implementation, name)) in (usual[name], "None") for name in usual)
 
 
 _LAYER_NORM_FLOPS = 5.0
@@ -46,7 +71,7 @@ def form_bytes(
                 lowered.add(name)
             elif operator.name in again:
                 whole.add(name)
-            elif operator.kind is OperatorKind.LOSS and layers is not Layers.COMPILED:
+            elif operator.kind is OperatorKind.LOSS and layers not in (Layers.COMPILED, Layers.OTHER):
                 # The softmax, in fp32; the logits it came from are not read again.
                 extra[name] = extra.get(name, 0.0) + _FP32
             elif by_steps and _is_root_mean_square(operator):
@@ -57,7 +82,7 @@ def form_bytes(
                 if by_steps and _is_gated(operator) and name == operator.saved[0]:
                     # What the activation function gave, before its product with the other half.
                     extra[name] = extra.get(name, 0.0) + plain
-    if layers is Layers.COMPILED:
+    if layers in (Layers.COMPILED, Layers.OTHER):
         remade = _remade_where_read(block, kept)
         whole, lowered = whole - remade, lowered - remade
     if layers is Layers.HAND_WRITTEN:

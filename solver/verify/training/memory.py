@@ -1,6 +1,7 @@
 """Memory of each stage: what the plan claims against what the graph says.
 
-Weights, gradients, optimizer state and kept activations are exact arithmetic, so they must agree but for rounding.
+Weights, gradients, optimizer state and kept activations are exact arithmetic, so they must agree but for rounding. Of layers
+that no launcher runs, which a request may state, the checker knows the least that they keep.
 Transient buffers and the framework's overhead depend on the implementation: transients must not be less than what any
 implementation needs (re-made activations of one layer, its whole weights and gradients under ZeRO 2 and 3, the logits of
 the loss); overhead may be anything.
@@ -16,6 +17,7 @@ from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import LayerSpan, Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, Space
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.numbers import agrees, at_most
 from meshwright.solver.verify.training.branches import side_bytes
 from meshwright.solver.verify.training.experts import ranks_with_an_expert
@@ -177,7 +179,12 @@ def _activation_violations(plan: PipelinePlan, request: TrainingRequest, index: 
     if not agrees(stage.in_flight, in_flight):
         given = f"{stage.in_flight} micro-batches in flight, {plan.schedule} holds {in_flight}"
         yield Violation(Rule.IN_FLIGHT, where, given)
-    if not any(agrees(memory.activations_bytes, value + waiting) for _, value in held):
+    if share.layers is Layers.OTHER:
+        least = 0.0 if stage.recompute is Recompute.SELECTIVE else min(value + waiting for _, value in held)
+        right = at_most(least, memory.activations_bytes)
+    else:
+        right = any(agrees(memory.activations_bytes, value + waiting) for _, value in held)
+    if not right:
         given = f"{memory.activations_bytes} bytes claimed, what {in_flight} micro-batches save is {held[0][1] + waiting}"
         yield Violation(Rule.ACTIVATIONS, f"{where}.memory", given)
     needed = max(

@@ -68,7 +68,7 @@ def _operator_violations(
         yield Violation(Rule.SHARDING, where, f"{strategy!r}; ranks with whole experts have tokens of their own: {SEQ!r}")
     if strategy == REPLICATE:
         if tp > 1 and request.search.space is Space.LAUNCHABLE:
-            yield from _launchable_violations(plan, where, operator, strategy)
+            yield from _launchable_violations(plan, request, where, operator, strategy)
         return
     if tp == 1:
         yield Violation(Rule.SHARDING, where, f"shards {strategy!r} over a tp axis of one rank")
@@ -78,7 +78,7 @@ def _operator_violations(
         yield Violation(Rule.SHARDING, where, given)
         return
     if request.search.space is Space.LAUNCHABLE:
-        yield from _launchable_violations(plan, where, operator, strategy)
+        yield from _launchable_violations(plan, request, where, operator, strategy)
     yield from _division_violations(plan, request, where, operator, strategy)
 
 
@@ -109,12 +109,18 @@ def _forbidden_dims(operator: Operator) -> set[str]:
     return forbidden
 
 
-def _launchable_violations(plan: PipelinePlan, where: str, operator: Operator, strategy: str) -> Iterator[Violation]:
+def _launchable_violations(
+    plan: PipelinePlan, request: TrainingRequest, where: str, operator: Operator, strategy: str
+) -> Iterator[Violation]:
     """Launchers split heads, ffn or vocab wherever there is one, and whatever else works on the residual stream over the
-    sequence or not at all, the whole model alike."""
+    sequence or not at all, the whole model alike. A loss that reads gathered logits has all of them on every rank."""
+    stated = request.workload.implementation
+    gathers = stated is not None and stated.logits == "gathered"
     parallel = [dim for dim in _COLUMN_AND_ROW_DIMS if dim in operator.dims]
     if _is_whole_expert(plan, operator):
         expected = {SEQ}
+    elif gathers and operator.kind is OperatorKind.LOSS:
+        expected = {REPLICATE}
     elif parallel:
         expected = {parallel[0]}
     elif plan.sequence_parallel:

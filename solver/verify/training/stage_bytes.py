@@ -119,6 +119,10 @@ class StateBytes:
 def state_bytes(workload: TrainingWorkload, optimizer: str, *, zero_stage: int, shards: int) -> StateBytes:
     """ZeRO 1, 2, 3 divide optimizer state, gradients, weights by dp x cp (Rajbhandari et al. 2020, section 5)."""
     master = 0 if workload.precision is DType.FP32 else 1
+    stated = workload.implementation
+    if stated is not None and stated.trained == "adapters":
+        # Frozen weights have neither gradients nor optimizer state.
+        return StateBytes(workload.precision.size_bytes / (shards if zero_stage == 3 else 1), 0.0, 0.0)
     return StateBytes(
         weights=workload.precision.size_bytes / (shards if zero_stage == 3 else 1),
         gradients=workload.gradient_dtype.size_bytes / (shards if zero_stage >= 2 else 1),

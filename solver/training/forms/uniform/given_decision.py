@@ -19,7 +19,7 @@ from meshwright.solver.training.forms.uniform.given import (
     given_tp_overlap,
 )
 from meshwright.solver.training.space.candidates import Candidate
-from meshwright.solver.training.space.implementation import launcher_implementation
+from meshwright.solver.training.space.implementation import implementation_of
 from meshwright.solver.training.space.meshes import Mesh, experts_fit
 from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
 
@@ -56,7 +56,7 @@ def decision_of(
             given=f"ulysses {mesh.ulysses} of cp {mesh.cp} beside tp {mesh.tp}",
             allowed="a divisor of cp that, times tp, divides the heads and key/value heads of every attention",
         )
-    scans = launcher_implementation(request.search).scan_over_ranks
+    scans = implementation_of(request.workload, request.search).scan_over_ranks
     if not sequence_fits(request.model, workload.seq_len, tp=mesh.tp, cp=mesh.cp, scans=scans):
         raise PlanFileError(
             "the sequence can't be split evenly over the cp axis",

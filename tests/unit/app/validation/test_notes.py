@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.validation.conventions import Softmax
-from meshwright.app.validation.notes import stated_flash_attention, stated_loss, stated_softmax, stated_tensor_overlap
-from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap
+from meshwright.app.validation.notes import stated_attention_kernels, stated_flash_attention, stated_loss, stated_tensor_overlap
+from meshwright.costmodels.model.implementation import AttentionKernels, LossKernels, TensorOverlap
 
 H100_2024 = "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md Table 1"
 H200_2025 = "pytorch/torchtitan benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
@@ -43,9 +42,17 @@ def test_an_old_container_runs_deterministic_attention_unfused(notes: str, given
     assert stated_flash_attention(notes, given) == expected
 
 
-@pytest.mark.parametrize(("notes", "expected"), [("kernel=torch; x", Softmax.STEP_BY_STEP), ("kernel=fused; x", Softmax.FUSED)])
-def test_pytorch_s_softmax_runs_step_by_step(notes: str, expected: Softmax) -> None:
-    assert stated_softmax(notes) is expected
+@pytest.mark.parametrize(
+    ("notes", "given", "expected"),
+    [
+        ("kernel=torch; x", 0, AttentionKernels.STEP_BY_STEP),
+        ("kernel=fused; x", 0, AttentionKernels.UNFUSED),
+        ("kernel=torch; x", 2, AttentionKernels.FUSED),
+        ("", None, None),
+    ],
+)
+def test_pytorch_s_softmax_runs_step_by_step(notes: str, given: int | None, expected: AttentionKernels | None) -> None:
+    assert stated_attention_kernels(notes, given) is expected
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.validation.clusters import cluster_of
-from meshwright.app.validation.conventions import DEFAULT, Attention, Convention, Dropout, GradientReduction, convention
 from meshwright.app.validation.models import model_graph
 from meshwright.app.validation.plans import given_plan
-from meshwright.app.validation.prediction import extra_without_overlap, launchers_spans, predict_run
+from meshwright.app.validation.prediction import costed_run, launchers_spans, predict_run
+from meshwright.app.validation.sources import Source
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import BATCH, SEQ
-from meshwright.costmodels.model.implementation import ScanKernels
+from meshwright.costmodels.model.implementation import AttentionKernels, Dropout, GradientReduction, ScanKernels
 from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.units import DType
@@ -23,14 +23,15 @@ from meshwright.solver.api import solve
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training import predict_training
-from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 from tests.unit.app.validation.tables import measured, run
+
+UNFUSED = StatedImplementation(attention_kernels=AttentionKernels.UNFUSED, dropout=Dropout.MASKED)
 
 
 def test_what_was_measured_does_not_enter(tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_what_was_measured_does_not_enter(tmp_path: Path) -> None:
 
 def test_a_row_is_predicted_as_its_plan_document_is(tmp_path: Path) -> None:
     """The validation's own assembly of a decision agrees with the solver's for a plan it made itself."""
-    plan = given_plan(run(tmp_path, pp="1", tp="4", dp="2"), DEFAULT)
+    plan = given_plan(run(tmp_path, pp="1", tp="4", dp="2"))
     only = Search(dp=(2,), tp=(4,), pp=(1,), cp=(1,), microbatch=(1,), recompute=(Recompute.NONE,), zero_stages=(0,))
     request = replace(plan.request, search=only)
     solved = solve(request, stop=never_stop, progress=ignore_progress)
@@ -174,7 +175,8 @@ def test_a_part_of_a_node_has_its_share_of_the_network(tmp_path: Path) -> None:
     [("", 2), ("0", 0), ("zero1 shard=dp", 1), ("fsdp", 3), ("fsdp3 (shard 64)", 3), ("dist-opt (recipe)", 1)],
 )
 def test_zero_stages_are_read_from_their_names(tmp_path: Path, text: str, stage: int) -> None:
-    plan = given_plan(run(tmp_path, zero_stage_or_fsdp=text), Convention("test", zero_stage=2))
+    row = replace(run(tmp_path, zero_stage_or_fsdp=text), reading=Source("test", zero_stage=2))
+    plan = given_plan(row)
     assert plan.candidate.zero_stage == stage
 
 
@@ -190,7 +192,7 @@ def test_zero_stages_are_read_from_their_names(tmp_path: Path, text: str, stage:
     ],
 )
 def test_recipes_are_read_from_their_names(tmp_path: Path, text: str, recipe: MatmulRecipe) -> None:
-    workload = given_plan(run(tmp_path, precision=text), DEFAULT).request.workload
+    workload = given_plan(run(tmp_path, precision=text)).request.workload
     assert isinstance(workload, TrainingWorkload) and workload.matmul is recipe
 
 
@@ -205,7 +207,7 @@ NO_SHAPE = dict.fromkeys(("n_layers", "hidden", "heads", "kv_heads", "ffn_hidden
 
 
 def test_published_models_may_be_named_without_their_shape(tmp_path: Path) -> None:
-    plan = given_plan(run(tmp_path, **MOE, **NO_SHAPE, ep="8"), DEFAULT)
+    plan = given_plan(run(tmp_path, **MOE, **NO_SHAPE, ep="8"))
     assert plan.request.model.parameters() == 30_532_122_624
     assert plan.candidate.mesh.ep == 8
     whole, spread = (predict_run(run(tmp_path, **MOE, **NO_SHAPE, ep=ep)).peak_memory_gb for ep in ("1", "8"))
@@ -213,12 +215,12 @@ def test_published_models_may_be_named_without_their_shape(tmp_path: Path) -> No
 
 
 def test_parameters_are_those_of_the_shape(tmp_path: Path) -> None:
-    assert model_graph(run(tmp_path), DEFAULT).parameters() == 8_030_261_248  # Llama-3.1-8B
+    assert model_graph(run(tmp_path)).parameters() == 8_030_261_248  # Llama-3.1-8B
     gpt = run(tmp_path, arch="dense-gelu", hidden="1600", n_layers="48", heads="25", kv_heads="25", ffn_hidden="6400",
               vocab="50257", seq_len="1024")  # fmt: skip
-    assert model_graph(gpt, DEFAULT).parameters() == 1_557_611_200  # GPT-2 XL
-    dropout = replace(DEFAULT, attention=Attention.UNFUSED, dropout=Dropout.MASKED)
-    assert model_graph(replace(gpt, flash_attention=None), dropout).parameters() == 1_557_611_200
+    assert model_graph(gpt).parameters() == 1_557_611_200  # GPT-2 XL
+    unfused = replace(gpt, implementation=UNFUSED)
+    assert given_plan(replace(unfused, gpu="A100-SXM-80GB", tp=1, dp=8, pp=1)).request.model.parameters() == 1_557_611_200
 
 
 def test_unfused_attention_keeps_five_bytes_a_score(tmp_path: Path) -> None:
@@ -226,7 +228,7 @@ def test_unfused_attention_keeps_five_bytes_a_score(tmp_path: Path) -> None:
     s, h, a = 2048, 6144, 64
     row = run(tmp_path, arch="dense-gelu", hidden=str(h), heads=str(a), kv_heads=str(a), ffn_hidden=str(4 * h), n_layers="2",
               seq_len=str(s), flash_attention="0")  # fmt: skip
-    graph = model_graph(row, replace(DEFAULT, dropout=Dropout.MASKED))
+    graph = given_plan(replace(row, implementation=UNFUSED)).request.model
     sizes = {**graph.dims, BATCH: 1, SEQ: s}
     block = graph.block("layer")
     kept = {name for operator in block.operators for name in operator.saved}
@@ -258,20 +260,15 @@ def test_a_softmax_step_by_step_keeps_six_bytes_a_score(tmp_path: Path) -> None:
 
 def test_gradients_summed_whole_in_fp32_take_four_times_a_scatter_in_16_bits(tmp_path: Path) -> None:
     row = run(tmp_path, source_id="simumax_b200", dp="8", tp="1", pp="1", zero_stage_or_fsdp="1")
-    plan = given_plan(row, convention("simumax_b200"))
-    costs = TrainingCosts(plan.request, implementation=plan.implementation)
-    kinds = costs.stage_kinds(plan.candidate)
-    sharding = next(costs.shardings(plan.candidate, kinds))
-    tables = costs.stage_tables(plan.candidate, sharding, kinds)
-    decision = Decision(plan.candidate, sharding, launchers_spans(len(costs.model.layers), plan.candidate))
     scattered, whole = (
-        extra_without_overlap(costs, decision, kinds, tables, reduction)[0]
+        costed_run(replace(row, implementation=StatedImplementation(reduction=reduction)))
         for reduction in (GradientReduction.AFTER_BACKWARD, GradientReduction.IN_FP32_AFTER_BACKWARD)
     )
-    state = kinds[0].topology.state
+    costs = scattered.costs
+    state = costs.stage_kinds(scattered.decision.candidate)[0].topology.state
     gradients = costs.model.parameters() * DType.FP32.size_bytes
     more_s = collective_s(Collective.ALL_REDUCE, gradients, state) - collective_s(Collective.REDUCE_SCATTER, gradients, state)
-    assert whole - scattered == pytest.approx(more_s, rel=0.05)
+    assert whole.cost.step_time_s - scattered.cost.step_time_s == pytest.approx(more_s, rel=0.05)
 
 
 def test_a_row_of_the_survey_s_mamba_is_predicted(tmp_path: Path) -> None:
@@ -298,12 +295,13 @@ def test_a_source_that_recomputes_where_needed_does_so_only_there(tmp_path: Path
 
 def test_survey_mamba_is_read_as_its_vendors_scripts_run_it(tmp_path: Path) -> None:
     """Mixers alone, NVIDIA's Mamba-2 vocabulary, sequence parallelism and a scan without fused kernels."""
-    given = given_plan(run(tmp_path, source_id="seed_ascend", **MAMBA, tp="2", dp="2", pp="2"), convention("seed_ascend"))
+    given = given_plan(run(tmp_path, source_id="seed_ascend", **MAMBA, tp="2", dp="2", pp="2"))
     assert given.request.model.dims["vocab"] == 256_000
     assert given.request.model.layers.count("layer") == 16
     assert not any("mlp" in op.name for block in given.request.model.blocks for op in block.operators)
     assert given.candidate.boundary == sharded(SEQ)
-    assert given.implementation.scan is ScanKernels.STEP_BY_STEP
+    stated = given.request.workload.implementation
+    assert stated is not None and stated.scan is ScanKernels.STEP_BY_STEP
 
 
 def test_a_large_vocabulary_slows_the_last_stage(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Implementations of frameworks by name: one data file each, every fact with its basis."""

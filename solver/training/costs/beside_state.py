@@ -1,0 +1,37 @@
+"""What an implementation keeps on a device all the time beside weights, gradients and optimizer state."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.costmodels.memory.training_state import deepspeed_zero_bytes, deferred_head_bytes
+from meshwright.costmodels.model.dims import HIDDEN, VOCAB
+from meshwright.costmodels.model.implementation import HeadGradients, Implementation, StateBuffers
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.stage_table import FloatArray
+from meshwright.solver.training.space.candidates import Candidate
+
+
+def bytes_beside_state(
+    request: TrainingRequest, candidate: Candidate, implementation: Implementation, parameters: FloatArray
+) -> FloatArray:
+    """Bytes by layer; ``parameters`` are those of each layer on its tp rank.
+
+    Buffers of DeepSpeed's ZeRO 1 and 2 are those of a mean stage, by each layer's share of the parameters. Deferred weight
+    gradients of the head count to the last layer.
+    """
+    workload, mesh, dims = request.workload, candidate.mesh, request.model.dims
+    held = np.zeros(len(parameters))
+    if implementation.state_buffers is StateBuffers.DEEPSPEED_ZERO and candidate.zero_stage in (1, 2):
+        mean_stage = float(parameters.sum()) / mesh.pp
+        of_stage = deepspeed_zero_bytes(mean_stage, gradient_dtype=workload.gradient_dtype, shards=mesh.dp * mesh.cp)
+        held += parameters / mean_stage * of_stage
+    if implementation.head_gradients is HeadGradients.DEFERRED and HIDDEN in dims and VOCAB in dims:
+        held[-1] += deferred_head_bytes(
+            tokens=candidate.microbatch * workload.seq_len // mesh.cp,
+            hidden=dims[HIDDEN],
+            vocab=-(-dims[VOCAB] // mesh.tp),
+            n_microbatches=candidate.n_microbatches,
+            dtype=workload.precision,
+        )
+    return held
