@@ -24,7 +24,8 @@ from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.evaluation import Evaluator
 
 LENGTHS = ((2000, 100), (4000, 500))
 LAYOUTS = ("tp 1", "tp 4", "tp 1 x pp 4")

@@ -22,8 +22,9 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS, Layout, worker_layouts
 from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.certificates import UNITS
-from meshwright.solver.serving.promise.evaluation import P95, SCREENING_REQUESTS, Candidate, Evaluator, Measured
+from meshwright.solver.serving.promise.evaluation import P95, SCREENING_REQUESTS, Evaluator
 from meshwright.solver.serving.promise.question import Cause, Question, Refused, measurements, replica_count, usable_candidates
 from meshwright.solver.serving.rules import require_servable
 from meshwright.solver.serving.workers.given import is_in_layout, is_layout_of

@@ -18,7 +18,8 @@ from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.pools.interactivity import pools_points
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import Question
 from meshwright.solver.serving.workers.answer import axes_of
 

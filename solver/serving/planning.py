@@ -25,8 +25,9 @@ from meshwright.solver.serving.forms.pools.search import PoolsResult, PoolsSearc
 from meshwright.solver.serving.forms.switched.answer import switched_plan
 from meshwright.solver.serving.forms.switched.search import SwitchedSearch, search_switched
 from meshwright.solver.serving.interactivity import swept_points, user_tokens_per_s
+from meshwright.solver.serving.promise.candidates import Measured
 from meshwright.solver.serving.promise.certificates import objective_of, searched_certificate
-from meshwright.solver.serving.promise.evaluation import Evaluator, Measured
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import Found, Question, SearchResult
 from meshwright.solver.serving.rules import require_servable
 from meshwright.solver.serving.workers.answer import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from meshwright.costmodels.serving.energy import mean_power_w
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
+from meshwright.solver.serving.promise.evaluation import Evaluator
 
 
 def energy_per_token_j(measured: Measured, evaluator: Evaluator, *, output_tokens: float | None = None) -> float:

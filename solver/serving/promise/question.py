@@ -12,7 +12,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
+from meshwright.solver.serving.promise.evaluation import Evaluator
 
 _ORDERING_STEP_TOKENS = 4096
 """Token limit at which the analytic model orders engines."""

@@ -6,7 +6,7 @@ import math
 
 from meshwright.costmodels.queueing.simulation.replica import Targets
 from meshwright.costmodels.queueing.statistics import Percentile
-from meshwright.solver.serving.promise.evaluation import MAX_UTILISATION
+from meshwright.solver.serving.promise.candidates import MAX_UTILISATION
 
 
 def room_note(targets: Targets, *, ttft: Percentile, tpot: Percentile, load: float | None) -> str:

@@ -20,9 +20,10 @@ from meshwright.solver.problem.choices import Objective, Recompute
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import Phase, StepPoint, calibrations_used, step_error
 from meshwright.solver.serving.engines.layouts import Layout
+from meshwright.solver.serving.promise.candidates import Measured
 from meshwright.solver.serving.promise.certificates import UNITS, objective_of, proof
 from meshwright.solver.serving.promise.energy import energy_per_token_j
-from meshwright.solver.serving.promise.evaluation import Evaluator, Measured
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import Cause, Found, Refused, SearchResult, replica_count
 from meshwright.solver.serving.promise.room import room_note
 

@@ -13,7 +13,8 @@ from heapq import heapify, heappop, heappush
 
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.evaluation import Candidate, SearchStoppedError
+from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.evaluation import SearchStoppedError
 from meshwright.solver.serving.promise.question import (
     Cause,
     Found,

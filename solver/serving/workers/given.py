@@ -16,7 +16,8 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import Layout, worker_layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import Found, Question
 from meshwright.solver.serving.workers.goodput import goodput_of
 from meshwright.solver.serving.workers.reasons import missed_targets

@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured, SearchStoppedError
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
+from meshwright.solver.serving.promise.evaluation import Evaluator, SearchStoppedError
 from meshwright.solver.serving.promise.question import (
     Cause,
     Found,

@@ -13,8 +13,9 @@ from heapq import heappop, heappush
 
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.energy import energy_per_token_j, least_energy_per_token_j
-from meshwright.solver.serving.promise.evaluation import Candidate, SearchStoppedError
+from meshwright.solver.serving.promise.evaluation import SearchStoppedError
 from meshwright.solver.serving.promise.question import (
     Cause,
     Found,

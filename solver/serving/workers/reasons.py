@@ -10,7 +10,8 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import Question
 from meshwright.solver.serving.workers.goodput import largest_goodput
 

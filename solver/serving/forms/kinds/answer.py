@@ -16,7 +16,8 @@ from meshwright.solver.answer.predicted import Certificate, Predicted, SearchSta
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
-from meshwright.solver.serving.promise.evaluation import P95, REQUESTS, Evaluator, Measured
+from meshwright.solver.serving.promise.candidates import Measured
+from meshwright.solver.serving.promise.evaluation import P95, REQUESTS, Evaluator
 from meshwright.solver.serving.promise.question import Found
 from meshwright.solver.serving.promise.room import room_note
 from meshwright.solver.serving.workers.answer import (

@@ -19,7 +19,8 @@ from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import stage_width
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.kinds.knapsack import Item, Mix, Room, cheapest_mix, fastest_mix
-from meshwright.solver.serving.promise.evaluation import Candidate, Measured, SearchStoppedError
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
+from meshwright.solver.serving.promise.evaluation import SearchStoppedError
 from meshwright.solver.serving.promise.question import Question, Refused, usable_candidates
 from meshwright.solver.serving.workers.goodput import (
     LEAST_RATE_SHARE,

@@ -17,8 +17,9 @@ from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.pools.answer import pools_certificate, pools_plan
 from meshwright.solver.serving.forms.pools.phases import PhaseKind, phase_evaluator
 from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools, PoolsSimulator
+from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.energy import energy_per_token_j
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.workers.answer import infeasible_plan
 from meshwright.solver.serving.workers.given import candidate_of
 from meshwright.solver.serving.workers.goodput import RATE_GRID, step_below

@@ -18,7 +18,8 @@ from meshwright.solver.answer.frontier import InteractivityPoint, PromptWorkers
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import Layout
 from meshwright.solver.serving.forms.pools.pools import placed
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.workers.answer import axes_of
 
 

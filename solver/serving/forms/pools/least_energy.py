@@ -17,8 +17,9 @@ from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.pools.phases import Phase
 from meshwright.solver.serving.forms.pools.pools import PlacedPools, placed
 from meshwright.solver.serving.forms.pools.search import PoolsResult, PoolsSearch
+from meshwright.solver.serving.promise.candidates import Measured
 from meshwright.solver.serving.promise.energy import least_energy_per_token_j
-from meshwright.solver.serving.promise.evaluation import Measured, SearchStoppedError
+from meshwright.solver.serving.promise.evaluation import SearchStoppedError
 
 
 def least_energy_pools(search: PoolsSearch, *, below: float) -> PoolsResult:

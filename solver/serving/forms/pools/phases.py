@@ -16,8 +16,9 @@ from meshwright.solver.problem.request import ServingRequest, ServingWorkload, S
 from meshwright.solver.problem.serving_load import FixedLength, TraceArrivals
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share, token_count
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.energy import energy_per_token_j
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import (
     Refused,
     expected_strain,

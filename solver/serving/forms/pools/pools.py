@@ -20,15 +20,8 @@ from meshwright.costmodels.serving.kv_transfer import WorkerPlace, kv_transfer
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import Layout, stage_width
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.evaluation import (
-    MAX_UTILISATION,
-    P95,
-    REQUESTS,
-    SCREENING_REQUESTS,
-    Candidate,
-    Evaluator,
-    Measured,
-)
+from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Candidate, Measured
+from meshwright.solver.serving.promise.evaluation import P95, REQUESTS, SCREENING_REQUESTS, Evaluator
 
 PrefillKey = tuple[object, int, CacheTransfer, int]
 

@@ -14,8 +14,8 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used, step_error
 from meshwright.solver.serving.forms.switched.engine import SwitchedEngine
 from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.certificates import UNITS, objective_of, searched_certificate
-from meshwright.solver.serving.promise.evaluation import Candidate, Measured
 from meshwright.solver.serving.promise.question import Found
 from meshwright.solver.serving.workers.answer import (
     axes_of,

@@ -16,7 +16,8 @@ from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.switched.engine import SwitchedEngine
-from meshwright.solver.serving.promise.evaluation import P95, SURELY_COUNTED, Alone, Candidate, Evaluator
+from meshwright.solver.serving.promise.candidates import Alone, Candidate
+from meshwright.solver.serving.promise.evaluation import P95, SURELY_COUNTED, Evaluator
 
 _EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
 

@@ -14,7 +14,8 @@ from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, Swi
 from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
 from meshwright.solver.serving.forms.switched.rules import require_switchable
 from meshwright.solver.serving.forms.switched.search import room_shortfall
-from meshwright.solver.serving.promise.evaluation import REQUESTS, Candidate
+from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.evaluation import REQUESTS
 from meshwright.solver.serving.workers.answer import infeasible_plan
 from meshwright.solver.serving.workers.given import candidate_of, judged, one_plan_stats
 

@@ -19,8 +19,9 @@ from meshwright.solver.serving.forms.pools.phases import Phase, PhaseKind, phase
 from meshwright.solver.serving.forms.pools.pools import PlacedPools, PoolsSimulator, placed
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder
 from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.energy import energy_per_token_j
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator, Measured
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.workers.answer import axes_of
 from meshwright.solver.serving.workers.goodput import RATE_GRID
 

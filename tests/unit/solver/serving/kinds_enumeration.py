@@ -10,7 +10,8 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import Layout, layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.workers.goodput import RATE_GRID
 
 Part = tuple[Layout, int, float]

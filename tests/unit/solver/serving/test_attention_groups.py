@@ -19,7 +19,8 @@ from meshwright.solver.serving import simulate_serving
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from tests.support.serving_layouts import pools_of, replicas_of
 from tests.unit.solver.serving.test_expert_plans import expert_request, planned
 

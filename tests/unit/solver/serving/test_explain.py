@@ -15,7 +15,8 @@ from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.explain import Excluded, LayoutExplanation, explain_layouts, named_layouts
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from tests.unit.solver.serving.requests import serving_request
 
 NARROW = Search(tp=(1, 2), pp=(1, 2))

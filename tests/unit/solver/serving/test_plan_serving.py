@@ -19,6 +19,7 @@ from meshwright.solver.problem.serving_load import LognormalLength
 from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.verify import check
 from tests.support.serving_layouts import replicas_of
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
@@ -181,9 +182,7 @@ def test_a_rate_above_one_that_is_missed_is_no_goodput(monkeypatch: pytest.Monke
     highest = 1.0 / certified(plan(request))
     measure = evaluation.Evaluator.measure
 
-    def unlucky(
-        self: evaluation.Evaluator, candidate: evaluation.Candidate, share: Share, *, within: float = 1.0
-    ) -> evaluation.Measured:
+    def unlucky(self: evaluation.Evaluator, candidate: Candidate, share: Share, *, within: float = 1.0) -> Measured:
         measured = measure(self, candidate, share, within=within)
         return replace(measured, keeps=measured.keeps and not 0.955 < share.load / highest < 0.985)
 

@@ -25,7 +25,7 @@ from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.engine_rules import runs
 from meshwright.solver.serving.engines.layouts import Tokens, layouts, prefill_layouts, worker_layouts
 from meshwright.solver.serving.promise import evaluation
-from meshwright.solver.serving.promise.evaluation import Candidate
+from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.verify import Rule, check
 from tests.support.serving_layouts import pools_of, replicas_of
 from tests.unit.solver.serving.enumeration import best_objective

@@ -19,7 +19,8 @@ from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.planning import plan_serving
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.simulating import simulate_serving
 from meshwright.solver.verify import Rule, check
 from tests.support.serving_layouts import replicas_of

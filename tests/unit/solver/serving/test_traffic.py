@@ -26,7 +26,8 @@ from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share, Traffic
-from meshwright.solver.serving.promise.evaluation import Candidate, Evaluator
+from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.verify import check
 from tests.unit.solver.serving.enumeration import best_objective
 from tests.unit.solver.serving.requests import cluster, serving_request
