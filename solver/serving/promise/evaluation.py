@@ -57,6 +57,10 @@ class SearchStoppedError(Exception):
 class Evaluator:
     """Simulates candidates for one workload and SLO; remembers what it has simulated.
 
+    Workers that run otherwise have an evaluator of their own, with ``candidates``, ``alone``, ``bounds_with``,
+    ``least_request_s``, ``expected``, ``simulations_of`` and ``capacity`` of their own; whether they keep the promise is
+    judged here alike.
+
     Before each simulation ``stop`` is asked; True raises SearchStoppedError.
     """
 
@@ -153,7 +157,7 @@ class Evaluator:
         """Requests per second that no schedule of the engine can exceed, all its attention groups together."""
         limits, bounds = (candidate.step_tokens, candidate.sequences), self._rate_bounds.setdefault(candidate.engine.key, {})
         if limits not in bounds:
-            bounds.update(self._bounds_with(candidate))
+            bounds.update(self.bounds_with(candidate))
         return bounds[limits]
 
     def best_rate_bound(self, engine: Engine) -> float:
@@ -162,7 +166,7 @@ class Evaluator:
             self._best_rate_bound[engine.key] = max(self.rate_bound(candidate) for candidate in self.candidates(engine))
         return self._best_rate_bound[engine.key]
 
-    def _bounds_with(self, asked: Candidate) -> dict[tuple[int, int], float]:
+    def bounds_with(self, asked: Candidate) -> dict[tuple[int, int], float]:
         """Bounds of a candidate and all others of its engine, by their limits of tokens in a step and of sequences.
 
         The tables of a given plan's engine end at its own limits, which need be none of the search's: larger ones are left out.
@@ -173,13 +177,13 @@ class Evaluator:
         least_s = least_work_s(engine.simulated_times, self.demand, step_limits)
         found = {}
         for candidate in candidates:
-            batch = self._largest_batch(candidate)
+            batch = self.largest_batch(candidate)
             if batch <= least_s.shape[1]:
                 work_s = least_s[step_limits.index(candidate.step_tokens), batch - 1]
                 found[candidate.step_tokens, candidate.sequences] = engine.layout.schedulers / float(work_s)
         return found
 
-    def _largest_batch(self, candidate: Candidate) -> int:
+    def largest_batch(self, candidate: Candidate) -> int:
         """No batch holds more sequences than its slot, or than the cache has room for."""
         in_a_slot = -(-candidate.sequences // candidate.engine.layout.pp)
         kv_tokens = candidate.limits.kv_tokens - self.traffic.whole.shared_tokens
@@ -193,7 +197,7 @@ class Evaluator:
         if key not in self._least_work_s:
             times = candidate.engine.simulated_times
             self._least_work_s[key] = mean_least_work_s(times, self.demand, (candidate.step_tokens,))[0]
-        return float(self._least_work_s[key][self._largest_batch(candidate) - 1])
+        return float(self._least_work_s[key][self.largest_batch(candidate) - 1])
 
     def can_keep_up(self, candidate: Candidate, share: Share) -> bool:
         """Return True if no bound says that the load outruns the engine; clients of a closed loop never do."""
@@ -247,7 +251,7 @@ class Evaluator:
         if groups == 1 or self.traffic.is_closed:
             return requests, window
         answer_s = self.targets.ttft_s + self.targets.tpot_s * self.output.mean
-        held = math.ceil(min(groups * self._largest_batch(candidate), share.each * answer_s))
+        held = math.ceil(min(groups * self.largest_batch(candidate), share.each * answer_s))
         first, end = window.measured(requests)
         warm_up, cool_down = max(first, _SETTLING_ANSWERS * held), max(requests - end, held)
         every = warm_up + (end - first) + cool_down
@@ -262,7 +266,7 @@ class Evaluator:
             groups, clients = candidate.engine.layout.schedulers, 2 * candidate.sequences
             requests = _SATURATED_REQUESTS
             if groups > 1:
-                requests = max(requests, _FULL_BATCHES * groups * self._largest_batch(candidate))
+                requests = max(requests, _FULL_BATCHES * groups * self.largest_batch(candidate))
                 clients *= groups
             (stream,) = self.traffic.streams(Share(1.0), requests, at_least=requests if groups > 1 else 0)
             result = simulate_closed_loop(

@@ -74,7 +74,7 @@ class SwitchedEvaluator(Evaluator):
             prompts = mean_least_work_s(engine.prefill.times, self._prompts, (candidate.step_tokens,))[0, 0]
             answers = mean_least_work_s(engine.decode.times, self._answers, (engine.decode_step_tokens,))[0]
             self._least_work_s[key] = prompts + answers
-        return float(self._least_work_s[key][self._largest_batch(candidate) - 1])
+        return float(self._least_work_s[key][self.largest_batch(candidate) - 1])
 
     def expected(self, candidate: Candidate, share: Share) -> AnalyticFigures:
         """A rough guess, for the order of the search alone: a cycle of both phases is as long as it takes for the work of what
@@ -118,7 +118,7 @@ class SwitchedEvaluator(Evaluator):
             self._capacity[candidate.key] = len(stream) / run.whole.duration_s
         return self._capacity[candidate.key]
 
-    def _bounds_with(self, asked: Candidate) -> dict[tuple[int, int], float]:
+    def bounds_with(self, asked: Candidate) -> dict[tuple[int, int], float]:
         """Bounds of a candidate and all others of its engine: both phases take their least work, or the time that keys and
         values take to the host and back, one after the other; and a full host changes layouts twice."""
         engine = _switched(asked.engine)
@@ -131,7 +131,7 @@ class SwitchedEvaluator(Evaluator):
         changes_s = (change.to_decode_s + change.to_prefill_s) * staged / change.buffer_tokens
         found = {}
         for candidate in candidates:
-            batch = self._largest_batch(candidate)
+            batch = self.largest_batch(candidate)
             if batch <= len(answers_s):
                 prompt_s = max(float(prompts_s[steps.index(candidate.step_tokens)]), staged * change.out_token_s)
                 answer_s = max(float(answers_s[batch - 1]), staged * change.in_token_s)
