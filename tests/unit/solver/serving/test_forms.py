@@ -1,0 +1,33 @@
+"""The table of serving forms: all that a plan may have, each in a folder of its own that knows no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from meshwright.solver.answer.layouts import ServingLayout
+from meshwright.solver.serving.forms import table
+from meshwright.solver.serving.forms.table import FORMS
+
+ROOM = Path(table.__file__).parent
+
+
+def test_every_layout_of_a_serving_plan_has_one_form() -> None:
+    layouts = [form.layout for form in FORMS]
+    assert len(set(layouts)) == len(layouts)
+    assert set(layouts) == set(get_args(ServingLayout))
+
+
+def test_every_folder_is_a_form() -> None:
+    folders = {path.name for path in ROOM.iterdir() if (path / "__init__.py").exists()}
+    assert {form.name for form in FORMS} == folders
+
+
+@pytest.mark.parametrize("form", [form.name for form in FORMS])
+def test_a_form_imports_no_other(form: str) -> None:
+    for module in (ROOM / form).glob("*.py"):
+        imported = set(re.findall(r"serving\.forms\.(\w+)", module.read_text(encoding="utf-8")))
+        assert imported <= {form}, module.name
