@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
@@ -11,10 +13,26 @@ from typing import Any
 from meshwright.app.quoting import json_line, terminal_line, terminal_lines
 from meshwright.app.settings import LogFormat, LogLevel
 
-request_id: ContextVar[str] = ContextVar("request_id", default="-")
-"""Id of the REST request that is being served; "-" outside one."""
+_work_id: ContextVar[str] = ContextVar("id of the work in hand", default="-")
+"""Id of the REST request or the job that log lines are about; "-" outside one. Why it is no argument:
+docs/decisions/0013-log-lines-know-their-request-by-context.md."""
 
 _ORDINARY = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
+
+
+@contextmanager
+def logging_for(work_id: str) -> Iterator[None]:
+    """Give log lines the id of a REST request or of a job while the block runs."""
+    token = _work_id.set(work_id)
+    try:
+        yield
+    finally:
+        _work_id.reset(token)
+
+
+def logged_id() -> str:
+    """Return the id that log lines have now, for work that goes on in another thread; "-" outside a request."""
+    return _work_id.get()
 
 
 def start_logging(level: LogLevel, log_format: LogFormat) -> None:
@@ -61,7 +79,7 @@ def _time(record: logging.LogRecord) -> str:
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     """Return the fields given as ``extra``, and the request id while a request is served."""
     fields = {name: value for name, value in record.__dict__.items() if name not in _ORDINARY}
-    current = request_id.get()
+    current = _work_id.get()
     return fields if current == "-" else {**fields, "request_id": current}
 
 

@@ -79,6 +79,8 @@ def is_cached(function: ast.FunctionDef) -> bool:
 def test_what_a_call_depends_on_is_an_argument() -> None:
     kept = {module for module, tree in MODULES.items() if any(calls(tree, "ContextVar"))}
     assert kept == CONTEXT_OF_A_THREAD.keys(), "pass it as an argument"
+    copied = [module for module, tree in MODULES.items() if any(calls(tree, "copy_context"))]
+    assert copied == [], "pass what the other thread needs"
 
 
 @pytest.mark.parametrize("floor", FLOORS)

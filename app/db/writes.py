@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from sqlalchemy import Connection, Engine
 
 from meshwright.app.db.engine import is_sqlite, writing
 from meshwright.app.errors import StoreError
+from meshwright.app.logs import logged_id, logging_for
 
 Answer = TypeVar("Answer")
 
@@ -22,9 +22,10 @@ MOST_TOGETHER = 32
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A write, and who waits for what it gives."""
+    """A write, the id that its log lines have, and who waits for what it gives."""
 
     write: Callable[[Connection], Any]
+    work_id: str
     future: asyncio.Future[Any]
 
 
@@ -59,8 +60,7 @@ class Writes:
         if not is_sqlite(self._engine):
             return await asyncio.to_thread(self._alone, write)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        context = copy_context()
-        self._asked.append(_Asked(lambda connection: context.run(write, connection), future))
+        self._asked.append(_Asked(write, logged_id(), future))
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work())
         return await future
@@ -83,7 +83,7 @@ class Writes:
         try:
             while self._asked:
                 together, self._asked = self._asked[:MOST_TOGETHER], self._asked[MOST_TOGETHER:]
-                outcomes = await loop.run_in_executor(self._thread, self._outcomes, [asked.write for asked in together])
+                outcomes = await loop.run_in_executor(self._thread, self._outcomes, together)
                 for asked, outcome in zip(together, outcomes, strict=True):
                     _tell(asked.future, outcome)
         finally:
@@ -91,15 +91,20 @@ class Writes:
             for asked in left:
                 _tell(asked.future, _Outcome(error=StoreError("the service ended before it knew that this was written")))
 
-    def _outcomes(self, writes: Sequence[Callable[[Connection], Any]]) -> list[_Outcome]:
+    def _outcomes(self, together: Sequence[_Asked]) -> list[_Outcome]:
         """Return the outcome of each write. When one fails, all are taken back and tried one by one."""
         try:
             with writing(self._engine) as connection:
-                return [_Outcome(write(connection)) for write in writes]
+                return [_outcome(asked, connection) for asked in together]
         except Exception as error:
-            if len(writes) == 1:
+            if len(together) == 1:
                 return [_Outcome(error=error)]
-        return [outcome for write in writes for outcome in self._outcomes([write])]
+        return [outcome for asked in together for outcome in self._outcomes([asked])]
+
+
+def _outcome(asked: _Asked, connection: Connection) -> _Outcome:
+    with logging_for(asked.work_id):
+        return _Outcome(asked.write(connection))
 
 
 def _tell(future: asyncio.Future[Any], outcome: _Outcome) -> None:

@@ -12,11 +12,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from meshwright.app.errors import BusyError, RateLimitedError
+from meshwright.app.logs import logged_id, logging_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,9 +82,14 @@ class LongWork:
 
     async def do(self, tenant: str, work: Callable[P, Answer], *arguments: P.args, **options: P.kwargs) -> Answer:
         """Return the answer of a piece of work when it is the tenant's turn. Raises what the work raises."""
-        context = copy_context()
+        work_id = logged_id()
+
+        def run() -> Answer:
+            with logging_for(work_id):
+                return work(*arguments, **options)
+
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        piece = _Piece(lambda: context.run(work, *arguments, **options), future)
+        piece = _Piece(run, future)
         self._waiting.setdefault(tenant, deque()).append(piece)
         if self._working is None or self._working.done():
             self._working = asyncio.create_task(self._work())

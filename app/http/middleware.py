@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshwright.app.http.problem_responses import problem_response
 from meshwright.app.http.problems import INTERNAL, problem_document
-from meshwright.app.logs import request_id
+from meshwright.app.http.request_ids import note_request_id
+from meshwright.app.logs import logging_for
 
 log = logging.getLogger("meshwright.access")
 
@@ -65,15 +66,15 @@ class RequestIdMiddleware(HttpMiddleware):
                     headers.setdefault(name, value)
             await send(message)
 
-        token = request_id.set(current)
-        try:
-            await self._app(scope, receive, send_with_headers)
-        except Exception:
-            log.exception("request failed")
-            if status == 0:
-                await problem_response(Request(scope), _DEFECT)(scope, receive, send_with_headers)
-        finally:
-            seconds = round(time.perf_counter() - began, 6)
-            fields = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": seconds}
-            log.info("request", extra=fields)
-            request_id.reset(token)
+        note_request_id(scope, current)
+        with logging_for(current):
+            try:
+                await self._app(scope, receive, send_with_headers)
+            except Exception:
+                log.exception("request failed")
+                if status == 0:
+                    await problem_response(Request(scope), _DEFECT)(scope, receive, send_with_headers)
+            finally:
+                seconds = round(time.perf_counter() - began, 6)
+                fields = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": seconds}
+                log.info("request", extra=fields)

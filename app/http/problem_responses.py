@@ -14,7 +14,7 @@ from starlette.routing import compile_path
 
 from meshwright.app.errors import AuthenticationError, DocumentError, FieldError, RateLimitedError, short_text
 from meshwright.app.http.problems import METHOD_NOT_ALLOWED, NOT_FOUND, ProblemKind, kind_of, problem_document, problem_of
-from meshwright.app.logs import request_id
+from meshwright.app.http.request_ids import request_id_of
 from meshwright.costmodels.errors import MeshwrightError
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def install_problem_handlers(app: FastAPI) -> None:
 def problem_response(request: Request, document: dict[str, Any]) -> JSONResponse:
     """A problem document as the answer to a request."""
     headers = {"retry-after": str(RETRY_AFTER_S)} if document["status"] in _TRY_LATER else {}
-    whole = {**document, "instance": request.url.path, "request_id": request_id.get()}
+    whole = {**document, "instance": request.url.path, "request_id": request_id_of(request.scope)}
     return JSONResponse(whole, document["status"], headers, media_type=PROBLEM_JSON)
 
 

@@ -15,7 +15,7 @@ from meshwright.app.jobs.desk import JobDesk, JobEnd, OnFinished
 from meshwright.app.jobs.job import BegunJob, JobKind, JobStatus
 from meshwright.app.jobs.progress import News
 from meshwright.app.jobs.so_far import best_so_far
-from meshwright.app.logs import request_id
+from meshwright.app.logs import logging_for
 from meshwright.app.observability.metrics import observe_failure, observe_solve
 from meshwright.app.observability.tracing import Value, span
 from meshwright.app.plans.documents import REQUEST_FIELD, join_texts, plan_document, read_plan
@@ -61,19 +61,17 @@ class JobRunner:
         job = self._insist(lambda: self._desk.begin(workflow, self._worker))
         if job is None:
             return
-        token = request_id.set(job.id)
         attributes = {"meshwright.job": job.id, "meshwright.job.kind": job.kind.value, "meshwright.job.attempt": job.attempt}
-        try:
-            with span("job", attributes, parent=job.trace) as current:
-                end = self._end_of(job)
-                current.set_attribute("meshwright.job.status", end.status.value)
-            then = self._insist(lambda: self._then(job, end))
-            kept = self._insist(lambda: self._desk.finish(job, end, then=then))
-            log.info("job ended", extra={"digest": job.digest, "status": end.status.value, "kept": kept})
-        except JobLostError:
-            log.info("job was cancelled or taken over", extra={"digest": job.digest})
-        finally:
-            request_id.reset(token)
+        with logging_for(job.id):
+            try:
+                with span("job", attributes, parent=job.trace) as current:
+                    end = self._end_of(job)
+                    current.set_attribute("meshwright.job.status", end.status.value)
+                then = self._insist(lambda: self._then(job, end))
+                kept = self._insist(lambda: self._desk.finish(job, end, then=then))
+                log.info("job ended", extra={"digest": job.digest, "status": end.status.value, "kept": kept})
+            except JobLostError:
+                log.info("job was cancelled or taken over", extra={"digest": job.digest})
 
     def stop(self) -> None:
         """Insist on nothing any more."""

@@ -10,12 +10,11 @@ from meshwright.app.db.tables.jobs import MAX_OWNER
 from meshwright.app.jobs.job import Job, JobKind, NewJob
 from meshwright.app.jobs.queue import JobQueue
 from meshwright.app.jobs.repository import JobRepository
-from meshwright.app.observability.tracing import current_parent
 from meshwright.app.plans.keyed import KeyedRequest
 
 
-def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int) -> NewJob:
-    """A job that makes the plan of a request."""
+def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int, trace: str | None) -> NewJob:
+    """A job that makes the plan of a request; ``trace`` as in `NewJob`."""
     return NewJob(
         id=str(uuid.uuid4()),
         owner=owner[:MAX_OWNER],
@@ -24,7 +23,7 @@ def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int) -> N
         urgency=urgency,
         model=key.request.model.name,
         request=key.text,
-        trace=current_parent(),
+        trace=trace,
     )
 
 

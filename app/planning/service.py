@@ -46,12 +46,14 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call: a request document, how soon it is wanted, and the key that makes asking it twice the same."""
+    """A call: a request document, how soon it is wanted, the key that makes asking it twice the same, and where the spans of
+    its job belong if any are recorded."""
 
     caller: Principal
     document: dict[str, Any]
     urgency: int
     idempotency_key: str | None = None
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A call that can't be answered without writing: its request, the question that it asks of the fleet if it does, and the
-    text of the stored plan if there is one."""
+    """A call that can't be answered without writing: its request, the question that it asks of the fleet if it does, the text
+    of the stored plan if there is one, and where the spans of its job belong."""
 
     caller: Principal
     key: KeyedRequest
@@ -73,6 +75,7 @@ class Wanted:
     urgency: int
     idempotency: _Idempotency
     text: str | None
+    trace: str | None
 
 
 class PlanService:
@@ -128,7 +131,7 @@ class PlanService:
         if text is not None:
             self._texts.keep(tenant, key.digest, text)
         if text is None or asked is not None or idempotency.key is not None:
-            return Wanted(call.caller, key, asked, call.urgency, idempotency, text)
+            return Wanted(call.caller, key, asked, call.urgency, idempotency, text, call.trace)
         return Submission(key.digest, text)
 
     def _resolve(self, call: Call) -> Resolved:
@@ -149,7 +152,7 @@ class PlanService:
 
     def _start(self, wanted: Wanted, connection: Connection) -> Submission:
         caller, key = wanted.caller, wanted.key
-        new = plan_job(key, owner=caller.name, kind=JobKind.PLAN, urgency=wanted.urgency)
+        new = plan_job(key, owner=caller.name, kind=JobKind.PLAN, urgency=wanted.urgency, trace=wanted.trace)
         job, is_new = submit(self._engine, self._queue, connection, caller.tenant, new)
         if is_new:
             jobs = JobRepository(self._engine, caller.tenant)

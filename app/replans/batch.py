@@ -16,6 +16,7 @@ from meshwright.app.jobs.desk import JobEnd
 from meshwright.app.jobs.job import REPLAN_URGENCY, BegunJob, JobKind, JobStatus
 from meshwright.app.jobs.queue import JobQueue
 from meshwright.app.jobs.submission import plan_job, submit
+from meshwright.app.observability.tracing import current_parent
 from meshwright.app.plans.repository import PlanRepository
 from meshwright.app.questions.repository import QuestionRepository, plan_arrived
 from meshwright.app.replans.outcome import Compared, Outcome, compare_values, plan_value
@@ -72,7 +73,7 @@ class BatchStarter:
         questions = QuestionRepository(self._engine, tenant)
         questions.answer(connection, item.question, question.asked, plan=digest, replan=replan_id)
         if PlanRepository(self._engine, tenant).find_with(connection, digest) is None:
-            wanted = plan_job(question.key, owner=OWNER, kind=JobKind.REPLAN, urgency=REPLAN_URGENCY)
+            wanted = plan_job(question.key, owner=OWNER, kind=JobKind.REPLAN, urgency=REPLAN_URGENCY, trace=current_parent())
             active, _ = submit(self._engine, self._queue, connection, tenant, wanted)
             batch.assign(connection, item.id, digest=digest, job=active.id)
         else:

@@ -21,6 +21,7 @@ from meshwright.app.jobs.job import Job, JobStatus
 from meshwright.app.jobs.schemas import job_address, job_document
 from meshwright.app.jobs.watcher import JobWatcher
 from meshwright.app.observability.metrics import ANSWERS
+from meshwright.app.observability.tracing import current_parent
 from meshwright.app.planning.service import Call, PlanService, Submission, Wanted
 from meshwright.app.plans.examples import REQUEST_EXAMPLES
 from meshwright.app.plans.repository import PlanFilter, Staleness
@@ -72,7 +73,7 @@ async def make_plan(
     writes: Writes = request.app.state.writes
     wait_s, urgency = wait_of(prefer), urgency_of(priority)
     async with json_body(request, max_bytes=settings.max_body_bytes) as body:
-        call = Call(caller, body.document, urgency, idempotency_key)
+        call = Call(caller, body.document, urgency, idempotency_key, current_parent())
         # What needs no database is answered here: handing it to a thread would take as long.
         resolved = service.resolve_alone(call) if body.is_short else await body.work(service.resolve_alone, call)
         wanted: Submission | Wanted | None = service.remembered(call, resolved)

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meshwright.app.errors import StoreError
 from meshwright.app.http.middleware import HttpMiddleware
-from meshwright.app.logs import request_id
+from meshwright.app.http.request_ids import request_id_of
 from meshwright.app.security.audit_repository import AuditEntry, AuditRepository
 from meshwright.app.security.principal import Principal
 
@@ -72,7 +72,7 @@ def _entry(scope: Scope, status: int) -> AuditEntry:
         action=_action(scope)[:200],
         target=printable(scope["path"])[:MAX_TARGET_LENGTH],
         status=status,
-        request_id=request_id.get(),
+        request_id=request_id_of(scope),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextvars import ContextVar
 
 import pytest
 from sqlalchemy import Connection, Engine, event, select
@@ -15,6 +14,7 @@ from meshwright.app.db.migrate import upgrade
 from meshwright.app.db.tables.plans import plans
 from meshwright.app.db.writes import MOST_TOGETHER, Writes
 from meshwright.app.errors import QueueFullError, StoreError
+from meshwright.app.logs import logged_id, logging_for
 from meshwright.app.plans.repository import PlanRepository
 from meshwright.app.settings import Settings
 from tests.integration.test_db import numbered
@@ -103,13 +103,11 @@ def test_a_caller_that_goes_away_takes_nothing_with_it(engine: Engine) -> None:
     assert numbered(2).digest in stored(engine)
 
 
-def test_a_write_runs_in_its_callers_context(engine: Engine) -> None:
-    said: ContextVar[str] = ContextVar("said", default="nothing")
-
+def test_log_lines_of_a_write_have_the_id_of_its_caller(engine: Engine) -> None:
     async def use(writes: Writes) -> None:
         async def ask(word: str) -> str:
-            said.set(word)
-            return await writes.soon(lambda connection: said.get())
+            with logging_for(word):
+                return await writes.soon(lambda connection: logged_id())
 
         assert [*await asyncio.gather(ask("one"), ask("two"))] == ["one", "two"]
 

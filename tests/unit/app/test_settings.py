@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.logs import JsonFormatter, TextFormatter, request_id, start_logging
+from meshwright.app.logs import JsonFormatter, TextFormatter, logging_for, start_logging
 from meshwright.app.settings import MIB, Auth, LogFormat, LogLevel, SettingError, Settings, default_database_path, read_settings
 
 
@@ -114,11 +114,8 @@ def test_text_lines_have_their_fields_and_stay_one_line() -> None:
 
 
 def test_json_lines_have_their_fields_and_request() -> None:
-    token = request_id.set("r-1")
-    try:
+    with logging_for("r-1"):
         line = json.loads(JsonFormatter().format(record("solved", digest="sha256:1")))
-    finally:
-        request_id.reset(token)
     assert line.pop("time").endswith("+00:00")
     assert line == {"level": "info", "logger": "app.x", "message": "solved", "digest": "sha256:1", "request_id": "r-1"}
 
