@@ -1,19 +1,17 @@
-"""Compiled linear interpolation in small tables, and its transpose: the stencil that a least-squares fit needs.
-
-Numba keeps compiled callers in other files on disk when only this file changes: change them with it.
-"""
+"""Compiled linear interpolation in small tables, and its transpose: the stencil that a least-squares fit needs."""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from meshwright.costmodels.compiling import kept_compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True)
+@kept_compiled
 def cell(x: float, nodes: Floats) -> tuple[int, float]:
     """Index of the node below x and the share of the way to the next one, held to the table's ends."""
     last = nodes.shape[0] - 2
@@ -25,7 +23,7 @@ def cell(x: float, nodes: Floats) -> tuple[int, float]:
     return index, float((x - nodes[index]) / (nodes[index + 1] - nodes[index]))
 
 
-@njit(cache=True)
+@kept_compiled
 def bilinear(x: float, y: float, x_nodes: Floats, y_nodes: Floats, values: Floats) -> float:
     """Interpolated value at (x, y) of a table of shape (len(x_nodes), len(y_nodes))."""
     i, u = cell(x, x_nodes)
@@ -35,7 +33,7 @@ def bilinear(x: float, y: float, x_nodes: Floats, y_nodes: Floats, values: Float
     return float((1.0 - u) * low + u * high)
 
 
-@njit(cache=True)
+@kept_compiled
 def trilinear(x: float, y: float, z: float, x_nodes: Floats, y_nodes: Floats, z_nodes: Floats, values: Floats) -> float:
     """Interpolated value at (x, y, z) of a table of shape (len(x_nodes), len(y_nodes), len(z_nodes))."""
     i, u = cell(x, x_nodes)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.solver.sharding_problem.core import Core
 from meshwright.solver.sharding_problem.problem import IntArray
 
@@ -36,7 +36,7 @@ def core_arrays(core: Core) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _costs_at(  # type: ignore[no-untyped-def]
     i, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice, out
 ):  # fmt: skip
@@ -53,7 +53,7 @@ def _costs_at(  # type: ignore[no-untyped-def]
             out[s] += table[start + s]
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def shift(i, old, new, item_starts, item_spans, item_offsets, usage, load):  # type: ignore[no-untyped-def]
     """Change the load where a node goes from an old strategy to a new one."""
     for item in range(item_starts[i], item_starts[i + 1]):
@@ -63,7 +63,7 @@ def shift(i, old, new, item_starts, item_spans, item_offsets, usage, load):  # t
                 load[t] += change
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _overflow(i, old, new, item_starts, item_spans, item_offsets, usage, load, capacity):  # type: ignore[no-untyped-def]
     """Largest excess over capacity at times where the move from old to new adds memory, after the move; -inf if none."""
     shift(i, old, new, item_starts, item_spans, item_offsets, usage, load)
@@ -76,7 +76,7 @@ def _overflow(i, old, new, item_starts, item_spans, item_offsets, usage, load, c
     return worst
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _descend(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
     item_offsets, usage, capacity, choice, load, here, max_passes,
@@ -105,7 +105,7 @@ def _descend(  # type: ignore[no-untyped-def]
             return
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _repair(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
     item_offsets, usage, capacity, choice, load, here, max_moves,

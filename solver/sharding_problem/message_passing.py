@@ -10,6 +10,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from meshwright.costmodels.compiling import named_by_sources
 from meshwright.solver.sharding_problem.core import Core
 from meshwright.solver.sharding_problem.problem import IntArray, offsets_of
 from meshwright.solver.sharding_problem.working_graph import FloatArray
@@ -54,6 +55,7 @@ def _opposite_links(core: Core) -> IntArray:
 
 
 @numba.njit(cache=True, fastmath={"nnan", "nsz"})
+@named_by_sources
 def _pass(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, message_offsets, opposite,
     messages, scratch, forward, choice,
@@ -121,6 +123,7 @@ def _pass(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, fastmath={"nnan", "nsz"})
+@named_by_sources
 def _decode(  # type: ignore[no-untyped-def]
     i, k, total, first_link, last_link, links, link_ends, edge_offsets, tables, transposed, offsets, message_offsets,
     messages, scratch, choice,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.solver.sharding_problem.core import Core
 from meshwright.solver.sharding_problem.message_passing import Messages
 from meshwright.solver.sharding_problem.problem import IntArray
@@ -142,7 +142,7 @@ def _dot(a: FloatArray, b: FloatArray) -> float:
     return float(np.sum(a * b))
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _slacks(  # type: ignore[no-untyped-def]
     offsets, link_offsets, links, link_ends, edge_offsets, tables, message_offsets, opposite, messages, spare, edge,
     strategy,

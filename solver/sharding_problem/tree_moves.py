@@ -7,9 +7,9 @@ enters through prices; a move is kept where it fits and costs less without them.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.solver.sharding_problem.core import Core
 from meshwright.solver.sharding_problem.local_moves import core_arrays, shift
 from meshwright.solver.sharding_problem.problem import IntArray
@@ -56,7 +56,7 @@ class TreeMoves:
         return improved, float(touched)
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _improve(  # type: ignore[no-untyped-def]
     offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
     item_offsets, usage, capacity, memory_cost, roots, sizes, factors, seed, place, contacts,
@@ -97,7 +97,7 @@ def _improve(  # type: ignore[no-untyped-def]
     return touched
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _grow(root, size, link_offsets, link_ends, place, contacts, tree, parent, parent_link):  # type: ignore[no-untyped-def]
     """Nodes of a tree in order of growth: each next one touches the tree by one edge only."""
     tree[0] = root
@@ -126,7 +126,7 @@ def _grow(root, size, link_offsets, link_ends, place, contacts, tree, parent, pa
     return count
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _clear(count, tree, link_offsets, link_ends, place, contacts):  # type: ignore[no-untyped-def]
     for p in range(count):
         i = tree[p]
@@ -136,7 +136,7 @@ def _clear(count, tree, link_offsets, link_ends, place, contacts):  # type: igno
             contacts[link_ends[link]] = 0
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _gather(  # type: ignore[no-untyped-def]
     count, tree, place, factor, offsets, cost, memory_cost, link_offsets, links, link_ends, edge_offsets, tables,
     transposed, choice, total,
@@ -159,7 +159,7 @@ def _gather(  # type: ignore[no-untyped-def]
     return touched
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _choose(  # type: ignore[no-untyped-def]
     count, tree, parent, parent_link, offsets, links, edge_offsets, tables, transposed, total, best, choice
 ):  # fmt: skip
@@ -192,7 +192,7 @@ def _choose(  # type: ignore[no-untyped-def]
     return touched
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _move_load(  # type: ignore[no-untyped-def]
     count, tree, old, choice, item_starts, item_spans, item_offsets, usage, load, capacity
 ):  # fmt: skip
@@ -212,7 +212,7 @@ def _move_load(  # type: ignore[no-untyped-def]
     return True
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _cost_of_tree(  # type: ignore[no-untyped-def]
     count, tree, place, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice
 ):  # fmt: skip
@@ -230,7 +230,7 @@ def _cost_of_tree(  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(cache=True)
+@kept_compiled
 def _fits(i, item_starts, item_spans, load, capacity):  # type: ignore[no-untyped-def]
     for item in range(item_starts[i], item_starts[i + 1]):
         for t in range(item_spans[item, 0], item_spans[item, 1]):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.solver.stages.table_kernels import Candidates, finite_range
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True)
+@kept_compiled
 def least_tails_of_exactly(candidates: Candidates, limit: float, below: float, n_stages: int, n_devices: int) -> Floats:
     """``tails[i, k, D]``: least tail of blocks ..k-1 as the first i of ``n_stages`` stages on exactly D devices.
 
@@ -48,7 +48,7 @@ def least_tails_of_exactly(candidates: Candidates, limit: float, below: float, n
     return tails
 
 
-@njit(cache=True)
+@kept_compiled
 def walk_back_exactly(candidates: Candidates, tails: Floats, limit: float) -> Ints:
     """The candidates, from first stage to last, behind the tail that `least_tails_of_exactly` found for everything."""
     n_stages, end, used = tails.shape[0] - 1, tails.shape[1] - 1, tails.shape[2] - 1

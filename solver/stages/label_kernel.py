@@ -8,16 +8,16 @@ every respect, and only while the best prefix known could still complete them to
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.solver.stages.table_kernels import Candidates
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True)
+@kept_compiled
 def least_tail(
     candidates: Candidates, prefix_tails: Floats, limit: float, below: float, most_stages: int
 ) -> tuple[float, Ints, int]:
@@ -112,7 +112,7 @@ def least_tail(
     return best, chain[:length].copy(), made
 
 
-@njit(cache=True)
+@kept_compiled
 def _grown(array):  # type: ignore[no-untyped-def]
     bigger = np.empty(2 * array.shape[0], array.dtype)
     bigger[: array.shape[0]] = array

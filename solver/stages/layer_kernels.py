@@ -6,14 +6,15 @@ Shapes: ``C`` configs, ``L`` blocks, ``P`` stages. A segment ``k..e-1`` is writt
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from meshwright.costmodels.compiling import kept_compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True)
+@kept_compiled
 def memory_reach(static: Floats, activation: Floats, transient: Floats, capacity: Floats, in_flight: Ints) -> Ints:
     """``reach[i, c, k]``: the greatest end of a segment that starts at block k and fits stage i under config c.
 
@@ -49,7 +50,7 @@ def memory_reach(static: Floats, activation: Floats, transient: Floats, capacity
     return reach
 
 
-@njit(cache=True)
+@kept_compiled
 def least_rest(time: Floats, boundary: Floats) -> Floats:
     """``rest[i, k]``: no split of blocks k.. over stages i.. has a smaller sum of stage times; ``time[P, C, L]`` per block."""
     n_stages, n_configs, n_blocks = time.shape
@@ -68,7 +69,7 @@ def least_rest(time: Floats, boundary: Floats) -> Floats:
     return rest
 
 
-@njit(cache=True)
+@kept_compiled
 def least_tail(
     cumulative_time: Floats,
     cumulative_extra: Floats,
@@ -126,7 +127,7 @@ def least_tail(
     return float(best), ends, configs
 
 
-@njit(cache=True)
+@kept_compiled
 def _time_reach(cumulative_time: Floats, boundary: Floats, fits: Ints, limit: float) -> tuple[Ints, Ints]:
     """As `memory_reach` with the time limit added: per config, and the greatest over configs ``[P, L]``."""
     n_stages, n_configs, n_blocks = fits.shape
@@ -144,7 +145,7 @@ def _time_reach(cumulative_time: Floats, boundary: Floats, fits: Ints, limit: fl
     return reach, farthest
 
 
-@njit(cache=True)
+@kept_compiled
 def _cut_windows(farthest: Ints) -> tuple[Ints, Ints]:
     """Bounds ``[P+1]`` on the block that stage i begins with, from both ends; an empty range means that no split exists."""
     n_stages, n_blocks = farthest.shape
@@ -161,7 +162,7 @@ def _cut_windows(farthest: Ints) -> tuple[Ints, Ints]:
     return first, last
 
 
-@njit(cache=True)
+@kept_compiled
 def least_shortage(
     static: Floats, activation: Floats, transient: Floats, capacity: Floats, in_flight: Ints
 ) -> tuple[Ints, Ints]:

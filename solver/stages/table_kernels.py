@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from meshwright.costmodels.compiling import kept_compiled
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,7 +37,7 @@ class Candidates(NamedTuple):
     config: Ints
 
 
-@njit(cache=True)
+@kept_compiled
 def has_bad_figure(times: Floats, extra: Floats) -> bool:
     """Return True if a possible stage (on or above the diagonal, not infinite) has a negative or undefined time or extra."""
     n_blocks, _, n_submeshes, n_configs = times.shape
@@ -52,7 +53,7 @@ def has_bad_figure(times: Floats, extra: Floats) -> bool:
     return False
 
 
-@njit(cache=True)
+@kept_compiled
 def list_candidates(
     times: Floats,
     max_in_flight: Ints,
@@ -130,7 +131,7 @@ def list_candidates(
     )
 
 
-@njit(cache=True)
+@kept_compiled
 def fewest_stages(candidates: Candidates, limit: float) -> Ints:
     """``fewest[k]``: no partition of blocks k.. without a stage longer than ``limit`` has fewer stages; 2**30: none exists."""
     n_blocks = candidates.start.shape[0]
@@ -149,7 +150,7 @@ def fewest_stages(candidates: Candidates, limit: float) -> Ints:
     return fewest
 
 
-@njit(cache=True)
+@kept_compiled
 def least_prefix_tails(candidates: Candidates, fewest: Ints, limit: float, n_devices: int) -> Floats:
     """``tails[k, D]``: least tail of blocks ..k-1 on exactly D devices, memory checked against ``fewest`` later stages only.
 
@@ -183,7 +184,7 @@ def least_prefix_tails(candidates: Candidates, fewest: Ints, limit: float, n_dev
     return tails
 
 
-@njit(cache=True)
+@kept_compiled
 def walk_back(candidates: Candidates, fewest: Ints, tails: Floats, limit: float) -> Ints:
     """The candidates, from first stage to last, of a prefix chain that `least_prefix_tails` found for everything."""
     n_blocks, n_devices = tails.shape[0] - 1, tails.shape[1] - 1
@@ -213,7 +214,7 @@ def walk_back(candidates: Candidates, fewest: Ints, tails: Floats, limit: float)
     return chain[:length][::-1].copy()
 
 
-@njit(cache=True)
+@kept_compiled
 def finite_range(row: Floats, below: float) -> tuple[int, int]:
     """First and last place of a row that holds less than ``below``."""
     low, high = 0, row.shape[0] - 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.model.token_slice import SliceShares
 from meshwright.costmodels.pipeline.program import Schedule, Slot
 from meshwright.costmodels.pipeline.slice_passes import slice_passes
@@ -58,7 +58,7 @@ def _program_ratio(n_ranks: int, n_microbatches: int, shares: SliceShares) -> fl
     return max(shares.longest, (makespan_s - n_microbatches) / (n_ranks - 1))
 
 
-@njit(cache=True)
+@kept_compiled
 def _makespan_s(forward_s: Floats, backward_s: Floats, warmups: Ints, n_microbatches: int) -> float:
     """Makespan of `_order` on equal ranks: each runs what is next as soon as its neighbour has sent it."""
     n_slices, n_ranks = forward_s.shape[0], warmups.shape[0]

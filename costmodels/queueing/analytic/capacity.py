@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.queueing.group_times import GroupTimes, convex_below
 from meshwright.costmodels.queueing.load import RequestStream
 from meshwright.costmodels.queueing.step_times import StepTimes, cell
@@ -143,7 +143,7 @@ def _decode_attention_s(times: StepTimes, stage: int, demand: Demand) -> tuple[F
     return np.asarray(beyond), cost_s * demand.kv_tokens
 
 
-@njit(cache=True)
+@kept_compiled
 def _least_s(tokens_s, nodes, sequences_s, limits, wanted, query_tokens):  # type: ignore[no-untyped-def]
     """[limit, n] value of the program's dual for steps of up to ``limits`` tokens and n = 1, 2, ... sequences, each of
     ``query_tokens``."""

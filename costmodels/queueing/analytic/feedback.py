@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 from scipy.special import gammainc, gammaincinv, ndtr, ndtri
+
+from meshwright.costmodels.compiling import kept_compiled
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -92,7 +93,7 @@ def _cells(feedback: Feedback) -> int:
     return int(CELLS_OF_A_STAY * (float(feedback.rounds.max()) / mean + 3.0 / (1.0 - brings)))
 
 
-@njit(cache=True)
+@kept_compiled
 def _cumulants(feedback, asked, before):  # type: ignore[no-untyped-def]
     """Cumulants of the time of the next ``asked`` rounds for who is there, or of who is present where ``asked`` is 0.
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from meshwright.costmodels.compiling import kept_compiled
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -47,7 +48,7 @@ class PromptSteps(NamedTuple):
     idle: float
 
 
-@njit(cache=True)
+@kept_compiled
 def first_token_times(steps, arrivals_per_s, least_s, cells, times):  # type: ignore[no-untyped-def]
     """Adds to the histogram ``times`` the shares of arrivals by their time to first token, bins from ``least_s`` on.
 
@@ -71,7 +72,7 @@ def first_token_times(steps, arrivals_per_s, least_s, cells, times):  # type: ig
     return spent_s / max(started, 1e-300), (share[0] * (1.0 - steps.idle)) / max(started, 1e-300)
 
 
-@njit(cache=True)
+@kept_compiled
 def _arrivals(prompt, expected, cells):  # type: ignore[no-untyped-def]
     """[c] chance that c cells arrive where ``expected`` prompts do on average (Panjer 1981)."""
     found = np.zeros(cells)
@@ -85,7 +86,7 @@ def _arrivals(prompt, expected, cells):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@kept_compiled
 def _stationary(steps, chance, cells):  # type: ignore[no-untyped-def]
     """[c] share of steps that start with c cells waiting, and of pipelines just drained: elimination without differences
     (Grassmann, Taksar and Heyman 1985)."""
@@ -131,7 +132,7 @@ def _stationary(steps, chance, cells):  # type: ignore[no-untyped-def]
     return share / total
 
 
-@njit(cache=True)
+@kept_compiled
 def _add_times(steps, share, arrivals_per_s, least_s, total_s, times):  # type: ignore[no-untyped-def]
     """Arrivals see each step as often as it lasts; they wait for its end, for steps filled by those ahead, and for their own,
     which takes along who came after them."""
@@ -168,7 +169,7 @@ def _add_times(steps, share, arrivals_per_s, least_s, total_s, times):  # type: 
             _add_own(steps, own, (1.0 - since) * step_s, arrivals_per_s, least_s, weight, times)
 
 
-@njit(cache=True)
+@kept_compiled
 def _sum_of(one, other, cells):  # type: ignore[no-untyped-def]
     """Distribution of the sum of two counts of cells; what is beyond the last lies on it."""
     found = np.zeros(cells)
@@ -179,7 +180,7 @@ def _sum_of(one, other, cells):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True)
+@kept_compiled
 def _add_own(steps, own, rest_s, arrivals_per_s, least_s, weight, times):  # type: ignore[no-untyped-def]
     """Of who finds ``own`` cells up to the end of its prompt, and waits ``rest_s`` for the next step."""
     last = len(steps.step_s) - 1

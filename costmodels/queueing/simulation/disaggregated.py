@@ -16,8 +16,8 @@ from statistics import fmean
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.queueing.group_times import GroupTimes
 from meshwright.costmodels.queueing.load import RequestStream
 from meshwright.costmodels.queueing.simulation.engine_state import FloatArray
@@ -159,7 +159,7 @@ def _dealt_out(count: int, workers: int, *, seed: int) -> list[IntArray]:
     return [places for places in dealt if len(places)]
 
 
-@njit(cache=True)
+@kept_compiled
 def _one_after_another(ready_s, takes_s):  # type: ignore[no-untyped-def]
     """When each of a queue of transfers ends: they start in order, each when ready and the link is free."""
     ends_s = np.empty_like(ready_s)

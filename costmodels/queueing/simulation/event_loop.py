@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.queueing.simulation import (
     batch_steps,
     coasting,
@@ -57,7 +57,7 @@ def _compiled(sources: str):  # type: ignore[no-untyped-def]
     the key: with ``sources`` among them a change of any file counts.
     """
 
-    @njit(cache=True)
+    @kept_compiled
     def run(tables, limits, promise, delay_s, requests, slots, lists, stages, known):  # type: ignore[no-untyped-def]
         if len(sources) == 0:
             raise ValueError("the digest is part of the key")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.queueing.simulation import (
     batch_steps,
     coasting,
@@ -53,7 +53,7 @@ _PARTS = (batch_steps, coasting, engine_state, group_coasting, missed_targets, s
 def _compiled(sources: str):  # type: ignore[no-untyped-def]
     """The simulation, kept on disk once compiled; ``sources`` as for one group."""
 
-    @njit(cache=True)
+    @kept_compiled
     def run_groups(tables, joint, limits, promise, delay_s, requests, slots, lists, known):  # type: ignore[no-untyped-def]
         if len(sources) == 0:
             raise ValueError("the digest is part of the key")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.queueing.simulation import event_loop, switched_answers, switched_prompts, switched_state
 from meshwright.costmodels.queueing.simulation.engine_state import (
     FloatArray,
@@ -40,7 +40,7 @@ from meshwright.costmodels.queueing.simulation.switched_state import (
 def _compiled(sources: str):  # type: ignore[no-untyped-def]
     """The simulation, kept on disk once compiled; see ``event_loop``."""
 
-    @njit(cache=True)
+    @kept_compiled
     def run(prefill, decode, switching, promise, requests, admitted_s):  # type: ignore[no-untyped-def]
         if len(sources) == 0:
             raise ValueError("the digest is part of the key")

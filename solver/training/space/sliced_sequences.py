@@ -16,9 +16,9 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from meshwright.costmodels.cluster.cluster import Device
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.curves.attention import QUERY_TILE
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.kernels.operator_time import operator_time
@@ -186,7 +186,7 @@ def balanced_tiles(times_s: FloatArray, n_slices: int, per_sum: float, per_longe
     return tuple(int(size) for size in np.diff(np.concatenate([[0], ends])))
 
 
-@njit(cache=True)
+@kept_compiled
 def _least_cut(times_s: FloatArray, n_slices: int, per_sum: float, per_longest: float) -> npt.NDArray[np.int64]:
     """Ends of the slices: for every limit of the longest slice, shortest first, the least sum by dynamic programming."""
     n = times_s.shape[0] - 1

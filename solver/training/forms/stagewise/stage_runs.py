@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.solver.training.forms.stagewise.stage_ways import Way
 
 Floats = NDArray[np.float64]
@@ -68,7 +68,7 @@ def _roomier(runs: Runs | None, n_layers: int) -> Runs:
     return Runs(runs.number, *(np.concatenate([part, np.zeros_like(part)], axis=2) for part in runs[1:]))
 
 
-@njit(cache=True)
+@kept_compiled
 def _add_way(
     runs: Runs,
     way: int,
@@ -106,7 +106,7 @@ def _add_way(
                 _insert(runs, first, last, time_s, extra_s, later, way)
 
 
-@njit(cache=True)
+@kept_compiled
 def _held(room: float, each: float, n_microbatches: int) -> int:
     """Micro-batches that fit, as far as there are any."""
     if room < 0.0:
@@ -114,7 +114,7 @@ def _held(room: float, each: float, n_microbatches: int) -> int:
     return n_microbatches if each * n_microbatches <= room else int(room / each)
 
 
-@njit(cache=True)
+@kept_compiled
 def _insert(runs: Runs, first: int, last: int, time_s: float, extra_s: float, later: int, way: int) -> None:
     """Add a way to a run of layers unless another is as good in all; and drop those that it beats."""
     number = runs.number[first, last]
