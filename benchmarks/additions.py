@@ -276,7 +276,90 @@ LAUNCHER = Addition(
     ),
 )
 
-ADDITIONS = {"family": FAMILY, "device": DEVICE, "schedule": SCHEDULE, "launcher": LAUNCHER}
+STAGE = "gradients: Gradients = Gradients.KEPT\n"
+OF_PLACE = ", self.optimizer, self.gradients)"
+OF_STAGE = "gradients=pipelines.stages[0].gradients,\n"
+
+CHOICE = Addition(
+    heading="A search choice",
+    name="standin",
+    most=12,
+    pieces=(
+        Piece(
+            "solver/problem/search.py",
+            replaced(
+                (
+                    "    offload_optimizer: Annotated[\n",
+                    "    standin: Annotated[\n"
+                    "        tuple[PositiveInt, ...],\n"
+                    '        _of_stages("standin", "standin", launched=Launched.BY_NONE, closed=(1,)),\n'
+                    "    ] = ()\n"
+                    "    offload_optimizer: Annotated[\n",
+                )
+            ),
+        ),
+        Piece("solver/answer/stage.py", replaced((f"    {STAGE}", f"    {STAGE}    standin: int = 1\n"))),
+        Piece(
+            "solver/training/space/state_places.py",
+            replaced(
+                (f"    {STAGE}", f"    {STAGE}    standin: int = 1\n"),
+                ("import dataclass\n", "import dataclass, replace\n"),
+                (
+                    "                        yield StatePlace(zero_stage, shard_ranks, offload, chosen, gradients)\n",
+                    "                        for standin in search.standin or (1,):\n"
+                    "                            place = StatePlace(zero_stage, shard_ranks, offload, chosen, gradients)\n"
+                    "                            yield replace(place, standin=standin)\n",
+                ),
+            ),
+        ),
+        Piece(
+            "solver/training/space/candidates.py",
+            replaced(
+                (f"    {STAGE}", f"    {STAGE}    standin: int = 1\n"),
+                (OF_PLACE, ", self.optimizer, self.gradients, self.standin)"),
+                ("self.gradients.value, self.tp", "self.gradients.value, self.standin, self.tp"),
+                ("gradients=place.gradients,\n", "gradients=place.gradients, standin=place.standin,\n"),
+            ),
+        ),
+        Piece(
+            "solver/training/report/plan_report.py",
+            replaced(("gradients=candidate.gradients,\n", "gradients=candidate.gradients, standin=candidate.standin,\n")),
+        ),
+        Piece(
+            "solver/training/forms/uniform/given_decision.py",
+            replaced((OF_STAGE, OF_STAGE + "        standin=pipelines.stages[0].standin,\n")),
+        ),
+        Piece(
+            "solver/verify/training/restrictions.py",
+            replaced(
+                (
+                    "        moved = stage.offload\n        choices.append(",
+                    '        choices.append((f"stages[{index}].standin", stage.standin, search.standin or (1,)))\n'
+                    "        moved = stage.offload\n        choices.append(",
+                )
+            ),
+        ),
+        Piece(
+            "docs/request-format.md",
+            replaced(
+                (
+                    "| `offload_optimizer` |",
+                    "| `standin` | training in the `free` space: allowed numbers | 1 alone |\n| `offload_optimizer` |",
+                )
+            ),
+        ),
+    ),
+    tests=(
+        "tests/unit/solver/training/test_every_choice.py",
+        "tests/acceptance/test_search_table.py",
+        "tests/unit/solver/test_ledger.py",
+        "tests/unit/solver/training/test_full_space.py",
+        "-k",
+        "not each_form and (standin or not asks_for)",
+    ),
+)
+
+ADDITIONS = {"family": FAMILY, "device": DEVICE, "schedule": SCHEDULE, "launcher": LAUNCHER, "choice": CHOICE}
 
 
 @contextmanager
