@@ -61,8 +61,10 @@ def _value(value: Any, path: str, kind: Quantity | None, faults: list[FieldError
     if isinstance(value, dict):
         of_formats = COMPUTE if path.endswith(_FORMATS_OF_FLOPS) else None
         return {
-            key: item if key == TEXTS else _value(item, join_path(path, str(key)), of_formats or quantity_of_field(str(key)), faults)
-            for key, item in value.items()
+            name: item
+            if name == TEXTS
+            else _value(item, join_path(path, str(name)), of_formats or quantity_of_field(str(name)), faults)
+            for name, item in value.items()
         }
     if isinstance(value, list):
         return [_value(item, f"{path}.{index}", None, faults) for index, item in enumerate(value)]
