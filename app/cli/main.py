@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from meshwright.app.cli.asking import init, plan
 from meshwright.app.cli.calibrate import calibrate
 from meshwright.app.cli.commands.exits import DEBUG, USAGE_ERROR, explain_usage
 from meshwright.app.cli.judging import check, replan, validate
 from meshwright.app.cli.keys import keys
 from meshwright.app.cli.options import group_of
-from meshwright.app.cli.plans import diff, export, plan, predict, shard, simulate
+from meshwright.app.cli.plans import diff, export, predict, shard, simulate
 from meshwright.app.cli.service import migrate, schema, serve, worker
 from meshwright.app.version import installed_version
 
@@ -53,7 +54,7 @@ def options(
     """Options of every command; what runs the command reads them."""
 
 
-for command in (plan, predict, simulate, export, diff, shard, validate, check, schema, migrate, serve, worker, replan):
+for command in (plan, init, predict, simulate, export, diff, shard, validate, check, schema, migrate, serve, worker, replan):
     cli.command()(command)
 cli.add_typer(calibrate, name="calibrate")
 cli.add_typer(keys, name="keys")

@@ -10,7 +10,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, output_file, output_folder
+from meshwright.app.cli.options import AsJson, output_folder
 from meshwright.solver.problem.choices import Launcher
 
 
@@ -34,31 +34,6 @@ ExplainOption = Annotated[
         help="Training: say what other shardings of an operator would cost. Serving: say why a layout, or all 'layouts', lost.",
     ),
 ]
-
-
-@exits
-def plan(
-    request: RequestPath,
-    as_json: AsJson = False,
-    file: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", parser=output_file, help="Write the plan document to a file."),
-    ] = None,
-    no_store: Annotated[bool, typer.Option("--no-store", help="Neither look in the plan store nor keep the plan.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,
-    calibration: Calibrations = None,
-    explain: ExplainOption = None,
-    frontier: Annotated[bool, typer.Option("--frontier", help="Sweep for the frontier, as search.frontier: swept.")] = False,
-) -> int:
-    """Find the best plan for a request."""
-    from meshwright.app.cli.commands.planning import Output, PlanCommand, Store, run_plan
-    from meshwright.solver.problem.choices import FrontierScope
-
-    store = Store.NONE if no_store else Store.FRESH if fresh else Store.USE
-    output = Output.JSON if as_json else Output.PAGE
-    scope = FrontierScope.SWEPT if frontier else None
-    command = PlanCommand(request, file, store, output, tuple(calibration or ()), explain, scope)
-    return run_plan(command, environment_settings())
 
 
 @exits

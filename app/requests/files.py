@@ -99,10 +99,23 @@ def read_request(
 
     ``calibrations`` are used instead of those that it names.
     """
-    document = read_document(path, what="request")
+    return given_request(
+        read_document(path, what="request"), folder=folder_of(path), stored=stored, calibrations=calibrations, entry=entry
+    )
+
+
+def given_request(
+    document: object,
+    *,
+    folder: Path,
+    stored: StoredCalibrations = NO_STORE,
+    calibrations: Sequence[str] = (),
+    entry: Entry = Entry.NEW,
+) -> PlanRequest:
+    """The request of a parsed document, its paths read from a folder; raises InvalidInputError."""
     if calibrations and isinstance(document, dict):
         document = {**document, "calibrations": list(calibrations)}
-    return resolve_request(document, files=FilesBeside(folder_of(path)), stored=stored, entry=entry)
+    return resolve_request(document, files=FilesBeside(folder), stored=stored, entry=entry)
 
 
 def folder_of(path: str) -> Path:

@@ -102,6 +102,7 @@ def words(cli: Cli) -> Callable[[Option, Path], list[str]]:
 
     arguments: dict[tuple[str, ...], list[str]] = {
         ("plan",): [request, "--no-store"],
+        ("init",): ["qwen3-8b", "--gpus", "8xH100", "--batch", "8", "--seq", "128"],
         ("export",): [plan, "--to", "megatron-lm"],
         ("check",): [str(plans)],
         ("calibrate", "profile"): ["my-node", "--kind", "norm", "--repeat-ms", "0.1"],
@@ -235,6 +236,7 @@ def test_a_dash_is_stdout_and_holds_nothing_else(
         "--sarif": "{",
         "--summary": "#",
         "plan --output": "{",
+        "init --output": "schema: ",
         "export --output": "#!/bin/sh",
         "calibrate profile --output": "device,",
         "calibrate import --output": "device,",

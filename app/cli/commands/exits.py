@@ -6,6 +6,7 @@ import functools
 import itertools
 import os
 import platform
+import re
 import sys
 import tempfile
 import traceback
@@ -27,8 +28,13 @@ from meshwright.app.errors import (
 from meshwright.app.quoting import json_text, terminal_line, terminal_lines
 from meshwright.app.version import installed_version
 from meshwright.costmodels.errors import InfeasibleError, InvalidInputError, MeshwrightError
+from meshwright.costmodels.names import nearest_name
 
 Options = ParamSpec("Options")
+
+_WRONG_CHOICE = re.compile(r"'(?P<given>[^']*)' is not one of (?P<known>.*)")
+"""The words that Typer has for a value that an option does not know."""
+_QUOTED = re.compile("'([^']*)'")
 
 USAGE_ERROR = cast(
     "type[typer.BadParameter]", next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
@@ -74,6 +80,10 @@ def explain_usage(error: typer.BadParameter) -> int:
         wrong = InvalidInputError(f"the command line can't be read: {error.format_message()}", remedy="see --help")
         print_json(problem_of(wrong))
     error.show()
+    choice = _WRONG_CHOICE.search(error.format_message())
+    near = nearest_name(choice["given"], _QUOTED.findall(choice["known"])) if choice else None
+    if near is not None:
+        say(f"did you mean {near!r}?")
     return EXIT_BAD_INPUT
 
 

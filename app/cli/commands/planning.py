@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from meshwright.app.cli.commands.exits import print_json, say
 from meshwright.app.cli.commands.stored_plans import is_readable, open_store
@@ -19,7 +20,7 @@ from meshwright.app.plans.documents import answer_document, read_plan
 from meshwright.app.plans.keyed import KeyedRequest, keyed_request, plan_text
 from meshwright.app.plans.store import PlanStore
 from meshwright.app.quoting import json_text, shell_word
-from meshwright.app.requests.files import STDIN, CalibrationsOf, read_document, read_request
+from meshwright.app.requests.files import STDIN, CalibrationsOf, given_request, read_document, read_request
 from meshwright.app.settings import Settings
 from meshwright.app.solving import predict_here, solve_here
 from meshwright.costmodels.errors import InvalidInputError
@@ -61,10 +62,13 @@ class Output(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlanCommand:
-    """Options of ``plan``: the request's path, the file to write, the store's use, what is printed, calibrations to use,
-    the operator or layout that is explained, if any, and the frontier's scope where it is not the request's."""
+    """Options of ``plan``: the request's path, or its document with paths from here; the words that
+    ask for it again in a shell, the file to write, the store's
+    use, what is printed, calibrations to use, the operator or layout that is explained, if any, and the frontier's scope where
+    it is not the request's."""
 
-    request: str
+    request: str | Mapping[str, Any]
+    words: str
     file: Path | None
     store: Store
     output: Output
@@ -75,7 +79,7 @@ class PlanCommand:
 
 def run_plan(command: PlanCommand, settings: Settings) -> int:
     """Plan a request, print the plan, keep it; exit code 1 when the answer is no."""
-    request = read_request(command.request, stored=CalibrationsOf(settings), calibrations=command.calibrations)
+    request = _request(command, settings)
     if command.frontier is not None:
         request = replace(request, search=replace(request.search, frontier=command.frontier))
     _check_name(request, command.explain)
@@ -122,6 +126,13 @@ def run_predict(
     else:
         _print_page(predicted, request, NextStep("Predicted only: this plan is not stored.", None), explained)
     return EXIT_GOOD if predicted.feasible else EXIT_NO
+
+
+def _request(command: PlanCommand, settings: Settings) -> PlanRequest:
+    stored = CalibrationsOf(settings)
+    if isinstance(command.request, str):
+        return read_request(command.request, stored=stored, calibrations=command.calibrations)
+    return given_request(command.request, folder=Path(), stored=stored, calibrations=command.calibrations)
 
 
 def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) -> tuple[str, bool]:
@@ -213,7 +224,7 @@ def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_sto
         return NextStep(place, None)
     if file is None and not is_stored:
         frontier = "" if command.frontier is None else " --frontier"
-        return NextStep(place, f"meshwright plan {shell_word(command.request)}{frontier} -o plan.json")
+        return NextStep(place, f"meshwright plan {command.words}{frontier} -o plan.json")
     source = plan.digest[:SHORT_DIGEST] if file is None else str(file)
     launcher = _startable_by(plan, request)
     return NextStep(place, None if launcher is None else f"meshwright export {shell_word(source)} --to {launcher}")

@@ -1,0 +1,181 @@
+"""Requests in one line: each of `lines.yaml` becomes its request, or is answered with the right hint."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from meshwright.app.documents.text import parse_document
+from meshwright.app.requests.files import given_request
+from meshwright.app.requests.resolve import request_document
+from meshwright.app.ways_in.hub_cache import CONFIG, cached_config, is_model_id
+from meshwright.app.ways_in.request_text import request_yaml
+from tests.support.command_line import Cli
+from tests.support.requests_given import tiny_graph
+
+LINES = yaml.safe_load((Path(__file__).parent / "lines.yaml").read_text(encoding="utf-8"))
+CONFIGURED = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 128,
+    "max_position_embeddings": 128,
+    "hidden_act": "silu",
+}
+COMMIT = "0123abc"
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
+    """The command line in a folder with a checkpoint, a graph, and a Hugging Face cache that holds own/tiny."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "checkpoint" / CONFIG).write_text(json.dumps(CONFIGURED))
+    (tmp_path / "graph.json").write_text(json.dumps(tiny_graph() | {"schema": "meshwright.model-graph/1"}))
+    keep(tmp_path / "hub", "own/tiny")
+    return Cli(monkeypatch, capsys, tmp_path)
+
+
+def keep(hub: Path, model_id: str) -> None:
+    """Put a config into a cache as ``hf download`` does."""
+    model = hub / f"models--{model_id.replace('/', '--')}"
+    (model / "snapshots" / COMMIT).mkdir(parents=True)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text(COMMIT)
+    (model / "snapshots" / COMMIT / CONFIG).write_text(json.dumps(CONFIGURED))
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line["say"])
+def test_a_line_is_understood_or_answered(cli: Cli, line: dict[str, Any]) -> None:
+    words = shlex.split(line["say"])
+    if "hint" in line:
+        assert cli("plan", *words) == 2
+        assert line["hint"] in cli.err and "Traceback" not in cli.err
+        return
+    assert cli("plan", *words, "--print-request") == 0, cli.err
+    printed = parse_document(cli.out.encode(), what="request")
+    assert printed == {"schema": "meshwright.request/1", **line["is"]}
+    assert given_request(printed, folder=cli.folder)
+
+
+def test_there_are_forty_lines() -> None:
+    assert len(LINES) >= 40
+
+
+def test_a_line_is_planned_as_its_request(cli: Cli) -> None:
+    words = ("checkpoint", "--gpus", "2xH100", "--batch", "8", "--seq", "128")
+    assert cli("plan", *words, "--no-store", "--json") == 0, cli.err
+    from_line = cli.json()
+    del from_line["search"]["seconds"]
+    assert cli("plan", *words, "--print-request") == 0
+    (cli.folder / "request.yaml").write_text(cli.out)
+    assert cli("plan", "request.yaml", "--no-store", "--json") == 0, cli.err
+    from_file = cli.json()
+    del from_file["search"]["seconds"]
+    assert from_file == from_line
+
+
+def test_the_page_says_the_line_again_as_words_of_a_shell(cli: Cli) -> None:
+    words = ["checkpoint", "--gpus", "5 of 8 H100", "--batch", "10", "--seq", "128"]
+    assert cli("plan", *words, "--no-store") == 0, cli.err
+    (again,) = re.findall(r"meshwright plan .*?-o plan\.json", " ".join(cli.out.split()))
+    assert shlex.split(again)[2:-2] == words
+
+
+def test_init_writes_the_request_that_plan_prints(cli: Cli) -> None:
+    words = ("qwen3-8b", "--gpus", "5 of 8 H100", "--batch", "8", "--seq", "128")
+    assert cli("plan", *words, "--print-request") == 0
+    printed = cli.out
+    assert cli("init", *words) == 0 and cli.out == printed
+    assert cli("init", *words, "-o", "request.yaml") == 0
+    assert cli.out == "" and (cli.folder / "request.yaml").read_text() == printed
+    assert all(f"\n{field}:" in printed and "\n# " in printed for field in ("model", "cluster", "workload"))
+
+
+def test_init_without_a_terminal_asks_nothing(cli: Cli) -> None:
+    assert cli("init") == 2
+    assert "the model is missing" in cli.err
+
+
+def test_init_asks_for_what_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers come in the order of the questions; an empty one leaves a target out."""
+    from meshwright.app.cli.commands import one_line
+
+    answers = iter(["qwen3-8b", "8xH100", "serve", "2000", "300", "4", "1s", ""])
+    asked: list[str] = []
+
+    def prompt(question: str, **_: object) -> str:
+        asked.append(question)
+        return next(answers)
+
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(one_line, "typer", SimpleNamespace(prompt=prompt))
+    monkeypatch.setattr(one_line, "sys", SimpleNamespace(stdin=terminal, stderr=terminal, stdout=sys.stdout))
+    line = one_line.asked(one_line.requested("", serve=False, train=False))
+    assert (line.model, line.gpus, line.task, line.rate, line.ttft_p95) == ("qwen3-8b", "8xH100", "serve", "4", "1s")
+    assert line.tpot_p95 is None and len(asked) == 8
+
+
+def test_the_hub_cache_is_read_at_its_main_branch(cli: Cli) -> None:
+    found = cached_config("own/tiny")
+    assert found is not None and found.parent.name == COMMIT
+    assert cached_config("own/other") is None
+    request = given_request(
+        {
+            "schema": "meshwright.request/1",
+            "model": {"huggingface": "own/tiny"},
+            "cluster": "8xH100",
+            "workload": {"kind": "training", "global_batch": 8, "seq_len": 128},
+        },
+        folder=cli.folder,
+    )
+    assert request.model.name == "own/tiny"
+
+
+@pytest.mark.parametrize("name", ["../../etc", "a/../b", "/etc/passwd", "a/b/c", "a\n/b", "~/x", "a/b.json", "x", "a/b;rm", ""])
+def test_what_is_no_hub_id_leads_to_no_cache(name: str) -> None:
+    assert not is_model_id(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["a\x1b[2J", "x; touch PWNED #", "::set-output name=x::y", "a\u202eb", "1e3", "null", "a: b", "#x"]
+)
+def test_strange_names_are_only_shown_and_read_back(cli: Cli, name: str) -> None:
+    document = {"schema": "meshwright.request/1", "model": {"huggingface": name}}
+    assert parse_document(request_yaml(document).encode(), what="request") == document
+    assert cli("plan", name, "--gpus", name, "--batch", "8", "--seq", "128") == 2
+    assert "\x1b" not in cli.err and "\u202e" not in cli.err and not cli.err.startswith("::")
+
+
+def test_downloading_needs_the_clients_package(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert cli("plan", "nobody/nothing", "--gpus", "8xH100", "--batch", "8", "--seq", "128", "--download") == 2
+    assert "pip install huggingface_hub" in cli.err
+    assert cli("plan", "own/tiny", "--gpus", "8xH100", "--batch", "8", "--seq", "128", "--download", "--print-request") == 0
+
+
+def test_a_line_asks_for_what_a_file_asks_for(cli: Cli) -> None:
+    """The catalogue's model under its Hub id differs in its name alone."""
+    trained = {
+        "schema": "meshwright.request/1",
+        "cluster": "8xH100",
+        "workload": {"kind": "training", "global_batch": 8, "seq_len": 128},
+    }
+    by_id, by_name = (
+        request_document(given_request(trained | {"model": model}, folder=cli.folder))
+        for model in ({"huggingface": "Qwen/Qwen3-8B"}, {"catalog": "qwen3-8b", "name": "Qwen/Qwen3-8B"})
+    )
+    assert by_id == by_name
