@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 
+from meshwright.app.validation.assumptions import MICRO_BATCH
 from meshwright.app.validation.clusters import cluster_of
 from meshwright.app.validation.models import model_graph
 from meshwright.app.validation.rows import Run
@@ -32,7 +33,7 @@ _RECOMPUTE = {
     "selective": Recompute.SELECTIVE,
     "selective (op)": Recompute.SELECTIVE,
 }
-_SCHEDULES = ("", "1f1b", "interleaved-1f1b")
+_SCHEDULES = ("", "1f1b", "1f1b (DeepSpeed)", "interleaved-1f1b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +112,14 @@ def _mesh(run: Run) -> Mesh:
 
 def _microbatches(run: Run, mesh: Mesh) -> tuple[int, int]:
     """Micro-batch size, and how many of them a step has: the last may be a smaller one."""
-    missing = [name for name in ("seq_len", "micro_batch", "global_batch") if getattr(run, name) is None]
+    missing = [name for name in ("seq_len", "global_batch") if getattr(run, name) is None]
     if missing:
         raise NotPredictedError(f"the row gives no {', '.join(missing)}")
-    assert run.micro_batch is not None and run.global_batch is not None
+    assert run.global_batch is not None
     per_replica, rest = divmod(run.global_batch, mesh.dp)
     if rest:
         raise NotPredictedError(f"a global batch of {run.global_batch} on {mesh.dp} replicas")
-    microbatch = min(run.micro_batch, per_replica)
+    microbatch = min(run.micro_batch or MICRO_BATCH, per_replica)
     return microbatch, -(-per_replica // microbatch)
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from meshwright.app.validation.assumptions import assumptions
 from meshwright.app.validation.rows import Quality, read_measured_runs
 from meshwright.app.validation.scores import (
     ScoredRun,
@@ -82,6 +83,7 @@ def _run_document(run: ScoredRun) -> dict[str, Any]:
         return document | {"not_predicted": run.reason}
     return document | {
         "predicted": asdict(prediction),
+        "assumed": list(assumptions(row)),
         "measured": {
             "status": outcome.status.value,
             "step_time_s": outcome.step_time_s,

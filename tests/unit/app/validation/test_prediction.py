@@ -127,7 +127,7 @@ def test_launchers_split_layers_evenly() -> None:
         ({"n_gpus": "12"}, "not whole nodes of 8"),
         ({"n_gpus": "16"}, "dp x tp x pp x cp is 8"),
         ({"dp": ""}, "gives no dp"),
-        ({"micro_batch": "", "seq_len": ""}, "gives no seq_len, micro_batch"),
+        ({"global_batch": "", "seq_len": ""}, "gives no seq_len, global_batch"),
         ({"vocab": ""}, "no vocabulary"),
         ({"hidden": ""}, "gives no hidden"),
         ({"arch": "moe"}, "architecture moe"),

@@ -90,6 +90,14 @@ def test_a_faulty_mapping_is_bad_input(tmp_path: Path, mapping: dict[str, object
     assert words in str(raised.value)
 
 
+def test_a_table_of_an_unknown_source_is_predicted_with_what_was_assumed(cli: Cli) -> None:
+    table = write_table(cli.folder / "m.csv", {"micro_batch": "", "recompute": ""}, {"micro_batch": "2"})
+    assert cli("validate", str(table), "--json") == 0
+    silent, stated = (run["assumed"] for run in cli.json()["runs"])
+    assert [UNKNOWN.basis, "micro-batches of 1 sequence", "no recomputation"] == silent[:3]
+    assert UNKNOWN.basis in stated and not any("micro-batches" in each or "recomputation" in each for each in stated)
+
+
 def test_no_source_of_the_tables_is_named_in_code() -> None:
     sources = yaml.safe_load(MAPPING.read_text(encoding="utf-8"))["sources"]
     frameworks = {launcher.value for launcher in Launcher} | {profile.name for profile in implementation_profiles()}
