@@ -12,7 +12,14 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
-from meshwright.app.errors import AuthenticationError, DocumentError, FieldError, RateLimitedError, short_text
+from meshwright.app.errors import (
+    AuthenticationError,
+    DocumentError,
+    FieldError,
+    IssuerUnavailableError,
+    RateLimitedError,
+    short_text,
+)
 from meshwright.app.http.problems import METHOD_NOT_ALLOWED, NOT_FOUND, ProblemKind, kind_of, problem_document, problem_of
 from meshwright.app.http.request_ids import request_id_of
 from meshwright.costmodels.errors import MeshwrightError
@@ -45,7 +52,8 @@ def problem_response(request: Request, document: dict[str, Any]) -> JSONResponse
 
 
 async def _known_error(request: Request, error: Exception) -> JSONResponse:
-    if kind_of(error).status >= 500:
+    if kind_of(error).status >= 500 and not isinstance(error, IssuerUnavailableError):
+        # The issuer's failure is in the log once for each time that it was asked.
         log.error("request failed", exc_info=error)
     response = problem_response(request, problem_of(error))
     if isinstance(error, AuthenticationError):

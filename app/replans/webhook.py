@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -17,7 +19,8 @@ import httpx
 from sqlalchemy import Engine
 
 from meshwright.app.db.engine import reading, writing
-from meshwright.app.errors import DocumentError, FieldError
+from meshwright.app.errors import DocumentError, FieldError, StoreError
+from meshwright.app.http.outgoing import call_once
 from meshwright.app.replans.repository import (
     ReplanRepository,
     WebhookCall,
@@ -34,11 +37,14 @@ SIGNATURE_HEADER = "meshwright-signature"
 DELIVERY_HEADER = "meshwright-delivery"
 """The batch's id: the same for every try, so that a receiver can tell a call that it has had."""
 TIMEOUT_S = 10.0
+"""Of a whole try, from the name's look-up to the status of the answer."""
 TRIES = 3
 PAUSE_S = 2.0
 TAKEOVER_S = 3 * TIMEOUT_S
 """Silence after which the worker that was about to call is given up: longer than a try and the longest pause."""
-CALLS_A_LOOK = 20
+CALLS_A_LOOK = 1000
+SENDERS = 8
+"""Calls that a worker makes at once. One tenant has one of them at most, so that slow receivers hold up their own tenant."""
 MAX_URL_LENGTH = 500
 _LOOPBACK = ("127.0.0.1", "localhost")
 
@@ -91,15 +97,42 @@ class WebhookSender:
         takeover_s: float = TAKEOVER_S,
     ):
         self._engine, self._settings, self._sleep, self._takeover_s = engine, settings, sleep, takeover_s
+        self._senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="webhook")
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
 
     def __call__(self) -> None:
-        """Make every call that is due; another worker's are left to it while it is alive. Raises StoreError."""
+        """Begin the first call that is due of each tenant that has none in hand; waits for none. Raises StoreError.
+
+        Another worker's calls are left to it while it is alive.
+        """
         with reading(self._engine) as connection:
             due = due_webhooks(connection, silent_s=self._takeover_s, limit=CALLS_A_LOOK)
         for call in due:
+            with self._lock:
+                if call.tenant in self._busy:
+                    continue
+                self._busy.add(call.tenant)
+            self._senders.submit(self._deal_with, call)
+
+    def close(self) -> None:
+        """Wait for the calls that were begun."""
+        self._senders.shutdown()
+
+    def stop(self) -> None:
+        """Begin no more calls, and wait for none: what is not made, another worker makes."""
+        self._senders.shutdown(wait=False, cancel_futures=True)
+
+    def _deal_with(self, call: WebhookCall) -> None:
+        try:
             mine = self._claim(call)
             if mine is not None:
                 self._make(mine)
+        except StoreError as error:
+            log.warning("a webhook is left for later: %s", error)
+        finally:
+            with self._lock:
+                self._busy.discard(call.tenant)
 
     def _claim(self, call: WebhookCall) -> WebhookCall | None:
         with writing(self._engine) as connection:
@@ -139,8 +172,8 @@ class WebhookSender:
         }
         try:
             # What the answer says beyond its status is not read.
-            with httpx.stream("POST", url, content=body, headers=headers, timeout=TIMEOUT_S, follow_redirects=False) as answer:
-                verdict = "delivered" if answer.is_success else "failed"
-                return f"{verdict}: {answer.status_code}", answer.is_success
+            status = call_once("POST", url, within_s=TIMEOUT_S, body=body, headers=headers).status
         except httpx.HTTPError as error:
             return f"failed: {type(error).__name__}", False
+        is_success = 200 <= status < 300
+        return f"{'delivered' if is_success else 'failed'}: {status}", is_success

@@ -10,9 +10,10 @@ from fastapi.security import HTTPBearer
 from fastapi.security.http import HTTPAuthorizationCredentials
 
 from meshwright.app.errors import AuthenticationError
-from meshwright.app.security.authentication import Authenticator
+from meshwright.app.security.authentication import Authenticator, is_token
 from meshwright.app.security.principal import Principal, Scope
 from meshwright.app.security.rate_limit import RateLimiter
+from meshwright.costmodels.errors import MeshwrightError
 
 _bearer = HTTPBearer(
     auto_error=False, scheme_name="bearer", description="An API key of 'meshwright keys create', or a token of the issuer."
@@ -31,15 +32,29 @@ class RequestGate:
 
     async def admit(self, request: Request) -> Principal:
         """The caller of a request; raises AuthenticationError, RateLimitedError, StoreError or IssuerUnavailableError."""
+        shown, peer = request.headers.get("authorization"), request.client.host if request.client else ""
+        if self._strangers is not None and is_token(shown):
+            # Verifying a token is work, and may make the issuer be asked.
+            self._strangers.check(peer)
         try:
-            principal = await self._authenticator.caller(request.headers.get("authorization"))
+            principal = await self._authenticator.caller(shown)
         except AuthenticationError:
             if self._strangers is not None:
-                self._strangers.take(request.client.host if request.client else "")
+                self._strangers.take(peer)
             raise
         if self._callers is not None:
             self._callers.take(f"{principal.tenant}/{principal.name}")
         return principal
+
+    async def is_admitted(self, request: Request) -> bool:
+        """Return True unless the caller of a request that was admitted would be refused now: a key may have been revoked."""
+        try:
+            await self._authenticator.caller(request.headers.get("authorization"))
+        except AuthenticationError:
+            return False
+        except MeshwrightError:
+            return True  # That can't be told now.
+        return True
 
 
 def needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:

@@ -26,7 +26,7 @@ from meshwright.app.plans.store import PlanStore
 from meshwright.app.replans.batch import end_items
 from meshwright.app.replans.outcome import Compared, Outcome
 from meshwright.app.replans.service import BATCH_PREFIX, ReplanService
-from meshwright.app.rest.gate import Reader, Writer
+from meshwright.app.rest.gate import Reader, RequestGate, Writer
 from meshwright.app.security.principal import Principal
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -145,15 +145,19 @@ async def follow_job(
     is_known = last_event_id == str(job.revision)
     if is_known and job.status.is_final:
         return Response(status_code=204)
-    events = _events(request.app.state.watcher, caller, job, is_known=is_known)
+    events = _events(request, caller, job, is_known=is_known)
     return StreamingResponse(events, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
 
 
-async def _events(watcher: JobWatcher, caller: Principal, job: Job, *, is_known: bool) -> AsyncIterator[str]:
+async def _events(request: Request, caller: Principal, job: Job, *, is_known: bool) -> AsyncIterator[str]:
+    watcher: JobWatcher = request.app.state.watcher
+    gate: RequestGate = request.app.state.gate
     # A comment where the caller has this event already: a stream that begins tells that it is there.
     yield ": nothing new\n\n" if is_known else _event(job)
     while not job.status.is_final:
         changed = await watcher.change(caller.tenant, job, within_s=KEEP_ALIVE_S)
+        if not await gate.is_admitted(request):
+            return  # Its key was revoked, or its token has ended.
         # A comment keeps proxies from closing a connection on which nothing happens.
         yield ": nothing new\n\n" if changed is None else _event(changed)
         job = changed or job

@@ -9,11 +9,12 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from meshwright.app.errors import StoreError
+from meshwright.app.errors import RateLimitedError, StoreError
 from meshwright.app.http.middleware import HttpMiddleware
 from meshwright.app.http.request_ids import request_id_of
 from meshwright.app.security.audit_repository import AuditEntry, AuditRepository
 from meshwright.app.security.principal import Principal
+from meshwright.app.security.rate_limit import RateLimiter
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,8 @@ REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 OWN_RECORD = frozenset({"POST /v1/plans"})
 """Jobs and plans say themselves who asked for them; at a hundred a second a second record of each would cost more than
 the first."""
+MAX_UNKNOWN_PER_S = 5.0
+"""Refusals of callers that nobody knows that are kept: strangers must not fill the disk. All are in the log of requests."""
 MAX_TARGET_LENGTH = 1000
 MAX_PRINCIPAL_LENGTH = 300
 
@@ -32,6 +35,7 @@ class AuditMiddleware(HttpMiddleware):
     def __init__(self, app: ASGIApp, entries: AuditRepository):
         super().__init__(app)
         self._entries = entries
+        self._unknown = RateLimiter(MAX_UNKNOWN_PER_S)
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request and record what it changed, or that it was refused."""
@@ -44,11 +48,21 @@ class AuditMiddleware(HttpMiddleware):
         await self._app(scope, receive, send_recorded)
 
     def _record(self, entry: AuditEntry) -> None:
+        if not entry.tenant and self._is_one_too_many():
+            return
         try:
             self._entries.add(entry)
         except StoreError:
             # The change is made; the log is the last place that can say so.
             log.exception("no audit entry", extra={"action": entry.action, "target": entry.target, "status": entry.status})
+
+    def _is_one_too_many(self) -> bool:
+        """Return True if refusals of unknown callers, of all addresses together, come faster than they are kept."""
+        try:
+            self._unknown.take("")
+        except RateLimitedError:
+            return True
+        return False
 
 
 def is_recorded(method: str, action: str, status: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from meshwright.app.db.engine import read_soon
@@ -14,6 +15,8 @@ from meshwright.app.security.oidc import OidcVerifier
 from meshwright.app.security.principal import LOCAL, Principal
 
 SCHEME = "bearer"
+TOKEN_THREADS = 8
+"""Threads that verify tokens; one of them may be waiting for the issuer."""
 
 
 class Authenticator:
@@ -30,6 +33,7 @@ class Authenticator:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ):
         self._keys, self._oidc, self._now = keys, oidc, now
+        self._token_threads = ThreadPoolExecutor(TOKEN_THREADS, thread_name_prefix="tokens")
 
     async def caller(self, authorization: str | None) -> Principal:
         """As ``principal``, from the event loop."""
@@ -37,8 +41,10 @@ class Authenticator:
             return self.principal(authorization)
         if self._oidc is None:
             return await read_soon(self._keys.engine, self.principal, authorization)
-        # The issuer's keys may have to be fetched.
-        return await asyncio.to_thread(self.principal, authorization)
+        if not is_token(authorization):
+            return await read_soon(self._keys.engine, self.principal, authorization)
+        # The issuer's keys may have to be fetched. In threads of their own, so that an issuer that hangs holds nobody else up.
+        return await asyncio.get_running_loop().run_in_executor(self._token_threads, self.principal, authorization)
 
     def principal(self, authorization: str | None) -> Principal:
         """The caller that shows this header.
@@ -68,6 +74,12 @@ class Authenticator:
         if key is None or not key.matches(text) or not key.is_valid_at(self._now()):
             raise _refused()
         return key.principal()
+
+
+def is_token(authorization: str | None) -> bool:
+    """Return True if a header shows what can only be a token of an issuer, not an API key."""
+    scheme, _, credentials = (authorization or "").partition(" ")
+    return scheme.lower() == SCHEME and bool(credentials.strip()) and prefix_of(credentials.strip()) is None
 
 
 def _refused() -> AuthenticationError:

@@ -6,10 +6,10 @@ Only the issuer that the operator names is ever asked for keys; nothing in a tok
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import httpx
@@ -18,16 +18,16 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from meshwright.app.errors import AuthenticationError, IssuerUnavailableError
+from meshwright.app.http.outgoing import call_once
+from meshwright.app.security.issuer_keys import IssuerKeys
 from meshwright.app.security.principal import Principal, Scope
 
 ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
 """Asymmetric signatures alone: with a shared secret, whoever verifies could sign."""
 LEEWAY_S = 60
 """Clocks of issuer and service may differ by this much."""
-KEYS_FRESH_S = 3600.0
-MIN_REFRESH_S = 30.0
-"""A token with an unknown key id makes the keys be fetched anew, at most this often."""
 FETCH_TIMEOUT_S = 5.0
+MAX_ANSWER_BYTES = 2**20
 MAX_TOKEN_LENGTH = 16_384
 DISCOVERY = "/.well-known/openid-configuration"
 
@@ -48,15 +48,16 @@ Fetch = Callable[[str], Any]
 def fetch_json(url: str) -> Any:
     """The JSON document at an address; follows no redirect. Raises IssuerUnavailableError."""
     try:
-        answer = httpx.get(url, timeout=FETCH_TIMEOUT_S, follow_redirects=False)
-        answer.raise_for_status()
-        return json.loads(answer.content)
-    except (httpx.HTTPError, ValueError) as error:
-        raise IssuerUnavailableError(f"the token issuer does not answer: {type(error).__name__}") from error
+        answer = call_once("GET", url, within_s=FETCH_TIMEOUT_S, max_answer_bytes=MAX_ANSWER_BYTES)
+        if answer.status != HTTPStatus.OK:
+            raise IssuerUnavailableError(f"the token issuer answers with status {answer.status}")
+        return json.loads(answer.body)
+    except (httpx.HTTPError, ValueError, RecursionError) as error:
+        raise IssuerUnavailableError(f"the token issuer does not answer: {type(error).__name__}") from None
 
 
 class OidcVerifier:
-    """Turns bearer tokens into callers; keeps the issuer's keys for an hour."""
+    """Turns bearer tokens into callers; its keys are those of the issuer."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class OidcVerifier:
         fetch: Fetch = fetch_json,
         clock: Callable[[], float] = time.time,
     ):
-        self._settings, self._fetch, self._clock = settings, fetch, clock
+        self._settings, self._fetch = settings, fetch
         self._claims = jwt.JWTClaimsRegistry(
             now=lambda: int(clock()),
             leeway=LEEWAY_S,
@@ -73,9 +74,7 @@ class OidcVerifier:
             exp={"essential": True},
             sub={"essential": True},
         )
-        self._keys: KeySet | None = None
-        self._fetched_at_s = 0.0
-        self._lock = threading.Lock()
+        self._keys = IssuerKeys(self._fetched_keys, clock)
 
     def principal(self, token: str) -> Principal:
         """The caller a token stands for.
@@ -93,17 +92,10 @@ class OidcVerifier:
 
     def _decode(self, token: str) -> dict[str, Any]:
         try:
-            return jwt.decode(token, self._key_set(stale_after_s=KEYS_FRESH_S), algorithms=ALGORITHMS).claims
+            return jwt.decode(token, self._keys.current(), algorithms=ALGORITHMS).claims
         except (JoseError, ValueError):
             # The issuer may have begun to sign with a new key.
-            return jwt.decode(token, self._key_set(stale_after_s=MIN_REFRESH_S), algorithms=ALGORITHMS).claims
-
-    def _key_set(self, *, stale_after_s: float) -> KeySet:
-        with self._lock:
-            if self._keys is None or self._clock() - self._fetched_at_s > stale_after_s:
-                self._keys = self._fetched_keys()
-                self._fetched_at_s = self._clock()
-            return self._keys
+            return jwt.decode(token, self._keys.renewed(), algorithms=ALGORITHMS).claims
 
     def _fetched_keys(self) -> KeySet:
         found = self._fetch(self._settings.issuer.rstrip("/") + DISCOVERY)
@@ -115,7 +107,7 @@ class OidcVerifier:
         try:
             return KeySet.import_key_set(self._fetch(address))
         except (JoseError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise IssuerUnavailableError(f"the token issuer's keys can't be read: {type(error).__name__}") from error
+            raise IssuerUnavailableError(f"the token issuer's keys can't be read: {type(error).__name__}") from None
 
     def _caller(self, claims: Mapping[str, Any]) -> Principal:
         tenant, subject = claims.get(self._settings.tenant_claim), claims.get("sub")
@@ -123,6 +115,8 @@ class OidcVerifier:
             raise _refused(f"it has no claim {self._settings.tenant_claim!r} with the name of a tenant")
         given = claims.get(self._settings.scope_claim, "")
         names = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
+        if any(isinstance(name, list | dict) for name in names):
+            raise _refused(f"its claim {self._settings.scope_claim!r} is no list of names")
         # Scopes of other services stand in the same claim.
         scopes = frozenset(Scope(name) for name in names if name in set(Scope))
         return Principal(tenant, f"oidc:{subject}", scopes)

@@ -38,10 +38,17 @@ class RateLimiter:
 
     def take(self, caller: str) -> None:
         """Count a request of a caller; raises RateLimitedError when there were too many."""
+        self._ask(caller, counted=1.0)
+
+    def check(self, caller: str) -> None:
+        """Raise RateLimitedError if a request of a caller would be one too many; counts nothing."""
+        self._ask(caller, counted=0.0)
+
+    def _ask(self, caller: str, *, counted: float) -> None:
         with self._lock:
             bucket = self._filled(caller)
             if bucket.tokens >= 1.0:
-                bucket.tokens -= 1.0
+                bucket.tokens -= counted
                 return
             wait_s = math.ceil((1.0 - bucket.tokens) / self._rate_per_s)
         raise RateLimitedError(

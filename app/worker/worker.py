@@ -67,6 +67,7 @@ class Worker:
         self._draining.set()
         self._consumer.stop(finish_within_s=self._settings.drain_s if self._running else 0)
         self._over.set()
+        self._webhooks.stop()
         # In this order: what is given back belongs to the next worker before its solve ends here.
         self._give_back()
         self._runner.stop()

@@ -313,6 +313,12 @@ class Receiver:
         return server
 
 
+def deliver(sender: WebhookSender) -> None:
+    """Begin the calls that are due, and wait for their ends."""
+    sender()
+    sender.close()
+
+
 @pytest.mark.parametrize(
     ("statuses", "said"), [([200], "delivered: 200"), ([500, 204], "delivered: 204"), ([307] * 3, "failed: 307")]
 )
@@ -328,8 +334,8 @@ def test_a_finished_batch_calls_back_signed(settings: Settings, statuses: list[i
         address = put(client, 1, replan="start", webhook=url)["replan"]
         finished(client, address)
         engine = open_engine(settings.database_url)
-        WebhookSender(engine, webhook_settings(allowed), sleep=lambda seconds: None)()
-        WebhookSender(engine, webhook_settings(allowed), sleep=lambda seconds: None)()
+        deliver(WebhookSender(engine, webhook_settings(allowed), sleep=lambda seconds: None))
+        deliver(WebhookSender(engine, webhook_settings(allowed), sleep=lambda seconds: None))
         engine.dispose()
         assert client.get(address).json()["webhook_status"] == said
     server.shutdown()
@@ -361,9 +367,9 @@ WebhookSender(open_engine({settings.database_url!r}), WebhookSettings(frozenset(
         worker.wait()
         assert client.get(address).json()["webhook_status"] == "sending"
         engine = open_engine(settings.database_url)
-        WebhookSender(engine, webhook_settings(allowed))()
+        deliver(WebhookSender(engine, webhook_settings(allowed)))
         assert len(receiver.received) == 1, "a call that was begun a moment ago is left to its worker"
-        WebhookSender(engine, webhook_settings(allowed), takeover_s=0.0)()
+        deliver(WebhookSender(engine, webhook_settings(allowed), takeover_s=0.0))
         engine.dispose()
         assert client.get(address).json()["webhook_status"] == "delivered: 200"
     receiver.forget.set()

@@ -1,0 +1,131 @@
+"""An issuer that hangs or fails, forged tokens and revoked keys: none holds others up or lets anybody in."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from meshwright.app.db.engine import open_engine
+from meshwright.app.db.migrate import upgrade
+from meshwright.app.errors import AuthenticationError, IssuerUnavailableError
+from meshwright.app.http.outgoing import call_once
+from meshwright.app.security.issuer_keys import KEYS_FRESH_S, MIN_REFRESH_S
+from meshwright.app.security.keeping import KeyWish, create_key, revoke_key
+from meshwright.app.security.key_repository import KeyRepository
+from meshwright.app.security.oidc import OidcVerifier
+from meshwright.app.security.principal import Scope
+from meshwright.app.settings import Auth, Settings
+from tests.attacks.dripping import dripping
+from tests.integration.security.test_oidc import Issuer
+from tests.support.requests_given import training
+from tests.support.service import running_service
+
+
+class Hanging(Issuer):
+    """An issuer that answers when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers, self.is_asked = threading.Event(), threading.Event()
+        self.answers.set()
+
+    def fetch(self, url: str) -> object:
+        self.is_asked.set()
+        assert self.answers.wait(60)
+        return super().fetch(url)
+
+
+def forged() -> str:
+    return Issuer().token(kid="unknown")
+
+
+def test_valid_tokens_wait_for_no_issuer_that_hangs_over_a_forged_one() -> None:
+    issuer = Hanging()
+    verifier = issuer.verifier()
+    assert verifier.principal(issuer.token()).tenant == "acme"
+    issuer.now_s += MIN_REFRESH_S + 1
+    issuer.answers.clear()
+    issuer.is_asked.clear()
+
+    def try_in() -> None:
+        with pytest.raises(AuthenticationError):
+            verifier.principal(forged())
+
+    stranger = threading.Thread(target=try_in, daemon=True)
+    stranger.start()
+    assert issuer.is_asked.wait(30)
+    # The issuer hangs for as long as these take.
+    with pytest.raises(AuthenticationError):
+        verifier.principal(forged())
+    assert verifier.principal(issuer.token()).tenant == "acme"
+    assert stranger.is_alive()
+    issuer.answers.set()
+    stranger.join(30)
+
+
+def test_an_issuer_that_fails_is_asked_once_for_many_tokens_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    issuer, asked = Issuer(), []
+
+    def fail(url: str) -> object:
+        asked.append(url)
+        raise IssuerUnavailableError("the token issuer answers with status 503")
+
+    good = issuer.verifier()
+    good.principal(issuer.token())
+    verifier = OidcVerifier(good._settings, fail, lambda: issuer.now_s)
+    with caplog.at_level(logging.INFO):
+        for _ in range(10):
+            with pytest.raises(IssuerUnavailableError):
+                verifier.principal(forged())
+    assert len(asked) == 1
+    assert [record.exc_info for record in caplog.records] == [None], "one line, without a traceback"
+
+
+def test_keys_serve_on_while_the_issuer_is_away_but_not_for_ever() -> None:
+    issuer = Issuer()
+    verifier = issuer.verifier()
+    verifier.principal(issuer.token())
+    issuer.issuer = "gone"
+    issuer.now_s += KEYS_FRESH_S + 1
+    assert verifier.principal(issuer.token(exp=issuer.now_s + 60)).tenant == "acme"
+    issuer.now_s += KEYS_FRESH_S
+    with pytest.raises(IssuerUnavailableError):
+        verifier.principal(issuer.token(exp=issuer.now_s + 60))
+
+
+@pytest.mark.parametrize("scope", [[["admin"]], [{"admin": 1}], ["admin", ["plans:read"]]])
+def test_a_nested_scope_is_refused(scope: object) -> None:
+    issuer = Issuer()
+    with pytest.raises(AuthenticationError):
+        issuer.verifier().principal(issuer.token(scope=scope))
+
+
+@pytest.mark.parametrize("what", ["header", "informational", "body"])
+def test_a_server_that_drips_is_left_at_the_deadline(what: str) -> None:
+    import httpx
+
+    with dripping(what) as url, pytest.raises(httpx.TimeoutException):
+        call_once("POST", url, within_s=1.0, body=b"{}", max_answer_bytes=2**20)
+
+
+def test_a_revoked_key_ends_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.app.rest.jobs.KEEP_ALIVE_S", 0.2)
+    settings = replace(Settings(f"sqlite:///{tmp_path / 'plans.db'}"), auth=Auth.REQUIRED)
+    engine = open_engine(settings.database_url)
+    upgrade(engine)
+    keys = KeyRepository(engine)
+    made = create_key(keys, KeyWish("acme", "ci", frozenset({Scope.ADMIN}), None))
+    shown = {"authorization": f"Bearer {made.text}", "prefer": "respond-async"}
+    with running_service(settings, None) as client:
+        job = client.post("/v1/plans", json=training(), headers=shown).json()
+        with client.stream("GET", job["events"], headers=shown, timeout=60) as stream:
+            lines = stream.iter_lines()
+            assert next(lines).startswith("event: job")
+            revoke_key(keys, made.key.prefix, tenant="acme")
+            # It ends by itself; the client's time-out would raise.
+            list(lines)
+        assert client.get(job["events"], headers=shown).status_code == 401
