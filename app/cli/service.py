@@ -25,11 +25,12 @@ def migrate(
     down_to: Annotated[
         str | None, typer.Option("--down-to", metavar="REVISION", help="Migrate down to a revision, or to 'base'.")
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Go down without being asked: that drops data.")] = False,
 ) -> int:
     """Bring the plan store to the schema of this version."""
-    from meshwright.app.cli.commands.operating import run_migrate
+    from meshwright.app.cli.commands.operating import Asking, run_migrate
 
-    return run_migrate(down_to, environment_settings())
+    return run_migrate(down_to, Asking.OFF if yes else Asking.ON, environment_settings())
 
 
 @exits

@@ -303,9 +303,11 @@ def test_schemas_are_listed_and_printed(cli: Cli) -> None:
 def test_migrate_goes_up_and_down(cli: Cli) -> None:
     assert cli("migrate") == 0
     assert f"is at revision {HEAD_REVISION}" in cli.out
-    assert cli("migrate", "--down-to", "base") == 0
+    assert cli("migrate", "--down-to", "base") == 2, "without a terminal nobody can be asked"
+    assert "--yes" in cli.err
+    assert cli("migrate", "--down-to", "base", "--yes") == 0
     assert "is at revision base" in cli.out
-    assert cli("migrate", "--down-to", "nonesuch") == 3
+    assert cli("migrate", "--down-to", "nonesuch", "--yes") == 3
 
 
 def test_export_knows_every_launcher(cli: Cli) -> None:

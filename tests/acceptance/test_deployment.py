@@ -22,6 +22,9 @@ KUBERNETES = list(yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_
 PROMETHEUS = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())
 OURS = {name: service for name, service in COMPOSE.items() if "build" in service}
 METRICS_PATH = "/metrics"
+KINDS = ("Deployment", "PodDisruptionBudget", "NetworkPolicy")
+OF_OTHERS = {"PGPASSWORD", "NUMBA_CACHE_DIR"}
+"""Variables of the PostgreSQL driver and of the compiler of loops."""
 
 
 def containers() -> Iterator[dict[str, Any]]:
@@ -58,7 +61,7 @@ def test_every_command_is_one(command: list[str]) -> None:
 
 @pytest.mark.parametrize("environment", environments())
 def test_every_variable_is_a_setting_and_its_value_can_be_used(environment: dict[str, str]) -> None:
-    assert set(environment) <= set(VARIABLES)
+    assert set(environment) <= set(VARIABLES) | OF_OTHERS
     read_settings({**environment, "MESHWRIGHT_DATABASE_URL": "sqlite:///x.db"})
 
 
@@ -114,3 +117,41 @@ def test_the_image_holds_every_folder_that_is_installed() -> None:
 
 def test_every_image_has_a_version() -> None:
     assert all(":" in service["image"] for name, service in COMPOSE.items() if name not in OURS)
+
+
+def pods() -> Iterator[dict[str, Any]]:
+    for document in KUBERNETES:
+        if document["kind"] in {"Deployment", "Job"}:
+            yield document["spec"]["template"]["spec"]
+
+
+def test_pods_may_do_no_more_than_they_need() -> None:
+    for pod in pods():
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is False
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert {"cpu", "memory"} <= set(container["resources"]["limits"])
+            assert not container["image"].endswith(":latest")
+
+
+def test_each_deployment_has_its_budget_and_its_network_policy() -> None:
+    names = {kind: {document["metadata"]["name"] for document in KUBERNETES if document["kind"] == kind} for kind in KINDS}
+    deployments, budgets, policies = (names[kind] for kind in KINDS)
+    assert deployments == budgets == policies
+
+
+def test_compose_starts_what_ends_again_and_shows_no_password() -> None:
+    for name, service in COMPOSE.items():
+        assert service["restart"] == ("on-failure" if name == "migrate" else "unless-stopped")
+    assert "127.0.0.1" in COMPOSE["postgres"]["healthcheck"]["test"], "its start-up server listens on a socket alone"
+    for service in OURS.values():
+        assert "PASSWORD" not in service["environment"]["MESHWRIGHT_DATABASE_URL"]
+
+
+def test_the_builder_is_sent_what_the_image_copies() -> None:
+    sent = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE))
+    lines = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert sent == {name for line in lines for name in line.split()}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import signal
+import sys
+from enum import Enum
 
 from meshwright.app.cli.commands.exits import print_json, tell
 from meshwright.app.errors import EXIT_GOOD
 from meshwright.app.settings import Auth, LogLevel, SettingError, Settings
+from meshwright.costmodels.errors import InvalidInputError
 
 SHUTDOWN_S = 10
 """Time that running requests have to finish when the service is told to stop; then their solves are ended."""
@@ -25,8 +28,18 @@ def run_schema(name: str | None) -> int:
     return EXIT_GOOD
 
 
-def run_migrate(down_to: str | None, settings: Settings) -> int:
-    """Bring the database to this version's schema, the queue's tables too; or the schema down to a revision."""
+class Asking(Enum):
+    """The question before data is dropped: put to whoever sits at the terminal, or answered beforehand by ``--yes``."""
+
+    ON = "on"
+    OFF = "off"
+
+
+def run_migrate(down_to: str | None, asking: Asking, settings: Settings) -> int:
+    """Bring the database to this version's schema, the queue's tables too; or the schema down to a revision.
+
+    Raises InvalidInputError where going down is not agreed to.
+    """
     from meshwright.app.db.engine import open_engine, shown_url
     from meshwright.app.db.migrate import HEAD_REVISION, current_revision, downgrade, upgrade
 
@@ -37,9 +50,20 @@ def run_migrate(down_to: str | None, settings: Settings) -> int:
         upgrade(engine)
         migrate_queue(settings.database_url)
     else:
+        if asking is Asking.ON:
+            _ask(shown_url(engine), down_to)
         downgrade(engine, down_to)
     tell(f"{shown_url(engine)} is at revision {current_revision(engine) or 'base'} (newest: {HEAD_REVISION})")
     return EXIT_GOOD
+
+
+def _ask(database: str, down_to: str) -> None:
+    remedy = "give --yes where you mean it"
+    if not sys.stdin.isatty():
+        raise InvalidInputError(f"going down to {down_to!r} drops data of {database}, and nobody can be asked", remedy=remedy)
+    tell(f"Going down to {down_to!r} drops data of {database}. Type {down_to!r} to go on:")
+    if sys.stdin.readline().strip() != down_to:
+        raise InvalidInputError("nothing was changed", remedy=remedy)
 
 
 def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
