@@ -23,8 +23,15 @@ from meshwright.app.requests.limits import Entry, check_cluster, check_request, 
 from meshwright.app.requests.units import without_units
 from meshwright.app.requests.workloads import serving_workload
 from meshwright.app.ways_in.cluster_words import cluster_of_words
-from meshwright.costmodels.calibration.calibration import Calibration, calibration_key
-from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType, part_of_node
+from meshwright.costmodels.calibration.borrowed import (
+    borrowed_name,
+    differs_from_its_calibration,
+    key_of_device,
+    nearest_measured,
+)
+from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
+from meshwright.costmodels.calibration.kernel_file import kernel_calibration
+from meshwright.costmodels.cluster.cluster import NEAREST, Cluster, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.problem.graph import ModelGraph
@@ -128,12 +135,14 @@ def resolve_request(
     with _faults_at("model"):
         model, traced_seq_len = _model(source.model, files, registry, entry)
     with _faults_at("cluster"):
-        cluster = _cluster(source.cluster, registry)
+        cluster = _cluster(source.cluster, registry, entry)
         check_cluster(cluster)
     calibrations = read_calibrations(source.calibrations, files, stored, entry)
     if isinstance(source.cluster, ClusterSource) and source.cluster.source() == REGISTERED:
         calibrations = _with_newest(cluster, calibrations, registry)
     cluster = with_calibrations(cluster, calibrations)
+    with _faults_at("cluster"):
+        _check_calibrations(cluster)
     with _faults_at("workload"):
         workload = serving_workload(source.workload, files) if isinstance(source.workload, ServingSource) else source.workload
         _check_trace(workload, traced_seq_len)
@@ -184,7 +193,7 @@ def read_model(document: object, *, files: Files, name: str | None = None, entry
 def read_cluster(document: object, entry: Entry = Entry.NEW) -> Cluster:
     """The cluster of a document like a request's ``cluster``; raises DocumentError."""
     check_values(document, entry)
-    cluster = _cluster(read_record(ClusterSource, document, what="cluster"), NO_REGISTRY)
+    cluster = _cluster(read_record(ClusterSource, document, what="cluster"), NO_REGISTRY, entry)
     check_cluster(cluster)
     return cluster
 
@@ -260,7 +269,7 @@ def _check_trace(workload: TrainingWorkload | ServingWorkload, seq_len: int | No
 _READERS = {"catalog": _catalogue_model, "config": _inline_config, "huggingface": _config_file}
 
 
-def _cluster(source: ClusterSource | str, registry: Registry) -> Cluster:
+def _cluster(source: ClusterSource | str, registry: Registry, entry: Entry) -> Cluster:
     if isinstance(source, str):
         return cluster_of_words(source)
     kind = source.source()
@@ -273,6 +282,7 @@ def _cluster(source: ClusterSource | str, registry: Registry) -> Cluster:
         groups = [NodeGroup(name=node.name, node=node, nodes=source.nodes or 1)]
     else:
         groups = [_group(group, index) for index, group in enumerate(source.groups or ())]
+    groups = [_calibrated(group, entry) for group in groups]
     if source.nvme is not None:
         groups = [replace(group, node=replace(group.node, nvme=source.nvme)) for group in groups]
     return Cluster(
@@ -307,6 +317,27 @@ def _group(source: GroupSource, index: int) -> NodeGroup:
             )
     left = part_of_node(node, node.devices_per_node - source.lost_devices)
     return NodeGroup(name=source.name, node=left, nodes=source.nodes)
+
+
+def _check_calibrations(cluster: Cluster) -> None:
+    """Refuse devices that name a calibration which nobody ships; raises ClusterError."""
+    for name in {group.node.device.calibration for group in cluster.groups}:
+        if not is_measured(name):
+            kernel_calibration(name)
+
+
+def _calibrated(group: NodeGroup, entry: Entry) -> NodeGroup:
+    """The group whose device names a calibration that says where it is from: a device without one borrows the nearest measured
+    device's, and one whose data sheet is another's than that of its calibration borrows it too. Stored requests stay as they
+    are, under their digests."""
+    device = group.node.device
+    if device.calibration == NEAREST:
+        name = borrowed_name(key_of_device(device.name), nearest_measured(device))
+    elif entry is Entry.NEW and differs_from_its_calibration(device):
+        name = borrowed_name(device.calibration, device.calibration)
+    else:
+        return group
+    return replace(group, node=replace(group.node, device=replace(device, calibration=name)))
 
 
 @contextmanager

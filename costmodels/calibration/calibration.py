@@ -21,6 +21,9 @@ CALIBRATION_SCHEMA = "meshwright.calibration/1"
 SEPARATOR = "@"
 """Between key and digest in the name of a measured calibration; keys hold none."""
 
+BORROWS = "~"
+"""Between key and source in the name of a borrowed calibration (`costmodels.calibration.borrowed`); keys hold none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -52,8 +55,8 @@ def is_measured(name: str) -> bool:
 
 
 def calibration_key(name: str) -> str:
-    """The device's calibration key in a name; a bare key is its own."""
-    return name.partition(SEPARATOR)[0]
+    """The device's calibration key in a name, measured or borrowed; a bare key is its own."""
+    return name.partition(SEPARATOR)[0].partition(BORROWS)[0]
 
 
 def document_in_force(name: str) -> Mapping[str, Any]:

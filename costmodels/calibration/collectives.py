@@ -14,7 +14,8 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from meshwright.costmodels.calibration.calibration import document_in_force, is_measured
+from meshwright.costmodels.calibration.borrowed import borrowed_collectives, borrowed_source
+from meshwright.costmodels.calibration.calibration import calibration_key, document_in_force, is_measured
 from meshwright.costmodels.calibration.kernels import KernelError
 from meshwright.costmodels.errors import ClusterError
 
@@ -68,8 +69,15 @@ class CollectiveCalibration:
 
 
 def collective_calibration(key: str) -> CollectiveCalibration:
-    """The shipped calibration of a key, or the measured one of a name; raises ClusterError when there is none."""
-    return _measured(key) if is_measured(key) else _shipped(key)
+    """The shipped calibration of a key, or the measured or borrowed one of a name; raises ClusterError when there is none."""
+    if is_measured(key):
+        return _measured(key)
+    return _shipped(key) if borrowed_source(key) is None else _borrowed(key)
+
+
+@lru_cache(maxsize=64)
+def _borrowed(name: str) -> CollectiveCalibration:
+    return read_collectives(borrowed_collectives(calibration_key(name), _shipped_document(borrowed_source(name) or "")))
 
 
 @lru_cache(maxsize=64)
@@ -79,6 +87,10 @@ def _measured(name: str) -> CollectiveCalibration:
 
 @cache
 def _shipped(key: str) -> CollectiveCalibration:
+    return read_collectives(_shipped_document(key))
+
+
+def _shipped_document(key: str) -> dict[str, Any]:
     folder = files("meshwright.costmodels.hardware").joinpath("calibrations", "collectives")
     known = sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
     if key not in known:
@@ -88,7 +100,8 @@ def _shipped(key: str) -> CollectiveCalibration:
             allowed=", ".join(known),
             remedy="name the nearest device's calibration, or calibrate this one",
         )
-    return read_collectives(json.loads(folder.joinpath(f"{key}.json").read_text(encoding="utf-8")))
+    document: dict[str, Any] = json.loads(folder.joinpath(f"{key}.json").read_text(encoding="utf-8"))
+    return document
 
 
 def read_collectives(document: Mapping[str, Any]) -> CollectiveCalibration:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshwright.costmodels.calibration.borrowed import borrowed_kernels, borrowed_source
 from meshwright.costmodels.calibration.calibration import document_in_force, is_measured
 from meshwright.costmodels.calibration.kernels import Curve, Fitted, KernelCalibration, KernelError, MemoryCurve, VectorKernel
 from meshwright.costmodels.curves.attention import DecodeCurve, PrefillCurve
@@ -34,13 +35,20 @@ TABLE_FIELDS = frozenset({"size_correction", "wave_correction", "measured_correc
 
 
 def kernel_calibration(key: str) -> KernelCalibration:
-    """The shipped calibration of a key, or the measured one of a name; raises ClusterError when there is none."""
-    return _measured(key) if is_measured(key) else _shipped(key)
+    """The shipped calibration of a key, or the measured or borrowed one of a name; raises ClusterError when there is none."""
+    if is_measured(key):
+        return _measured(key)
+    return _shipped(key) if borrowed_source(key) is None else _borrowed(key)
 
 
 @lru_cache(maxsize=64)
 def _measured(name: str) -> KernelCalibration:
     return read_calibration(document_in_force(name)["kernels"])
+
+
+@lru_cache(maxsize=64)
+def _borrowed(name: str) -> KernelCalibration:
+    return borrowed_kernels(name, _shipped(borrowed_source(name) or ""))
 
 
 @cache

@@ -9,12 +9,17 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from meshwright.costmodels.calibration.borrowed import borrowed_source
 from meshwright.costmodels.calibration.calibration import calibration_key
-from meshwright.costmodels.calibration.kernel_file import read_fitted
+from meshwright.costmodels.calibration.kernel_file import kernel_calibration, read_fitted
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError
 from meshwright.costmodels.curves.attention import DecodeCurve
 from meshwright.costmodels.curves.experts import ExpertCurve
 from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.hardware.generations import catalogue_source
+
+NOT_MEASURED = {"median": 0.2, "p95": 0.6}
+"""Errors that shipped files state for serving kernels of a device which were not measured on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,11 @@ class ServingCalibration:
 
 @cache
 def serving_calibration(key: str) -> ServingCalibration:
-    """The shipped calibration of a key, also for a measured one's name; raises ClusterError when there is none."""
+    """The shipped calibration of a key, also for a measured one's name, or a borrowed one; raises ClusterError when there is
+    none."""
+    source = borrowed_source(key) or catalogue_source(calibration_key(key))
+    if source is not None:
+        return _borrowed(calibration_key(key), source)
     key = calibration_key(key)
     folder = files("meshwright.costmodels.hardware").joinpath("calibrations", "serving")
     known = sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
@@ -43,6 +52,13 @@ def serving_calibration(key: str) -> ServingCalibration:
             remedy="name the nearest device's calibration",
         )
     return _read(json.loads(folder.joinpath(f"{key}.json").read_text(encoding="utf-8")))
+
+
+def _borrowed(key: str, source: str) -> ServingCalibration:
+    cores = kernel_calibration(source).cores
+    error = {**NOT_MEASURED, "basis": f"borrowed from {source}, not measured on this device"}
+    provenance = {"base": f"no measurement on this device: {source}'s shares of the data sheet's figures"}
+    return _read({"key": key, "cores": cores, "base": {"key": source, "error": error}, "provenance": provenance})
 
 
 def _read(document: Mapping[str, Any]) -> ServingCalibration:

@@ -35,6 +35,12 @@ NCCL_COMMUNICATOR_BYTES = 2 * 16 * 4 * 2**20
 """Send and receive buffers of NCCL's channels: 4 MiB each (NCCL_BUFFSIZE, NCCL user guide, environment variables), in 16
 channels, as it opens in a ring over NVLink on 8-GPU nodes (its INFO log on A100 and H100 hosts: 16 to 24)."""
 
+NEAREST = "nearest"
+"""The calibration of a device that names none: the nearest measured device's, which a request names in full when it is read."""
+
+IDLE_POWER_W, IDLE_SHARE = 80.0, 0.2
+"""Idle power where none is given, and its share of the usual full power (A100 and H100 boards: 45 to 80 W of 300 to 700 W)."""
+
 TIMED_ALONE = SustainedRates()
 """As kernels were timed: nothing is slower in a run."""
 
@@ -46,9 +52,9 @@ class Device:
     memory_bytes          what the driver reports as total
     peak_flops            dense peak by number format, FLOP/s
     memory_bytes_per_s    HBM or GDDR bandwidth of the data sheet
-    calibration           key of the kernel calibration that stands for this device ("h100_sxm")
+    calibration           kernel calibration that stands for this device: a key ("h100_sxm"), or the nearest measured one
     host_bytes_per_s      one direction of the device's link to host memory
-    power_w, idle_power_w board power at full load and idle
+    power_w, idle_power_w board power at full load and idle; a small board's idle power, left out, is a fifth of its full one
     price_per_hour        list price of one device-hour in USD, if known
     communicator_bytes    what its collective library holds on it for each communicator
     sustained             rates of training steps over those of single kernels
@@ -60,14 +66,27 @@ class Device:
     memory_bytes: PositiveInt
     peak_flops: Mapping[DType, PositiveFloat]
     memory_bytes_per_s: PositiveFloat
-    calibration: Name
+    calibration: Name = NEAREST
     host_bytes_per_s: PositiveFloat = 25e9
     power_w: PositiveFloat = 400.0
-    idle_power_w: NonNegativeFloat = 80.0
+    idle_power_w: NonNegativeFloat = IDLE_POWER_W
     price_per_hour: NonNegativeFloat | None = None
     communicator_bytes: PositiveInt = NCCL_COMMUNICATOR_BYTES
     sustained: SustainedRates = TIMED_ALONE
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.idle_power_w <= self.power_w:
+            return
+        if self.idle_power_w != IDLE_POWER_W:
+            raise ClusterError(
+                "a device takes more power idle than at full load",
+                given=f"idle_power_w {self.idle_power_w:g}, power_w {self.power_w:g}",
+                allowed="idle_power_w up to power_w",
+                remedy="leave idle_power_w out if it is not known",
+            )
+        # It was left out: 80 W is the usual of boards of 400 W.
+        object.__setattr__(self, "idle_power_w", IDLE_SHARE * self.power_w)
 
     def __hash__(self) -> int:
         # Devices are parts of many cache keys; equal ones have equal names.

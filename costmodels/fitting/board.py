@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.costmodels.calibration.calibration import calibration_key
 from meshwright.costmodels.calibration.collectives import collective_calibration
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration
 from meshwright.costmodels.cluster.cluster import NodeType
@@ -57,7 +58,7 @@ def board_of(samples: Samples, *, key: str, node: NodeType | None, cores: int) -
     The given node type, or the catalogue's first whose device has this key; where the catalogue has none, the best that
     was measured, ``cores`` being the device's compute units. Raises SampleError when nothing tells the peaks.
     """
-    found = node or next((known for known in node_types() if known.device.calibration == key), None)
+    found = node or next((known for known in node_types() if calibration_key(known.device.calibration) == key), None)
     return _measured_board(samples, key, cores) if found is None else _catalogue_board(key, found)
 
 

@@ -1,8 +1,8 @@
 """The hardware catalogue: accelerators and node types, one data file each, every figure with its source.
 
 Names are file names; a file may list aliases ("h100" for "h100-sxm-80gb"). A node type with the alias of a device is the usual
-node of it. Files are read once a process. A device is added by
-its file, which names its calibration and its generation, and a generation by its own: nothing else knows devices by name.
+node of it. Files are read once a process. A device is added by its file, which names its calibration, the one that it
+``borrows`` if it has none, and its generation, and a generation by its own: nothing else knows devices by name.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def _devices() -> Mapping[str, Device]:
     for document in _documents("devices"):
         aliases = document.pop("aliases")
         generation(document.pop("generation"))
+        if "borrows" in document:
+            document["calibration"] += f"~{document.pop('borrows')}"
         peaks = {DType(dtype): peak for dtype, peak in document.pop("peak_flops").items()}
         sustained = SustainedRates(**document.pop("sustained", {}))
         record = Device(peak_flops=peaks, sustained=sustained, **document)

@@ -75,6 +75,13 @@ def generation_of(calibration: str) -> Generation:
 
 
 @cache
+def catalogue_source(calibration: str) -> str | None:
+    """The calibration that the catalogue's devices of a key borrow from; None where they have their own, or there are none."""
+    documents = (document for document in _documents("devices") if document["calibration"] == calibration)
+    return next((document["borrows"] for document in documents if "borrows" in document), None)
+
+
+@cache
 def generation(name: str) -> Generation:
     """The generation of a name; raises ClusterError when there is no file of it."""
     known = {document["name"]: document for document in _documents(FOLDER)}

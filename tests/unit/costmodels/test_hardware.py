@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
 
+from benchmarks import hardware_page
 from meshwright.costmodels import hardware
+from meshwright.costmodels.calibration.borrowed import borrowed_source, nearest_measured
+from meshwright.costmodels.calibration.calibration import calibration_key
 from meshwright.costmodels.cluster.cluster import Device, Link
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.units import GIB, DType
@@ -26,11 +30,14 @@ DOCUMENTS = {
 def test_device_file_is_a_strict_record_with_a_source_for_every_figure(entry):
     document = json.loads(entry.read_text())
     assert entry.name == document["name"] + ".json"
+    is_borrowed = document.pop("borrows", None) is not None
     del document["aliases"], document["generation"]
     TypeAdapter(Device).validate_json(json.dumps(document))
     figures = {"memory_bytes", "peak_flops", "memory_bytes_per_s", "host_bytes_per_s", "power_w", "idle_power_w"}
     if document["price_per_hour"] is not None:
         figures.add("price_per_hour")
+    if is_borrowed:
+        figures.add("borrows")
     assert figures <= document["sources"].keys()
 
 
@@ -98,6 +105,43 @@ def test_rack_is_one_fast_domain():
 
 
 @pytest.mark.parametrize("kind", ["kernels", "collectives", "serving"])
-def test_every_device_has_a_calibration_of_each_kind(kind):
+def test_every_device_has_a_calibration_of_each_kind_or_borrows_one(kind):
     shipped = {entry.name.removesuffix(".json") for entry in files(hardware).joinpath("calibrations", kind).iterdir()}
-    assert {device.calibration for device in hardware.devices()} == shipped
+    calibrations = {device.calibration for device in hardware.devices()}
+    borrowed = {name for name in calibrations if borrowed_source(name) is not None}
+    assert calibrations - borrowed == shipped
+    assert {borrowed_source(name) for name in borrowed} <= shipped
+    assert not {calibration_key(name) for name in borrowed} & shipped
+
+
+@pytest.mark.parametrize("entry", DOCUMENTS["devices"], ids=lambda entry: entry.name)
+def test_device_that_claims_the_nearest_measured_device_has_it(entry):
+    document = json.loads(entry.read_text())
+    if "nearest measured device by data sheet" in document["sources"].get("borrows", ""):
+        assert nearest_measured(hardware.device(document["name"])) == document["borrows"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flops", "gib", "bytes_per_s"),
+    [
+        ("l40s", 362.05e12, 48, 864e9),
+        ("rtx-4090", 165.2e12, 24, 1008e9),
+        ("rtx-5090", 209.5e12, 32, 1792e9),
+        ("h20", 148e12, 96, 4e12),
+        ("gh200", 989.4e12, 96, 4e12),
+        ("mi355x", 2516.6e12, 288, 8e12),
+        ("gaudi-3", 1835e12, 128, 3.67e12),
+        ("tpu-v5p", 459e12, 95, 2765e9),
+        ("tpu-v7", 2307e12, 192, 7380e9),
+        ("trn2", 667e12, 96, 2.9e12),
+    ],
+)
+def test_figures_of_borrowing_devices_are_the_dense_ones_of_the_data_sheet(name, flops, gib, bytes_per_s):
+    device = hardware.device(name)
+    assert device.peak(DType.BF16) == flops
+    assert device.memory_bytes_per_s == bytes_per_s
+    assert 0.97 * gib * GIB < device.memory_bytes <= gib * GIB
+
+
+def test_page_of_the_hardware_is_the_catalogues():
+    assert Path("docs/hardware.md").read_text(encoding="utf-8") == hardware_page.page()
