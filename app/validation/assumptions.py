@@ -1,4 +1,4 @@
-"""What a prediction assumes where a row and its source are silent, in words."""
+"""The assumptions of a prediction where a row and its source are silent, in words."""
 
 from __future__ import annotations
 

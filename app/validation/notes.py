@@ -37,7 +37,7 @@ _SELECTIVE = {"selective (op)": SelectiveRecompute.EVERY_SECOND_PRODUCT}
 
 
 def stated_implementation(notes: str, *, origin: str, recompute: str, flash_attention: int | None) -> StatedImplementation:
-    """What a row states of its framework; ``origin`` is the file that it was taken from. Where rows tell generations of
+    """The statements of a row on its framework; ``origin`` is the file that it was taken from. Where rows tell generations of
     FlashAttention apart, 2 is the second."""
     return StatedImplementation(
         kernels=stated_kernels(notes),

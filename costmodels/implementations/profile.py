@@ -21,7 +21,7 @@ from meshwright.costmodels.model.implementation import Implementation
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How a framework runs the training of a model; ``bases`` says of each fact how it is known."""
+    """The way in which a framework runs the training of a model; ``bases`` says of each fact how it is known."""
 
     name: str
     framework: str

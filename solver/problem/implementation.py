@@ -31,7 +31,7 @@ from meshwright.costmodels.units import STRICT_RECORD, Name, NonNegativeInt
 
 @dataclass(frozen=True, slots=True)
 class StatedImplementation:
-    """How the user's framework runs the training. What is left out is as the profile has it; without a profile, as the
+    """The way in which the user's framework runs the training. What is left out is as the profile has it; without a profile, as the
     launcher of the search runs it.
 
     profile             name of a framework's profile

@@ -20,7 +20,7 @@ class Layers(Enum):
     COMPILED = auto()
     """The same compiled, and their loss: torchtitan's where it cuts products into chunks, which only its compiler does."""
     OTHER = auto()
-    """What a request states of its own framework, and no launcher runs: the checker knows the least that it keeps."""
+    """Statements of a request on its own framework, which no launcher runs: the checker knows the least that it keeps."""
 
 
 class Of(Enum):

@@ -1,4 +1,4 @@
-"""What an implementation keeps on a device all the time beside weights, gradients and optimizer state."""
+"""Bytes that an implementation keeps on a device all the time beside weights, gradients and optimizer state."""
 
 from __future__ import annotations
 
