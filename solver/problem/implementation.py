@@ -31,8 +31,9 @@ from meshwright.costmodels.units import STRICT_RECORD, Name, NonNegativeInt
 
 @dataclass(frozen=True, slots=True)
 class StatedImplementation:
-    """The way in which the user's framework runs the training. What is left out is as the profile has it; without a profile, as the
-    launcher of the search runs it.
+    """The way in which the user's framework runs the training.
+
+    A field that is left out is as the profile has it; without a profile, as the launcher of the search runs it.
 
     profile             name of a framework's profile
     kernels             kernels of norms, rotary embeddings, gated activations, dropout and residual sums
