@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import replace
 
 from benchmarks.enumerable_traits import chosen, opened
+from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective
@@ -39,7 +40,9 @@ def main(first: int = 0, count: int = 1000) -> int:
         if not is_the_best(plan, every) or check(plan, request) or not _is_predicted(plan, request):
             wrong.append(seed)
         schedules[
-            "nothing fits" if plan.axes is None else f"{plan.schedule}{'' if plan.axes.pp > 1 else ' (no pipeline)'}"
+            "nothing fits"
+            if record_of(plan).axes is None
+            else f"{record_of(plan).schedule}{'' if record_of(plan).axes.pp > 1 else ' (no pipeline)'}"
         ] += 1
         traits.update(opened(request))
         traits.update(chosen(plan))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
@@ -35,9 +36,9 @@ def opened(request: TrainingRequest) -> Iterator[str]:
 
 def chosen(plan: Plan) -> Iterator[str]:
     """Yield the special parts of a request's best plan."""
-    if plan.axes is None:
+    if record_of(plan).axes is None:
         return
-    axes, stages = plan.axes, plan.stages
+    axes, stages = record_of(plan).axes, record_of(plan).stages
     degrees = [degree for stage in stages for degree in (stage.axes.dp, stage.axes.tp, axes.pp, stage.axes.cp, stage.axes.ep)]
     special = {
         "a degree that is no power of two": any(degree & (degree - 1) for degree in degrees),
@@ -46,11 +47,11 @@ def chosen(plan: Plan) -> Iterator[str]:
         "ep": axes.ep > 1,
         "tp": axes.tp > 1,
         "whole experts beside tp": axes.etp is not None,
-        "chunked products": plan.tp_overlap is TpOverlap.CHUNKED,
-        "another order of node groups": bool(plan.group_order),
-        "idle devices": bool(plan.idle_devices),
+        "chunked products": record_of(plan).tp_overlap is TpOverlap.CHUNKED,
+        "another order of node groups": bool(record_of(plan).group_order),
+        "idle devices": bool(record_of(plan).idle_devices),
         "stages that differ": any(stage.shardings for stage in stages),
-        "replicas by node group": plan.shares is not None,
+        "replicas by node group": record_of(plan).shares is not None,
         "stages that are no runs of layers": any(_leaves_out_layers(plan)),
         "ZeRO-3 within groups": any(stage.shard_ranks for stage in stages),
         "optimizer states on the host": any(stage.offload.optimizer for stage in stages),
@@ -59,13 +60,13 @@ def chosen(plan: Plan) -> Iterator[str]:
         "gradients on the host": any(stage.offload.gradients for stage in stages),
         "state on drives": any(stage.offload.on_drives for stage in stages),
         "gradients released": any(stage.gradients is Gradients.RELEASED for stage in stages),
-        "another optimizer": plan.optimizer is not None,
+        "another optimizer": record_of(plan).optimizer is not None,
     }
     yield from (f"best: {name}" for name, is_so in special.items() if is_so)
 
 
 def _leaves_out_layers(plan: Plan) -> Iterator[bool]:
     """Of each stage of one part whether layers between its first and its last are on another."""
-    for stage in plan.stages:
+    for stage in record_of(plan).stages:
         runs = [(span.first, span.first + span.count) for span in stage.blocks]
-        yield plan.schedule in ("1f1b", "gpipe") and any(end != first for (_, end), (first, _) in pairwise(runs))
+        yield record_of(plan).schedule in ("1f1b", "gpipe") and any(end != first for (_, end), (first, _) in pairwise(runs))

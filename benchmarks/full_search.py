@@ -18,6 +18,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.graph import BlockRun, ModelGraph
@@ -86,19 +87,19 @@ def print_searches() -> None:
 
 def summary(plan: Plan) -> str:
     """Degrees, schedule, memory choices."""
-    if plan.axes is None or plan.microbatch is None:
+    if record_of(plan).axes is None or record_of(plan).microbatch is None:
         return "none fits"
     degrees = " ".join(f"{name}{value}" for name, value in vars_of(plan).items() if value > 1)
-    chunks = len(plan.stages[0].chunk_layers)
-    schedule = "" if plan.axes.pp == 1 else f", {plan.schedule}" + (f" x{chunks}" if chunks > 1 else "")
-    stage = plan.stages[0]
-    sizes = f"micro-batch {plan.microbatch.size}"
+    chunks = len(record_of(plan).stages[0].chunk_layers)
+    schedule = "" if record_of(plan).axes.pp == 1 else f", {record_of(plan).schedule}" + (f" x{chunks}" if chunks > 1 else "")
+    stage = record_of(plan).stages[0]
+    sizes = f"micro-batch {record_of(plan).microbatch.size}"
     return f"{degrees}{schedule}, {sizes}, ZeRO-{stage.zero_stage}, recompute {stage.recompute.value}"
 
 
 def vars_of(plan: Plan) -> dict[str, int]:
     """Degrees by name."""
-    axes = plan.axes
+    axes = record_of(plan).axes
     assert axes is not None
     return {"dp": axes.dp, "tp": axes.tp, "pp": axes.pp, "cp": axes.cp, "ulysses": axes.ulysses, "ep": axes.ep}
 

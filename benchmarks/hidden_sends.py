@@ -13,6 +13,7 @@ from meshwright.app.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import GIB
+from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
@@ -42,11 +43,11 @@ def requests(gbit: float) -> Iterator[tuple[str, TrainingRequest]]:
 
 def cell(plan: Plan) -> str:
     """Step time, pipeline and the fullest device."""
-    assert plan.predicted is not None and plan.predicted.step_time_s is not None and plan.axes is not None
-    chunks = len(plan.stages[0].chunk_layers)
-    schedule = f"{plan.schedule}{f' x{chunks}' if chunks else ''}"
+    assert plan.predicted is not None and plan.predicted.step_time_s is not None and record_of(plan).axes is not None
+    chunks = len(record_of(plan).stages[0].chunk_layers)
+    schedule = f"{record_of(plan).schedule}{f' x{chunks}' if chunks else ''}"
     fullest = f"{plan.predicted.peak_memory_bytes / GIB:.1f} GiB"
-    return f"{plan.predicted.step_time_s:.2f} s (pp {plan.axes.pp}, {schedule}, {fullest})"
+    return f"{plan.predicted.step_time_s:.2f} s (pp {record_of(plan).axes.pp}, {schedule}, {fullest})"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from meshwright.app.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.control import ignore_progress, never_stop
@@ -104,11 +105,14 @@ def main() -> None:
 
 def _layout(plan: Plan) -> str:
     """Degrees of runs of stages; of replicas by node group those of each, with their sequences."""
-    layouts = [plan.stages]
+    layouts = [record_of(plan).stages]
     taken = [""]
-    if plan.shares is not None:
-        layouts += [pool.stages for pool in plan.shares.pools]
-        taken = [f"{n} sequences " for n in (plan.shares.sequences, *(pool.sequences for pool in plan.shares.pools))]
+    if record_of(plan).shares is not None:
+        layouts += [pool.stages for pool in record_of(plan).shares.pools]
+        taken = [
+            f"{n} sequences "
+            for n in (record_of(plan).shares.sequences, *(pool.sequences for pool in record_of(plan).shares.pools))
+        ]
     return "; ".join(of_pool + _runs(stages) for of_pool, stages in zip(taken, layouts, strict=True))
 
 

@@ -15,6 +15,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType
 from meshwright.costmodels.hardware import device, node_type
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import DType
+from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
@@ -54,9 +55,12 @@ def planned(search: Search) -> tuple[Plan, float]:
 
 def show(plan: Plan, seconds: float, name: str) -> None:
     """One line of a plan."""
-    assert plan.axes is not None and plan.certificate.objective is not None
-    axes, slices = plan.axes, f" x {len(plan.token_slices)} slices" if plan.token_slices else ""
-    layout = f"dp {axes.dp} tp {axes.tp} pp {axes.pp} cp {axes.cp}, {plan.schedule}{slices}"
+    assert record_of(plan).axes is not None and plan.certificate.objective is not None
+    axes, slices = (
+        record_of(plan).axes,
+        f" x {len(record_of(plan).token_slices)} slices" if record_of(plan).token_slices else "",
+    )
+    layout = f"dp {axes.dp} tp {axes.tp} pp {axes.pp} cp {axes.cp}, {record_of(plan).schedule}{slices}"
     print(f"{name}: {plan.certificate.objective:.3f} s, {plan.certificate.status}, {layout}, {seconds:.1f} CPU s", flush=True)
 
 

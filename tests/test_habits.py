@@ -22,12 +22,11 @@ CONTEXT_OF_A_THREAD = {
 """Modules that keep a value beside the arguments of calls, and which."""
 
 FORM_FIELDS = frozenset({"prefill", "switched", "shares", "kinds", "stagewise"})
-"""Fields of a flat plan that one form has and others leave empty."""
+"""Fields of a flat plan document that one form has and others leave empty."""
 OF_THE_FLAT_PLAN = {
-    "solver/answer/plan.py": "makes the type of its form of it (`solver.answer.layouts`)",
-    "solver/verify/answer.py": "refuses fields of two forms beside each other",
+    "solver/answer/document.py": "makes the type of its form of it (`solver.answer.layouts`)",
 }
-"""Modules whose subject is the flat plan itself."""
+"""Modules whose subject is the flat document itself."""
 
 
 def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
@@ -113,7 +112,7 @@ def is_form_of_a_plan(asked: ast.expr) -> bool:
     """Return True for ``plan.kinds`` and its like."""
     match asked:
         case ast.Attribute(attr=field, value=ast.Name(id=owner) | ast.Attribute(attr=owner)):
-            return field in FORM_FIELDS and owner.strip("_").endswith("plan")
+            return field in FORM_FIELDS and owner.strip("_").endswith(("plan", "record"))
     return False
 
 

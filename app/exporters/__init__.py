@@ -7,7 +7,6 @@ start at all is in `solver.problem.launchers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 
@@ -15,7 +14,7 @@ from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.launchable import require_launchable
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.layouts import Kinds
-from meshwright.solver.answer.pipeline_plan import placement_of
+from meshwright.solver.answer.pipeline_plan import placement_of, with_placement
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.server import ServingForm
@@ -55,7 +54,7 @@ def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
         return _SERVING[named](plan, request)
     # What launches a plan needs to know of its nodes only those that hold ranks, in the order in which they do.
     request = arranged(request, arrangement_of(placement_of(plan)))
-    plan = replace(plan, group_order=(), idle_devices={})
+    plan = with_placement(plan, group_order=(), idle_devices={})
     require_launchable(plan, request, named)
     return _TRAINING[named](plan, request)
 

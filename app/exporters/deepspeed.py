@@ -16,6 +16,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.units import DType
+from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
@@ -34,8 +35,9 @@ _OPTIMIZERS: dict[Optimizer, dict[str, object]] = {
 }
 
 
-def export_plan(plan: Plan, request: TrainingRequest) -> Export:
+def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     """The configuration of batch, precision, ZeRO and tensor parallelism, and the line that starts a script with it."""
+    plan = pipeline_plan(answer)
     workload = request.workload
     config = ds_config(plan, workload)
     return Export(
@@ -59,7 +61,7 @@ def _optimizer(optimizer: Optimizer) -> dict[str, object]:
     return _OPTIMIZERS[optimizer]
 
 
-def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
+def ds_config(plan: PipelinePlan, workload: TrainingWorkload) -> dict[str, object]:
     """The configuration document.
 
     DeepSpeed stops unless train_batch_size = micro-batch x accumulation x ranks, and without a grid of the script's own it
@@ -86,7 +88,7 @@ def ds_config(plan: Plan, workload: TrainingWorkload) -> dict[str, object]:
     return config
 
 
-def _zero_optimization(plan: Plan) -> dict[str, object]:
+def _zero_optimization(plan: PipelinePlan) -> dict[str, object]:
     """ZeRO stage; weights and optimizer states on the host, of states a share under ZeRO-3 (Twin-Flow); MiCS where shards stay
     in groups."""
     stage = plan.stages[0]
@@ -127,7 +129,7 @@ def _launch_words(request: TrainingRequest, n_devices: int) -> list[Words]:
     ]
 
 
-def _inexpressible(plan: Plan, request: TrainingRequest) -> tuple[str, ...]:
+def _inexpressible(plan: PipelinePlan, request: TrainingRequest) -> tuple[str, ...]:
     axes, mode = plan.axes, recompute_mode(plan)
     assert axes is not None
     lost = []
@@ -150,7 +152,7 @@ def _inexpressible(plan: Plan, request: TrainingRequest) -> tuple[str, ...]:
     return tuple(lost)
 
 
-def _pipeline_losses(plan: Plan, request: TrainingRequest) -> list[str]:
+def _pipeline_losses(plan: PipelinePlan, request: TrainingRequest) -> list[str]:
     axes = plan.axes
     assert axes is not None
     lost = [f"pipeline stages: the script must build PipelineModule(layers, num_stages={axes.pp})"]
@@ -194,7 +196,7 @@ def _global_batch(request: TrainingRequest) -> int:
     return request.workload.global_batch
 
 
-def _assumptions(plan: Plan, request: TrainingRequest) -> tuple[str, ...]:
+def _assumptions(plan: PipelinePlan, request: TrainingRequest) -> tuple[str, ...]:
     said = [
         f"{SCRIPT} is your training script: it builds the model and calls deepspeed.initialize with the configuration",
         "the learning rate is a stand-in",
@@ -204,7 +206,7 @@ def _assumptions(plan: Plan, request: TrainingRequest) -> tuple[str, ...]:
         said.append("hostfile lists the nodes in the cluster's order, as 'host slots=devices'")
     if len(set(per_node)) > 1:
         said.append(f"nodes take part with {', '.join(str(n) for n in per_node)} devices: give these as slots, not num_gpus")
-    if plan.axes is not None and plan.axes.tp > 1 and plan.axes.pp == 1:
+    if plan.axes.tp > 1 and plan.axes.pp == 1:
         said.append(
             f"train_batch_size is left out: DeepSpeed counts AutoTP's ranks in it, and prints {plan.axes.tp} times the real "
             f"{_global_batch(request)} sequences"
@@ -215,6 +217,6 @@ def _assumptions(plan: Plan, request: TrainingRequest) -> tuple[str, ...]:
         said.append(f"{NVME_PATH} stands for where each node's drives are mounted, and an 'aio' section for their tuning")
     if plan.stages[0].shard_ranks is not None:
         said.append("MiCS: the script makes the model under deepspeed.zero.MiCS_Init")
-    if plan.stages[0].zero_stage == 3 and plan.axes is not None and plan.axes.tp > 1:
+    if plan.stages[0].zero_stage == 3 and plan.axes.tp > 1:
         said.append("AutoTP beside ZeRO-3 is supported from 0.19 on; its documentation still says ZeRO 0 to 2")
     return tuple(said)

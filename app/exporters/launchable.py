@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.chosen import chosen
-from meshwright.solver.answer.layouts import ByGroup, Layout, Stagewise, Switched
+from meshwright.solver.answer.layouts import ByGroup, Layout, Stagewise, Switched, Uniform
+from meshwright.solver.answer.pipeline_plan import PipelinePlan, with_pipelines
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choice import Entry, Unnamed
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.launchers.table import SERVERS
@@ -105,22 +107,25 @@ def _with_chosen(entry: Entry, allowed: tuple[Any, ...], layout: Layout) -> tupl
 
 def with_one_recompute_mode(plan: Plan) -> Plan:
     """The plan with the most saving of its stages' recompute modes on all of them."""
-    if not plan.stages:
+    if not isinstance(plan.layout, Uniform):
         return plan
-    modes = {stage.recompute for stage in plan.stages}
-    mode = max(modes, key=_MODES.index)
-    if {Recompute.FINE_GRAINED, Recompute.SELECTIVE} <= modes:
-        # Neither of the two drops all that the other does.
-        mode = Recompute.FULL
-    return replace(plan, stages=tuple(replace(stage, recompute=mode) for stage in plan.stages))
+    pipelines = plan.layout.pipelines
+    mode = _most_saving(pipelines.stages)
+    return with_pipelines(plan, replace(pipelines, stages=tuple(replace(stage, recompute=mode) for stage in pipelines.stages)))
 
 
-def recompute_mode(plan: Plan) -> Recompute:
+def recompute_mode(plan: PipelinePlan) -> Recompute:
     """The mode that a launcher with one mode for all stages runs."""
-    return with_one_recompute_mode(plan).stages[0].recompute
+    return _most_saving(plan.stages)
 
 
-def recompute_differs(plan: Plan) -> tuple[str, ...]:
+def _most_saving(stages: Sequence[Stage]) -> Recompute:
+    modes = {stage.recompute for stage in stages}
+    # Of fine-grained and selective neither drops all that the other does.
+    return Recompute.FULL if {Recompute.FINE_GRAINED, Recompute.SELECTIVE} <= modes else max(modes, key=_MODES.index)
+
+
+def recompute_differs(plan: PipelinePlan) -> tuple[str, ...]:
     """Return what a launcher loses where stages recompute differently."""
     modes = [stage.recompute.value for stage in plan.stages]
     if len(set(modes)) == 1:

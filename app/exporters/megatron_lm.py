@@ -16,6 +16,7 @@ from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
@@ -32,10 +33,10 @@ _SMALL_MOMENTS = (Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16)
 """The optimizers with small moments. Megatron-LM keeps those in its precision-aware optimizer, which is a distributed one."""
 
 
-def export_plan(plan: Plan, request: TrainingRequest) -> Export:
+def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     """Arguments for the model, the parallelism and the memory choices; data and hyperparameters are stand-ins."""
+    plan = pipeline_plan(answer)
     workload = request.workload
-    assert plan.axes is not None
     shape = decoder_shape(request.model)
     zero_stage = plan.stages[0].zero_stage
     parts = [
@@ -62,7 +63,7 @@ def export_plan(plan: Plan, request: TrainingRequest) -> Export:
     )
 
 
-def part_layers(plan: Plan, request: TrainingRequest) -> tuple[int, ...]:
+def part_layers(plan: PipelinePlan, request: TrainingRequest) -> tuple[int, ...]:
     """Decoder layers of each stage or virtual stage, in order of the model; embedding and head not counted."""
     return tuple(sum(span.count for span in part if is_layer(request.model.block(span.block))) for part in model_parts(plan))
 
@@ -114,11 +115,10 @@ def _latent_words(latent: LatentShape | None) -> list[Words]:
     ]
 
 
-def _mixture_words(mixture: MixtureShape | None, plan: Plan, dispatch: TokenDispatch) -> list[Words]:
+def _mixture_words(mixture: MixtureShape | None, plan: PipelinePlan, dispatch: TokenDispatch) -> list[Words]:
     """Experts, their ranks, and how tokens get there; tp splits an expert as it splits a dense network, or not at all."""
     if mixture is None:
         return []
-    assert plan.axes is not None
     words = [
         (*flag("num-experts", mixture.experts), *flag("moe-router-topk", mixture.top_k)),
         (*flag("moe-ffn-hidden-size", mixture.ffn), *flag("moe-grouped-gemm")),
@@ -159,7 +159,7 @@ def _vocabulary_words(vocab: int, tp: int) -> list[Words]:
     ]
 
 
-def _parallelism_words(plan: Plan, request: TrainingRequest) -> list[Words]:
+def _parallelism_words(plan: PipelinePlan, request: TrainingRequest) -> list[Words]:
     axes = plan.axes
     assert axes is not None
     words = [flag("tensor-model-parallel-size", axes.tp), flag("pipeline-model-parallel-size", axes.pp)]
@@ -186,12 +186,11 @@ def _context_words(axes: Axes) -> Words:
     return (*flag("cp-comm-type", "a2a+p2p"), *sizes)
 
 
-def _batch_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
-    assert plan.microbatch is not None
+def _batch_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     return [(*flag("micro-batch-size", plan.microbatch.size), *flag("global-batch-size", workload.global_batch))]
 
 
-def _recompute_words(plan: Plan, shape: DecoderShape) -> list[Words]:
+def _recompute_words(plan: PipelinePlan, shape: DecoderShape) -> list[Words]:
     match recompute_mode(plan):
         case Recompute.NONE:
             return []
@@ -205,7 +204,7 @@ def _recompute_words(plan: Plan, shape: DecoderShape) -> list[Words]:
             return [(*flag("recompute-granularity", "full"), *uniform)]
 
 
-def _state_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
+def _state_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     """ZeRO-1 is the distributed optimizer, ZeRO-2 and 3 are Megatron-FSDP; gradients travel under the backward pass."""
     axes, zero_stage = plan.axes, plan.stages[0].zero_stage
     assert axes is not None
@@ -223,7 +222,7 @@ def _state_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
     return words
 
 
-def _offload_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
+def _offload_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     """Shares of the distributed optimizer's states on the host, updated there."""
     share = plan.stages[0].offload.optimizer
     if not share:
@@ -234,7 +233,7 @@ def _offload_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
     return words if small else [*words, flag("use-precision-aware-optimizer")]
 
 
-def _optimizer_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
+def _optimizer_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     optimizer = {
         Optimizer.ADAMW: flag("optimizer", "adam"),
         Optimizer.SGD_MOMENTUM: (*flag("optimizer", "sgd"), *flag("sgd-momentum", 0.9)),
@@ -273,8 +272,7 @@ _RECIPES = {
 the version."""
 
 
-def _inexpressible(shape: DecoderShape, plan: Plan, workload: TrainingWorkload) -> tuple[str, ...]:
-    assert plan.axes is not None
+def _inexpressible(shape: DecoderShape, plan: PipelinePlan, workload: TrainingWorkload) -> tuple[str, ...]:
     lost = [f"{oddity}: Megatron-LM's GPT layer can't; give a layer of your own with --spec" for oddity in shape.oddities]
     stand_in = {FeedForward.GEGLU: "swiglu", FeedForward.RELU: "gelu"}.get(shape.gate)
     if stand_in is not None:
@@ -304,7 +302,7 @@ def _inexpressible(shape: DecoderShape, plan: Plan, workload: TrainingWorkload) 
     return tuple(lost)
 
 
-def _assumptions(shape: DecoderShape, plan: Plan, request: TrainingRequest) -> tuple[str, ...]:
+def _assumptions(shape: DecoderShape, plan: PipelinePlan, request: TrainingRequest) -> tuple[str, ...]:
     said = [
         *node_assumptions(request, plan.devices),
         "run in a checkout of Megatron-LM, with Transformer Engine",
@@ -327,7 +325,7 @@ def _assumptions(shape: DecoderShape, plan: Plan, request: TrainingRequest) -> t
             "the graph holds the router's sizes, not its rule: add --moe-router-score-function and balancing as the model "
             "has them; loads of experts are taken for even"
         )
-    if plan.axes is not None and plan.axes.pp > 1:
+    if plan.axes.pp > 1:
         virtual = chunks_a_rank(plan)
         if virtual == 1:
             said.append("without virtual stages Megatron-LM runs 1F1B, as planned")

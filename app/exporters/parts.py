@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import LayerSpan, Stage
 
 ModelPart = tuple[LayerSpan, ...]
 
 
-def model_parts(plan: Plan) -> tuple[ModelPart, ...]:
+def model_parts(plan: PipelinePlan) -> tuple[ModelPart, ...]:
     """All parts, the start of the model first; ranks that hold the same part count once."""
     parts = {part[0].first: part for stage in plan.stages for part in _chunks(stage)}
     return tuple(parts[first] for first in sorted(parts))
 
 
-def chunks_a_rank(plan: Plan) -> int:
+def chunks_a_rank(plan: PipelinePlan) -> int:
     """Model chunks on each pipeline rank."""
     return max(1, len(plan.stages[0].chunk_layers))
 

@@ -18,6 +18,7 @@ from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.pipeline import PipelineRuntime, Schedule, names_in
 from meshwright.costmodels.units import DType
+from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
@@ -80,10 +81,10 @@ def planned() -> Trainer.Config:
 '''
 
 
-def export_plan(plan: Plan, request: TrainingRequest) -> Export:
+def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     """Flags of parallelism, batch, checkpointing and stage borders; raises ExportError for a model torchtitan has not."""
+    plan = pipeline_plan(answer)
     workload = request.workload
-    assert plan.axes is not None
     _require_trainable(plan, workload)
     model = registered_model(decoder_shape(request.model))
     own_module = model is LLAMA3_405B
@@ -128,7 +129,7 @@ def registered_model(shape: DecoderShape) -> RegisteredModel:
     )
 
 
-def stage_modules(plan: Plan, request: TrainingRequest) -> tuple[tuple[str, ...], ...]:
+def stage_modules(plan: PipelinePlan, request: TrainingRequest) -> tuple[tuple[str, ...], ...]:
     """Names of the modules of each model part, as --parallelism.module_fqns_per_model_part takes them."""
     stages, layer = [], 0
     for part in model_parts(plan):
@@ -146,7 +147,7 @@ def stage_modules(plan: Plan, request: TrainingRequest) -> tuple[tuple[str, ...]
     return tuple(stages)
 
 
-def _require_trainable(plan: Plan, workload: TrainingWorkload) -> None:
+def _require_trainable(plan: PipelinePlan, workload: TrainingWorkload) -> None:
     optimizer = plan.trained_by(workload)
     if optimizer is not Optimizer.ADAMW:
         raise ExportError("torchtitan's configurations train with AdamW", given=optimizer.value, allowed="adamw")
@@ -154,7 +155,7 @@ def _require_trainable(plan: Plan, workload: TrainingWorkload) -> None:
         raise ExportError("torchtitan has no fp16 training", given="fp16", allowed="bf16, fp32")
 
 
-def _batch_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
+def _batch_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     """A pipeline splits the local batch into micro-batches; without one, micro-batches are accumulated steps."""
     axes, microbatch = plan.axes, plan.microbatch
     assert axes is not None and microbatch is not None
@@ -165,7 +166,7 @@ def _batch_words(plan: Plan, workload: TrainingWorkload) -> list[Words]:
     ]
 
 
-def _parallelism_words(plan: Plan) -> list[Words]:
+def _parallelism_words(plan: PipelinePlan) -> list[Words]:
     axes, zero_stage, shard_ranks = plan.axes, plan.stages[0].zero_stage, plan.stages[0].shard_ranks
     assert axes is not None
     replicate, shard = (axes.dp, 1) if zero_stage == 0 else (1, axes.dp)
@@ -188,12 +189,12 @@ def _parallelism_words(plan: Plan) -> list[Words]:
     return words
 
 
-def _pipeline_words(plan: Plan, request: TrainingRequest) -> list[Words]:
+def _pipeline_words(plan: PipelinePlan, request: TrainingRequest) -> list[Words]:
     axes, microbatch = plan.axes, plan.microbatch
     assert axes is not None and microbatch is not None
     if axes.pp == 1:
         return []
-    name = names_in(PipelineRuntime.PYTORCH)[Schedule(plan.schedule or "")]
+    name = names_in(PipelineRuntime.PYTORCH)[Schedule(plan.schedule)]
     return [
         (*flag("parallelism.pipeline_parallel_degree", axes.pp), *flag("parallelism.pipeline_parallel_schedule", name)),
         flag("parallelism.pipeline_parallel_microbatch_size", microbatch.size),
@@ -203,7 +204,7 @@ def _pipeline_words(plan: Plan, request: TrainingRequest) -> list[Words]:
     ]
 
 
-def _compile_words(plan: Plan) -> list[Words]:
+def _compile_words(plan: PipelinePlan) -> list[Words]:
     """Chunked products are what its compiler makes of layers, with which it compiles the loss."""
     if plan.tp_overlap is TpOverlap.EXPOSED:
         return []
@@ -215,7 +216,7 @@ def _precision_words(workload: TrainingWorkload) -> list[Words]:
     return [flag("training.mixed_precision_param", name)]
 
 
-def _inexpressible(plan: Plan, workload: TrainingWorkload) -> tuple[str, ...]:
+def _inexpressible(plan: PipelinePlan, workload: TrainingWorkload) -> tuple[str, ...]:
     axes, zero_stage = plan.axes, plan.stages[0].zero_stage
     assert axes is not None
     lost = []

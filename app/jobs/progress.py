@@ -10,6 +10,7 @@ from typing import Any
 from meshwright.app.documents.json_text import compact_json
 from meshwright.app.plans.documents import read_plan
 from meshwright.app.plans.keyed import KeyedRequest, plan_text
+from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import Progress
 
@@ -45,7 +46,8 @@ class News:
 
 def _summary(plan: Plan, document: str) -> dict[str, Any]:
     """Return the summary of a best plan that an event holds."""
-    assert plan.predicted is not None and plan.axes is not None, "only feasible plans are the best so far"
+    fields = record_of(plan)
+    assert plan.predicted is not None and fields.axes is not None, "only feasible plans are the best so far"
     return {
         "digest": f"sha256:{hashlib.sha256(document.encode()).hexdigest()}",
         "objective": plan.certificate.objective,
@@ -55,7 +57,7 @@ def _summary(plan: Plan, document: str) -> dict[str, Any]:
         "devices": plan.devices,
         "tokens_per_s": plan.predicted.tokens_per_s,
         "peak_memory_bytes": plan.predicted.peak_memory_bytes,
-        "axes": asdict(plan.axes),
-        "microbatch": None if plan.microbatch is None else asdict(plan.microbatch),
-        "schedule": plan.schedule,
+        "axes": asdict(fields.axes),
+        "microbatch": None if fields.microbatch is None else asdict(fields.microbatch),
+        "schedule": fields.schedule,
     }

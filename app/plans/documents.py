@@ -12,7 +12,9 @@ from meshwright.app.errors import at_field
 from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.costmodels.errors import InvalidInputError, PlanFileError
+from meshwright.solver.answer.document import plan_of, record_of
 from meshwright.solver.answer.plan import PLAN_SCHEMA, AnsweredRequest, Plan
+from meshwright.solver.answer.plan_record import PlanRecord
 
 REQUEST_FIELD = "request"
 _FIRST_FIELDS = ("schema", "digest", "kind", "model", "feasible", "reason", "certificate", "predicted", "devices", "axes")
@@ -20,7 +22,7 @@ _FIRST_FIELDS = ("schema", "digest", "kind", "model", "feasible", "reason", "cer
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as a document, what a reader looks for first coming first; without its request."""
-    fields = to_document(Plan, plan)
+    fields = to_document(PlanRecord, record_of(plan))
     return {name: fields.pop(name) for name in _FIRST_FIELDS} | fields
 
 
@@ -50,7 +52,7 @@ def read_plan_document(document: object) -> AnsweredRequest:
 
 
 def read_plan(document: object) -> Plan:
-    """The plan of a parsed plan document, whose request is not looked at; raises DocumentError."""
+    """The plan of a parsed plan document, whose request is not looked at; raises PlanFileError or DocumentError."""
     if isinstance(document, dict):
         document = {name: value for name, value in document.items() if name != REQUEST_FIELD}
-    return read_record(Plan, document, what="plan")
+    return plan_of(read_record(PlanRecord, document, what="plan"))

@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field
 from meshwright.app.http.answers import ANSWER
 from meshwright.app.plans.repository import PlanSummary
 from meshwright.app.requests.document import RequestDocument
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan_record import PlanRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanDocument(Plan):
+class PlanDocument(PlanRecord):
     """A plan with the resolved request it answers."""
 
     request: RequestDocument

@@ -15,6 +15,7 @@ from meshwright.solver.answer.layouts import (
     GroupReplicas,
     Kinds,
     Layout,
+    Pipelines,
     Pools,
     Replicas,
     Stagewise,
@@ -22,8 +23,9 @@ from meshwright.solver.answer.layouts import (
     WorkerKind,
     workers_of,
 )
+from meshwright.solver.answer.pipeline_plan import leading_pipelines, placement_of
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.stage import Stage
+from meshwright.solver.answer.stage import OperatorSharding, Stage
 from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choice import Lock
 from meshwright.solver.problem.choices import TpOverlap
@@ -161,8 +163,9 @@ def _times(plan: Plan) -> dict[str, float]:
     if not plan.feasible:
         return {}
     found: dict[str, float] = {}
-    if plan.breakdown is not None:
-        found = asdict(plan.breakdown)
+    breakdown = placement_of(plan).breakdown
+    if breakdown is not None:
+        found = asdict(breakdown)
     elif (answering := _answering(plan)) is not None:
         found = {"prefill_s": answering.load.prefill_time_s, "decode_step_s": answering.load.decode_step_s}
     return {name: rounded(value) if value >= LEAST_TIME_S else 0 for name, value in found.items()}
@@ -178,23 +181,33 @@ def _shortfall(plan: Plan) -> Shortfall | None:
 def structure_of(plan: Plan) -> Structure:
     """Return the layout of the model in a plan, in words."""
     answering = _answering(plan)
-    degrees = plan.axes if answering is None else answering.axes
+    training = leading_pipelines(plan)
+    shown = training if answering is None else answering
     return Structure(
-        axes=None if degrees is None else axes(degrees),
-        schedule=_schedule(plan),
-        microbatch=f"{plan.microbatch.count} of {counted(plan.microbatch.size, 'sequence')}" if plan.microbatch else None,
-        sequence_parallel=("yes" if plan.sequence_parallel else "no") if plan.microbatch else None,
+        axes=None if shown is None else axes(shown.axes),
+        schedule=None if training is None else _schedule(training),
+        microbatch=None if training is None else _microbatches(training),
+        sequence_parallel=None if training is None else "yes" if training.sequence_parallel else "no",
         serving=_serving(plan),
-        shardings=tuple(f"{s.block}/{s.operator}: {s.strategy}" for s in plan.shardings if s.strategy != "replicate"),
-        stages=tuple(map(_stage, plan.stages if answering is None else answering.stages)),
+        shardings=() if training is None else _shardings(training.shardings),
+        stages=() if shown is None else tuple(map(_stage, shown.stages)),
         prefill=_prefill(plan),
         prefill_stages=() if (prompting := _prompting(plan)) is None else tuple(map(_stage, prompting.stages)),
-        tp_overlap=None if plan.tp_overlap is TpOverlap.EXPOSED else plan.tp_overlap.value,
+        tp_overlap=None if training is None or training.tp_overlap is TpOverlap.EXPOSED else training.tp_overlap.value,
         worker_kinds=_kinds(plan),
         groups=_groups(plan.layout),
         stage_shardings=_stage_shardings(plan.layout),
         choices=_choices(plan.layout) or None,
     )
+
+
+def _microbatches(pipelines: Pipelines) -> str:
+    return f"{pipelines.microbatch.count} of {counted(pipelines.microbatch.size, 'sequence')}"
+
+
+def _shardings(shardings: Iterable[OperatorSharding]) -> tuple[str, ...]:
+    """Return the operators that are sharded, and how."""
+    return tuple(f"{s.block}/{s.operator}: {s.strategy}" for s in shardings if s.strategy != "replicate")
 
 
 def _groups(layout: Layout | None) -> tuple[str, ...]:
@@ -204,13 +217,12 @@ def _groups(layout: Layout | None) -> tuple[str, ...]:
 
 def _group(group: GroupReplicas) -> str:
     given = group.pipelines
-    batches = f"{given.microbatch.count} of {counted(given.microbatch.size, 'sequence')}"
     split = "sequence parallel, " if given.sequence_parallel else ""
     stages = "; ".join(_stage(stage) for stage in given.stages)
     shardings = short_hash([[s.block, s.operator, s.strategy] for s in given.shardings])
     return (
         f"{group.group or 'first group'}: {counted(group.sequences, 'sequence')}, {axes(given.axes)}, {given.schedule}, "
-        f"{batches}, {split}shardings {shardings}: {stages}"
+        f"{_microbatches(given)}, {split}shardings {shardings}: {stages}"
     )
 
 
@@ -220,7 +232,7 @@ def _stage_shardings(layout: Layout | None) -> tuple[str, ...]:
         return ()
     return tuple(
         f"stage {index}: {'sequence parallel' if stage.sequence_parallel else 'whole sequences'}, "
-        + ", ".join(f"{s.block}/{s.operator}: {s.strategy}" for s in stage.shardings if s.strategy != "replicate")
+        + ", ".join(_shardings(stage.shardings))
         for index, stage in enumerate(layout.pipelines.stages)
     )
 
@@ -253,10 +265,10 @@ def _shown(value: Any) -> str:
     return "usual" if value is None else str(value)
 
 
-def _schedule(plan: Plan) -> str | None:
-    if not plan.token_slices:
-        return plan.schedule
-    return f"{plan.schedule}, slices of {', '.join(str(each.tokens) for each in plan.token_slices)} tokens"
+def _schedule(pipelines: Pipelines) -> str:
+    if not pipelines.token_slices:
+        return pipelines.schedule
+    return f"{pipelines.schedule}, slices of {', '.join(str(each.tokens) for each in pipelines.token_slices)} tokens"
 
 
 def _all_stages(plan: Plan) -> Iterable[Stage]:
@@ -264,7 +276,8 @@ def _all_stages(plan: Plan) -> Iterable[Stage]:
         case Replicas() | Pools() | Switched() | Kinds() as layout:
             return (stage for workers in workers_of(layout) for stage in workers.stages)
         case _:
-            return plan.stages
+            pipelines = leading_pipelines(plan)
+            return () if pipelines is None else pipelines.stages
 
 
 def _answering(plan: Plan) -> Replicas | None:

@@ -6,6 +6,7 @@ of a plan whose stages differ.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.costmodels.errors import PlanFileError
@@ -96,6 +97,34 @@ def placement_of(plan: Plan) -> Placement:
     return layout.placement if isinstance(layout, Uniform | ByGroup | Stagewise) else Placement()
 
 
+def leading_pipelines(plan: Plan) -> Pipelines | None:
+    """The pipelines of a training plan, those of the first node group where each has its own; None of any other plan."""
+    match plan.layout:
+        case Uniform(pipelines=pipelines) | Stagewise(pipelines=pipelines):
+            return pipelines
+        case ByGroup(groups=groups):
+            return groups[0].pipelines
+        case _:
+            return None
+
+
+def with_pipelines(plan: Plan, pipelines: Pipelines) -> Plan:
+    """The plan of equal training replicas with other pipelines; raises PlanFileError for any other plan."""
+    layout = plan.layout
+    if not isinstance(layout, Uniform | Stagewise):
+        raise _of_unequal_replicas(plan)
+    return replace(plan, layout=replace(layout, pipelines=pipelines))
+
+
+def with_placement(plan: Plan, *, group_order: tuple[str, ...], idle_devices: Mapping[str, int]) -> Plan:
+    """The training plan with its ranks on other places; a plan without a layout has none and stays as it is."""
+    layout = plan.layout
+    if not isinstance(layout, Uniform | ByGroup | Stagewise):
+        return plan
+    placement = replace(layout.placement, group_order=group_order, idle_devices=idle_devices)
+    return replace(plan, layout=replace(layout, placement=placement))
+
+
 def optimizer_of(plan: Plan, workload: TrainingWorkload) -> Optimizer:
     """The optimizer of a training plan: the chosen one, else the workload's."""
     return placement_of(plan).optimizer or workload.optimizer
@@ -105,13 +134,18 @@ def pipelines_of(plan: Plan) -> Pipelines:
     """The pipelines of a plan all of whose replicas are alike; raises PlanFileError for any other."""
     layout = plan.layout
     if not isinstance(layout, Uniform | Stagewise):
-        raise PlanFileError("this is not a plan with equal training replicas", given=f"{plan.kind} plan")
+        raise _of_unequal_replicas(plan)
     return layout.pipelines
+
+
+def _of_unequal_replicas(plan: Plan) -> PlanFileError:
+    return PlanFileError("this is not a plan with equal training replicas", given=f"{plan.kind} plan")
 
 
 def pipeline_plan(plan: Plan) -> PipelinePlan:
     """A uniform training plan as one; raises PlanFileError for any other."""
     layout = plan.layout
     if not isinstance(layout, Uniform) or not layout.pipelines.stages:
-        raise PlanFileError("this is not a plan with training stages", given=f"{plan.kind} plan of {len(plan.stages)} stages")
+        form = "no layout" if layout is None else f"the form {type(layout).__name__.lower()}"
+        raise PlanFileError("this is not a plan with training stages", given=f"{plan.kind} plan of {form}")
     return PipelinePlan(layout.pipelines, layout.placement, plan.devices, plan.predicted, plan.frontier)

@@ -1,198 +1,29 @@
-"""Plan: the answer to a request, as one frozen record with a versioned JSON form.
+"""Plan: the answer to a request: what was found of it, and the layout of the devices.
 
 A plan is self-contained: a reader needs nothing but the plan and its request to check it, launch it or compare it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.units import STRICT_RECORD
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint, Interactivity
-from meshwright.solver.answer.layouts import (
-    ByGroup,
-    EngineLoad,
-    GroupReplicas,
-    Kinds,
-    Layout,
-    Pipelines,
-    Placement,
-    Pools,
-    PrefillWorkers,
-    PromptPhase,
-    Replicas,
-    Stagewise,
-    Switched,
-    TrainingLayout,
-    Uniform,
-)
-from meshwright.solver.answer.layouts import ServingLayout as AnyServingLayout
-from meshwright.solver.answer.layouts import WorkerKind as Kind
-from meshwright.solver.answer.plan_slice import PlanSlice
-from meshwright.solver.answer.predicted import (
-    CalibrationUse,
-    Certificate,
-    Predicted,
-    RunnerUp,
-    SearchStats,
-    TimeBreakdown,
-)
+from meshwright.solver.answer.layouts import Layout
+from meshwright.solver.answer.predicted import CalibrationUse, Certificate, Predicted, RunnerUp, SearchStats
 from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason
-from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
-from meshwright.solver.problem.choices import TpOverlap
-from meshwright.solver.problem.request import PlanRequest, TrainingWorkload
+from meshwright.solver.problem.request import PlanRequest
 
 PLAN_SCHEMA = "meshwright.plan/1"
 
 
-@dataclass(frozen=True, slots=True)
-class ServingLayout:
-    """Replicas of a serving plan, and the queueing figures at the requested arrival rate."""
-
-    __pydantic_config__ = STRICT_RECORD
-
-    replicas: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    utilisation: float
-    prefill_time_s: float
-    decode_step_s: float
-    mean_batch: float
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillPool:
-    """Workers that only compute prompts, where a plan is disaggregated; the plan's own axes, stages and ``serving`` are then
-    those of its decode workers.
-
-    utilisation   share of what the pool can keep up with that arrives
-    transfer_s    mean time from the end of a prompt until its keys and values are at a decode worker, waiting included
-    """
-
-    __pydantic_config__ = STRICT_RECORD
-
-    workers: int
-    axes: Axes
-    stages: tuple[Stage, ...]
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    utilisation: float
-    transfer_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerKind:
-    """One kind of workers of a serving plan that has several, as fields of a plan.
-
-    share            of the arrivals that it takes
-    requests_per_s   that it takes of the load which the plan's figures are at
-    devices          of all its replicas
-    predicted        figures of its own requests and devices
-    """
-
-    __pydantic_config__ = STRICT_RECORD
-
-    share: float
-    requests_per_s: float
-    devices: int
-    predicted: Predicted
-    axes: Axes
-    stages: tuple[Stage, ...]
-    serving: ServingLayout
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchedPrompts:
-    """The prompts of workers that switch layouts; the plan's own axes, stages and ``serving`` are then of their answers, on the
-    same devices.
-
-    to_decode_bytes, to_prefill_bytes   weights that the device which lacks most loads from host memory when layouts change
-    to_decode_s, to_prefill_s           how long that takes
-    out_token_s, in_token_s             keys and values of a token on their way to host memory, and back
-    buffer_tokens                       tokens of prompts whose keys and values a worker's share of host memory holds
-    host_bytes                          of a node's memory: the weights, and the buffers of all workers that fit on it
-    prefill_share, switching_share      of time: in the layout of prompts, waiting for one included, and in changes
-    cycle_s                             mean time from one phase of prompts to the next
-    """
-
-    __pydantic_config__ = STRICT_RECORD
-
-    axes: Axes
-    stages: tuple[Stage, ...]
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    to_decode_bytes: float
-    to_prefill_bytes: float
-    to_decode_s: float
-    to_prefill_s: float
-    out_token_s: float
-    in_token_s: float
-    buffer_tokens: int
-    host_bytes: float
-    prefill_share: float
-    switching_share: float
-    cycle_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaPool:
-    """The replicas of a training plan that lie on one node group: their layout and share of the batch, as fields of a plan.
-
-    sequences     of the global batch that the pool takes
-    step_time_s   of its own pipelines, before gradients are exchanged with other pools
-    """
-
-    __pydantic_config__ = STRICT_RECORD
-
-    group: str
-    sequences: int
-    step_time_s: float
-    axes: Axes
-    stages: tuple[Stage, ...]
-    shardings: tuple[OperatorSharding, ...]
-    sequence_parallel: bool
-    schedule: str
-    microbatch: Microbatch
-    tp_overlap: TpOverlap = TpOverlap.EXPOSED
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaShares:
-    """The shares of the batch of replicas on different node groups. The plan's own layout is that of the first group's
-    replicas.
-
-    sequences     of the global batch that the first group's replicas take
-    step_time_s   of their own pipelines
-    exchange_s    all-reduce of gradients between the pools, when the slowest is done
-    pools         replicas of the other groups, in order
-    """
-
-    __pydantic_config__ = STRICT_RECORD
-
-    sequences: int
-    step_time_s: float
-    exchange_s: float
-    pools: tuple[ReplicaPool, ...]
-
-
 @dataclass(frozen=True)
 class Plan:
-    """The answer. An infeasible one says its ``reason``; ``stages`` is empty but for a training plan that was given and whose
-    figures were predicted, which then exceeds the limit that the reason names.
+    """The answer. An infeasible one says its ``reason``; its ``layout`` is None but for a training plan that was given and
+    whose figures were predicted, which then exceeds the limit that the reason names.
 
-    ``optimizer`` is the one that was chosen of several, None for the workload's own.
-    ``group_order`` names the node groups in the order in which ranks go through them, where it is not the cluster's own;
-    ``idle_devices`` says by name of which groups each node leaves devices without ranks, and how many. A group whose nodes
-    leave all of theirs is not in the order. ``shares`` is there where each group has replicas of its own. A serving plan of
-    several ``kinds`` of workers has ``axes``, ``stages`` and ``serving`` in them alone.
+    The document of a plan is flat (`solver.answer.document`).
     """
-
-    __pydantic_config__ = STRICT_RECORD
 
     kind: Literal["training", "serving"]
     feasible: bool
@@ -203,38 +34,13 @@ class Plan:
     model: str = ""
     digest: str = ""
     predicted: Predicted | None = None
-    axes: Axes | None = None
-    stages: tuple[Stage, ...] = ()
-    shardings: tuple[OperatorSharding, ...] = ()
-    sequence_parallel: bool = False
-    tp_overlap: TpOverlap = TpOverlap.EXPOSED
-    token_slices: tuple[PlanSlice, ...] = ()
-    schedule: str | None = None
-    microbatch: Microbatch | None = None
-    optimizer: Optimizer | None = None
-    serving: ServingLayout | None = None
-    prefill: PrefillPool | None = None
-    switched: SwitchedPrompts | None = None
-    breakdown: TimeBreakdown | None = None
+    layout: Layout | None = None
     runners_up: tuple[RunnerUp, ...] = ()
     frontier: tuple[FrontierPoint, ...] = ()
     interactivity: Interactivity | None = None
     reason: Reason | None = None
     notes: tuple[str, ...] = ()
-    group_order: tuple[str, ...] = ()
-    idle_devices: Mapping[str, int] = field(default_factory=dict)
-    shares: ReplicaShares | None = None
-    kinds: tuple[WorkerKind, ...] = ()
     schema: str = PLAN_SCHEMA
-
-    def trained_by(self, workload: TrainingWorkload) -> Optimizer:
-        """The optimizer of a training plan: the chosen one, else the workload's."""
-        return self.optimizer or workload.optimizer
-
-    @cached_property
-    def layout(self) -> Layout | None:
-        """The plan's form with all that belongs to it; None of an infeasible answer without a layout."""
-        return layout_of(self)
 
     @property
     def is_decided(self) -> bool:
@@ -248,87 +54,3 @@ class AnsweredRequest:
 
     plan: Plan
     request: PlanRequest
-
-
-def layout_of(plan: Plan) -> Layout | None:
-    """The form of a plan, read from its flat fields."""
-    return _training_layout(plan) if plan.kind == "training" else _serving_layout(plan)
-
-
-def _training_layout(plan: Plan) -> TrainingLayout | None:
-    if plan.axes is None or plan.microbatch is None or plan.schedule is None or not plan.stages:
-        return None
-    pipelines = Pipelines(
-        axes=plan.axes,
-        stages=plan.stages,
-        shardings=plan.shardings,
-        sequence_parallel=plan.sequence_parallel,
-        schedule=plan.schedule,
-        microbatch=plan.microbatch,
-        tp_overlap=plan.tp_overlap,
-        token_slices=plan.token_slices,
-    )
-    placement = Placement(plan.optimizer, plan.group_order, plan.idle_devices, plan.breakdown)
-    if plan.shares is not None:
-        shares = plan.shares
-        others = tuple(
-            GroupReplicas(pool.group, pool.sequences, pool.step_time_s, _read(Pipelines, pool)) for pool in shares.pools
-        )
-        # The flat form does not name the first group: it is the cluster's.
-        first = GroupReplicas("", shares.sequences, shares.step_time_s, pipelines)
-        return ByGroup((first, *others), shares.exchange_s, placement)
-    if any(stage.shardings for stage in plan.stages):
-        return Stagewise(pipelines, placement)
-    return Uniform(pipelines, placement)
-
-
-def _serving_layout(plan: Plan) -> AnyServingLayout | None:
-    if plan.kinds:
-        return Kinds(
-            tuple(
-                Kind(
-                    kind.share,
-                    kind.requests_per_s,
-                    kind.devices,
-                    kind.predicted,
-                    Replicas(kind.axes, kind.stages, _read(EngineLoad, kind.serving)),
-                )
-                for kind in plan.kinds
-            )
-        )
-    if plan.axes is None or plan.serving is None:
-        return None
-    replicas = Replicas(plan.axes, plan.stages, _read(EngineLoad, plan.serving))
-    if plan.prefill is not None:
-        return Pools(prefill=_read(PrefillWorkers, plan.prefill), decode=replicas)
-    if plan.switched is not None:
-        return Switched(prompts=_read(PromptPhase, plan.switched), answers=replicas)
-    return replicas
-
-
-def plan_with(layout: AnyServingLayout, plan: Plan) -> Plan:
-    """The serving plan with this layout in the place of its own, if it has one."""
-    bare = replace(plan, axes=None, stages=(), serving=None, prefill=None, switched=None, kinds=())
-    match layout:
-        case Replicas():
-            return _with_replicas(bare, layout)
-        case Pools():
-            return replace(_with_replicas(bare, layout.decode), prefill=_read(PrefillPool, layout.prefill))
-        case Switched():
-            return replace(_with_replicas(bare, layout.answers), switched=_read(SwitchedPrompts, layout.prompts))
-        case Kinds():
-            return replace(bare, kinds=tuple(_flat_kind(kind) for kind in layout.kinds))
-
-
-def _with_replicas(bare: Plan, replicas: Replicas) -> Plan:
-    return replace(bare, axes=replicas.axes, stages=replicas.stages, serving=_read(ServingLayout, replicas.load))
-
-
-def _flat_kind(kind: Kind) -> WorkerKind:
-    replicas, load = kind.replicas, _read(ServingLayout, kind.replicas.load)
-    return WorkerKind(kind.share, kind.requests_per_s, kind.devices, kind.predicted, replicas.axes, replicas.stages, load)
-
-
-def _read(form: type[Any], flat: Any) -> Any:
-    """The record of a form from a flat one that has fields of the same names."""
-    return form(**{each.name: getattr(flat, each.name) for each in fields(form) if hasattr(flat, each.name)})

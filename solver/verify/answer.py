@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.solver.answer.layouts import (
+    ByGroup,
+    Kinds,
+    Pools,
+    Replicas,
+    Stagewise,
+    Switched,
+    Uniform,
+    workers_of,
+)
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Status
 from meshwright.solver.problem.request import PlanRequest
@@ -15,6 +25,9 @@ def answer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Kind, presence of parts, certificate and reason."""
     if plan.kind != request.workload.kind:
         yield Violation(Rule.KIND, "plan.kind", f"{plan.kind} answers a {request.workload.kind} request")
+        return
+    if plan.layout is not None and isinstance(plan.layout, Uniform | ByGroup | Stagewise) != (plan.kind == "training"):
+        yield Violation(Rule.KIND, "plan.kind", f"{plan.kind}, its layout is {type(plan.layout).__name__.lower()}")
         return
     if plan.model != request.model.name:
         yield Violation(Rule.KIND, "plan.model", f"{plan.model!r} answers a request for {request.model.name!r}")
@@ -34,22 +47,20 @@ def answer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
 
 def _missing_parts(plan: Plan) -> Iterator[Violation]:
     needed: dict[str, object] = {"predicted": plan.predicted}
-    if not plan.kinds:
-        needed |= {"axes": plan.axes, "stages": plan.stages or None}
-    elif plan.kind == "training" or plan.axes or plan.stages or plan.serving or plan.prefill:
-        yield Violation(Rule.ANSWER, "plan.kinds", "kinds of workers, which hold all that a serving plan says of its layout")
-    if plan.switched is not None and (plan.prefill is not None or plan.kinds):
-        yield Violation(Rule.ANSWER, "plan.switched", "given beside a prefill pool or kinds of workers; a plan has one form")
-    if plan.kind == "training":
-        needed |= {"microbatch": plan.microbatch, "breakdown": plan.breakdown, "schedule": plan.schedule}
-        needed["predicted.step_time_s"] = plan.predicted and plan.predicted.step_time_s
-    else:
-        if not plan.kinds:
-            needed["serving"] = plan.serving
-        figures = {"predicted": plan.predicted} | {f"kinds[{i}].predicted": k.predicted for i, k in enumerate(plan.kinds)}
-        for where, predicted in figures.items():
-            needed[f"{where}.ttft_p95_s"] = predicted and predicted.ttft_p95_s
-            needed[f"{where}.tpot_p95_s"] = predicted and predicted.tpot_p95_s
+    match plan.layout:
+        case Uniform(placement=placement) | ByGroup(placement=placement) | Stagewise(placement=placement):
+            needed |= {"breakdown": placement.breakdown, "predicted.step_time_s": plan.predicted and plan.predicted.step_time_s}
+        case Replicas() | Pools() | Switched() | Kinds() as layout:
+            figures = {"predicted": plan.predicted}
+            if isinstance(layout, Kinds):
+                figures |= {f"kinds[{index}].predicted": kind.predicted for index, kind in enumerate(layout.kinds)}
+            for where, predicted in figures.items():
+                needed[f"{where}.ttft_p95_s"] = predicted and predicted.ttft_p95_s
+                needed[f"{where}.tpot_p95_s"] = predicted and predicted.tpot_p95_s
+            *_, answering = workers_of(layout)
+            needed["stages"] = answering.stages or None
+        case None:
+            needed["stages"] = None
     for name, part in needed.items():
         if part is None:
             yield Violation(Rule.ANSWER, f"plan.{name}", f"a {plan.kind} plan must have it")
@@ -126,7 +137,7 @@ def _answer_without_plan(plan: Plan) -> Iterator[Violation]:
         yield Violation(Rule.CERTIFICATE, "plan.certificate.status", given)
     if plan.certificate.objective is not None or plan.certificate.bound is not None:
         yield Violation(Rule.CERTIFICATE, "plan.certificate", "an infeasible answer has neither objective nor bound")
-    if plan.stages or plan.predicted is not None:
+    if plan.layout is not None or plan.predicted is not None:
         yield Violation(Rule.ANSWER, "plan.stages", "an infeasible answer has no stages and predicts nothing")
     yield from _reason_violations(plan)
 

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
+from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -28,7 +29,7 @@ def number_violations(plan: Plan) -> Iterator[Violation]:
     """Every figure of the plan that is NaN, infinite or negative (a bubble of rounding noise below zero aside)."""
     step_s = None if plan.predicted is None else plan.predicted.step_time_s
     noise = RELATIVE * (step_s or 0.0)
-    for where, value in _figures(plan, "plan"):
+    for where, value in _figures(record_of(plan), "plan"):
         if not math.isfinite(value):
             yield Violation(Rule.NUMBERS, where, f"{value} is not a finite number")
         elif value < (-noise if where.startswith("plan.breakdown.") else 0.0):

@@ -14,6 +14,7 @@ from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.problem.search import MAX_TIME_LIMIT_S
 from meshwright.solver.training.explain import Excluded, explain
 from tests.support.command_line import Cli
+from tests.support.flat_plans import flat, with_fields
 from tests.support.requests_given import resolved, serving, training
 
 
@@ -31,7 +32,7 @@ def test_the_plans_own_sharding_costs_what_the_plan_says(search: dict[str, Any])
     for block, operator in (("layer", "qkv_proj"), ("layer", "attn_norm"), ("head", "lm_head")):
         (explanation,) = explain(request, plan, f"{block}/{operator}")
         own = explanation.alternatives[0]
-        strategy = next(s.strategy for s in plan.shardings if (s.block, s.operator) == (block, operator))
+        strategy = next(s.strategy for s in flat(plan).shardings if (s.block, s.operator) == (block, operator))
         assert (own.strategy, own.excluded_by) == (strategy, Excluded.NOTHING)
         assert own.rest_kept is not None and plan.predicted is not None
         assert own.rest_kept.step_time_s == pytest.approx(plan.predicted.step_time_s)
@@ -53,11 +54,9 @@ def test_alternatives_of_the_free_space_cost_what_predicting_them_says() -> None
     for other in priced:
         shardings = tuple(
             OperatorSharding(s.block, s.operator, other.strategy if s.operator == "down_proj" else s.strategy)
-            for s in plan.shardings
+            for s in flat(plan).shardings
         )
-        again = predict(
-            request, Plan(**{name: getattr(plan, name) for name in Plan.__dataclass_fields__} | {"shardings": shardings})
-        )
+        again = predict(request, with_fields(plan, shardings=shardings))
         assert again.predicted is not None and other.rest_kept is not None and other.block_anew is not None
         assert other.rest_kept.step_time_s == pytest.approx(again.predicted.step_time_s)
         assert other.rest_kept.peak_memory_bytes == pytest.approx(again.predicted.peak_memory_bytes)

@@ -12,6 +12,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.request import PlanRequest, ServingWorkload
+from tests.support.flat_plans import flat, with_fields
 
 Case = tuple[Plan, PlanRequest]
 
@@ -105,4 +106,4 @@ def renamed(case: Case, name: str) -> Case:
         cluster=replace(request.cluster, groups=groups),
         workload=workload,
     )
-    return replace(plan, model=name, group_order=tuple(own[group] for group in plan.group_order)), other
+    return with_fields(plan, model=name, group_order=tuple(own[group] for group in flat(plan).group_order)), other

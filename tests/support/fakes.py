@@ -9,7 +9,9 @@ from dataclasses import replace
 from meshwright.app.solving import OnBeat, ignore_beat
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.document import plan_of
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.answer.predicted import (
     Band,
     CalibrationUse,
@@ -54,27 +56,29 @@ def feasible_plan(request: PlanRequest, *, pp: int = 2) -> Plan:
         )
         for i in range(pp)
     )
-    return Plan(
-        kind="training",
-        feasible=True,
-        certificate=Certificate(Status.OPTIMAL, 16.0, 16.0, 0.0, "s", "launchable"),
-        devices=n_devices,
-        search=SearchStats(candidates=120, evaluated=60, seconds=0.5),
-        calibration=(CalibrationUse("h100_sxm/1", "h100-sxm-80gb", 0.06, 0.14, "held-out GEMM rows"),),
-        model=request.model.name,
-        predicted=Predicted(
-            tokens_per_s=65_536.0,
-            peak_memory_bytes=40 * GIB,
-            step_time_s=16.0,
-            mfu=0.452,
-            bands={"tokens_per_s": Band(60_000.0, 70_000.0, "calibration")},
-        ),
-        axes=Axes(dp=per_stage, pp=pp),
-        stages=stages,
-        schedule="1f1b",
-        microbatch=Microbatch(size=1, count=16),
-        breakdown=TimeBreakdown(12.0, 0.5, 0.8, 0.0, 0.2, 0.5, 1.5, 0.5),
-        runners_up=(RunnerUp("dp 8", 16.8, "5% slower: gradients are reduced across all devices"),),
+    return plan_of(
+        PlanRecord(
+            kind="training",
+            feasible=True,
+            certificate=Certificate(Status.OPTIMAL, 16.0, 16.0, 0.0, "s", "launchable"),
+            devices=n_devices,
+            search=SearchStats(candidates=120, evaluated=60, seconds=0.5),
+            calibration=(CalibrationUse("h100_sxm/1", "h100-sxm-80gb", 0.06, 0.14, "held-out GEMM rows"),),
+            model=request.model.name,
+            predicted=Predicted(
+                tokens_per_s=65_536.0,
+                peak_memory_bytes=40 * GIB,
+                step_time_s=16.0,
+                mfu=0.452,
+                bands={"tokens_per_s": Band(60_000.0, 70_000.0, "calibration")},
+            ),
+            axes=Axes(dp=per_stage, pp=pp),
+            stages=stages,
+            schedule="1f1b",
+            microbatch=Microbatch(size=1, count=16),
+            breakdown=TimeBreakdown(12.0, 0.5, 0.8, 0.0, 0.2, 0.5, 1.5, 0.5),
+            runners_up=(RunnerUp("dp 8", 16.8, "5% slower: gradients are reduced across all devices"),),
+        )
     )
 
 

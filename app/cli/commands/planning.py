@@ -184,7 +184,7 @@ def _check_name(request: PlanRequest, explain: str | None) -> None:
 
 
 def _explained(request: PlanRequest, plan: Plan, explain: str | None) -> Explanations:
-    """Explanations of an operator or of layouts; none where none was asked for, or a training plan has no stages."""
+    """Explanations of an operator or of layouts; none where none was asked for, or a training plan has no layout."""
     if explain is None:
         return ()
     from meshwright.solver.api import explain as explain_operator
@@ -192,7 +192,7 @@ def _explained(request: PlanRequest, plan: Plan, explain: str | None) -> Explana
 
     if not isinstance(request, TrainingRequest):
         return explain_serving(request, plan, explain)
-    return explain_operator(request, plan, explain) if plan.stages else ()
+    return explain_operator(request, plan, explain) if plan.layout is not None else ()
 
 
 def _explanation_field(explained: Explanations) -> dict[str, object]:

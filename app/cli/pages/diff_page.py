@@ -9,6 +9,8 @@ from rich.table import Table
 
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import axes, gib, number_range, percent, seconds
+from meshwright.solver.answer.layouts import Pipelines
+from meshwright.solver.answer.pipeline_plan import leading_pipelines
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.switching import Switch, Traffic
 
@@ -37,8 +39,14 @@ def print_diff(console: Console, switch: Switch, old: AnsweredRequest, new: Answ
 
 
 def _layout(plan: Plan) -> str:
-    degrees = axes(plan.axes) if plan.axes is not None else "one device"
-    return f"{degrees}, ZeRO-{plan.stages[0].zero_stage}, {plan.devices:,} devices"
+    pipelines = _pipelines(plan)
+    return f"{axes(pipelines.axes)}, ZeRO-{pipelines.stages[0].zero_stage}, {plan.devices:,} devices"
+
+
+def _pipelines(plan: Plan) -> Pipelines:
+    pipelines = leading_pipelines(plan)
+    assert pipelines is not None, "only training plans with a layout are compared"
+    return pipelines
 
 
 def _kinds(switch: Switch) -> Table:
@@ -53,7 +61,7 @@ def _stages(total: Traffic, plan: Plan) -> Table:
     """Means of the devices of each stage, stages of equal means together."""
     table = _table("a device of stage", "keeps", "receives", "sends")
     rows: dict[tuple[str, ...], list[int]] = {}
-    for index, stage in enumerate(plan.stages):
+    for index, stage in enumerate(_pipelines(plan).stages):
         ranks = np.concatenate([np.arange(each.first, each.first + each.count) for each in stage.devices])
         shown = tuple(gib(float(values[ranks].mean())) for values in (total.kept, total.received, total.sent))
         rows.setdefault(shown, []).append(index)

@@ -29,6 +29,7 @@ from meshwright.solver.answer.layouts import (
     Switched,
     Uniform,
 )
+from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
@@ -88,8 +89,9 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
         Group(headline, plain(certificate_in_words(plan, request)), plain(f"Space: {plan.certificate.space}", style="dim")),
         *_layout_parts(plan),
     ]
-    if plan.breakdown is not None:
-        parts.append(_time(plan.breakdown))
+    breakdown = placement_of(plan).breakdown
+    if breakdown is not None:
+        parts.append(_time(breakdown))
     parts += [_comparison(plan), *frontier_parts(plan), *interactivity_parts(plan), _calibration(plan)]
     return parts
 

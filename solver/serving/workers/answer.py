@@ -12,7 +12,7 @@ from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Band, Certificate, Predicted, RunnerUp, SearchStats, status_without_plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, Stage, StageMemory
@@ -51,7 +51,7 @@ def feasible_plan(
     decode, prompt = decode_point(found.measured, evaluator), prompt_point(found.measured, evaluator)
     tokens_per_s = found.requests_per_s * evaluator.output.mean
     energy_j = energy_per_token_j(found.measured, evaluator)
-    plan = Plan(
+    return Plan(
         kind="serving",
         feasible=True,
         certificate=certificate,
@@ -69,9 +69,9 @@ def feasible_plan(
             power_w=energy_j * tokens_per_s,
             bands=percentile_bands(request, prompt=prompt, decode=decode, ttft=found.measured.ttft, tpot=found.measured.tpot),
         ),
+        layout=replicas_of(found, evaluator, first_rank=found.engine.layout.first_rank),
         notes=(*notes, _room_note(found.measured, evaluator)),
     )
-    return plan_with(replicas_of(found, evaluator, first_rank=found.engine.layout.first_rank), plan)
 
 
 def replicas_of(found: Found, evaluator: Evaluator, *, first_rank: int) -> Replicas:

@@ -13,6 +13,7 @@ from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint
+from meshwright.solver.answer.layouts import Pipelines, Placement, Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status, status_without_plan
@@ -152,16 +153,19 @@ def decided_plan(
             energy_per_step_j=step_energy_j(request.cluster, decision, cost, tables),
             bands=step_time_bands(request, step_time_s=cost.step_time_s, tokens_per_s=tokens_per_s, mfu=mfu),
         ),
-        axes=_axes(mesh),
-        stages=stages,
-        shardings=operator_shardings(costs, candidate, decision.sharding),
-        sequence_parallel=candidate.boundary.dim == SEQ,
-        tp_overlap=candidate.tp_overlap,
-        token_slices=_token_slices(candidate, tables[0]),
-        schedule=candidate.pipelining.schedule.value,
-        microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
-        optimizer=candidate.optimizer,
-        breakdown=time_breakdown(decision, cost, tables),
+        layout=Uniform(
+            Pipelines(
+                axes=_axes(mesh),
+                stages=stages,
+                shardings=operator_shardings(costs, candidate, decision.sharding),
+                sequence_parallel=candidate.boundary.dim == SEQ,
+                schedule=candidate.pipelining.schedule.value,
+                microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
+                tp_overlap=candidate.tp_overlap,
+                token_slices=_token_slices(candidate, tables[0]),
+            ),
+            Placement(optimizer=candidate.optimizer, breakdown=time_breakdown(decision, cost, tables)),
+        ),
         runners_up=runners_up,
         frontier=frontier,
         notes=NOTES,

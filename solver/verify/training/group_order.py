@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.costmodels.cluster.cluster import NodeGroup
+from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import GroupOrder
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
@@ -16,34 +17,35 @@ def order_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     """Every group with ranks once; another order than the cluster's, and idle devices, only in training plans whose search may
     choose them."""
     groups = {group.name: group for group in request.cluster.groups}
-    for name, idle in plan.idle_devices.items():
+    placement = placement_of(plan)
+    for name, idle in placement.idle_devices.items():
         where = f"plan.idle_devices.{name}"
         if name not in groups or not 1 <= idle <= groups[name].node.devices_per_node:
             yield Violation(Rule.DEVICES, where, f"{idle} devices of each node, which the cluster does not have")
             return
-        if plan.kind != "training" or name not in request.search.idle_groups:
+        if name not in request.search.idle_groups:
             yield Violation(Rule.SEARCH, where, f"{idle}, the request lets none be idle there")
     own = [name for name, group in groups.items() if _ranks_of_a_node(plan, group)]
     if not own:
         yield Violation(Rule.DEVICES, "plan.idle_devices", "no device is left")
-    if not plan.group_order:
+    if not placement.group_order:
         return
-    if sorted(plan.group_order) != sorted(own):
-        yield Violation(Rule.DEVICES, "plan.group_order", f"{plan.group_order}, the groups in use are {own}")
-    elif plan.kind != "training" or (request.search.group_order is GroupOrder.GIVEN and list(plan.group_order) != own):
-        yield Violation(Rule.SEARCH, "plan.group_order", f"{plan.group_order}, the request asks for {own}")
+    if sorted(placement.group_order) != sorted(own):
+        yield Violation(Rule.DEVICES, "plan.group_order", f"{placement.group_order}, the groups in use are {own}")
+    elif request.search.group_order is GroupOrder.GIVEN and list(placement.group_order) != own:
+        yield Violation(Rule.SEARCH, "plan.group_order", f"{placement.group_order}, the request asks for {own}")
 
 
 def ordered_request(plan: Plan, request: TrainingRequest) -> TrainingRequest:
     """The request with its groups as the plan's ranks meet them, idle devices left out with their share of the network."""
-    places = {name: place for place, name in enumerate(plan.group_order)}
+    places = {name: place for place, name in enumerate(placement_of(plan).group_order)}
     used = [_in_use(plan, group) for group in request.cluster.groups if _ranks_of_a_node(plan, group)]
     groups = sorted(used, key=lambda group: places.get(group.name, 0))
     return replace(request, cluster=replace(request.cluster, groups=tuple(groups)))
 
 
 def _ranks_of_a_node(plan: Plan, group: NodeGroup) -> int:
-    return group.node.devices_per_node - plan.idle_devices.get(group.name, 0)
+    return group.node.devices_per_node - placement_of(plan).idle_devices.get(group.name, 0)
 
 
 def _in_use(plan: Plan, group: NodeGroup) -> NodeGroup:

@@ -18,8 +18,10 @@ from meshwright.app.requests.resolve import request_document
 from meshwright.app.solving import solve_here
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.solver.answer.chosen import chosen
+from meshwright.solver.answer.document import plan_of
 from meshwright.solver.answer.layouts import Stagewise
-from meshwright.solver.answer.plan import Plan, PrefillPool, ReplicaPool, ReplicaShares
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan_record import PrefillPool, ReplicaPool, ReplicaShares
 from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.stage import LayerSpan, OperatorSharding, Stage
 from meshwright.solver.control import ignore_progress
@@ -27,6 +29,7 @@ from meshwright.solver.problem.choice import TRAINING, Part
 from meshwright.solver.problem.choice import Lock as ShownBy
 from meshwright.solver.problem.search import LEDGER
 from tests.integration.regression.project import LOCK
+from tests.support.flat_plans import flat, with_fields
 from tests.support.opened_choices import opened
 from tests.support.requests_given import resolved, serving, training
 
@@ -59,17 +62,17 @@ def otherwise(plan: Plan, name: str) -> Plan:
     place = LEDGER[name].choice.place
     assert place is not None and plan.layout is not None
     if name == "virtual_stages":
-        return replace(plan, stages=tuple(_in_two_chunks(stage) for stage in plan.stages))
+        return with_fields(plan, stages=tuple(_in_two_chunks(stage) for stage in flat(plan).stages))
     now = chosen(plan.layout, place)
     values = [OTHERWISE[name]] if name in OTHERWISE else opened(name, group_names=["first"])
     value = next(value for value in values if value not in now)
     match place.part:
         case Part.AXES:
-            return replace(plan, axes=_with(plan.axes, place.path, value))
+            return with_fields(plan, axes=_with(flat(plan).axes, place.path, value))
         case Part.STAGES:
-            return replace(plan, stages=tuple(_with(stage, place.path, value) for stage in plan.stages))
+            return with_fields(plan, stages=tuple(_with(stage, place.path, value) for stage in flat(plan).stages))
         case _:
-            return _with(plan, place.path, value)
+            return plan_of(_with(flat(plan), place.path, value))
 
 
 def _with(record: Any, path: str, value: Any) -> Any:
@@ -107,23 +110,31 @@ def test_every_choice_of_a_form_is_shown_by_a_field() -> None:
 
 
 def _pooled(plan: Plan) -> Plan:
-    assert plan.axes is not None
-    return replace(plan, prefill=PrefillPool(1, plan.axes, plan.stages, 8, 4096, 0.5, 0.1))
+    assert flat(plan).axes is not None
+    return with_fields(plan, prefill=PrefillPool(1, flat(plan).axes, flat(plan).stages, 8, 4096, 0.5, 0.1))
 
 
 def _by_group(plan: Plan, sequences: int, *, zero_stage: int = 1) -> Plan:
-    assert plan.axes and plan.schedule and plan.microbatch
-    stages = tuple(replace(stage, zero_stage=zero_stage) for stage in plan.stages)
+    assert flat(plan).axes and flat(plan).schedule and flat(plan).microbatch
+    stages = tuple(replace(stage, zero_stage=zero_stage) for stage in flat(plan).stages)
     pool = ReplicaPool(
-        "second", sequences, 1.0, plan.axes, stages, plan.shardings, plan.sequence_parallel, plan.schedule, plan.microbatch
+        "second",
+        sequences,
+        1.0,
+        flat(plan).axes,
+        stages,
+        flat(plan).shardings,
+        flat(plan).sequence_parallel,
+        flat(plan).schedule,
+        flat(plan).microbatch,
     )
-    return replace(plan, shares=ReplicaShares(5, 1.0, 0.1, (pool,)))
+    return with_fields(plan, shares=ReplicaShares(5, 1.0, 0.1, (pool,)))
 
 
 def _stagewise(plan: Plan, strategy: str = "heads") -> Plan:
     own = (OperatorSharding("layer", "query", strategy),)
-    stages = tuple(replace(stage, shardings=own, axes=replace(stage.axes, tp=stage.axes.tp * 2)) for stage in plan.stages)
-    return replace(plan, stages=stages)
+    stages = tuple(replace(stage, shardings=own, axes=replace(stage.axes, tp=stage.axes.tp * 2)) for stage in flat(plan).stages)
+    return with_fields(plan, stages=stages)
 
 
 def test_shares_and_layouts_of_all_groups_are_seen() -> None:

@@ -18,12 +18,14 @@ from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
 from meshwright.solver.answer.layouts import EngineLoad, Kinds, Replicas, WorkerKind
-from meshwright.solver.answer.plan import Plan, ReplicaPool, ReplicaShares, plan_with
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan_record import ReplicaPool, ReplicaShares
 from meshwright.solver.answer.predicted import Band, Certificate, Predicted, Status
 from meshwright.solver.answer.stage import LayerSpan
 from meshwright.solver.problem.choices import Launcher, Objective
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.fakes import feasible_plan, infeasible_plan, stage_memory
+from tests.support.flat_plans import flat, with_fields
 from tests.support.requests_given import resolved, serving, training
 
 NEXT = NextStep("Plan stored as sha256:0", "meshwright export sha256:0 --to vllm")
@@ -37,16 +39,16 @@ def page(plan: Plan, request: PlanRequest, width: int = 80) -> str:
 
 def uneven_plan(request: PlanRequest) -> Plan:
     plan = feasible_plan(request, pp=16)
-    stages = list(plan.stages)
+    stages = list(flat(plan).stages)
     stages[0] = replace(stages[0], blocks=(LayerSpan("embedding", 0, 1), LayerSpan("layer", 1, 7)), memory=stage_memory(70))
     stages[-1] = replace(stages[-1], blocks=(LayerSpan("layer", 1, 7), LayerSpan("head", 8, 1)), time_s=0.3)
-    return replace(plan, stages=tuple(stages))
+    return with_fields(plan, stages=tuple(stages))
 
 
 def test_equal_stages_are_one_line() -> None:
     request = resolved(training(cluster={"catalog": "dgx-h100", "nodes": 4}))
     plan = uneven_plan(request)
-    assert [[number for number, _ in run] for run in folded(plan.stages)] == [[0], list(range(1, 15)), [15]]
+    assert [[number for number, _ in run] for run in folded(flat(plan).stages)] == [[0], list(range(1, 15)), [15]]
     text = page(plan, request)
     assert "1-14   16 x layer each" in text
     assert "embedding + 7 x layer" in text
@@ -57,18 +59,18 @@ def test_stages_with_other_axes_say_so() -> None:
     request = resolved()
     plan = feasible_plan(request)
     assert "axes" not in page(plan, request)
-    stages = (plan.stages[0], replace(plan.stages[1], axes=Axes(dp=2, tp=2)))
-    text = page(replace(plan, stages=stages), request)
+    stages = (flat(plan).stages[0], replace(flat(plan).stages[1], axes=Axes(dp=2, tp=2)))
+    text = page(with_fields(plan, stages=stages), request)
     assert "axes" in text and "dp 2 x tp 2" in text
 
 
 def test_replicas_of_every_node_group_are_shown() -> None:
     request = resolved()
     plan = feasible_plan(request)
-    assert plan.axes is not None and plan.microbatch is not None
-    stages = tuple(replace(stage, axes=Axes(dp=7)) for stage in plan.stages)
-    pool = ReplicaPool("damaged", 144, 14.5, Axes(dp=7), stages, (), False, "1f1b", plan.microbatch)
-    text = page(replace(plan, shares=ReplicaShares(368, 15.8, 0.14, (pool,))), request)
+    assert flat(plan).axes is not None and flat(plan).microbatch is not None
+    stages = tuple(replace(stage, axes=Axes(dp=7)) for stage in flat(plan).stages)
+    pool = ReplicaPool("damaged", 144, 14.5, Axes(dp=7), stages, (), False, "1f1b", flat(plan).microbatch)
+    text = page(with_fields(plan, shares=ReplicaShares(368, 15.8, 0.14, (pool,))), request)
     assert "First node group: 368 sequences in 15.8 s" in text
     assert "damaged: 144 sequences in 14.5 s; layout: dp 7" in " ".join(text.split())
 
@@ -94,10 +96,10 @@ def test_serving_page_has_latencies_and_replicas() -> None:
     request = resolved(serving())
     plan = feasible_plan(request)
     predicted = Predicted(tokens_per_s=900.0, peak_memory_bytes=1e10, ttft_p95_s=0.6, tpot_p95_s=0.028)
-    assert plan.axes is not None
-    layout = Replicas(plan.axes, plan.stages, EngineLoad(3, 64, 8192, 0.61, 0.2, 0.02, 12.0))
-    served = replace(plan, kind="serving", predicted=predicted, breakdown=None, microbatch=None, schedule=None)
-    text = page(plan_with(layout, served), request)
+    assert flat(plan).axes is not None
+    layout = Replicas(flat(plan).axes, flat(plan).stages, EngineLoad(3, 64, 8192, 0.61, 0.2, 0.02, 12.0))
+    served = replace(plan, kind="serving", predicted=predicted)
+    text = page(replace(served, layout=layout), request)
     assert "P95 TTFT 600 ms" in text and "P95 TPOT 28.0 ms" in text
     assert "3 replicas, 61% busy" in text
     assert "decode step" in text
@@ -111,7 +113,7 @@ def test_serving_page_has_latencies_and_replicas() -> None:
 def test_serving_page_draws_throughput_against_interactivity() -> None:
     request = resolved(serving())
     predicted = Predicted(tokens_per_s=900.0, peak_memory_bytes=1e10, ttft_p95_s=0.6, tpot_p95_s=0.028)
-    plan = replace(feasible_plan(request), kind="serving", predicted=predicted, breakdown=None)
+    plan = replace(feasible_plan(request), kind="serving", predicted=predicted, layout=None)
     points = tuple(
         InteractivityPoint("tp 2", "node", Axes(tp=2), 2, float(n), n, 8192, 10.0 * n, 100.0 - n) for n in (64, 32, 16, 8)
     )
@@ -192,10 +194,10 @@ def test_every_kind_of_workers_is_shown() -> None:
             share * 10.0,
             plan.devices,
             plan.predicted,
-            Replicas(Axes(tp=tp), plan.stages, EngineLoad(2, 64, 8192, 0.5, 0.3, 0.02, 10.0)),
+            Replicas(Axes(tp=tp), flat(plan).stages, EngineLoad(2, 64, 8192, 0.5, 0.3, 0.02, 10.0)),
         )
         for share, tp in ((0.2, 4), (0.8, 8))
     )
-    text = " ".join(page(plan_with(Kinds(kinds), plan), request).split())
+    text = " ".join(page(replace(plan, layout=Kinds(kinds)), request).split())
     assert "20% of arrivals, 2.00 requests/s" in text and "80% of arrivals, 8.00 requests/s" in text
     assert "Layout: tp 4" in text and "Layout: tp 8" in text

@@ -11,7 +11,7 @@ from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
 from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.answer.layouts import Kinds, WorkerKind
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
@@ -77,7 +77,7 @@ def kinds_plan(
     points = [point(k.measured, k.evaluator) for k in kinds for point in (decode_point, prompt_point)]
     figures = _added([kind.predicted for kind in each])
     bands = widened_bands(worst, ttft=ttft, tpot=tpot)
-    plan = Plan(
+    return Plan(
         kind="serving",
         feasible=True,
         certificate=certificate,
@@ -86,9 +86,9 @@ def kinds_plan(
         calibration=calibrations_used(request, tuple(points)),
         model=request.model.name,
         predicted=replace(figures, ttft_p95_s=ttft.value, tpot_p95_s=tpot.value, bands=bands),
+        layout=Kinds(tuple(each)),
         notes=(*notes, *(_kind_note(kind) for kind in kinds)),
     )
-    return plan_with(Kinds(tuple(each)), plan)
 
 
 def kinds_percentiles(runs: Sequence[tuple[float, SimulationResult]], probability: float) -> tuple[Percentile, Percentile]:

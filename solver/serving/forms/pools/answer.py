@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwright.solver.answer.layouts import EngineLoad, Pools, PrefillWorkers, Replicas
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
@@ -84,7 +84,7 @@ def pools_plan(
             ),
         ),
     )
-    plan = Plan(
+    return Plan(
         kind="serving",
         feasible=True,
         certificate=certificate,
@@ -102,9 +102,9 @@ def pools_plan(
             power_w=pools.energy_per_token_j * tokens_per_s,
             bands=percentile_bands(request, **points, ttft=found.ttft, tpot=found.tpot),
         ),
+        layout=layout,
         notes=(*notes, room_note(evaluator.targets, ttft=found.ttft, tpot=found.tpot, load=load)),
     )
-    return plan_with(layout, plan)
 
 
 def pools_objective(request: ServingRequest, found: MeasuredPools) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from meshwright.costmodels.queueing.simulation.switched import pooled_switched
 from meshwright.solver.answer.layouts import PromptPhase, Switched
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import ServingRequest
@@ -57,8 +57,9 @@ def switched_plan(
     answers = replicas_of(found, evaluator, first_rank=engine.layout.first_rank)
     answers = replace(answers, load=replace(answers.load, max_num_batched_tokens=engine.decode_step_tokens))
     assert plan.predicted is not None
-    plan = replace(
+    return replace(
         plan,
+        layout=Switched(_prompts_of(found.measured, engine, evaluator, stages=stages), answers),
         calibration=calibrations_used(request, points),
         predicted=replace(
             plan.predicted,
@@ -69,7 +70,6 @@ def switched_plan(
             },
         ),
     )
-    return plan_with(Switched(_prompts_of(found.measured, engine, evaluator, stages=stages), answers), plan)
 
 
 def _certificate(request: ServingRequest, found: Found, evaluator: SwitchedEvaluator, bound: float | None) -> Certificate:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.network.collectives import Collective, collective_s
-from meshwright.solver.answer.layouts import ByGroup, Pipelines
-from meshwright.solver.answer.plan import Plan, ReplicaPool, ReplicaShares
+from meshwright.solver.answer.layouts import ByGroup, GroupReplicas, Pipelines
+from meshwright.solver.answer.pipeline_plan import pipelines_of, placement_of
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.answer.stage import DeviceRange, Microbatch, Stage
+from meshwright.solver.answer.stage import DeviceRange, Stage
 from meshwright.solver.problem.choices import BatchShares, FrontierScope, GroupOrder, Objective
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import Slo, TrainingRequest
@@ -120,7 +121,7 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
     """One plan of the pools' plans, first group first, with figures of the whole; all else is the first's."""
     workload = request.workload
     steps = [_step_s(plan) for plan in plans]
-    gradients_s = exchange_s(request, [plan.stages for plan in plans])
+    gradients_s = exchange_s(request, [pipelines_of(plan).stages for plan in plans])
     step_s = max(steps) + gradients_s
     tokens_per_s = workload.global_batch * workload.seq_len / step_s
     devices = [(group.node.device, plan.devices) for group, plan in zip(request.cluster.groups, plans, strict=True)]
@@ -129,7 +130,8 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
         _mfu(plan) * own_s * number * device.peak(workload.precision)
         for plan, own_s, (device, number) in zip(plans, steps, devices, strict=True)
     ) / (step_s * peak)
-    first, breakdown = plans[0], plans[0].breakdown
+    first, placement = plans[0], placement_of(plans[0])
+    breakdown = placement.breakdown
     assert breakdown is not None
     return replace(
         first,
@@ -144,23 +146,23 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
             energy_per_step_j=_energy_j(request.cluster, plans, step_s),
             bands=step_time_bands(request, step_time_s=step_s, tokens_per_s=tokens_per_s, mfu=mfu),
         ),
-        breakdown=replace(
-            breakdown,
-            bubble_s=breakdown.bubble_s + max(steps) - steps[0],
-            dp_comm_s=breakdown.dp_comm_s + gradients_s,
+        layout=ByGroup(
+            groups=tuple(
+                _replicas(plan, request.cluster.groups, place) if place else _first_replicas(plan)
+                for place, plan in enumerate(plans)
+            ),
+            exchange_s=gradients_s,
+            placement=replace(
+                placement,
+                breakdown=replace(
+                    breakdown,
+                    bubble_s=breakdown.bubble_s + max(steps) - steps[0],
+                    dp_comm_s=breakdown.dp_comm_s + gradients_s,
+                ),
+            ),
         ),
         runners_up=(),
         frontier=(),
-        shares=ReplicaShares(
-            sequences=_sequences(first),
-            step_time_s=steps[0],
-            exchange_s=gradients_s,
-            pools=tuple(
-                _pool(plan, group, sum(each.n_devices for each in request.cluster.groups[:place]))
-                for place, (plan, group) in enumerate(zip(plans, request.cluster.groups, strict=True))
-                if place
-            ),
-        ),
     )
 
 
@@ -174,20 +176,17 @@ def _energy_j(cluster: Cluster, plans: Sequence[Plan], step_s: float) -> float:
     return total
 
 
-def _pool(plan: Plan, group: NodeGroup, first: int) -> ReplicaPool:
-    assert plan.axes is not None and plan.microbatch is not None and plan.schedule is not None
-    return ReplicaPool(
-        group=group.name,
-        sequences=_sequences(plan),
-        step_time_s=_step_s(plan),
-        axes=plan.axes,
-        stages=tuple(_moved(stage, first) for stage in plan.stages),
-        shardings=plan.shardings,
-        sequence_parallel=plan.sequence_parallel,
-        schedule=plan.schedule,
-        microbatch=plan.microbatch,
-        tp_overlap=plan.tp_overlap,
-    )
+def _first_replicas(plan: Plan) -> GroupReplicas:
+    # Documents do not name the first group: it is the cluster's.
+    return GroupReplicas("", _sequences(plan), _step_s(plan), pipelines_of(plan))
+
+
+def _replicas(plan: Plan, groups: Sequence[NodeGroup], place: int) -> GroupReplicas:
+    """The replicas of a group that lies behind others, on its devices of the whole cluster."""
+    pipelines, first = pipelines_of(plan), sum(each.n_devices for each in groups[:place])
+    # Documents have no token slices of these replicas.
+    moved = replace(pipelines, stages=tuple(_moved(stage, first) for stage in pipelines.stages), token_slices=())
+    return GroupReplicas(groups[place].name, _sequences(plan), _step_s(plan), moved)
 
 
 def parts_of(request: TrainingRequest, layout: ByGroup) -> tuple[Part, ...]:
@@ -206,10 +205,8 @@ def _moved(stage: Stage, by: int) -> Stage:
 
 
 def _sequences(plan: Plan) -> int:
-    assert plan.axes is not None
-    microbatch: Microbatch | None = plan.microbatch
-    assert microbatch is not None
-    return plan.axes.dp * microbatch.size * microbatch.count
+    pipelines = pipelines_of(plan)
+    return pipelines.axes.dp * pipelines.microbatch.size * pipelines.microbatch.count
 
 
 def _step_s(plan: Plan) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.solver.answer.layouts import Stagewise
+from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
 from meshwright.solver.answer.reason import Reason
@@ -13,7 +14,7 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import StageSpan
 from meshwright.solver.training.forms.stagewise.given import given_way, pipelines_of_its_like, require_room
 from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_cost, stagewise_plan
-from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of
+from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of, in_arrangement
 from meshwright.solver.training.forms.uniform.given_decision import decision_of
 from meshwright.solver.training.forms.uniform.prediction import crowded_reason, judged
 from meshwright.solver.training.report.slo import slo_reason
@@ -39,19 +40,15 @@ def predict_stagewise(request: TrainingRequest, layout: Stagewise) -> Plan:
     predicted = stagewise_plan(request, ways, spans, certificate=certificate, stats=SearchStats(1, 1, 0.0))
     assert predicted.predicted is not None and predicted.predicted.step_time_s is not None
     step_s = predicted.predicted.step_time_s
-    predicted = replace(
-        predicted,
-        group_order=placement.group_order,
-        idle_devices=placement.idle_devices,
-        certificate=replace(certificate, objective=step_s),
-    )
+    predicted = replace(predicted, certificate=replace(certificate, objective=step_s))
+    predicted = in_arrangement(predicted, arrangement_of(placement))
     reason = _memory_reason(predicted) or crowded_reason(stagewise_cost(ways, spans)) or slo_reason(request, step_s)
     return judged(predicted, reason)
 
 
 def _memory_reason(predicted: Plan) -> Reason | None:
     """Reason of the first stage that needs more memory than a device has; None where all fit."""
-    for index, stage in enumerate(predicted.stages):
+    for index, stage in enumerate(pipelines_of(predicted).stages):
         need, have = stage.memory.total_bytes, stage.memory.capacity_bytes
         if need > have:
             message = f"device memory: stage {index} needs {need:.4g} bytes, a device has {have:.4g}"

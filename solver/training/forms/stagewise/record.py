@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from meshwright.costmodels.cluster.cluster import Device, NodeGroup
 from meshwright.costmodels.cluster.energy import BusyTime, device_energy_j
+from meshwright.solver.answer.layouts import Stagewise
+from meshwright.solver.answer.pipeline_plan import pipelines_of, placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats
 from meshwright.solver.answer.stage import DeviceRange, Stage
@@ -57,16 +59,17 @@ def stagewise_plan(
         tables=tables,
         devices=_devices_in_use(request, ways),
     )
+    alike = pipelines_of(plan)
     ranges = laid_out(request.cluster, [(way.group, way.devices) for way in ways])
     stages = tuple(
         _stage(stage, way, candidate, place)
-        for stage, way, candidate, place in zip(plan.stages, ways, candidates, ranges, strict=True)
+        for stage, way, candidate, place in zip(alike.stages, ways, candidates, ranges, strict=True)
     )
     assert plan.predicted is not None
     energy_j = _energy_j(ways, decision, cost, tables)
     return replace(
         plan,
-        stages=stages,
+        layout=Stagewise(replace(alike, stages=stages), placement_of(plan)),
         predicted=replace(plan.predicted, energy_per_step_j=energy_j),
     )
 

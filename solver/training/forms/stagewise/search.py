@@ -36,7 +36,7 @@ from meshwright.solver.training.forms.stagewise.stage_sizes import (
     stage_sizes,
 )
 from meshwright.solver.training.forms.stagewise.stage_ways import Way, stage_ways
-from meshwright.solver.training.forms.uniform.device_orders import Arrangement, arranged
+from meshwright.solver.training.forms.uniform.device_orders import Arrangement, arranged, in_arrangement
 from meshwright.solver.training.report.device_counts import require_whole_cluster
 from meshwright.solver.training.search.best_first import RELATIVE_TIE
 
@@ -118,12 +118,7 @@ def _certified(request: TrainingRequest, given: Plan, best: _Found | None, bound
     ways, spans = best.space.chosen(best.count, best.partition)
     stats = replace(given.search, evaluated=given.search.evaluated + len(best.space.counts))
     plan = stagewise_plan(best.space.request, ways, spans, certificate=certificate, stats=stats)
-    plan = replace(
-        plan,
-        group_order=arrangement.order,
-        idle_devices=arrangement.idle,
-        notes=(*plan.notes, *arrangement.notes),
-    )
+    plan = in_arrangement(replace(plan, notes=(*plan.notes, *arrangement.notes)), arrangement)
     return instead_of(given, plan, "stages of the same degrees")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from meshwright.costmodels.cluster.cluster import Cluster, part_of_node
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.solver.answer.layouts import Placement
-from meshwright.solver.answer.pipeline_plan import placement_of
+from meshwright.solver.answer.pipeline_plan import placement_of, with_placement
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status
 from meshwright.solver.control import OnProgress, Stop
@@ -76,6 +76,11 @@ def arrangement_of(placement: Placement) -> Arrangement:
     return Arrangement(placement.group_order, placement.idle_devices)
 
 
+def in_arrangement(plan: Plan, arrangement: Arrangement) -> Plan:
+    """The training plan, which says that its ranks are in an arrangement."""
+    return with_placement(plan, group_order=arrangement.order, idle_devices=arrangement.idle)
+
+
 def best_arrangement(
     request: TrainingRequest,
     given: Plan,
@@ -105,8 +110,7 @@ def best_arrangement(
         if result.best is not None and result.best.value < limit_s * (1 - RELATIVE_TIE):
             losers += _loser(best)
             found = feasible_plan(placed, costs, result)
-            notes = (*found.notes, *arrangement.notes)
-            best = replace(found, group_order=arrangement.order, idle_devices=arrangement.idle, notes=notes)
+            best = in_arrangement(replace(found, notes=(*found.notes, *arrangement.notes)), arrangement)
         else:
             why = "no plan is faster" if math.isinf(limit_s) else f"no plan takes less than {limit_s:.4g} s"
             losers.append(RunnerUp(arrangement.name, None, why))

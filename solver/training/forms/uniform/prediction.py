@@ -11,7 +11,7 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import DecisionCost, evaluate_decision
-from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of
+from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of, in_arrangement
 from meshwright.solver.training.forms.uniform.given_decision import decision_of
 from meshwright.solver.training.report.plan_report import decided_plan, host_memory_reason, memory_reason
 from meshwright.solver.training.report.slo import slo_reason
@@ -36,7 +36,7 @@ def predict_pipelines(request: TrainingRequest, pipelines: Pipelines, placement:
     cost = evaluate_decision(decision, tables)
     certificate = Certificate(Status.FEASIBLE, cost.step_time_s, None, None, "s", "a given plan: no search was made")
     predicted = decided_plan(request, costs, decision, cost, certificate=certificate, stats=SearchStats(1, 1, 0.0))
-    predicted = replace(predicted, group_order=placement.group_order, idle_devices=placement.idle_devices)
+    predicted = in_arrangement(predicted, arrangement_of(placement))
     worst = max(range(len(cost.stages)), key=lambda i: cost.stages[i].need_bytes - cost.stages[i].capacity_bytes)
     stage = cost.stages[worst]
     reason = crowded_reason(cost) or slo_reason(request, cost.step_time_s)

@@ -13,8 +13,10 @@ from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGro
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.document import plan_of
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
@@ -22,6 +24,7 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
+from tests.support.flat_plans import flat, with_fields
 
 GLOBAL_BATCH = 64
 MEMORY = StageMemory(30e9, 10e9, 10e9, 15e9, 4e9, 1e9, 80e9)
@@ -56,23 +59,25 @@ def training(
     axes = Axes(dp=dp, tp=tp, pp=pp, cp=cp)
     decoder = len(graph.layers) - 2
     stages = _stages(graph, layers or _even(decoder, pp), axes, zero_stage, recompute)
-    plan = Plan(
-        kind="training",
-        feasible=True,
-        certificate=Certificate(Status.FEASIBLE, 1.0, None, None, "s", "made up"),
-        devices=n_devices,
-        search=SearchStats(1, 1, 0.0),
-        calibration=(),
-        model=graph.name,
-        predicted=Predicted(tokens_per_s=1.0, peak_memory_bytes=1.0, step_time_s=1.0, mfu=0.5),
-        axes=axes,
-        stages=stages,
-        shardings=_shardings(graph, tp, sequence_parallel),
-        sequence_parallel=sequence_parallel,
-        tp_overlap=tp_overlap,
-        schedule="1f1b",
-        microbatch=Microbatch(microbatch, GLOBAL_BATCH // (dp * microbatch)),
-        breakdown=TimeBreakdown(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    plan = plan_of(
+        PlanRecord(
+            kind="training",
+            feasible=True,
+            certificate=Certificate(Status.FEASIBLE, 1.0, None, None, "s", "made up"),
+            devices=n_devices,
+            search=SearchStats(1, 1, 0.0),
+            calibration=(),
+            model=graph.name,
+            predicted=Predicted(tokens_per_s=1.0, peak_memory_bytes=1.0, step_time_s=1.0, mfu=0.5),
+            axes=axes,
+            stages=stages,
+            shardings=_shardings(graph, tp, sequence_parallel),
+            sequence_parallel=sequence_parallel,
+            tp_overlap=tp_overlap,
+            schedule="1f1b",
+            microbatch=Microbatch(microbatch, GLOBAL_BATCH // (dp * microbatch)),
+            breakdown=TimeBreakdown(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+        )
     )
     fields: dict[str, object] = {"global_batch": GLOBAL_BATCH, "seq_len": 8192} | workload
     nodes = max(1, -(-n_devices // devices_per_node))
@@ -82,7 +87,7 @@ def training(
 
 def interleaved(plan: Plan, parts: Sequence[Sequence[int]], *, schedule: str = "interleaved-1f1b") -> Plan:
     """The plan with these layers (of the model, embedding and head counted) in model chunks: ``parts[i]`` on rank i."""
-    names = [span.block for stage in plan.stages for span in stage.blocks for _ in range(span.count)]
+    names = [span.block for stage in flat(plan).stages for span in stage.blocks for _ in range(span.count)]
     stages, first = [], 0
     starts: dict[tuple[int, int], int] = {}
     ranks = range(len(parts))
@@ -92,11 +97,11 @@ def interleaved(plan: Plan, parts: Sequence[Sequence[int]], *, schedule: str = "
     for rank, chunk in order:
         starts[rank, chunk] = first
         first += parts[rank][chunk]
-    for rank, stage in enumerate(plan.stages):
+    for rank, stage in enumerate(flat(plan).stages):
         layers = [starts[rank, chunk] + i for chunk, count in enumerate(parts[rank]) for i in range(count)]
         blocks = tuple(LayerSpan(names[layer], layer, 1) for layer in layers)
         stages.append(replace(stage, blocks=blocks, chunk_layers=tuple(parts[rank])))
-    return replace(plan, stages=tuple(stages), schedule=schedule)
+    return with_fields(plan, stages=tuple(stages), schedule=schedule)
 
 
 def serving(
@@ -128,7 +133,7 @@ def serving(
         predicted=Predicted(tokens_per_s=1.0, peak_memory_bytes=1.0, ttft_p95_s=0.5, tpot_p95_s=0.02),
     )
     stages = tuple(replace(stage, memory=memory) for stage in stages)
-    plan = plan_with(Replicas(axes, stages, EngineLoad(replicas, 64, 8192, 0.5, 0.3, 0.02, 10.0)), plan)
+    plan = replace(plan, layout=Replicas(axes, stages, EngineLoad(replicas, 64, 8192, 0.5, 0.3, 0.02, 10.0)))
     fields: dict[str, object] = {
         "arrivals": PoissonArrivals("poisson", 4.0),
         "prompt_tokens": FixedLength(4000),

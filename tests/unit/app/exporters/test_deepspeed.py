@@ -20,6 +20,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.training.planner import plan_training
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import GLOBAL_BATCH, arguments, training
 from tests.unit.app.exporters.real_tools import ask
 from tests.unit.solver.training.test_branching import small_request
@@ -122,13 +123,13 @@ def test_deepspeed_accepts_the_configuration_and_means_the_same() -> None:
         training(dp=2, pp=4, zero_stage=1),
         training(dp=8, zero_stage=2, gradient_dtype=DType.BF16),
     ]
-    cases = [{"config": config(*plan), "dp": 2 if plan[0].stages[1:] else None} for plan in plans]
+    cases = [{"config": config(*plan), "dp": 2 if flat(plan[0]).stages[1:] else None} for plan in plans]
     away = Offload(1.0, weights=1.0, gradients=1.0, optimizer_to=Tier.NVME, weights_to=Tier.NVME)
     plan, request = training(dp=8, zero_stage=3, microbatch=2)
     nodes = tuple(replace(g, node=replace(g.node, nvme=Nvme(10**13, 1e10, 1e10))) for g in request.cluster.groups)
     request = replace(request, cluster=replace(request.cluster, groups=nodes))
     for offload in (away, replace(away, optimizer_to=Tier.HOST, weights_to=Tier.HOST)):
-        moved = replace(plan, stages=tuple(replace(stage, offload=offload) for stage in plan.stages))
+        moved = with_fields(plan, stages=tuple(replace(stage, offload=offload) for stage in flat(plan).stages))
         cases.append({"config": config(moved, request), "dp": None})
     spoiled = {**cases[0]["config"], "gradient_accumulation_steps": 3}
     answers = ask("deepspeed", "deepspeed_config.py", [*cases, {"config": spoiled, "dp": None}])
@@ -145,6 +146,6 @@ def test_deepspeed_accepts_the_configuration_and_means_the_same() -> None:
 def test_stages_of_a_model_that_branches_pass_tuples_on() -> None:
     request = small_request(1)
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
-    assert plan.axes is not None and plan.axes.pp == 2
+    assert flat(plan).axes is not None and flat(plan).axes.pp == 2
     assert "branches: give PipelineModule the layers in the order [" in said(plan, request)
     assert "branches" not in said(*training(dp=4, pp=2))

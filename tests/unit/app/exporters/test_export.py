@@ -16,6 +16,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import OperatorSharding
 from meshwright.solver.problem.choices import GroupOrder, Launcher, Recompute
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import arguments, flags, serving, training
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -94,16 +95,16 @@ def test_servers_refuse_training_plans(launcher: Launcher) -> None:
 
 def test_an_infeasible_answer_has_nothing_to_launch() -> None:
     plan, request = training()
-    infeasible = replace(plan, feasible=False, stages=(), reason=Reason("device_memory", 2.0, 1.0, "bytes", "too small"))
+    infeasible = replace(plan, feasible=False, layout=None, reason=Reason("device_memory", 2.0, 1.0, "bytes", "too small"))
     with pytest.raises(ExportError, match="too small"):
         export(infeasible, request, "megatron-lm")
 
 
 def _with_strategy(plan: Plan, operator: str, strategy: str) -> Plan:
     entries = (
-        OperatorSharding(e.block, e.operator, strategy if e.operator == operator else e.strategy) for e in plan.shardings
+        OperatorSharding(e.block, e.operator, strategy if e.operator == operator else e.strategy) for e in flat(plan).shardings
     )
-    return replace(plan, shardings=tuple(entries))
+    return with_fields(plan, shardings=tuple(entries))
 
 
 @pytest.mark.parametrize("launcher", TRAINERS)
@@ -116,16 +117,16 @@ def test_shardings_of_the_free_space_are_refused(launcher: Launcher) -> None:
 @pytest.mark.parametrize("launcher", TRAINERS)
 def test_stages_that_differ_are_refused(launcher: Launcher) -> None:
     plan, request = training(dp=2, pp=2)
-    differing = tuple(replace(stage, shardings=plan.shardings) for stage in plan.stages)
+    differing = tuple(replace(stage, shardings=flat(plan).shardings) for stage in flat(plan).stages)
     with pytest.raises(ExportError, match="stage_degrees"):
-        export(replace(plan, stages=differing), request, launcher.value)
+        export(with_fields(plan, stages=differing), request, launcher.value)
 
 
 @pytest.mark.parametrize("launcher", TRAINERS)
 def test_damaged_plans_are_refused(launcher: Launcher) -> None:
     plan, request = training(dp=2, pp=2)
     with pytest.raises(ExportError, match="layer"):
-        export(replace(plan, stages=plan.stages[::-1]), request, launcher.value)
+        export(with_fields(plan, stages=flat(plan).stages[::-1]), request, launcher.value)
 
 
 @pytest.mark.parametrize("launcher", [Launcher.MEGATRON_LM, Launcher.DEEPSPEED])
@@ -165,7 +166,7 @@ def test_hosts_are_those_that_hold_ranks_in_the_order_in_which_they_do(launcher:
     groups = (NodeGroup("half", node, 2), NodeGroup("whole", node, 1))
     search = replace(request.search, group_order=GroupOrder.ANY, idle_groups=("half",))
     request = replace(request, cluster=Cluster(groups), search=search)
-    plan = replace(plan, group_order=("whole", "half"), idle_devices={"half": 4})
+    plan = with_fields(plan, group_order=("whole", "half"), idle_devices={"half": 4})
     result = export(plan, request, launcher.value)
     said = " ".join(result.assumptions)
     assert "whole (1), half (2)" in said

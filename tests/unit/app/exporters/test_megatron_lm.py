@@ -22,6 +22,7 @@ from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training import plan_training
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import arguments, cluster, flags, interleaved, training
 from tests.unit.app.exporters.real_tools import ask
 
@@ -148,8 +149,8 @@ def test_zero_stages(zero_stage: int, expected: dict[str, tuple[str, ...]]) -> N
 def test_context_parallelism_names_its_exchange(ulysses: int, expected: dict[str, tuple[str, ...]]) -> None:
     plan, request = training(dp=2, cp=4)
     axes = Axes(dp=2, cp=4, ulysses=ulysses)
-    stages = tuple(replace(stage, axes=axes) for stage in plan.stages)
-    given = flags(export(replace(plan, axes=axes, stages=stages), request, "megatron-lm"))
+    stages = tuple(replace(stage, axes=axes) for stage in flat(plan).stages)
+    given = flags(export(with_fields(plan, axes=axes, stages=stages), request, "megatron-lm"))
     assert given["--context-parallel-size"] == ("4",)
     assert expected.items() <= given.items()
     assert ("--hierarchical-context-parallel-sizes" in given) == (ulysses == 2)
@@ -256,7 +257,7 @@ def question(plan: Plan, request: PlanRequest) -> dict[str, object]:
     return {
         "flags": {name[2:]: values for name, values in given.items() if name not in LAUNCHER_FLAGS},
         "world": plan.devices,
-        "ranks": [stage.devices[0].first for stage in plan.stages],
+        "ranks": [stage.devices[0].first for stage in flat(plan).stages],
     }
 
 
@@ -278,14 +279,14 @@ def test_megatron_core_builds_the_parameters_that_the_plan_counts() -> None:
 def expected_parameters(plan: Plan) -> list[int]:
     """Parameters of each stage's ranks: matrices divided by tp, vectors of the residual stream whole, a tied head copied."""
     graph = model(plan.model)
-    assert plan.axes is not None
-    tp, counts = plan.axes.tp, []
-    for stage in plan.stages:
+    assert flat(plan).axes is not None
+    tp, counts = flat(plan).axes.tp, []
+    for stage in flat(plan).stages:
         total = 0
         for span in stage.blocks:
             for operator in graph.block(span.block).operators:
                 for weight in operator.weights:
-                    if weight.tied_to is not None and len(plan.stages) == 1:
+                    if weight.tied_to is not None and len(flat(plan).stages) == 1:
                         continue
                     split = {"heads", "kv_heads", "ffn", "vocab"} & set(weight.dims)
                     total += span.count * weight.elements(graph.dims) // (tp if split else 1)

@@ -14,6 +14,7 @@ from meshwright.costmodels.memory.offload import Offload, Tier
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import flags, training
 
 
@@ -21,8 +22,8 @@ def placed(
     plan: Plan, request: PlanRequest, *, offload: Offload | None = None, shards: int | None = None
 ) -> tuple[Plan, PlanRequest]:
     """The plan with its state elsewhere."""
-    stages = tuple(replace(stage, offload=offload or stage.offload, shard_ranks=shards) for stage in plan.stages)
-    return replace(plan, stages=stages), request
+    stages = tuple(replace(stage, offload=offload or stage.offload, shard_ranks=shards) for stage in flat(plan).stages)
+    return with_fields(plan, stages=stages), request
 
 
 def zero_optimization(plan: Plan, request: PlanRequest) -> dict[str, object]:
@@ -53,18 +54,18 @@ def test_deepspeed_takes_all_of_a_sharded_optimizer_and_shares_under_zero_3() ->
 
 def test_launchers_run_the_optimizer_that_was_chosen() -> None:
     plan, request = training(dp=8, zero_stage=1)
-    chosen = replace(plan, optimizer=Optimizer.ADAMW_BF16)
+    chosen = with_fields(plan, optimizer=Optimizer.ADAMW_BF16)
     given = flags(export(chosen, request, "megatron-lm"))
     assert (given["--exp-avg-dtype"], "--use-precision-aware-optimizer" in given) == (("bf16",), True)
     plan, request = training(dp=8)
-    document = json.loads(export(replace(plan, optimizer=Optimizer.MUON), request, "deepspeed").files["ds_config.json"])
+    document = json.loads(export(with_fields(plan, optimizer=Optimizer.MUON), request, "deepspeed").files["ds_config.json"])
     assert document["optimizer"]["type"] == "Muon"
     alone, request = training()
-    small = flags(export(replace(alone, optimizer=Optimizer.ADAMW_8BIT), request, "megatron-lm"))
+    small = flags(export(with_fields(alone, optimizer=Optimizer.ADAMW_8BIT), request, "megatron-lm"))
     assert "--use-distributed-optimizer" in small
     for launcher in ("deepspeed", "torchtitan"):
         with pytest.raises(ExportError, match="adamw_8bit"):
-            export(replace(alone, optimizer=Optimizer.ADAMW_8BIT), request, launcher)
+            export(with_fields(alone, optimizer=Optimizer.ADAMW_8BIT), request, launcher)
 
 
 def test_groups_of_ranks_that_shard() -> None:

@@ -15,7 +15,7 @@ from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.layouts import Pools, PrefillWorkers
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.problem.serving_load import LognormalLength
@@ -53,7 +53,7 @@ def pooled(*, prefill_tp: int = 2, cp: int = 1, decode_tp: int = 4, decode_pp: i
     prefill = PrefillWorkers(2, axes, stages, 256, 8192, 0.5, 1.0)
     devices = plan.devices + other.devices
     certificate = replace(plan.certificate, objective=float(devices))
-    plan = plan_with(Pools(prefill, decode), replace(plan, devices=devices, certificate=certificate))
+    plan = replace(plan, devices=devices, certificate=certificate, layout=Pools(prefill, decode))
     return plan, replace(request, search=replace(request.search, modes=(ServingMode.DISAGGREGATED,)))
 
 

@@ -17,6 +17,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.request import PlanRequest
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import arguments, flags, interleaved, training
 from tests.unit.app.exporters.real_tools import ask
 
@@ -127,7 +128,7 @@ def test_torchtitan_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None
     ]
     plan, request = training(dp=8, zero_stage=3)
     away = Offload(optimizer=1.0, weights=1.0, gradients=1.0)
-    plans.append((replace(plan, stages=tuple(replace(stage, offload=away) for stage in plan.stages)), request))
+    plans.append((with_fields(plan, stages=tuple(replace(stage, offload=away) for stage in flat(plan).stages)), request))
     cases = []
     for plan, request in plans:
         result = export(plan, request, "torchtitan")

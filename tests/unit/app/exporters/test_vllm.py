@@ -16,7 +16,7 @@ from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.layouts import Kinds, Pools, PrefillWorkers, WorkerKind
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import PlanRequest
@@ -147,7 +147,7 @@ def pooled(*, prefill_tp: int = 2, decode_tp: int = 4, decode_pp: int = 1) -> tu
     prefill = PrefillWorkers(2, pool.axes, stages, 256, 8192, 0.5, 1.0)
     devices = plan.devices + other.devices
     certificate = replace(plan.certificate, objective=float(devices))
-    plan = plan_with(Pools(prefill, decode), replace(plan, devices=devices, certificate=certificate))
+    plan = replace(plan, devices=devices, certificate=certificate, layout=Pools(prefill, decode))
     return plan, replace(request, search=replace(request.search, modes=(ServingMode.DISAGGREGATED,)))
 
 
@@ -177,7 +177,7 @@ def two_kinds() -> tuple[Plan, PlanRequest]:
         predicted = replace(plan.predicted, tokens_per_s=share * 2000.0)
         kinds.append(WorkerKind(share, share * 4.0, count, predicted, replace(replicas, stages=stages)))
     certificate = replace(whole.certificate, objective=12.0)
-    plan = plan_with(Kinds(tuple(kinds)), replace(whole, devices=12, certificate=certificate))
+    plan = replace(whole, devices=12, certificate=certificate, layout=Kinds(tuple(kinds)))
     search = replace(request.search, worker_kinds=2)
     return plan, replace(request, cluster=Cluster(groups), search=search)
 

@@ -29,6 +29,7 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.training import predict_training
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
+from tests.support.flat_plans import flat
 from tests.unit.app.validation.tables import measured, run
 
 UNFUSED = StatedImplementation(attention_kernels=AttentionKernels.UNFUSED, dropout=Dropout.MASKED)
@@ -45,7 +46,7 @@ def test_a_row_is_predicted_as_its_plan_document_is(tmp_path: Path) -> None:
     only = Search(dp=(2,), tp=(4,), pp=(1,), cp=(1,), microbatch=(1,), recompute=(Recompute.NONE,), zero_stages=(0,))
     request = replace(plan.request, search=only)
     solved = solve(request, stop=never_stop, progress=ignore_progress)
-    row = run(tmp_path, pp="1", tp="4", dp="2", sp=str(int(solved.sequence_parallel)))
+    row = run(tmp_path, pp="1", tp="4", dp="2", sp=str(int(flat(solved).sequence_parallel)))
     again = predict_training(request, solved)
     assert again.predicted is not None
     assert predict_run(row).step_time_s == pytest.approx(again.predicted.step_time_s)

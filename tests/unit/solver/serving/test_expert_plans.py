@@ -23,6 +23,7 @@ from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.promise import evaluation
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat
 from tests.support.serving_layouts import replicas_of
 from tests.unit.app.exporters.plans import flags
 from tests.unit.solver.serving.requests import cluster, serving_request
@@ -101,7 +102,7 @@ def test_weights_are_those_of_spread_experts() -> None:
 
 def test_copies_of_experts_take_their_memory() -> None:
     plain, copied = (planned(expert_request(Search(attention_dp=(4,), ep=(4,)), copies=n)) for n in (0, 32))
-    more = copied.stages[0].memory.weights_bytes - plain.stages[0].memory.weights_bytes
+    more = flat(copied).stages[0].memory.weights_bytes - flat(plain).stages[0].memory.weights_bytes
     assert more == pytest.approx(15 * 8 * 3 * 2048 * 1024 * WeightFormat.FP8_BLOCK.size_bytes)
 
 

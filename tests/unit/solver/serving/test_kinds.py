@@ -9,7 +9,7 @@ import pytest
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.solver.answer.layouts import Kinds, Replicas, workers_of
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.api import explain_serving, predict, simulate
@@ -22,6 +22,7 @@ from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.explain import Excluded
 from meshwright.solver.serving.forms.kinds.asked import kind_requests, weighted_turns
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.support.serving_layouts import kinds_of, replicas_of
 from tests.unit.solver.serving.kinds_enumeration import best_of_two_kinds, better
 from tests.unit.solver.serving.requests import cluster, serving_request
@@ -81,7 +82,7 @@ def test_no_device_is_stranded() -> None:
     assert single.devices < 6
     assert any("left over" in note for note in single.notes)
     assert mixed.devices == 6
-    assert [kind.devices for kind in mixed.kinds] == [2, 4]
+    assert [kind.devices for kind in flat(mixed).kinds] == [2, 4]
     assert not any("left over" in note for note in mixed.notes)
 
 
@@ -205,7 +206,7 @@ def test_one_broken_thing_breaks_its_own_rules(mixed: tuple[ServingRequest, Plan
 
     def rules(*kinds: object, of: ServingRequest = request, **fields: object) -> set[Rule]:
         broken = replace(answer, **fields)  # type: ignore[arg-type]
-        broken = plan_with(Kinds(kinds), broken) if kinds else broken  # type: ignore[arg-type]
+        broken = replace(broken, layout=Kinds(kinds)) if kinds else broken  # type: ignore[arg-type]
         return {violation.rule for violation in check(broken, of)}
 
     assert rules() == set()
@@ -222,12 +223,13 @@ def test_one_broken_thing_breaks_its_own_rules(mixed: tuple[ServingRequest, Plan
     assert rules(slow, second) == {Rule.SLO}
     assert rules(predicted=replace(answer.predicted, ttft_p95_s=0.399)) == {Rule.SLO}
     assert rules(predicted=replace(answer.predicted, power_w=1.0)) == {Rule.ENERGY}
-    assert rules(axes=first.replicas.axes) == {Rule.ANSWER}
+    with pytest.raises(PlanFileError, match="axes in a serving plan of the form: kinds"):
+        with_fields(answer, axes=first.replicas.axes)
     heads = changed(first, "replicas.axes.tp", 3)
     heads = changed(heads, "replicas.stages", tuple(changed(stage, "axes.tp", 3) for stage in first.replicas.stages))
     assert rules(heads, second) & {Rule.DEVICES, Rule.DIVISIBILITY}
     with pytest.raises(PlanFileError, match="sum to 1"):
-        predict(request, plan_with(Kinds((first, replace(second, share=0.1))), answer))
+        predict(request, replace(answer, layout=Kinds((first, replace(second, share=0.1)))))
 
 
 def test_poisson_arrivals_stay_poisson() -> None:

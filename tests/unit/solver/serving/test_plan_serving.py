@@ -9,7 +9,7 @@ import pytest
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError, WorkloadError
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import Progress, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, Recompute
@@ -124,7 +124,7 @@ def test_batch_limits_of_ones_own_sustain_a_rate_too() -> None:
     request = serving_request(rate=1.0, objective=Objective.THROUGHPUT)
     answer = plan(request)
     replicas = replicas_of(answer)
-    own = plan_with(replace(replicas, load=replace(replicas.load, max_num_seqs=5, max_num_batched_tokens=1000)), answer)
+    own = replace(answer, layout=replace(replicas, load=replace(replicas.load, max_num_seqs=5, max_num_batched_tokens=1000)))
     again = predict_serving(request, own)
     assert check(again, request) == ()
     assert certified(answer) < certified(again) < 1.0

@@ -9,7 +9,7 @@ import pytest
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.layouts import Replicas
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.api import predict, simulate
@@ -22,6 +22,7 @@ from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.forms.pools.pools import placed
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import with_fields
 from tests.support.serving_layouts import pools_of
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
 from tests.unit.solver.serving.requests import cluster, serving_request
@@ -118,7 +119,7 @@ def test_what_pools_can_not_be_asked() -> None:
 
 def changed(answer: Plan, **fields: object) -> Plan:
     pools = pools_of(answer)
-    return plan_with(replace(pools, prefill=replace(pools.prefill, **fields)), answer)  # type: ignore[arg-type]
+    return replace(answer, layout=replace(pools, prefill=replace(pools.prefill, **fields)))  # type: ignore[arg-type]
 
 
 def test_one_broken_thing_breaks_its_own_rules() -> None:
@@ -139,7 +140,7 @@ def test_one_broken_thing_breaks_its_own_rules() -> None:
     assert Rule.DEVICES in rules(changed(answer, stages=(replace(pool.stages[0], devices=taken),)))
     light = replace(pool.stages[0], memory=replace(pool.stages[0].memory, weights_bytes=1.0))
     assert Rule.WEIGHTS in rules(changed(answer, stages=(light,)))
-    one_kind = replace(answer, prefill=None)
+    one_kind = with_fields(answer, prefill=None)
     assert Rule.DEVICES in rules(one_kind)
 
 

@@ -29,6 +29,7 @@ from meshwright.solver.serving.engines.traffic import Share, Traffic
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.verify import check
+from tests.support.flat_plans import flat
 from tests.unit.solver.serving.enumeration import best_objective
 from tests.unit.solver.serving.requests import cluster, serving_request
 
@@ -194,5 +195,5 @@ def test_pools_share_the_system_prompt_where_prompts_are_computed() -> None:
     of = serving_request(ttft_ms=700.0, tpot_ms=12.0, search=Search(modes=(ServingMode.DISAGGREGATED,)))
     cold, warm = plan(of), plan(replace(of, workload=hits))
     assert cold.feasible and warm.feasible
-    assert cold.prefill is not None and warm.prefill is not None
-    assert warm.prefill.utilisation < cold.prefill.utilisation * 6.0 / 4.0
+    assert flat(cold).prefill is not None and flat(warm).prefill is not None
+    assert flat(warm).prefill.utilisation < flat(cold).prefill.utilisation * 6.0 / 4.0

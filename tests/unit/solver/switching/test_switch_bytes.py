@@ -15,6 +15,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Weight
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.layouts import Pipelines, Placement, Uniform
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
@@ -22,6 +23,7 @@ from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.switching import Switch, switch_bytes
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import attention_block, embedding_block, expert_block, head_block, mlp_block
 
 DIMS = {"hidden": 8, "ffn": 12, "vocab": 10, "heads": 4, "kv_heads": 2, "head_dim": 2}
@@ -78,10 +80,11 @@ def answered(rng: np.random.Generator, graph: ModelGraph, *, n_devices: int, on:
         if tp > 1 and (split := split_of(rng, operator)) is not None
     )
     certificate = Certificate(Status.FEASIBLE, 1.0, None, None, "s", "given")
-    plan = Plan("training", True, certificate, dp * tp * cp * pp, SearchStats(1, 1, 0.0), (), axes=axes, stages=stages)
-    plan = replace(plan, schedule="1f1b", microbatch=Microbatch(1, 1))
+    pipelines = Pipelines(axes, stages, shardings, False, "1f1b", Microbatch(1, 1))
+    layout = Uniform(pipelines, Placement())
+    plan = Plan("training", True, certificate, dp * tp * cp * pp, SearchStats(1, 1, 0.0), (), layout=layout)
     workload = TrainingWorkload("training", global_batch=12, seq_len=64)
-    return AnsweredRequest(replace(plan, shardings=shardings), TrainingRequest(graph, on, workload))
+    return AnsweredRequest(plan, TrainingRequest(graph, on, workload))
 
 
 def split_of(rng: np.random.Generator, operator: Operator) -> str | None:
@@ -95,9 +98,9 @@ def split_of(rng: np.random.Generator, operator: Operator) -> str | None:
 def holders(given: AnsweredRequest) -> dict[str, dict[Element, set[int]]]:
     """The ranks that hold each element, by kind of state: every element is asked of every rank."""
     graph, plan = given.request.model, given.plan
-    splits = {(s.block, s.operator): s.strategy for s in plan.shardings}
+    splits = {(s.block, s.operator): s.strategy for s in flat(plan).shardings}
     found: dict[str, dict[Element, set[int]]] = {"weights": {}, "optimizer": {}}
-    for stage in plan.stages:
+    for stage in flat(plan).stages:
         for span, (number, rank) in itertools.product(stage.blocks, enumerate(range_of(stage))):
             for operator in graph.block(span.block).operators:
                 for weight, kind in itertools.product(operator.weights, found):
@@ -223,9 +226,9 @@ def test_twice_the_tensor_parallelism_by_hand() -> None:
     rng = np.random.default_rng(0)
     one = answered(rng, graph, n_devices=1, on=cluster(1))
     axes = Axes(tp=2)
-    stage = replace(one.plan.stages[0], axes=axes, devices=(DeviceRange(0, 2),), zero_stage=0)
+    stage = replace(flat(one.plan).stages[0], axes=axes, devices=(DeviceRange(0, 2),), zero_stage=0)
     shardings = (OperatorSharding("embedding", "embed", "vocab"), OperatorSharding("head", "lm_head", "vocab"))
-    two = replace(one, plan=replace(one.plan, axes=axes, stages=(stage,), shardings=shardings))
+    two = replace(one, plan=with_fields(one.plan, axes=axes, stages=(stage,), shardings=shardings))
     switch = switch_bytes(one, two)
     assert switch.weights.from_node.tolist() == [0.0, 2 * 2.0 * 5 * 8]
     assert switch.optimizer.to_node.tolist() == [2 * 12.0 * 5 * 8, 0.0]
@@ -252,6 +255,6 @@ def test_state_of_another_kind_is_refused() -> None:
     with pytest.raises(PlanFileError, match="different models"):
         switch_bytes(plan, answered(rng, ModelGraph("m", DIMS, model().blocks, model().chain[:3]), n_devices=4, on=cluster(2)))
     with pytest.raises(PlanFileError, match="new plan has no training stages"):
-        switch_bytes(plan, replace(plan, plan=replace(plan.plan, stages=())))
+        switch_bytes(plan, replace(plan, plan=replace(plan.plan, layout=None)))
     with pytest.raises(PlanFileError, match="different ranks"):
         switch_bytes(plan, plan, device_of_old_rank=[0, 0, 1, 2])

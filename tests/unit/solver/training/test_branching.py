@@ -30,6 +30,7 @@ from meshwright.solver.training.costs.evaluate import Decision, StageSpan, evalu
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated
 from tests.unit.solver.training.full_space import encoder_decoder
 from tests.unit.solver.training.instances import random_cluster
@@ -87,10 +88,10 @@ def test_states_of_a_tied_table_on_the_host_are_those_of_its_storage(pp: int) ->
     search = replace(request.search, pp=(pp,), zero_stages=(1,), offload_optimizer=(1.0,))
     asked = replace(request, cluster=Cluster((replace(group, node=node),)), search=search)
     plan = planned(asked)
-    first, *others = plan.stages
+    first, *others = flat(plan).stages
     assert first.offload.optimizer == 1.0 and first.memory.optimizer_bytes == 0.0
     doubled = replace(first, memory=replace(first.memory, host_bytes=2 * first.memory.host_bytes))
-    assert Rule.HOST_MEMORY in {violation.rule for violation in check(replace(plan, stages=(doubled, *others)), asked)}
+    assert Rule.HOST_MEMORY in {violation.rule for violation in check(with_fields(plan, stages=(doubled, *others)), asked)}
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +103,9 @@ def t5() -> tuple[TrainingRequest, Plan]:
 def test_t5_11b_is_cut_into_stages_of_both_stacks(t5: tuple[TrainingRequest, Plan]) -> None:
     request, plan = t5
     assert plan.certificate.status is Status.OPTIMAL
-    assert plan.axes is not None and plan.axes.pp == 8
+    assert flat(plan).axes is not None and flat(plan).axes.pp == 8
     assert not check(plan, request)
-    blocks = [{span.block for span in stage.blocks} for stage in plan.stages]
+    blocks = [{span.block for span in stage.blocks} for stage in flat(plan).stages]
     assert "embedding" in blocks[0] and "head" in blocks[-1]
     assert any("decoder_full" in names for names in blocks[:-1])
 
@@ -150,21 +151,21 @@ def test_a_tower_of_images_and_a_stack_of_text_share_a_pipeline() -> None:
     assert dag.entries == (None, 0, 1, 2, 3, 4, None, 6, 7, 8, 9, 10, 11)
     assert dag.sides[7] == (5,) and sum(map(len, dag.sides)) == 1
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
-    assert plan.certificate.status is Status.OPTIMAL and len(plan.stages) == 4
+    assert plan.certificate.status is Status.OPTIMAL and len(flat(plan).stages) == 4
     assert not check(plan, request), check(plan, request)
     assert predict_training(request, plan).predicted == plan.predicted
 
 
 def moved(plan: Plan, stage: int, blocks: tuple[LayerSpan, ...]) -> Plan:
-    stages = list(plan.stages)
+    stages = list(flat(plan).stages)
     stages[stage] = replace(stages[stage], blocks=blocks)
-    return replace(plan, stages=tuple(stages))
+    return with_fields(plan, stages=tuple(stages))
 
 
 def test_the_checker_refuses_layers_before_what_they_read(t5: tuple[TrainingRequest, Plan]) -> None:
     request, plan = t5
-    first, last = plan.stages[0].blocks, plan.stages[-1].blocks
-    swapped = moved(moved(plan, 0, last), len(plan.stages) - 1, first)
+    first, last = flat(plan).stages[0].blocks, flat(plan).stages[-1].blocks
+    swapped = moved(moved(plan, 0, last), len(flat(plan).stages) - 1, first)
     assert any("reads layer" in violation.message for violation in check(swapped, request))
     with pytest.raises(PlanFileError, match="come after"):
         predict_training(request, swapped)
@@ -172,20 +173,20 @@ def test_the_checker_refuses_layers_before_what_they_read(t5: tuple[TrainingRequ
 
 def test_the_checker_refuses_layers_left_out_or_twice(t5: tuple[TrainingRequest, Plan]) -> None:
     request, plan = t5
-    for blocks in (plan.stages[1].blocks[:-1], plan.stages[2].blocks):
+    for blocks in (flat(plan).stages[1].blocks[:-1], flat(plan).stages[2].blocks):
         assert check(moved(plan, 1, blocks), request)
 
 
 def test_the_checker_counts_what_the_encoder_wrote_on_every_stage_that_reads_it(t5: tuple[TrainingRequest, Plan]) -> None:
     request, plan = t5
-    assert plan.microbatch is not None
-    encoded = plan.microbatch.size * request.workload.seq_len * request.model.dims["hidden"] * 2
-    decoder = next(i for i, s in enumerate(plan.stages) if {span.block for span in s.blocks} == {"decoder_full"})
-    memory = plan.stages[decoder].memory
-    without = replace(memory, activations_bytes=memory.activations_bytes - plan.stages[decoder].in_flight * encoded)
-    stages = list(plan.stages)
+    assert flat(plan).microbatch is not None
+    encoded = flat(plan).microbatch.size * request.workload.seq_len * request.model.dims["hidden"] * 2
+    decoder = next(i for i, s in enumerate(flat(plan).stages) if {span.block for span in s.blocks} == {"decoder_full"})
+    memory = flat(plan).stages[decoder].memory
+    without = replace(memory, activations_bytes=memory.activations_bytes - flat(plan).stages[decoder].in_flight * encoded)
+    stages = list(flat(plan).stages)
     stages[decoder] = replace(stages[decoder], memory=without)
-    assert any(v.rule == "activations" for v in check(replace(plan, stages=tuple(stages)), request))
+    assert any(v.rule == "activations" for v in check(with_fields(plan, stages=tuple(stages)), request))
 
 
 def test_sending_more_tensors_is_never_faster(t5: tuple[TrainingRequest, Plan]) -> None:

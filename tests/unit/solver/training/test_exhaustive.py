@@ -9,6 +9,7 @@ from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.verify import check
+from tests.support.flat_plans import flat
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.every_plan import every_fitting_plan
 from tests.unit.solver.training.full_space import full_request
@@ -51,7 +52,7 @@ def test_what_a_rank_holds_is_its_own() -> None:
     """With few micro-batches a rank of V-Min holds less than the closed form, which bounds the fullest rank (seed 1427)."""
     request = random_request(1427)
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
-    assert plan.schedule == Schedule.V_MIN
+    assert flat(plan).schedule == Schedule.V_MIN
     assert check(plan, request) == ()
 
 
@@ -60,12 +61,12 @@ def test_the_slowest_device_of_a_stage_is_one_whatever_modes_compete() -> None:
     request = full_request(864)
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     again = predict_training(request, plan)
-    assert (again.breakdown, again.predicted) == (plan.breakdown, plan.predicted)
+    assert (flat(again).breakdown, again.predicted) == (flat(plan).breakdown, plan.predicted)
 
 
 def test_replicas_by_node_group_have_less_to_exchange_where_that_is_better() -> None:
     """The fastest layouts of both groups are not the best pair: devices hold unequal parts of the gradients (seed 610)."""
     request = full_request(610)
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
-    assert plan.shares is not None
+    assert flat(plan).shares is not None
     assert is_the_best(plan, enumerated(request))

@@ -24,6 +24,7 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 
 LAYERS, HIDDEN, FFN, EXPERTS, TOP_K, SEQ_LEN = 4, 1024, 2048, 16, 2, 2048
 EXPERT_PARAMETERS = LAYERS * EXPERTS * 3 * HIDDEN * FFN
@@ -52,22 +53,22 @@ def moe_request(*, nodes: int = 1, zero_stage: int = 1) -> TrainingRequest:
 
 
 def with_ep(plan: Plan, ep: int) -> Plan:
-    assert plan.axes is not None
-    axes = replace(plan.axes, ep=ep)
-    return replace(plan, axes=axes, stages=tuple(replace(stage, axes=axes) for stage in plan.stages))
+    assert flat(plan).axes is not None
+    axes = replace(flat(plan).axes, ep=ep)
+    return with_fields(plan, axes=axes, stages=tuple(replace(stage, axes=axes) for stage in flat(plan).stages))
 
 
 def predicted(request: TrainingRequest, ep: int) -> Plan:
     given = plan_training(request, stop=never_stop, progress=ignore_progress)
     plan = predict_training(request, with_ep(given, ep))
-    assert plan.axes == replace(given.axes or Axes(), ep=ep)
+    assert flat(plan).axes == replace(flat(given).axes or Axes(), ep=ep)
     assert check(plan, request) == ()
     return plan
 
 
 def test_weights_and_gradients_of_experts_are_divided_by_ep() -> None:
     request = moe_request()
-    whole, spread = (predicted(request, ep).stages[0].memory for ep in (1, 4))
+    whole, spread = (flat(predicted(request, ep)).stages[0].memory for ep in (1, 4))
     gone = EXPERT_PARAMETERS * 3 / 4
     assert whole.weights_bytes - spread.weights_bytes == pytest.approx(2 * gone)
     assert whole.gradients_bytes - spread.gradients_bytes == pytest.approx(4 * gone)
@@ -76,10 +77,10 @@ def test_weights_and_gradients_of_experts_are_divided_by_ep() -> None:
 def test_zero_divides_expert_state_by_the_ranks_that_share_the_experts() -> None:
     """16 experts / ep 4 on 8 / 4 ranks or 16 experts on 8 ranks: a device owns the same state either way."""
     request = moe_request()
-    whole, spread = (predicted(request, ep).stages[0].memory for ep in (1, 4))
+    whole, spread = (flat(predicted(request, ep)).stages[0].memory for ep in (1, 4))
     assert spread.optimizer_bytes == pytest.approx(whole.optimizer_bytes)
     unsharded = moe_request(zero_stage=0)
-    whole, spread = (predicted(unsharded, ep).stages[0].memory for ep in (1, 8))
+    whole, spread = (flat(predicted(unsharded, ep)).stages[0].memory for ep in (1, 8))
     assert whole.optimizer_bytes - spread.optimizer_bytes == pytest.approx(12 * EXPERT_PARAMETERS * 7 / 8)
 
 
@@ -91,15 +92,15 @@ def test_rows_are_exchanged_four_times_a_layer_and_micro_batch() -> None:
     (kind,) = costs.stage_kinds(candidate)
     row_bytes = SEQ_LEN * TOP_K * HIDDEN * 2
     each_s = float(collective_s(Collective.ALL_TO_ALL, row_bytes, kind.topology.ep))
-    assert plan.breakdown is not None and plan.microbatch is not None
-    assert plan.breakdown.ep_comm_s == pytest.approx(plan.microbatch.count * LAYERS * 4 * each_s)
-    whole = predicted(request, 1).breakdown
+    assert flat(plan).breakdown is not None and flat(plan).microbatch is not None
+    assert flat(plan).breakdown.ep_comm_s == pytest.approx(flat(plan).microbatch.count * LAYERS * 4 * each_s)
+    whole = flat(predicted(request, 1)).breakdown
     assert whole is not None and whole.ep_comm_s == 0.0
 
 
 def test_exchange_between_nodes_takes_longer() -> None:
     request = moe_request(nodes=2)
-    near, far = (predicted(request, ep).breakdown for ep in (8, 16))
+    near, far = (flat(predicted(request, ep)).breakdown for ep in (8, 16))
     assert near is not None and far is not None
     assert far.ep_comm_s > 1.5 * near.ep_comm_s
 
@@ -143,7 +144,7 @@ def test_ranks_wait_for_the_one_whose_experts_are_popular() -> None:
     assert uneven.predicted.step_time_s > 1.1 * spread.predicted.step_time_s
     # Rows to the experts, gate, up and their product, once more as many: 2 bytes each.
     rows = 8 * SEQ_LEN * TOP_K * (HIDDEN + 3 * FFN)
-    more = uneven.stages[0].memory.activations_bytes - spread.stages[0].memory.activations_bytes
+    more = flat(uneven).stages[0].memory.activations_bytes - flat(spread).stages[0].memory.activations_bytes
     assert more == pytest.approx(LAYERS * 2 * rows, rel=0.2)
     # A rank that holds all experts has all rows.
     assert predicted(crowded, 1).predicted == predicted(even, 1).predicted

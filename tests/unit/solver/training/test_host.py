@@ -23,6 +23,7 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.host import CALLS_OF_COLLECTIVE, LAUNCH_SHARE, host_time, launches, step_host_s
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
+from tests.support.flat_plans import flat
 
 MODULES = Implementation()
 MEGATRON_CORE = Implementation(host=HostPath.MEGATRON_CORE)
@@ -78,13 +79,13 @@ def test_short_sequences_wait_for_the_host_and_long_ones_do_not() -> None:
     graph, device = request.model, node_type("dgx-h100").device
     launching_s = sum(host_time(graph.block(name), device, MEGATRON_CORE).total_s for name in graph.layers)
     short = plan_training(request, stop=never_stop, progress=ignore_progress)
-    assert short.breakdown is not None
-    assert abs(short.breakdown.compute_s - launching_s) < 0.1 * launching_s
+    assert flat(short).breakdown is not None
+    assert abs(flat(short).breakdown.compute_s - launching_s) < 0.1 * launching_s
     long = plan_training(
         replace(request, workload=TrainingWorkload("training", 8, 8192)), stop=never_stop, progress=ignore_progress
     )
-    assert long.breakdown is not None
-    assert long.breakdown.compute_s > 3 * launching_s
+    assert flat(long).breakdown is not None
+    assert flat(long).breakdown.compute_s > 3 * launching_s
 
 
 def test_a_ring_adds_host_work_and_its_length_does_not() -> None:

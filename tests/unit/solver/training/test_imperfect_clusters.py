@@ -20,6 +20,7 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.meshes import meshes
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.instances import random_request
 
@@ -54,7 +55,7 @@ def crippled() -> tuple[Plan, TrainingRequest]:
     """A plan that leaves devices idle: three devices can't share a batch of powers of two as well as two."""
     for seed in range(60):
         plan, asked = planned(small_request(seed, 3), idle_groups=("group-0",))
-        if plan.idle_devices:
+        if flat(plan).idle_devices:
             return plan, asked
     pytest.fail("no request is planned better with idle devices")
 
@@ -64,7 +65,7 @@ def test_idle_devices_are_checked_predicted_and_moved_to() -> None:
     refused = replace(asked, search=replace(asked.search, idle_groups=()))
     assert Rule.SEARCH in {violation.rule for violation in check(plan, refused)}
     for wrong in ({"group-0": 4}, {"other": 1}, {"group-0": 3}):
-        broken = replace(plan, idle_devices=wrong)
+        broken = with_fields(plan, idle_devices=wrong)
         assert Rule.DEVICES in {violation.rule for violation in check(broken, asked)}
         with pytest.raises(PlanFileError, match="idle"):
             predict_training(asked, broken)

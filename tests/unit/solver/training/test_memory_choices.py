@@ -22,6 +22,7 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.training import plan_training
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.ablations import ablations
 from tests.unit.solver.training.instances import varied_request
 
@@ -57,8 +58,8 @@ def planned(asked: TrainingRequest) -> Plan:
 
 def with_stages(plan: Plan, **changes: object) -> Plan:
     """The plan with every stage changed."""
-    stages: tuple[Stage, ...] = tuple(replace(stage, **changes) for stage in plan.stages)  # type: ignore[arg-type]
-    return replace(plan, stages=stages)
+    stages: tuple[Stage, ...] = tuple(replace(stage, **changes) for stage in flat(plan).stages)  # type: ignore[arg-type]
+    return with_fields(plan, stages=stages)
 
 
 @pytest.mark.parametrize("seed", range(N_ABLATED))
@@ -78,10 +79,10 @@ def test_no_choice_switched_off_gives_a_better_plan(seed: int) -> None:
 def test_sharding_inside_nodes_gathers_faster_and_holds_more() -> None:
     whole = planned(request(zero_stages=(3,), shard_ranks=(16,), recompute=(Recompute.FULL,)))
     inside = planned(request(zero_stages=(3,), shard_ranks=(8,), recompute=(Recompute.FULL,)))
-    assert inside.stages[0].shard_ranks == 8 and whole.stages[0].shard_ranks is None
-    assert inside.stages[0].memory.weights_bytes == pytest.approx(2 * whole.stages[0].memory.weights_bytes)
-    assert inside.stages[0].time_s < whole.stages[0].time_s
-    assert inside.stages[0].extra_s > whole.stages[0].extra_s, "gradients of the groups are summed once a step"
+    assert flat(inside).stages[0].shard_ranks == 8 and flat(whole).stages[0].shard_ranks is None
+    assert flat(inside).stages[0].memory.weights_bytes == pytest.approx(2 * flat(whole).stages[0].memory.weights_bytes)
+    assert flat(inside).stages[0].time_s < flat(whole).stages[0].time_s
+    assert flat(inside).stages[0].extra_s > flat(whole).stages[0].extra_s, "gradients of the groups are summed once a step"
     assert predict_training(request(), inside).predicted == inside.predicted
 
 
@@ -89,25 +90,25 @@ def test_optimizer_states_on_the_host_leave_the_device_and_take_the_hosts_time()
     narrow: dict[str, object] = {"zero_stages": (2,), "recompute": (Recompute.FULL,)}
     here = planned(request(**narrow))
     moved = planned(request(offload_optimizer=(0.5,), **narrow))
-    assert moved.stages[0].offload == Offload(optimizer=0.5)
-    memory, whole = moved.stages[0].memory, here.stages[0].memory
+    assert flat(moved).stages[0].offload == Offload(optimizer=0.5)
+    memory, whole = flat(moved).stages[0].memory, flat(here).stages[0].memory
     assert memory.optimizer_bytes == pytest.approx(whole.optimizer_bytes / 2)
     assert memory.host_bytes == pytest.approx(whole.optimizer_bytes / 2)
     parameters = whole.optimizer_bytes / 12
     host_s = 0.5 * parameters * 8 / HOST_ADAM_PARAMETERS_PER_S
-    assert moved.breakdown is not None and here.breakdown is not None
-    grown_s = moved.breakdown.optimizer_s - here.breakdown.optimizer_s
+    assert flat(moved).breakdown is not None and flat(here).breakdown is not None
+    grown_s = flat(moved).breakdown.optimizer_s - flat(here).breakdown.optimizer_s
     assert 0.9 * host_s < grown_s < host_s, "the device updates half of what it did"
 
 
 def test_activations_on_the_host_make_room() -> None:
     narrow: dict[str, object] = {"zero_stages": (3,), "recompute": (Recompute.NONE,)}
     here, moved = planned(request(**narrow)), planned(request(offload_activations=(0.75,), **narrow))
-    assert moved.stages[0].memory.activations_bytes < 0.5 * here.stages[0].memory.activations_bytes
-    stage = moved.stages[0]
+    assert flat(moved).stages[0].memory.activations_bytes < 0.5 * flat(here).stages[0].memory.activations_bytes
+    stage = flat(moved).stages[0]
     assert stage.offload == Offload(activations=0.75)
     assert stage.memory.host_bytes > stage.memory.activations_bytes
-    assert moved.breakdown is not None and moved.breakdown.offload_s > 0
+    assert flat(moved).breakdown is not None and flat(moved).breakdown.offload_s > 0
     assert predict_training(request(), moved).predicted == moved.predicted
 
 
@@ -116,20 +117,20 @@ def test_weights_and_gradients_on_the_host_leave_the_device_and_wait_for_the_lin
     narrow: dict[str, object] = {"zero_stages": (3,), "recompute": (Recompute.FULL,), "shard_ranks": (16,)}
     here = planned(request(**narrow))
     moved = planned(request(offload_weights=(1.0,), offload_gradients=(0.5,), **narrow))
-    memory, whole = moved.stages[0].memory, here.stages[0].memory
-    assert moved.stages[0].offload == Offload(weights=1.0, gradients=0.5)
+    memory, whole = flat(moved).stages[0].memory, flat(here).stages[0].memory
+    assert flat(moved).stages[0].offload == Offload(weights=1.0, gradients=0.5)
     assert memory.weights_bytes == 0 and memory.gradients_bytes == pytest.approx(whole.gradients_bytes / 2)
     assert memory.host_bytes == pytest.approx(whole.weights_bytes + whole.gradients_bytes / 2)
     assert memory.transient_bytes > whole.transient_bytes
-    assert moved.breakdown is not None and here.breakdown is not None
+    assert flat(moved).breakdown is not None and flat(here).breakdown is not None
     device = moved_cluster(1.0).groups[0].node.device
     to_and_fro = (whole.weights_bytes * 2 + whole.gradients_bytes / 2) / device.host_bytes_per_s
-    assert moved.microbatch is not None
-    assert moved.breakdown.offload_s <= moved.microbatch.count * to_and_fro
+    assert flat(moved).microbatch is not None
+    assert flat(moved).breakdown.offload_s <= flat(moved).microbatch.count * to_and_fro
     slow = request(offload_weights=(1.0,), offload_gradients=(0.5,), **narrow)
     slow = replace(slow, cluster=moved_cluster(0.01))
     waiting = planned(slow)
-    assert waiting.stages[0].time_s > 0.99 * to_and_fro / 0.01, "a hundredth of the link: copies are all there is"
+    assert flat(waiting).stages[0].time_s > 0.99 * to_and_fro / 0.01, "a hundredth of the link: copies are all there is"
     assert Rule.STAGE_TIME in {violation.rule for violation in check(moved, slow)}
     assert predict_training(request(), moved).predicted == moved.predicted
 
@@ -183,20 +184,20 @@ def test_state_on_drives_passes_through_the_host_and_waits_for_them() -> None:
     here = planned(request(**on_host))
     asked = with_drives(request(**on_host, **to_drives))
     there = planned(asked)
-    memory, on_hosts = there.stages[0].memory, here.stages[0].memory
+    memory, on_hosts = flat(there).stages[0].memory, flat(here).stages[0].memory
     assert memory.nvme_bytes == pytest.approx(on_hosts.host_bytes)
     assert 0 < memory.host_bytes < 0.3 * on_hosts.host_bytes, "two tiles, of the largest layer each: the embedding or the head"
     drives = asked.cluster.groups[0].node.nvme
-    assert drives is not None and here.breakdown is not None and there.breakdown is not None
+    assert drives is not None and flat(here).breakdown is not None and flat(there).breakdown is not None
     states, weights = (8 * share / 14 * memory.nvme_bytes for share in (12 / 8, 2 / 8))
     turn_s = 8 * (states / drives.read_bytes_per_s + (states + weights) / drives.write_bytes_per_s)
-    assert there.breakdown.optimizer_s == pytest.approx(turn_s, rel=0.05), "slower than the hosts' cores"
-    assert there.breakdown.offload_s >= here.breakdown.offload_s
+    assert flat(there).breakdown.optimizer_s == pytest.approx(turn_s, rel=0.05), "slower than the hosts' cores"
+    assert flat(there).breakdown.offload_s >= flat(here).breakdown.offload_s
     reread = 2 * 8 * weights / drives.read_bytes_per_s
-    assert there.stages[0].time_s >= reread
+    assert flat(there).stages[0].time_s >= reread
     assert predict_training(asked, there).predicted == there.predicted
     faster = with_drives(request(**on_host, **to_drives), bytes_per_s=2e12)
-    assert planned(faster).stages[0].extra_s < there.stages[0].extra_s
+    assert flat(planned(faster)).stages[0].extra_s < flat(there).stages[0].extra_s
 
 
 def test_drives_that_are_missing_small_or_not_asked_for_are_not_used() -> None:
@@ -229,7 +230,7 @@ def test_hosts_that_are_too_small_are_not_used() -> None:
 def test_the_checker_wants_host_memory_as_it_is_and_groups_that_divide() -> None:
     asked = request(offload_optimizer=(0.5,), zero_stages=(2,))
     plan = planned(asked)
-    stage = plan.stages[0]
+    stage = flat(plan).stages[0]
     wrong = with_stages(plan, memory=replace(stage.memory, host_bytes=stage.memory.host_bytes * 1.1))
     assert {violation.rule for violation in check(wrong, asked)} == {Rule.HOST_MEMORY}
     grouped = planned(request(zero_stages=(3,), shard_ranks=(8,)))

@@ -20,6 +20,7 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.ablations import memory_ablations
 from tests.unit.solver.training.enumerated import enumerated
 from tests.unit.solver.training.instances import memory_request
@@ -49,15 +50,15 @@ def test_the_smaller_state_is_chosen_where_it_is_worth_it_and_muon_is_not_free()
     """Llama-3.1-8B on one node of 40 GB: AdamW's states crowd out activations, moments in bf16 do not."""
     own = planned(llama("adamw"))
     chosen = planned(llama("adamw", "adamw_bf16"))
-    assert own.optimizer is None and chosen.optimizer is Optimizer.ADAMW_BF16
+    assert flat(own).optimizer is None and flat(chosen).optimizer is Optimizer.ADAMW_BF16
     assert own.predicted is not None and chosen.predicted is not None
     assert chosen.predicted.tokens_per_s > own.predicted.tokens_per_s
     assert "adamw_bf16" in chosen.certificate.space
     sgd, muon = planned(llama("sgd_momentum", zero=0)), planned(llama("muon", zero=0))
-    assert sgd.breakdown is not None and muon.breakdown is not None
-    assert muon.breakdown.optimizer_s > 2 * sgd.breakdown.optimizer_s
+    assert flat(sgd).breakdown is not None and flat(muon).breakdown is not None
+    assert flat(muon).breakdown.optimizer_s > 2 * flat(sgd).breakdown.optimizer_s
     table = 128256 * 4096 / 4
-    for with_muon, with_sgd in zip(muon.stages, sgd.stages, strict=True):
+    for with_muon, with_sgd in zip(flat(muon).stages, flat(sgd).stages, strict=True):
         grown = with_muon.memory.optimizer_bytes - with_sgd.memory.optimizer_bytes
         assert grown == pytest.approx(4 * table, rel=1e-3), "embedding and head are AdamW's: two moments"
 
@@ -66,15 +67,15 @@ def test_a_launcher_is_asked_for_optimizers_that_it_has_settings_for() -> None:
     with pytest.raises(WorkloadError, match="none of these optimizers"):
         planned(llama("muon", launcher=Launcher.TORCHTITAN))
     fallen_back = planned(llama("adamw", "muon", launcher=Launcher.TORCHTITAN))
-    assert fallen_back.optimizer is None
+    assert flat(fallen_back).optimizer is None
     request = llama("adamw", "adamw_8bit", zero=1)
     plan = planned(request)
-    assert plan.optimizer is Optimizer.ADAMW_8BIT
-    unsharded = replace(plan, stages=tuple(replace(stage, zero_stage=0) for stage in plan.stages))
+    assert flat(plan).optimizer is Optimizer.ADAMW_8BIT
+    unsharded = with_fields(plan, stages=tuple(replace(stage, zero_stage=0) for stage in flat(plan).stages))
     assert "adamw_8bit beside ZeRO 0" in str(check(unsharded, llama("adamw", "adamw_8bit")))
     unasked = check(plan, llama("adamw", zero=1))
     assert {violation.rule for violation in unasked} == {Rule.SEARCH}
-    assert Rule.OPTIMIZER in {violation.rule for violation in check(replace(plan, optimizer=None), request)}
+    assert Rule.OPTIMIZER in {violation.rule for violation in check(with_fields(plan, optimizer=None), request)}
 
 
 def test_gradients_released_layer_by_layer_leave_room_and_take_no_time() -> None:
@@ -82,26 +83,26 @@ def test_gradients_released_layer_by_layer_leave_room_and_take_no_time() -> None
     for n in (1, 8):
         request = llama_released(n, Gradients.KEPT)
         kept, released = planned(request), planned(llama_released(n, Gradients.RELEASED))
-        assert released.stages[0].gradients is Gradients.RELEASED
-        ours, theirs = released.stages[0].memory, kept.stages[0].memory
+        assert flat(released).stages[0].gradients is Gradients.RELEASED
+        ours, theirs = flat(released).stages[0].memory, flat(kept).stages[0].memory
         assert ours.gradients_bytes == 0
         head = 128256 * 4096 * 4 * (2 if n > 1 else 1)
         assert ours.transient_bytes - theirs.transient_bytes == pytest.approx(head, rel=0.01)
         assert released.predicted is not None and kept.predicted is not None
         assert released.predicted.step_time_s == pytest.approx(kept.predicted.step_time_s)
         both = planned(replace(request, search=replace(request.search, gradients=tuple(Gradients))))
-        assert both.stages[0].gradients is Gradients.KEPT, "of equals the plain one"
+        assert flat(both).stages[0].gradients is Gradients.KEPT, "of equals the plain one"
         assert predict_training(request, released).predicted == released.predicted
 
 
 def test_released_gradients_are_for_steps_of_one_micro_batch() -> None:
     request = llama_released(8, Gradients.RELEASED)
     plan = planned(request)
-    assert plan.microbatch is not None
-    summed = replace(plan, microbatch=replace(plan.microbatch, size=1, count=2))
+    assert flat(plan).microbatch is not None
+    summed = with_fields(plan, microbatch=replace(flat(plan).microbatch, size=1, count=2))
     with pytest.raises(PlanFileError, match="one micro-batch"):
         predict_training(replace(request, workload=replace(request.workload, global_batch=16)), summed)
-    wrong = replace(plan, stages=tuple(replace(s, offload=Offload(optimizer=0.5)) for s in plan.stages))
+    wrong = with_fields(plan, stages=tuple(replace(s, offload=Offload(optimizer=0.5)) for s in flat(plan).stages))
     allowed = replace(request, search=replace(request.search, offload_optimizer=(0.5,)))
     assert Rule.GRADIENTS in {violation.rule for violation in check(wrong, allowed)}
     with pytest.raises(WorkloadError, match="can't release gradients"):

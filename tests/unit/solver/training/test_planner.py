@@ -25,6 +25,7 @@ from meshwright.solver.training import plan_training, predict_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.verify import Rule, SpaceRules, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import random_request
 
 
@@ -55,7 +56,7 @@ def plan_of(request: TrainingRequest) -> Plan:
 
 @pytest.mark.parametrize(("name", "best"), [("seed-llama-1b", Axes(dp=8)), ("seed-llama-7b", Axes(dp=4, pp=2))])
 def test_the_surveys_best_plans_come_first(name: str, best: Axes) -> None:
-    assert plan_of(survey_request(name)).axes == best
+    assert flat(plan_of(survey_request(name))).axes == best
 
 
 def test_the_surveys_7b_is_refused_on_dp_8_for_memory() -> None:
@@ -75,8 +76,8 @@ def test_predicting_a_plan_gives_its_own_figures() -> None:
     plan = plan_of(request)
     predicted = predict_training(request, plan)
     assert predicted.predicted == plan.predicted
-    assert predicted.stages == plan.stages
-    assert predicted.breakdown == plan.breakdown
+    assert flat(predicted).stages == flat(plan).stages
+    assert flat(predicted).breakdown == flat(plan).breakdown
 
 
 def test_a_plan_of_another_model_is_refused() -> None:
@@ -94,7 +95,7 @@ def test_a_plan_too_large_for_the_cluster_is_refused() -> None:
 def test_a_given_plan_that_does_not_fit_says_where() -> None:
     request = llama_8b()
     plan = plan_of(request)
-    edited = replace(plan, stages=tuple(replace(stage, zero_stage=0) for stage in plan.stages))
+    edited = with_fields(plan, stages=tuple(replace(stage, zero_stage=0) for stage in flat(plan).stages))
     predicted = predict_training(request, edited)
     assert not predicted.feasible
     assert predicted.reason is not None
@@ -142,7 +143,7 @@ def test_choosing_devices_of_a_mixed_cluster_is_refused() -> None:
 def test_a_mixed_cluster_gives_the_slower_half_fewer_layers() -> None:
     cluster = Cluster((NodeGroup("new", node_type("dgx-h100"), 1), NodeGroup("old", node_type("dgx-a100"), 1)))
     plan = plan_of(llama_8b(cluster=cluster, search=Search(pp=(2,))))
-    counts = [sum(span.count for span in stage.blocks) for stage in plan.stages]
+    counts = [sum(span.count for span in stage.blocks) for stage in flat(plan).stages]
     assert counts[0] > 1.5 * counts[1]
 
 
@@ -213,7 +214,7 @@ def test_a_sequence_beyond_the_positions_is_refused() -> None:
 def test_megatrons_muon_keeps_whole_optimizer_states() -> None:
     workload = TrainingWorkload("training", 64, 8192, optimizer=Optimizer.MUON)
     plan = plan_of(llama_8b(2, workload=workload))
-    assert {stage.zero_stage for stage in plan.stages} == {0}
+    assert {stage.zero_stage for stage in flat(plan).stages} == {0}
     asked = llama_8b(2, workload=workload)
     sharded = predict_training(asked, plan_of(llama_8b(2)))
     assert check(sharded, asked) == ()
@@ -269,7 +270,7 @@ def test_tied_weights_are_split_alike_in_the_free_space(tp: int) -> None:
         ),
     )
     plan = plan_of(request)
-    named = {(s.block, s.operator): s.strategy for s in plan.shardings}
+    named = {(s.block, s.operator): s.strategy for s in flat(plan).shardings}
     splits = [s if s in ("vocab", "hidden") else None for s in (named["embedding", "embed"], named["head", "lm_head"])]
     assert splits[0] == splits[1]
 

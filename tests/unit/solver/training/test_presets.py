@@ -21,6 +21,7 @@ from meshwright.solver.training.costs.part_borders import even_cuts
 from meshwright.solver.training.space.candidates import Candidate, families
 from meshwright.solver.training.space.presets import PRESETS
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.support.opened_choices import opened
 from tests.unit.solver.training.instances import random_request
 
@@ -55,7 +56,7 @@ def test_every_system_has_a_preset() -> None:
 def test_a_plan_outside_the_preset_is_refused() -> None:
     requests = (in_space_of(random_request(seed), None) for seed in range(100))
     request, plan = next((request, plan) for request in requests if (plan := plan_of(request)).feasible)
-    given = replace(plan, stages=tuple(replace(stage, recompute=Recompute.SELECTIVE) for stage in plan.stages))
+    given = with_fields(plan, stages=tuple(replace(stage, recompute=Recompute.SELECTIVE) for stage in flat(plan).stages))
     assert Rule.SEARCH in {violation.rule for violation in check(given, in_space_of(request, System.MIST))}
 
 
@@ -108,8 +109,12 @@ def test_a_plan_with_what_no_published_planner_searches_is_refused() -> None:
     requests = (in_space_of(random_request(seed), None) for seed in range(100))
     request, plan = next((request, plan) for request in requests if (plan := plan_of(request)).feasible)
     asked = in_space_of(request, System.MIST)
-    stages = tuple(replace(stage, offload=Offload(optimizer=0.5)) for stage in plan.stages)
-    released = tuple(replace(stage, gradients=Gradients.RELEASED) for stage in plan.stages)
-    for given in (replace(plan, stages=stages), replace(plan, stages=released), replace(plan, optimizer=Optimizer.MUON)):
+    stages = tuple(replace(stage, offload=Offload(optimizer=0.5)) for stage in flat(plan).stages)
+    released = tuple(replace(stage, gradients=Gradients.RELEASED) for stage in flat(plan).stages)
+    for given in (
+        with_fields(plan, stages=stages),
+        with_fields(plan, stages=released),
+        with_fields(plan, optimizer=Optimizer.MUON),
+    ):
         said = [str(violation) for violation in check(given, asked)]
         assert any("mist does not search" in message for message in said)

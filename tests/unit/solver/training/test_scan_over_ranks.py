@@ -16,6 +16,7 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.training import plan_training
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import attention_block, embedding_block, head_block, mixer_block
 from tests.unit.solver.training.planned import planned
 
@@ -41,15 +42,15 @@ def request(*, hybrid: bool = True, seq_len: int = 8192, **search: object) -> Tr
 def test_mixers_are_split_over_a_sequence(space: Space, hybrid: bool, mode: Recompute) -> None:
     asked = request(hybrid=hybrid, space=space, cp=(4,), recompute=(mode,))
     plan = planned(asked)
-    assert plan.axes is not None and plan.axes.cp == 4
-    assert plan.breakdown is not None and plan.breakdown.cp_comm_s > 0
+    assert flat(plan).axes is not None and flat(plan).axes.cp == 4
+    assert flat(plan).breakdown is not None and flat(plan).breakdown.cp_comm_s > 0
     assert predict_training(asked, plan).predicted == plan.predicted
 
 
 def test_states_that_pass_cost_the_same_for_any_length_and_exchanges_do_not() -> None:
     def shown_s(space: Space, seq_len: int) -> float:
         asked = request(hybrid=False, space=space, cp=(8,), tp=(1,), seq_len=seq_len, recompute=(Recompute.NONE,))
-        breakdown = planned(asked).breakdown
+        breakdown = flat(planned(asked)).breakdown
         assert breakdown is not None
         return breakdown.cp_comm_s
 
@@ -72,7 +73,7 @@ def test_heads_that_do_not_divide_are_not_exchanged() -> None:
     assert not plan_training(few, stop=never_stop, progress=ignore_progress).feasible
     free = replace(few, search=replace(few.search, space=Space.FREE))
     plan = planned(free)
-    assert plan.axes is not None and plan.axes.cp == 8, "states pass whatever the heads"
+    assert flat(plan).axes is not None and flat(plan).axes.cp == 8, "states pass whatever the heads"
     assert Rule.DIVISIBILITY in {violation.rule for violation in check(plan, few)}
 
 
@@ -87,7 +88,7 @@ def test_the_checker_wants_the_bytes_of_states_and_of_copied_groups() -> None:
     for space in Space:
         asked = request(hybrid=False, space=space, cp=(8,), tp=(1,), recompute=(Recompute.NONE,))
         plan = planned(asked)
-        memory = plan.stages[0].memory
+        memory = flat(plan).stages[0].memory
         less = replace(memory, activations_bytes=memory.activations_bytes * 0.97)
-        broken = replace(plan, stages=(replace(plan.stages[0], memory=less),))
+        broken = with_fields(plan, stages=(replace(flat(plan).stages[0], memory=less),))
         assert Rule.ACTIVATIONS in {violation.rule for violation in check(broken, asked)}

@@ -27,6 +27,7 @@ from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, partition_stages
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.instances import random_request
 from tests.unit.solver.training.planned import planned
@@ -49,12 +50,12 @@ def test_shares_are_as_good_as_the_best_of_every_split() -> None:
     for request in unequal_requests(8):
         plan = planned(request)
         assert is_the_best(plan, enumerated(request))
-        if plan.shares is None:
+        if flat(plan).shares is None:
             continue
         chosen += 1
         again = predict_training(request, plan)
         assert again.predicted == plan.predicted
-        assert again.shares == plan.shares
+        assert flat(again).shares == flat(plan).shares
     assert chosen >= 2
 
 
@@ -87,7 +88,7 @@ def shared() -> tuple[Plan, TrainingRequest]:
     """A plan whose groups have replicas of their own."""
     for request in unequal_requests(8):
         plan = planned(request)
-        if plan.shares is not None:
+        if flat(plan).shares is not None:
             return plan, request
     pytest.fail("no request is planned better with shares")
 
@@ -98,7 +99,7 @@ def rules(plan: Plan, request: TrainingRequest) -> set[Rule]:
 
 def test_broken_shares_are_found() -> None:
     plan, request = shared()
-    shares = plan.shares
+    shares = flat(plan).shares
     assert shares is not None
     (pool,) = shares.pools
     for broken, rule in (
@@ -109,29 +110,29 @@ def test_broken_shares_are_found() -> None:
         (replace(shares, exchange_s=shares.exchange_s / 2), Rule.STEP_TIME),
         (replace(shares, step_time_s=shares.step_time_s * 0.9), Rule.STEP_TIME),
         (replace(shares, pools=(replace(pool, step_time_s=pool.step_time_s * 0.9),)), Rule.STEP_TIME),
-        (replace(shares, pools=(replace(pool, stages=plan.stages),)), Rule.DEVICES),
+        (replace(shares, pools=(replace(pool, stages=flat(plan).stages),)), Rule.DEVICES),
         (replace(shares, pools=(replace(pool, microbatch=replace(pool.microbatch, count=1000)),)), Rule.BATCH),
     ):
-        assert rule in rules(replace(plan, shares=broken), request), broken
+        assert rule in rules(with_fields(plan, shares=broken), request), broken
     released = tuple(replace(stage, gradients=Gradients.RELEASED) for stage in pool.stages)
-    assert Rule.SEARCH in rules(replace(plan, shares=replace(shares, pools=(replace(pool, stages=released),))), request)
+    assert Rule.SEARCH in rules(with_fields(plan, shares=replace(shares, pools=(replace(pool, stages=released),))), request)
     heavier = replace(pool.stages[0], memory=replace(pool.stages[0].memory, weights_bytes=1e15))
     stages = (heavier, *pool.stages[1:])
-    assert Rule.WEIGHTS in rules(replace(plan, shares=replace(shares, pools=(replace(pool, stages=stages),))), request)
+    assert Rule.WEIGHTS in rules(with_fields(plan, shares=replace(shares, pools=(replace(pool, stages=stages),))), request)
     assert plan.predicted is not None
     assert Rule.MFU in rules(replace(plan, predicted=replace(plan.predicted, mfu=0.5)), request)
 
 
 def test_shares_that_were_not_asked_for_are_refused() -> None:
     plan, request = shared()
-    assert plan.shares is not None
+    assert flat(plan).shares is not None
     even = replace(request, search=replace(request.search, batch_shares=BatchShares.EVEN))
     assert Rule.SEARCH in rules(plan, even)
-    wrong = replace(plan, shares=replace(plan.shares, sequences=plan.shares.sequences + 1))
+    wrong = with_fields(plan, shares=replace(flat(plan).shares, sequences=flat(plan).shares.sequences + 1))
     with pytest.raises(PlanFileError, match="make up the global batch"):
         predict_training(request, wrong)
     with pytest.raises(PlanFileError, match="node groups behind the first"):
-        predict_training(request, replace(plan, shares=replace(plan.shares, pools=())))
+        predict_training(request, with_fields(plan, shares=replace(flat(plan).shares, pools=())))
     answered = AnsweredRequest(plan, request)
     with pytest.raises(PlanFileError, match="by node group"):
         switch_bytes(answered, answered)
@@ -178,7 +179,7 @@ def test_shares_are_found_while_their_search_has_not_ended() -> None:
     whole = planned(request)
     stopped = plan_training(request, stop=Questions(36), progress=ignore_progress)
     assert check(stopped, request) == ()
-    assert stopped.shares is not None
+    assert flat(stopped).shares is not None
     assert stopped.certificate.status is Status.FEASIBLE
     assert stopped.certificate.gap is not None and 0.0 < stopped.certificate.gap < 1.0
     assert whole.certificate.objective is not None and stopped.certificate.bound is not None

@@ -22,6 +22,7 @@ from meshwright.solver.training.explain import explain
 from meshwright.solver.training.forms.stagewise.stage_sizes import laid_out, stage_sizes
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.instances import random_request
 from tests.unit.solver.training.least_stages import least_of_stages
@@ -82,17 +83,17 @@ def assert_is_the_best_of_all(request: TrainingRequest) -> Plan:
     every = enumerated(request)
     assert is_the_best(plan, every)
     assert plan.certificate.status is not Status.FEASIBLE
-    if any(stage.shardings for stage in plan.stages):
+    if any(stage.shardings for stage in flat(plan).stages):
         again = predict_training(request, plan)
         assert again.predicted == plan.predicted
-        assert again.stages == plan.stages
+        assert flat(again).stages == flat(plan).stages
     return plan
 
 
 def test_stages_that_differ_are_as_good_as_the_best_of_all() -> None:
     requests = list(stagewise_requests(15))
     plans = [assert_is_the_best_of_all(requests[place]) for place in (6, 7, 8, 13, 14)]
-    assert sum(any(stage.shardings for stage in plan.stages) for plan in plans) == 4
+    assert sum(any(stage.shardings for stage in flat(plan).stages) for plan in plans) == 4
 
 
 def test_no_way_that_enumeration_leaves_out_is_faster() -> None:
@@ -107,7 +108,7 @@ def differing() -> tuple[Plan, TrainingRequest]:
     """A plan whose stages differ in degrees or place of state."""
     *_, request = stagewise_requests(3)
     plan = planned(request)
-    assert len({stage.axes for stage in plan.stages}) > 1
+    assert len({stage.axes for stage in flat(plan).stages}) > 1
     return plan, request
 
 
@@ -130,11 +131,11 @@ def test_state_of_stages_on_hosts_is_checked_and_hosts_have_room_for_it() -> Non
     search = replace(request.search, pp=(2,), offload_optimizer=(1.0,), offload_weights=(0.0, 1.0))
     request = replace(request, cluster=Cluster((group,)), search=search)
     plan = planned(request)
-    assert any(stage.shardings for stage in plan.stages)
-    first, *others = plan.stages
+    assert any(stage.shardings for stage in flat(plan).stages)
+    first, *others = flat(plan).stages
     lighter = replace(first, memory=replace(first.memory, host_bytes=first.memory.host_bytes / 2))
-    assert Rule.HOST_MEMORY in rules(replace(plan, stages=(lighter, *others)), request)
-    most = max(stage.memory.host_bytes for stage in plan.stages)
+    assert Rule.HOST_MEMORY in rules(with_fields(plan, stages=(lighter, *others)), request)
+    most = max(stage.memory.host_bytes for stage in flat(plan).stages)
     small = replace(group, node=replace(group.node, host_memory_bytes=int(most / 2)))
     again = predict_training(replace(request, cluster=Cluster((small,))), plan)
     assert not again.feasible
@@ -143,7 +144,7 @@ def test_state_of_stages_on_hosts_is_checked_and_hosts_have_room_for_it() -> Non
 
 def test_broken_stages_are_found() -> None:
     plan, request = differing()
-    first, *others = plan.stages
+    first, *others = flat(plan).stages
     memory = first.memory
     for stage, rule in (
         (replace(first, axes=replace(first.axes, dp=3)), Rule.AXES),
@@ -155,34 +156,34 @@ def test_broken_stages_are_found() -> None:
         (replace(first, in_flight=first.in_flight + 1), Rule.IN_FLIGHT),
         (replace(first, time_s=first.time_s * 1.5), Rule.STEP_TIME),
     ):
-        assert rule in rules(replace(plan, stages=(stage, *others)), request), rule
-    idle = (*plan.stages[:-1], replace(plan.stages[-1], time_s=0.0))
-    assert Rule.STAGE_TIME in rules(replace(plan, stages=idle), request)
+        assert rule in rules(with_fields(plan, stages=(stage, *others)), request), rule
+    idle = (*flat(plan).stages[:-1], replace(flat(plan).stages[-1], time_s=0.0))
+    assert Rule.STAGE_TIME in rules(with_fields(plan, stages=idle), request)
     same = replace(request, search=replace(request.search, stage_degrees=StageDegrees.SAME))
     assert Rule.SEARCH in rules(plan, same)
-    assert Rule.STAGES in rules(replace(plan, schedule="gpipe"), request)
+    assert Rule.STAGES in rules(with_fields(plan, schedule="gpipe"), request)
     assert Rule.DEVICES in rules(replace(plan, devices=plan.devices + 1), request)
 
 
 def test_stages_on_mixed_nodes_are_as_good_as_the_best_of_all() -> None:
     requests = list(mixed_requests(9))
     plans = [assert_is_the_best_of_all(requests[place]) for place in (0, 7, 8)]
-    assert sum(any(stage.shardings for stage in plan.stages) for plan in plans) == 3
-    assert any(plan.group_order for plan in plans)
+    assert sum(any(stage.shardings for stage in flat(plan).stages) for plan in plans) == 3
+    assert any(flat(plan).group_order for plan in plans)
 
 
 def test_stages_that_differ_may_leave_devices_idle() -> None:
     *_, request = mixed_requests(9)
     search = replace(request.search, idle_groups=(request.cluster.groups[-1].name,))
     plan = assert_is_the_best_of_all(replace(request, search=search))
-    assert plan.idle_devices
-    assert any(stage.shardings for stage in plan.stages)
+    assert flat(plan).idle_devices
+    assert any(stage.shardings for stage in flat(plan).stages)
 
 
 def test_broken_stages_on_mixed_nodes_are_found() -> None:
     (request,) = mixed_requests(1)
     plan = planned(request)
-    first, *between, last = plan.stages
+    first, *between, last = flat(plan).stages
     assert first.shardings
     groups = request.cluster.groups
     for stages, rule in (
@@ -196,20 +197,20 @@ def test_broken_stages_on_mixed_nodes_are_found() -> None:
             Rule.CAPACITY,
         ),
     ):
-        assert rule in rules(replace(plan, stages=stages), request), rule
-    back = replace(plan, stages=plan.stages[::-1], axes=last.axes)
+        assert rule in rules(with_fields(plan, stages=stages), request), rule
+    back = with_fields(plan, stages=flat(plan).stages[::-1], axes=last.axes)
     assert any("back in" in violation.message for violation in check(back, request))
     room = max(stage.memory.total_bytes for stage in (*between, last))
     device = replace(groups[1].node.device, memory_bytes=int(room) - 1)
     small = replace(groups[1], node=replace(groups[1].node, device=device))
     assert Rule.CAPACITY in rules(plan, replace(request, cluster=Cluster((groups[0], small))))
-    assert Rule.SEARCH in rules(replace(plan, group_order=tuple(group.name for group in reversed(groups))), request)
+    assert Rule.SEARCH in rules(with_fields(plan, group_order=tuple(group.name for group in reversed(groups))), request)
     across = (replace(first, devices=(DeviceRange(groups[0].n_devices - 1, 2),)), *between, last)
     with pytest.raises(PlanFileError, match="one node group"):
-        predict_training(request, replace(plan, stages=across))
+        predict_training(request, with_fields(plan, stages=across))
     more = (replace(first, devices=last.devices), *between, last)
     with pytest.raises(PlanFileError, match="more devices than the cluster has in"):
-        predict_training(request, replace(plan, stages=more))
+        predict_training(request, with_fields(plan, stages=more))
 
 
 def test_parts_of_any_size_fill_nodes_of_six() -> None:
@@ -227,9 +228,9 @@ def test_plans_of_stages_that_differ_are_moved_to_and_not_explained() -> None:
     assert switch_bytes(answered, answered).moved_bytes == 0.0
     with pytest.raises(PlanFileError, match="one for each stage"):
         explain(request, plan, request.model.blocks[0].operators[0].name)
-    wrong = (replace(plan.stages[0], axes=replace(plan.stages[0].axes, pp=7)), *plan.stages[1:])
+    wrong = (replace(flat(plan).stages[0], axes=replace(flat(plan).stages[0].axes, pp=7)), *flat(plan).stages[1:])
     with pytest.raises(PlanFileError, match="pp"):
-        predict_training(request, replace(plan, stages=wrong))
+        predict_training(request, with_fields(plan, stages=wrong))
 
 
 def test_stage_degrees_that_can_not_be_are_refused() -> None:

@@ -26,6 +26,7 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.training.space.implementation import launcher_implementation
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.test_planner import llama_8b, plan_of
 
 GRAPH = model("llama-3.1-8b")
@@ -164,8 +165,8 @@ def test_a_choice_of_both_is_the_better_of_the_two(launcher: Launcher) -> None:
     exposed, chunked, best = (plan.certificate.objective for plan in plans)
     assert exposed is not None and chunked is not None and best is not None
     assert best == min(exposed, chunked)
-    assert [plan.tp_overlap for plan in plans[:2]] == [TpOverlap.EXPOSED, TpOverlap.CHUNKED]
-    assert plans[1].sequence_parallel
+    assert [flat(plan).tp_overlap for plan in plans[:2]] == [TpOverlap.EXPOSED, TpOverlap.CHUNKED]
+    assert flat(plans[1]).sequence_parallel
     assert chunked < exposed
 
 
@@ -174,7 +175,7 @@ def test_a_plan_with_chunks_is_predicted_as_it_was_planned() -> None:
     plan = plan_of(request)
     assert predict_training(request, plan).predicted == plan.predicted
     with pytest.raises(PlanFileError, match="tp_overlap can't be chunked"):
-        predict_training(request, replace(plan, sequence_parallel=False))
+        predict_training(request, with_fields(plan, sequence_parallel=False))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_launchers_without_chunks_have_no_such_plan(launcher: Launcher, space: d
 def test_published_planners_have_none() -> None:
     with pytest.raises(WorkloadError, match="tp_overlap leaves nothing"):
         searched(TpOverlap.CHUNKED, system=System.MIST)
-    assert searched(*TpOverlap, system=System.MIST).tp_overlap is TpOverlap.EXPOSED
+    assert flat(searched(*TpOverlap, system=System.MIST)).tp_overlap is TpOverlap.EXPOSED
 
 
 def test_stages_that_differ_have_none() -> None:

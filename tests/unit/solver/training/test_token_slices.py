@@ -29,6 +29,7 @@ from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.sliced_sequences import balanced_tiles
 from meshwright.solver.verify import check
 from meshwright.solver.verify.violation import Rule
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated
 from tests.unit.solver.training.instances import sliced_request
 
@@ -79,7 +80,9 @@ def test_the_formula_is_near_the_event_program(schedule: Schedule, mode: Recompu
         forward = of_blocks[:, 1][costs.layer_block]
         passes.append([(forward[span.layers].sum(), (whole - forward)[span.layers].sum()) for span in decision.spans])
     makespan_s = run(schedule, np.array(passes) + table.boundary_s / 2 / len(setting.parts), candidate.n_microbatches)
-    formula_s = objective_s([stage.time_s for stage in plan.stages], [0.0] * 4, candidate.n_microbatches, waiting=table.waiting)
+    formula_s = objective_s(
+        [stage.time_s for stage in flat(plan).stages], [0.0] * 4, candidate.n_microbatches, waiting=table.waiting
+    )
 
     assert makespan_s == pytest.approx(formula_s, rel=0.03)
 
@@ -108,19 +111,21 @@ def run(schedule: Schedule, times_s: npt.NDArray[np.float64], m: int) -> float:
 def test_stages_hold_what_their_order_makes_them_hold() -> None:
     """TeraPipe holds all micro-batches, Seq1F1B as many slices as fill the ranks behind."""
     terapipe, seq1f1b = (planned(long_request(schedule)) for schedule in (Schedule.TERAPIPE, Schedule.SEQ_1F1B))
-    assert [stage.in_flight for stage in terapipe.stages] == [4.0] * 4
-    assert [stage.in_flight for stage in seq1f1b.stages] == sorted((s.in_flight for s in seq1f1b.stages), reverse=True)
-    assert max(stage.in_flight for stage in seq1f1b.stages) < 1.5
+    assert [stage.in_flight for stage in flat(terapipe).stages] == [4.0] * 4
+    assert [stage.in_flight for stage in flat(seq1f1b).stages] == sorted(
+        (s.in_flight for s in flat(seq1f1b).stages), reverse=True
+    )
+    assert max(stage.in_flight for stage in flat(seq1f1b).stages) < 1.5
 
 
 def test_full_recompute_keeps_keys_and_values() -> None:
     """Of 80 layers a quarter on each stage: 2 x 1 head of 128 of every token but the last slice's, in 16 bits, for four
     micro-batches, and their gradients for one."""
     plan = planned(long_request(Schedule.TERAPIPE, Recompute.FULL))
-    stage = plan.stages[1]
+    stage = flat(plan).stages[1]
     layers = sum(span.count for span in stage.blocks)
-    earlier = 8192 - plan.token_slices[-1].tokens
-    entry = 4 * 8192 * 8192 * 2 / (8 if plan.sequence_parallel else 1)
+    earlier = 8192 - flat(plan).token_slices[-1].tokens
+    entry = 4 * 8192 * 8192 * 2 / (8 if flat(plan).sequence_parallel else 1)
     assert stage.memory.activations_bytes == pytest.approx(layers * (entry + (4 + 1) * 2 * 128 * earlier * 2), rel=1e-9)
 
 
@@ -153,16 +158,16 @@ def test_the_checker_refuses_slices_that_are_not() -> None:
     request = long_request(Schedule.SEQ_1F1B, Recompute.FULL)
     plan = planned(request)
     assert not check(plan, request)
-    first, *others = plan.token_slices
-    stage = plan.stages[0]
+    first, *others = flat(plan).token_slices
+    stage = flat(plan).stages[0]
     lighter = replace(stage.memory, activations_bytes=stage.memory.activations_bytes * 0.98)
     broken = [
-        (replace(plan, token_slices=(replace(first, tokens=first.tokens - 128), *others)), Rule.SEQUENCE),
-        (replace(plan, token_slices=(replace(first, forward=first.forward / 2), *others)), Rule.STEP_TIME),
-        (replace(plan, token_slices=()), Rule.STAGES),
-        (replace(plan, schedule="1f1b"), Rule.STAGES),
-        (replace(plan, stages=tuple(replace(s, zero_stage=2) for s in plan.stages)), Rule.ZERO),
-        (replace(plan, stages=(replace(stage, memory=lighter), *plan.stages[1:])), Rule.ACTIVATIONS),
+        (with_fields(plan, token_slices=(replace(first, tokens=first.tokens - 128), *others)), Rule.SEQUENCE),
+        (with_fields(plan, token_slices=(replace(first, forward=first.forward / 2), *others)), Rule.STEP_TIME),
+        (with_fields(plan, token_slices=()), Rule.STAGES),
+        (with_fields(plan, schedule="1f1b"), Rule.STAGES),
+        (with_fields(plan, stages=tuple(replace(s, zero_stage=2) for s in flat(plan).stages)), Rule.ZERO),
+        (with_fields(plan, stages=(replace(stage, memory=lighter), *flat(plan).stages[1:])), Rule.ACTIVATIONS),
     ]
     for changed, rule in broken:
         assert rule in {violation.rule for violation in check(changed, request)}, rule
@@ -170,7 +175,7 @@ def test_the_checker_refuses_slices_that_are_not() -> None:
     assert Rule.SEARCH in {violation.rule for violation in check(plan, asked)}
     # Time taken from one slice and given to another keeps the sum, and makes another step.
     fast, slow = replace(first, forward=1e-9), replace(others[0], forward=others[0].forward + first.forward - 1e-9)
-    rules = {violation.rule for violation in check(replace(plan, token_slices=(fast, slow, *others[1:])), request)}
+    rules = {violation.rule for violation in check(with_fields(plan, token_slices=(fast, slow, *others[1:])), request)}
     assert {Rule.STAGE_TIME, Rule.STEP_TIME} <= rules
 
 
@@ -194,9 +199,9 @@ def test_plans_with_slices_are_predicted_where_they_can_run_and_not_exported() -
     plan = planned(request)
     with pytest.raises(ExportError, match="no launcher cuts sequences into slices"):
         require_launchable(plan, request, Launcher.MEGATRON_LM)
-    first, *others = plan.token_slices
-    uneven = replace(plan, token_slices=(replace(first, tokens=first.tokens - 8), *others))
-    beside = replace(plan, stages=tuple(replace(stage, zero_stage=3) for stage in plan.stages))
-    for changed in (uneven, beside, replace(plan, token_slices=())):
+    first, *others = flat(plan).token_slices
+    uneven = with_fields(plan, token_slices=(replace(first, tokens=first.tokens - 8), *others))
+    beside = with_fields(plan, stages=tuple(replace(stage, zero_stage=3) for stage in flat(plan).stages))
+    for changed in (uneven, beside, with_fields(plan, token_slices=())):
         with pytest.raises(PlanFileError):
             predict_training(request, changed)

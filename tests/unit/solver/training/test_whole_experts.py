@@ -21,6 +21,7 @@ from meshwright.solver.training import plan_training
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.space.meshes import meshes
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import attention_block, embedding_block, expert_block, head_block
 from tests.unit.solver.training.planned import planned
 
@@ -54,17 +55,21 @@ def request(**search: object) -> TrainingRequest:
 def test_whole_experts_are_planned_and_predicted(space: Space, zero: int) -> None:
     asked = request(space=space, zero_stages=(zero,), ep=(8,))
     plan = planned(asked)
-    assert plan.axes is not None and (plan.axes.etp, plan.axes.ep, plan.axes.tp) == (1, 8, 4)
+    assert flat(plan).axes is not None and (flat(plan).axes.etp, flat(plan).axes.ep, flat(plan).axes.tp) == (1, 8, 4)
     assert predict_training(asked, plan).predicted == plan.predicted
 
 
 def test_narrow_experts_are_faster_whole() -> None:
     shared, whole = planned(request(etp=(4,), ep=(2,))), planned(request(ep=(8,)))
-    assert shared.axes is not None and shared.axes.etp is None
-    assert shared.stages[0].memory.weights_bytes == pytest.approx(whole.stages[0].memory.weights_bytes), "16 experts on 8 ranks"
-    assert shared.breakdown is not None and whole.breakdown is not None
-    assert whole.breakdown.ep_comm_s > shared.breakdown.ep_comm_s, "tokens go to seven other ranks, not to one"
-    assert whole.breakdown.tp_comm_s < shared.breakdown.tp_comm_s, "what tp ranks gather for shared experts falls away"
+    assert flat(shared).axes is not None and flat(shared).axes.etp is None
+    assert flat(shared).stages[0].memory.weights_bytes == pytest.approx(flat(whole).stages[0].memory.weights_bytes), (
+        "16 experts on 8 ranks"
+    )
+    assert flat(shared).breakdown is not None and flat(whole).breakdown is not None
+    assert flat(whole).breakdown.ep_comm_s > flat(shared).breakdown.ep_comm_s, "tokens go to seven other ranks, not to one"
+    assert flat(whole).breakdown.tp_comm_s < flat(shared).breakdown.tp_comm_s, (
+        "what tp ranks gather for shared experts falls away"
+    )
     assert shared.certificate.objective is not None and whole.certificate.objective is not None
     assert whole.certificate.objective < shared.certificate.objective
     either = planned(request(etp=(1, 4)))
@@ -84,39 +89,41 @@ def test_dense_models_have_no_experts_to_keep_whole() -> None:
     dense = replace(asked.model, chain=tuple(run for run in asked.model.chain if run.block != "moe"))
     dense = replace(dense, blocks=tuple(block for block in dense.blocks if block.name != "moe"))
     plan = planned(replace(asked, model=dense))
-    assert plan.axes is not None and (plan.axes.tp, plan.axes.etp) == (4, None)
+    assert flat(plan).axes is not None and (flat(plan).axes.tp, flat(plan).axes.etp) == (4, None)
 
 
 def test_the_checker_knows_whole_experts() -> None:
     asked = request(ep=(8,))
     plan = planned(asked)
-    assert plan.axes is not None
+    assert flat(plan).axes is not None
     for axes, rule in (
-        (replace(plan.axes, etp=2), Rule.AXES),
-        (replace(plan.axes, ep=16), Rule.AXES),
-        (replace(plan.axes, etp=None, ep=2), Rule.SHARDING),
+        (replace(flat(plan).axes, etp=2), Rule.AXES),
+        (replace(flat(plan).axes, ep=16), Rule.AXES),
+        (replace(flat(plan).axes, etp=None, ep=2), Rule.SHARDING),
     ):
-        stages = tuple(replace(stage, axes=axes) for stage in plan.stages)
-        assert rule in {violation.rule for violation in check(replace(plan, axes=axes, stages=stages), asked)}
-    split = tuple(replace(s, strategy="expert_ffn") if (s.block, s.operator) == ("moe", "up") else s for s in plan.shardings)
-    assert Rule.SHARDING in {violation.rule for violation in check(replace(plan, shardings=split), asked)}
+        stages = tuple(replace(stage, axes=axes) for stage in flat(plan).stages)
+        assert rule in {violation.rule for violation in check(with_fields(plan, axes=axes, stages=stages), asked)}
+    split = tuple(
+        replace(s, strategy="expert_ffn") if (s.block, s.operator) == ("moe", "up") else s for s in flat(plan).shardings
+    )
+    assert Rule.SHARDING in {violation.rule for violation in check(with_fields(plan, shardings=split), asked)}
     assert Rule.SEARCH in {violation.rule for violation in check(plan, request(etp=()))}
-    stages = tuple(replace(stage, axes=replace(plan.axes, etp=2)) for stage in plan.stages)
+    stages = tuple(replace(stage, axes=replace(flat(plan).axes, etp=2)) for stage in flat(plan).stages)
     with pytest.raises(PlanFileError, match="etp is tp or 1"):
-        predict_training(asked, replace(plan, axes=replace(plan.axes, etp=2), stages=stages))
+        predict_training(asked, with_fields(plan, axes=replace(flat(plan).axes, etp=2), stages=stages))
 
 
 def test_experts_that_are_not_spread_are_sharded_as_all_else() -> None:
     """Within a part of the ranks, too (seed 567 of benchmarks/enumerable.py)."""
     within = {"launcher": Launcher.DEEPSPEED, "tp": (1,), "etp": (), "zero_stages": (3,)}
     parted, whole = planned(request(shard_ranks=(4,), **within)), planned(request(shard_ranks=(8,), **within))
-    assert parted.stages[0].shard_ranks == 4
-    assert parted.stages[0].memory.weights_bytes == pytest.approx(2 * whole.stages[0].memory.weights_bytes)
+    assert flat(parted).stages[0].shard_ranks == 4
+    assert flat(parted).stages[0].memory.weights_bytes == pytest.approx(2 * flat(whole).stages[0].memory.weights_bytes)
 
 
 def test_every_rank_of_tp_stores_other_experts() -> None:
     plan = planned(request(ep=(8,)))
-    assert plan.axes is not None
+    assert flat(plan).axes is not None
     up = expert_block().operators[1]
-    pieces = stored_pieces(up, up.weights[0], DIMS, strategy=Strategy("seq"), axes=plan.axes, is_state_sharded=False)
+    pieces = stored_pieces(up, up.weights[0], DIMS, strategy=Strategy("seq"), axes=flat(plan).axes, is_state_sharded=False)
     assert np.array_equal(pieces.of_rank, np.arange(8))

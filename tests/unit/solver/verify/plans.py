@@ -21,8 +21,10 @@ from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGro
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.document import plan_of
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
-from meshwright.solver.answer.plan import Plan, plan_with
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
@@ -158,30 +160,32 @@ def training_plan() -> Plan:
         memory=replace(memory, activations_bytes=2.0 * 1280 + 1152, transient_bytes=512.0),
     )
     tokens_per_s = 8 * 16 / 14.5
-    return Plan(
-        kind="training",
-        feasible=True,
-        certificate=Certificate(Status.OPTIMAL, 14.5, 14.5, 0.0, "s", "all"),
-        devices=8,
-        search=SearchStats(10, 3, 0.1),
-        calibration=(),
-        model="tiny",
-        predicted=Predicted(
-            tokens_per_s=tokens_per_s,
-            peak_memory_bytes=1184.0 + 2368 + 3552 + 5120 + 1000,
-            step_time_s=14.5,
-            mfu=3 * 8 * 89600 / (14.5 * 8e5),
-            cost_per_million_tokens=8 * 2.0 / 3600 / tokens_per_s * 1e6,
-        ),
-        axes=axes,
-        stages=(first, last),
-        shardings=tuple(
-            OperatorSharding(block, operator, dim) for block, named in STRATEGIES.items() for operator, dim in named.items()
-        ),
-        sequence_parallel=True,
-        schedule="1f1b",
-        microbatch=Microbatch(1, 4),
-        breakdown=TimeBreakdown(8.0, 0.0, 2.0, 0.0, 1.0, 0.5, 2.5, 0.5),
+    return plan_of(
+        PlanRecord(
+            kind="training",
+            feasible=True,
+            certificate=Certificate(Status.OPTIMAL, 14.5, 14.5, 0.0, "s", "all"),
+            devices=8,
+            search=SearchStats(10, 3, 0.1),
+            calibration=(),
+            model="tiny",
+            predicted=Predicted(
+                tokens_per_s=tokens_per_s,
+                peak_memory_bytes=1184.0 + 2368 + 3552 + 5120 + 1000,
+                step_time_s=14.5,
+                mfu=3 * 8 * 89600 / (14.5 * 8e5),
+                cost_per_million_tokens=8 * 2.0 / 3600 / tokens_per_s * 1e6,
+            ),
+            axes=axes,
+            stages=(first, last),
+            shardings=tuple(
+                OperatorSharding(block, operator, dim) for block, named in STRATEGIES.items() for operator, dim in named.items()
+            ),
+            sequence_parallel=True,
+            schedule="1f1b",
+            microbatch=Microbatch(1, 4),
+            breakdown=TimeBreakdown(8.0, 0.0, 2.0, 0.0, 1.0, 0.5, 2.5, 0.5),
+        )
     )
 
 
@@ -248,4 +252,4 @@ def serving_plan() -> Plan:
         decode_step_s=0.01,
         mean_batch=3.0,
     )
-    return plan_with(Replicas(axes, (stage,), load), plan)
+    return replace(plan, layout=Replicas(axes, (stage,), load))

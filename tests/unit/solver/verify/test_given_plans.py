@@ -22,6 +22,7 @@ from meshwright.solver.problem.request import Slo, TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training import plan_training
 from meshwright.solver.verify import Rule, SpaceRules, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import memory_request, random_request, sliced_request
 from tests.unit.solver.training.test_shares import unequal_requests
 from tests.unit.solver.training.test_stagewise import mixed_requests, stagewise_requests
@@ -60,8 +61,8 @@ def with_slo(plan: Plan, request: TrainingRequest) -> Iterator[TrainingRequest]:
 
 def of_other_degrees(plan: Plan) -> Iterator[Plan]:
     """The plan's layers on ranks of other degrees, with other micro-batches, recompute modes and ZeRO stages."""
-    assert plan.axes is not None and plan.microbatch is not None
-    axes, microbatch = plan.axes, plan.microbatch
+    assert flat(plan).axes is not None and flat(plan).microbatch is not None
+    axes, microbatch = flat(plan).axes, flat(plan).microbatch
     sequences = axes.dp * microbatch.size * microbatch.count
     for other in (
         replace(axes, dp=axes.dp * axes.tp, tp=1, etp=None),
@@ -74,19 +75,19 @@ def of_other_degrees(plan: Plan) -> Iterator[Plan]:
     ):
         for size in (1, 2, microbatch.size):
             count = max(1, sequences // (other.dp * size))
-            yield laid_out(replace(plan, microbatch=Microbatch(size, count)), other)
+            yield laid_out(with_fields(plan, microbatch=Microbatch(size, count)), other)
     for zero_stage in range(4):
-        yield replace(plan, stages=tuple(replace(stage, zero_stage=zero_stage) for stage in plan.stages))
+        yield with_fields(plan, stages=tuple(replace(stage, zero_stage=zero_stage) for stage in flat(plan).stages))
     for mode in Recompute:
-        yield replace(plan, stages=tuple(replace(stage, recompute=mode) for stage in plan.stages))
+        yield with_fields(plan, stages=tuple(replace(stage, recompute=mode) for stage in flat(plan).stages))
 
 
 def laid_out(plan: Plan, axes: Axes) -> Plan:
     size = axes.dp * axes.tp * axes.cp
     stages = tuple(
-        replace(stage, axes=axes, devices=(DeviceRange(place * size, size),)) for place, stage in enumerate(plan.stages)
+        replace(stage, axes=axes, devices=(DeviceRange(place * size, size),)) for place, stage in enumerate(flat(plan).stages)
     )
-    return replace(plan, axes=axes, stages=stages, devices=size * len(stages))
+    return with_fields(plan, axes=axes, stages=stages, devices=size * len(stages))
 
 
 def changes(plan: Plan, request: TrainingRequest) -> Iterator[Asked]:
@@ -126,7 +127,7 @@ def test_the_checker_accepts_whatever_is_predicted(form: str) -> None:
             assert again.feasible is (again.reason is None)
             if again.reason is not None:
                 assert again.certificate.status is Status.INFEASIBLE
-                assert again.predicted is not None and again.stages
+                assert again.predicted is not None and flat(again).stages
             said["feasible" if again.reason is None else again.reason.constraint] += 1
     assert {"feasible", "device_memory", "slo.max_step_time_s", "slo.min_tokens_per_s"} <= set(said), said
     assert form != "memory choices" or {"host_memory", "nvme"} <= set(said), said
@@ -177,8 +178,8 @@ def test_an_infeasible_plan_claims_no_bound_and_has_all_its_figures() -> None:
 
 def test_the_space_of_the_search_binds_plans_that_were_searched_for() -> None:
     plan, request = next(searched(random_request(seed) for seed in range(14)))
-    assert plan.axes is not None
-    narrow = replace(request, search=replace(request.search, dp=(plan.axes.dp + 1,)))
+    assert flat(plan).axes is not None
+    narrow = replace(request, search=replace(request.search, dp=(flat(plan).axes.dp + 1,)))
     again = predict(narrow, plan)
     assert check(again, narrow) == ()
     assert Rule.SEARCH in {v.rule for v in check(plan, narrow)}

@@ -22,6 +22,7 @@ ALLOWED = {
     "meshwright.solver.answer.axes",
     "meshwright.solver.problem.choices",
     "meshwright.solver.problem.graph",
+    "meshwright.solver.answer.document",
     "meshwright.solver.answer.layouts",
     "meshwright.solver.answer.pipeline_plan",
     "meshwright.solver.answer.plan",

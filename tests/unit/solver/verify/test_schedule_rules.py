@@ -13,6 +13,7 @@ from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.verify.changes import changed
 from tests.unit.solver.verify.plans import training_plan, training_request
 
@@ -28,7 +29,7 @@ def interleaved_plan() -> Plan:
     two chunks wait half as long: 4 x 3 + (2 + 3 - 3) / 2 + 0.5 s.
     """
     plan = training_plan()
-    first, last = plan.stages
+    first, last = flat(plan).stages
     first = replace(
         first,
         blocks=(LayerSpan("embedding", 0, 1), LayerSpan("layer", 1, 1), LayerSpan("layer", 3, 1)),
@@ -43,7 +44,7 @@ def interleaved_plan() -> Plan:
         in_flight=1.5,
         memory=replace(last.memory, activations_bytes=2.0 * 1280 + 1280 + 1152),
     )
-    plan = replace(plan, stages=(first, last), schedule="interleaved-1f1b")
+    plan = with_fields(plan, stages=(first, last), schedule="interleaved-1f1b")
     return with_step(plan, 13.5, TimeBreakdown(8.0, 0.0, 2.0, 0.0, 1.0, 0.5, 1.5, 0.5))
 
 
@@ -51,9 +52,9 @@ def eager_plan() -> Plan:
     """The same layers in two stages under eager-1F1B: rank 0 runs three forwards before its first backward. Of each micro-batch
     ranks send for 0.5 and 1 s beside their 2 and 3 s: 3 x 3 + 2.5 + 4 + 0.5 s."""
     plan = training_plan()
-    first, last = plan.stages
+    first, last = flat(plan).stages
     first = replace(first, in_flight=3, hidden_s=0.5, memory=replace(first.memory, activations_bytes=3 * 2.0 * 1280))
-    plan = replace(plan, stages=(first, replace(last, hidden_s=1.0)), schedule="eager-1f1b")
+    plan = with_fields(plan, stages=(first, replace(last, hidden_s=1.0)), schedule="eager-1f1b")
     return with_step(plan, 16.0, TimeBreakdown(8.0, 0.0, 2.0, 0.0, 1.0, 0.5, 4.0, 0.5))
 
 
@@ -61,14 +62,14 @@ def with_step(plan: Plan, step_s: float, breakdown: TimeBreakdown) -> Plan:
     """The plan with a step time, and the figures that follow from it and from its stages."""
     assert plan.predicted is not None
     tokens_per_s = 8 * 16 / step_s
-    return replace(
+    return with_fields(
         plan,
         certificate=replace(plan.certificate, objective=step_s, bound=step_s),
         predicted=replace(
             plan.predicted,
             step_time_s=step_s,
             tokens_per_s=tokens_per_s,
-            peak_memory_bytes=max(stage.memory.total_bytes for stage in plan.stages),
+            peak_memory_bytes=max(stage.memory.total_bytes for stage in flat(plan).stages),
             mfu=3 * 8 * 89600 / (step_s * 8e5),
             cost_per_million_tokens=8 * 2.0 / 3600 / tokens_per_s * 1e6,
         ),
@@ -103,7 +104,7 @@ def test_an_interleaved_plan_worked_out_by_hand_is_accepted() -> None:
 def test_one_broken_thing_is_found(path: str, value: object, expected: set[Rule]) -> None:
     plan = changed(interleaved_plan(), path, value)
     if path.endswith("activations_bytes"):
-        plan = changed(plan, "predicted.peak_memory_bytes", max(stage.memory.total_bytes for stage in plan.stages))
+        plan = changed(plan, "predicted.peak_memory_bytes", max(stage.memory.total_bytes for stage in flat(plan).stages))
     found = rules(plan)
     assert found == expected
 

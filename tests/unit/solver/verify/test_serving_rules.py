@@ -13,6 +13,7 @@ from meshwright.solver.problem.request import PlanRequest, ServingWorkload, Slo
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, LognormalLength, PoissonArrivals, PrefixCache
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat
 from tests.unit.solver.verify.changes import changed
 from tests.unit.solver.verify.plans import cluster, model, serving_plan, serving_request
 
@@ -32,7 +33,8 @@ def test_stages_may_list_the_devices_of_every_replica() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "broken"),
     [
-        ("serving", None, {Rule.ANSWER}),
+        ("layout", None, {Rule.ANSWER}),
+        ("layout.stages", (), {Rule.ANSWER}),
         ("predicted.ttft_p95_s", None, {Rule.ANSWER}),
         ("certificate.objective", 3.0, {Rule.CERTIFICATE}),
         ("layout.load.replicas", 3, {Rule.DEVICES}),
@@ -116,7 +118,7 @@ def test_quantised_weights_and_caches_take_their_own_bytes() -> None:
     assert not check(serving_plan(), request)
     half = changed(serving_plan(), "layout.stages.0.memory.weights_bytes", 1.0 * (128 + 4 * 232 + 128))
     half = changed(half, "layout.stages.0.memory.kv_cache_bytes", 480.0)
-    half = changed(half, "predicted.peak_memory_bytes", half.stages[0].memory.total_bytes)
+    half = changed(half, "predicted.peak_memory_bytes", flat(half).stages[0].memory.total_bytes)
     assert not check(half, request)
     wide = replace(request, workload=replace(workload, precision=DType.FP8, kv_dtype=DType.BF16))
     assert rules(half, wide) == {Rule.KV_CACHE}

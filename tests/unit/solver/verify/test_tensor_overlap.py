@@ -16,6 +16,7 @@ from meshwright.solver.verify import Rule, check
 from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.training.kept_formats import form_bytes, layers_of
 from meshwright.solver.verify.training.tensor_overlap import overlap_violations
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.verify.changes import changed
 from tests.unit.solver.verify.plans import model, training_plan, training_request
 
@@ -31,10 +32,10 @@ def chunked_request(search: Search | None = None, *, link: str = "nvlink9") -> P
 
 
 def chunked_plan() -> Plan:
-    plan = replace(training_plan(), tp_overlap=TpOverlap.CHUNKED)
+    plan = with_fields(training_plan(), tp_overlap=TpOverlap.CHUNKED)
     for stage in range(2):
         plan = changed(plan, f"stages.{stage}.memory.overhead_bytes", 12 * STREAM)
-    return changed(plan, "predicted.peak_memory_bytes", max(stage.memory.total_bytes for stage in plan.stages))
+    return changed(plan, "predicted.peak_memory_bytes", max(stage.memory.total_bytes for stage in flat(plan).stages))
 
 
 def broken(plan: Plan, request: PlanRequest) -> set[Rule]:
@@ -54,13 +55,13 @@ def test_only_what_the_request_allows() -> None:
 
 
 def test_one_rank_has_nothing_to_cut() -> None:
-    alone = replace(training_plan(), axes=Axes(dp=4, pp=2), sequence_parallel=False)
+    alone = with_fields(training_plan(), axes=Axes(dp=4, pp=2), sequence_parallel=False)
     assert broken(alone, chunked_request()) == set()
-    assert broken(replace(alone, tp_overlap=TpOverlap.CHUNKED), chunked_request()) >= {Rule.SEARCH, Rule.SEQUENCE}
+    assert broken(with_fields(alone, tp_overlap=TpOverlap.CHUNKED), chunked_request()) >= {Rule.SEARCH, Rule.SEQUENCE}
 
 
 def test_chunks_are_of_what_is_gathered_and_scattered() -> None:
-    assert broken(replace(chunked_plan(), sequence_parallel=False), chunked_request()) == {Rule.SEQUENCE}
+    assert broken(with_fields(chunked_plan(), sequence_parallel=False), chunked_request()) == {Rule.SEQUENCE}
 
 
 @pytest.mark.parametrize("launcher", [Launcher.DEEPSPEED, Launcher.VLLM])

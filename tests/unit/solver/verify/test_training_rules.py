@@ -17,8 +17,9 @@ from meshwright.solver.problem.graph import MAX_LAYERS, Block, BlockRun, ModelGr
 from meshwright.solver.problem.request import PlanRequest, Slo, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.verify.changes import at, changed
-from tests.unit.solver.verify.plans import cluster, infeasible_plan, model, training_plan, training_request
+from tests.unit.solver.verify.plans import cluster, infeasible_plan, model, serving_plan, training_plan, training_request
 
 ADAM_STATE = 12.0
 
@@ -29,19 +30,21 @@ def rules(plan: Plan, request: PlanRequest) -> set[Rule]:
 
 def rebalanced(plan: Plan) -> Plan:
     """The plan with its peak memory as its stages say."""
-    return changed(plan, "predicted.peak_memory_bytes", max(stage.memory.total_bytes for stage in plan.stages))
+    return changed(plan, "predicted.peak_memory_bytes", max(stage.memory.total_bytes for stage in flat(plan).stages))
 
 
 def with_strategies(plan: Plan, **strategies: str) -> Plan:
     """The plan with other strategies for some operators."""
-    return replace(
+    return with_fields(
         plan,
-        shardings=tuple(replace(entry, strategy=strategies.get(entry.operator, entry.strategy)) for entry in plan.shardings),
+        shardings=tuple(
+            replace(entry, strategy=strategies.get(entry.operator, entry.strategy)) for entry in flat(plan).shardings
+        ),
     )
 
 
 def every_stage(plan: Plan, path: str, value: object) -> Plan:
-    for index in range(len(plan.stages)):
+    for index in range(len(flat(plan).stages)):
         plan = changed(plan, f"stages.{index}.{path}", value)
     return plan
 
@@ -68,9 +71,10 @@ MUTATIONS: list[tuple[str, object, set[Rule]]] = [
     ("breakdown.bubble_s", -0.5, {Rule.NUMBERS}),
     ("kind", "serving", {Rule.KIND}),
     ("model", "another", {Rule.KIND}),
-    ("microbatch", None, {Rule.ANSWER}),
+    ("layout", None, {Rule.ANSWER}),
+    ("layout", serving_plan().layout, {Rule.KIND}),
+    ("breakdown", None, {Rule.ANSWER}),
     ("predicted.step_time_s", None, {Rule.ANSWER}),
-    ("stages", (), {Rule.ANSWER}),
     ("certificate.status", Status.INFEASIBLE, {Rule.CERTIFICATE}),
     ("certificate.objective", 14.0, {Rule.CERTIFICATE}),
     ("certificate.bound", 14.6, {Rule.CERTIFICATE}),
@@ -162,7 +166,7 @@ def test_figures_that_follow_from_others_leave_no_slack(path: str, factor: float
     [
         ("certificate.status", Status.FEASIBLE, Rule.CERTIFICATE),
         ("certificate.objective", 1.0, Rule.CERTIFICATE),
-        ("stages", training_plan().stages, Rule.ANSWER),
+        ("predicted", training_plan().predicted, Rule.ANSWER),
         ("reason", None, Rule.REASON),
         ("reason.need", 80.0, Rule.REASON),
     ],
@@ -202,9 +206,9 @@ def test_strategies_that_change_the_result_are_refused_in_the_free_space_too(ope
 
 def test_every_operator_has_one_strategy() -> None:
     plan, request = training_plan(), training_request()
-    assert rules(replace(plan, shardings=plan.shardings[1:]), request) == {Rule.SHARDING}
-    assert rules(replace(plan, shardings=(*plan.shardings, plan.shardings[0])), request) == {Rule.SHARDING}
-    assert rules(replace(plan, shardings=(*plan.shardings, OperatorSharding("layer", "ghost", "seq"))), request) == {
+    assert rules(with_fields(plan, shardings=flat(plan).shardings[1:]), request) == {Rule.SHARDING}
+    assert rules(with_fields(plan, shardings=(*flat(plan).shardings, flat(plan).shardings[0])), request) == {Rule.SHARDING}
+    assert rules(with_fields(plan, shardings=(*flat(plan).shardings, OperatorSharding("layer", "ghost", "seq"))), request) == {
         Rule.SHARDING
     }
 
@@ -339,14 +343,14 @@ def test_recompute_modes_keep_what_they_say(mode: Recompute) -> None:
 
 def test_stages_may_recompute_differently_in_the_free_space_only() -> None:
     plan, full = training_plan(), recompute_plan(Recompute.FULL)
-    mixed = rebalanced(replace(plan, stages=(full.stages[0], plan.stages[1])))
+    mixed = rebalanced(with_fields(plan, stages=(flat(full).stages[0], flat(plan).stages[1])))
     assert not check(mixed, training_request(search=Search(space=Space.FREE)))
     assert rules(mixed, training_request()) == {Rule.LAUNCHER}
 
 
 def test_without_sequence_parallelism_norms_are_whole() -> None:
     strategies = {"norm": "replicate", "add": "replicate", "add2": "replicate"}
-    plan = replace(with_strategies(training_plan(), **strategies), sequence_parallel=False)
+    plan = with_fields(with_strategies(training_plan(), **strategies), sequence_parallel=False)
     # x, n and s double: 3 x 128 bytes more a layer, and 128 more for the head's x.
     plan = changed(plan, "stages.0.memory.activations_bytes", 2.0 * 2 * 1664)
     plan = rebalanced(changed(plan, "stages.1.memory.activations_bytes", 2.0 * 1664 + 1280))
@@ -416,8 +420,8 @@ def single_stage_plan() -> Plan:
     plan = training_plan()
     axes = Axes(dp=4, tp=2, pp=1)
     blocks = (LayerSpan("embedding", 0, 1), LayerSpan("layer", 1, 4), LayerSpan("head", 5, 1))
-    stage = replace(plan.stages[0], blocks=blocks, devices=(DeviceRange(0, 8),), axes=axes)
-    return replace(plan, axes=axes, stages=(stage,), microbatch=Microbatch(1, 2))
+    stage = replace(flat(plan).stages[0], blocks=blocks, devices=(DeviceRange(0, 8),), axes=axes)
+    return with_fields(plan, axes=axes, stages=(stage,), microbatch=Microbatch(1, 2))
 
 
 def test_a_tied_head_beside_the_embedding_stores_nothing() -> None:
@@ -430,7 +434,7 @@ def test_a_tied_head_beside_the_embedding_stores_nothing() -> None:
 @pytest.mark.parametrize("launcher", [Launcher.MEGATRON_LM, Launcher.DEEPSPEED])
 def test_zero_2_without_a_pipeline_is_fine(launcher: Launcher) -> None:
     strategies = {"norm": "replicate", "add": "replicate", "add2": "replicate"}
-    plan = replace(with_strategies(single_stage_plan(), **strategies), sequence_parallel=False)
+    plan = with_fields(with_strategies(single_stage_plan(), **strategies), sequence_parallel=False)
     broken = rules(changed(plan, "stages.0.zero_stage", 2), training_request(search=Search(launcher=launcher)))
     assert Rule.WEIGHTS in broken
     assert Rule.LAUNCHER not in broken
@@ -439,7 +443,7 @@ def test_zero_2_without_a_pipeline_is_fine(launcher: Launcher) -> None:
 def test_one_rank_has_no_axis_to_shard_over() -> None:
     plan = every_stage(changed(training_plan(), "axes.tp", 1), "axes.tp", 1)
     plan = every_stage(changed(plan, "axes.dp", 4), "axes.dp", 4)
-    plan = changed(replace(plan, sequence_parallel=False), "microbatch.count", 2)
+    plan = changed(with_fields(plan, sequence_parallel=False), "microbatch.count", 2)
     messages = {violation.message for violation in check(plan, training_request())}
     assert "shards 'heads' over a tp axis of one rank" in messages
 
@@ -451,7 +455,7 @@ def test_few_micro_batches_fill_no_pipeline() -> None:
 
 def test_the_free_space_may_split_the_residual_stream_by_hidden() -> None:
     strategies = {"norm": "replicate", "add": "replicate", "add2": "replicate"}
-    plan = replace(with_strategies(training_plan(), **strategies), sequence_parallel=False)
+    plan = with_fields(with_strategies(training_plan(), **strategies), sequence_parallel=False)
     # n and s double to 256 bytes, x stays at 128: 1536 bytes a layer, 1152 for the head.
     plan = changed(plan, "stages.0.memory.activations_bytes", 2.0 * 2 * 1536)
     plan = rebalanced(changed(plan, "stages.1.memory.activations_bytes", 2.0 * 1536 + 1152))
