@@ -9,7 +9,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, output_file
+from meshwright.app.cli.options import AsJson, output_file, output_folder_of_many
 
 
 @exits
@@ -20,10 +20,11 @@ def validate(
         int | None, typer.Option("--folds", metavar="K", min=2, max=20, help="Fit device rates and score held-out runs.")
     ] = None,
     sources: Annotated[
-        Path | None, typer.Option("--sources", metavar="FILE", help="What the table's sources leave out of its rows.")
+        str | None, typer.Option("--sources", metavar="MAPPING", help="File of what the table's sources leave out of its rows.")
     ] = None,
     requests: Annotated[
-        Path | None, typer.Option("--requests", metavar="DIR", help="Write each row as a request and a plan.")
+        Path | None,
+        typer.Option("--requests", metavar="DIR", parser=output_folder_of_many, help="Write each row as a request and a plan."),
     ] = None,
 ) -> int:
     """Predict measured training runs or serving points and report the errors."""
@@ -32,7 +33,7 @@ def validate(
 
     environment_settings()
     output = Output.JSON if as_json else Output.PAGE
-    return run_validate(measured, output, folds=folds, sources=sources, requests=requests)
+    return run_validate(measured, output, folds=folds, sources=None if sources is None else Path(sources), requests=requests)
 
 
 @exits

@@ -38,6 +38,14 @@ def output_folder(name: str) -> Path:
     return path
 
 
+def output_folder_of_many(name: str) -> Path:
+    """Return the path of an option that names a folder for files which stdout can't hold; its parser as `output_folder`."""
+    if is_stdout(Path(name)):
+        error = InvalidInputError("many files can't be written to stdout", given=name, allowed="a folder")
+        raise typer.BadParameter(str(error))
+    return output_folder(name)
+
+
 def group_of(name: str, *, purpose: str, exit_codes: str | None = None) -> typer.Typer:
     """A group of commands whose help is plain text and whose errors are shown without a traceback."""
     return typer.Typer(

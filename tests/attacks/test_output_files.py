@@ -22,13 +22,14 @@ import typer
 from typer.models import OptionInfo
 
 from meshwright.app.cli.main import cli as registered
-from meshwright.app.cli.options import output_file, output_folder
+from meshwright.app.cli.options import output_file, output_folder, output_folder_of_many
 from meshwright.app.documents.output_files import OutputFile, write_output, write_outputs
 from meshwright.app.measuring.sample_files import write_samples
 from meshwright.app.regression.lock import LOCK_NAME
 from meshwright.costmodels.errors import PlanFileError
 from tests.support.command_line import Cli
 from tests.support.requests_given import training
+from tests.unit.app.validation.tables import write_table
 from tests.unit.costmodels.measurements import toy_samples
 
 OLD = "what was there before\n"
@@ -71,11 +72,15 @@ def names_of(option: OptionInfo) -> tuple[str, ...]:
 
 
 OUTPUTS = [
-    Option(words, names_of(option)[0], option.parser is output_folder)
+    Option(words, names_of(option)[0], option.parser is not output_file)
     for words, option, _ in every_option()
-    if option.parser in (output_file, output_folder)
+    if option.parser in (output_file, output_folder, output_folder_of_many)
 ]
 FILES = [option for option in OUTPUTS if not option.is_folder]
+OF_MANY = [
+    Option(words, names_of(option)[0], True) for words, option, _ in every_option() if option.parser is output_folder_of_many
+]
+"""Options whose files stdout can't hold."""
 
 
 def test_every_option_that_names_an_output_is_parsed_as_one() -> None:
@@ -86,7 +91,7 @@ def test_every_option_that_names_an_output_is_parsed_as_one() -> None:
         for words, option, kind in every_option()
         if option.metavar in FILE_METAVARS or Path in (kind, *get_args(kind)) or "-o" in names_of(option)
     }
-    assert suspects <= known, "give these options the parser output_file or output_folder of meshwright.app.cli.options"
+    assert suspects <= known, "give these options one of the parsers of outputs in meshwright.app.cli.options"
 
 
 @pytest.fixture
@@ -107,6 +112,7 @@ def words(cli: Cli) -> Callable[[Option, Path], list[str]]:
         ("check",): [str(plans)],
         ("calibrate", "profile"): ["my-node", "--kind", "norm", "--repeat-ms", "0.1"],
         ("calibrate", "import"): [measurements],
+        ("validate",): [str(write_table(cli.folder / "measured.csv", {}))],
     }
 
     def build(option: Option, path: Path) -> list[str]:
@@ -192,7 +198,7 @@ def test_a_folder_to_write_into_is_a_folder(
 
 @pytest.mark.parametrize("name", ["launch.sh"])
 def test_files_in_an_export_folder_are_refused_likewise(name: str, cli: Cli, words: Words) -> None:
-    (option,) = (each for each in OUTPUTS if each.is_folder)
+    (option,) = (each for each in OUTPUTS if each.command == ("export",))
     folder = cli.folder / "launch"
     folder.mkdir()
     (folder / name).symlink_to(cli.folder / "request.json")
@@ -222,7 +228,15 @@ def test_outputs_are_written_and_leave_nothing_else(option: Option, cli: Cli, wo
     assert os.listdir(target.parent) == ["output"]
 
 
-@pytest.mark.parametrize("option", OUTPUTS, ids=lambda option: option.id)
+def test_many_files_do_not_go_to_stdout(cli: Cli, words: Words, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(cli.folder)
+    for option in OF_MANY:
+        assert cli(*words(option, Path("-"))) == 2
+        assert "a folder" in cli.err
+        assert not Path("-").exists()
+
+
+@pytest.mark.parametrize("option", [each for each in OUTPUTS if each not in OF_MANY], ids=lambda option: option.id)
 def test_a_dash_is_stdout_and_holds_nothing_else(
     option: Option, cli: Cli, words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +263,7 @@ def test_a_dash_is_stdout_and_holds_nothing_else(
         assert "Feasible" in cli.err
 
 
-@pytest.mark.parametrize("option", OUTPUTS, ids=lambda option: option.id)
+@pytest.mark.parametrize("option", [each for each in OUTPUTS if each not in OF_MANY], ids=lambda option: option.id)
 def test_a_dash_beside_json_leaves_one_document_on_stdout(option: Option, cli: Cli, words: Words) -> None:
     given = {name for command, each, _ in every_option() if command == option.command for name in names_of(each)}
     if "--json" not in given:

@@ -29,6 +29,7 @@ OWN_WAY = {
         "cli/commands/exits.py",
         "cli/commands/exporting.py",
         "cli/commands/api_keys.py",
+        "cli/commands/one_line.py",
         "cli/commands/operating.py",
         "cli/main.py",
     },

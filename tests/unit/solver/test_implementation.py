@@ -23,6 +23,7 @@ from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.implementation import implementation_of, launcher_implementation
+from tests.support.flat_plans import flat
 from tests.support.requests_given import resolved, training
 
 SMALL = {"dp": [2], "tp": [2], "pp": [2], "cp": [1], "microbatch": [1], "recompute": ["none"], "zero_stages": [1]}
@@ -131,7 +132,7 @@ def test_a_stored_request_outlives_its_profile() -> None:
 
 def test_stating_what_the_launcher_runs_changes_no_plan() -> None:
     plain, stated = planned(None), planned({"profile": "megatron-core-0.20"})
-    assert plain.predicted == stated.predicted and plain.stages == stated.stages
+    assert plain.predicted == stated.predicted and plain.layout == stated.layout
 
 
 def test_an_unknown_profile_is_refused_with_those_there_are() -> None:
@@ -185,8 +186,8 @@ def test_what_lies_beside_the_state_is_counted_once() -> None:
     # Two buckets of 500 million fp32 gradients and the fp32 gradients of a shard, with the allocator's share; the stage with
     # the head has a twentieth more than the mean.
     assert 2 * 500e6 * 4 < buffers < 1.06 * 1.08 * (2 * 500e6 * 4 + 8.03e9 / 4 / 2 * 4)
-    deferred = planned({"head_gradients": "deferred"}).stages[-1].memory.total_bytes
-    at_once = planned({}).stages[-1].memory.total_bytes
+    deferred = flat(planned({"head_gradients": "deferred"})).stages[-1].memory.total_bytes
+    at_once = flat(planned({})).stages[-1].memory.total_bytes
     assert deferred - at_once == pytest.approx(1.06 * 15 * 4096 * (4096 + 128256 / 2) * 2)
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from meshwright.solver.answer.document import plan_of, record_of
 from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, Switched
-from meshwright.solver.answer.plan import Plan, layout_of, plan_with
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import ServingRequest
@@ -87,33 +89,25 @@ def _other(value: Any) -> Any:
 @pytest.mark.parametrize("form", [Replicas, Pools, Switched, Kinds])
 def test_every_field_of_a_layout_is_written_and_read(form: type) -> None:
     plan = planned(form)
-    layout = layout_of(plan)
+    layout = plan.layout
     assert isinstance(layout, form)
-    assert plan_with(layout, plan) == plan
-    assert plan_with(layout, replace(plan, **empty_fields())) == plan
+    assert plan_of(record_of(plan)) == plan
     places = list(leaves(layout))
     assert len(places) > 10
     for place in places:
         other = changed(layout, place)
         assert other != layout, place
-        assert layout_of(plan_with(other, plan)) == other, place
+        assert plan_of(record_of(replace(plan, layout=other))).layout == other, place
 
 
 @pytest.mark.parametrize("form", [Replicas, Pools, Switched, Kinds])
 def test_every_flat_field_is_read_and_written(form: type) -> None:
-    plan = planned(form)
-    assert {name for name, value in empty_fields().items() if getattr(plan, name) != value}
-    for name in LAID_OUT:
-        if not getattr(plan, name):
-            continue
-        for place in leaves(getattr(plan, name), (name,)):
-            other = changed(plan, place)
-            layout = layout_of(other)
-            assert layout is not None, place
-            assert plan_with(layout, plan) == other, place
-
-
-def empty_fields() -> dict[str, Any]:
-    """The fields of a plan that its layout is made of, as they are where there is none."""
-    defaults = {each.name: each.default for each in fields(Plan)}
-    return {name: defaults[name] for name in LAID_OUT}
+    record: PlanRecord = record_of(planned(form))
+    filled = [name for name in LAID_OUT if getattr(record, name)]
+    assert filled
+    for name in filled:
+        for place in leaves(getattr(record, name), (name,)):
+            other = changed(record, place)
+            plan = plan_of(other)
+            assert plan.layout is not None, place
+            assert record_of(plan) == other, place
