@@ -47,7 +47,7 @@ LogRatios = Mapping[str, list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the comparison says: shares of the source's rates, and (median, 95th percentile) of the errors, by kind."""
+    """The result of the comparison: shares of the source's rates, and (median, 95th percentile) of the errors, by kind."""
 
     shares: Mapping[str, float]
     within: Mapping[str, tuple[float, float]]

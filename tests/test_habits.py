@@ -95,7 +95,7 @@ def test_no_function_assigns_to_a_module(floor: str) -> None:
 
 
 def truths(tree: ast.AST) -> Iterator[ast.expr]:
-    """What a module asks whether it is there: compared with None, or true in a condition."""
+    """Names that a module compares with None, or takes for true in a condition."""
     for node in ast.walk(tree):
         match node:
             case ast.If(test=asked) | ast.IfExp(test=asked) | ast.While(test=asked) | ast.Assert(test=asked):

@@ -60,7 +60,7 @@ def test_it_says_what_holds_where_a_request_does_not_name_it(entry: Entry) -> No
 
 
 def row(entry: Entry) -> tuple[str, str]:
-    """What the row of a choice says that it holds, and its default."""
+    """Kinds of values and the default, as the row of a choice says them."""
     ((holds, default),) = [(holds, default) for names, holds, default in ROWS if entry.name in names_in(names)]
     return holds, default
 

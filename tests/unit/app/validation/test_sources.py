@@ -1,4 +1,4 @@
-"""What is validated is what is planned: sources are a mapping beside the table, and rows are public requests."""
+"""Rows are validated as they would be planned: sources are a mapping beside the table, and rows are public requests."""
 
 from __future__ import annotations
 
