@@ -47,32 +47,14 @@ def test_the_workload_of_a_request_is_told_by_the_type_of_the_request() -> None:
     assert assertions == [], "take a TrainingRequest or a ServingRequest instead of a request and an assertion"
 
 
-@pytest.mark.parametrize("floor", ["app", "costmodels"])
-def test_no_key_is_the_address_of_an_object(floor: str) -> None:
+def test_no_key_is_the_address_of_an_object() -> None:
     keyed = [
         f"{module}:{call.lineno}"
         for module, tree in MODULES.items()
-        if module.startswith(floor)
         for call in calls(tree, "id")
         if isinstance(call.func, ast.Name)
     ]
-    assert keyed == [], "use the object itself as the key"
-
-
-def test_objects_that_outlive_a_call_keep_nothing_by_the_address_of_another() -> None:
-    keyed = [
-        f"{module}:{call.lineno}"
-        for module, tree in MODULES.items()
-        for kept in ast.walk(tree)
-        if isinstance(kept, ast.ClassDef) or (isinstance(kept, ast.FunctionDef) and is_cached(kept))
-        for call in calls(kept, "id")
-    ]
     assert keyed == [], "an address is given to another object when its own is gone: use the object itself as the key"
-
-
-def is_cached(function: ast.FunctionDef) -> bool:
-    """Return True if a function remembers its answers."""
-    return any("cache" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
 def test_what_a_call_depends_on_is_an_argument() -> None:

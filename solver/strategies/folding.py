@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from meshwright.costmodels.model.dims import BATCH, SEQ
-from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.model.operators import Operator
 from meshwright.solver.strategies.contraction import DimContext
 from meshwright.solver.strategies.operator_graph import OperatorGraph
@@ -67,15 +66,14 @@ def fold(graph: OperatorGraph, ties: Ties) -> Folding:
 
 def kinds(graph: OperatorGraph) -> list[int]:
     """For each node a number that nodes with the same strategies at the same costs share."""
-    by_object: dict[tuple[int, int, MatmulRecipe], int] = {}
+    of_operator: dict[tuple[str, str], int] = {}
     seen: dict[Hashable, int] = {}
     found = []
     for node in graph.nodes:
-        key = (id(node.operator), id(node.context), node.recipe)
-        if key not in by_object:
+        if node.of_block not in of_operator:
             computed = signature(node.operator, node.context, graph.sizes)
-            by_object[key] = seen.setdefault((computed, node.recipe), len(seen))
-        found.append(by_object[key])
+            of_operator[node.of_block] = seen.setdefault((computed, node.recipe), len(seen))
+        found.append(of_operator[node.of_block])
     return found
 
 

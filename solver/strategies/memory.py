@@ -80,14 +80,15 @@ def _outputs(graph: OperatorGraph) -> list[_Part]:
     output = np.arange(first[-1]) - first[writer]
     last_reader = writer.copy()
     first_saver = np.full(first[-1], times)
-    saved_inputs: dict[int, tuple[bool, ...]] = {}
+    saved_inputs: dict[tuple[str, str], tuple[bool, ...]] = {}
     for edge in graph.edges:
-        reader = graph.nodes[edge.target].operator
-        if id(reader) not in saved_inputs:
-            saved_inputs[id(reader)] = tuple(tensor.name in reader.saved for tensor in reader.inputs)
+        node = graph.nodes[edge.target]
+        if node.of_block not in saved_inputs:
+            reader = node.operator
+            saved_inputs[node.of_block] = tuple(tensor.name in reader.saved for tensor in reader.inputs)
         slot = first[edge.source] + edge.output
         last_reader[slot] = max(last_reader[slot], edge.target)
-        if saved_inputs[id(reader)][edge.input]:
+        if saved_inputs[node.of_block][edge.input]:
             first_saver[slot] = min(first_saver[slot], edge.target)
     of_writer = [tensor.name in place.operator.saved for place in graph.nodes for tensor in place.operator.outputs]
     first_saver = np.where(of_writer, np.minimum(first_saver, writer), first_saver)

@@ -32,6 +32,11 @@ class GraphNode:
         """A name of its own in the graph."""
         return f"{self.layer}/{self.block}/{self.operator.name}"
 
+    @property
+    def of_block(self) -> tuple[str, str]:
+        """Its block and its operator's name: the same in every layer of the block, as all but the layer is."""
+        return self.block, self.operator.name
+
 
 @dataclass(frozen=True, slots=True)
 class GraphEdge:

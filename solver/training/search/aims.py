@@ -140,10 +140,10 @@ def active_by_layer_s(candidate: Candidate, tables: Sequence[StageTable]) -> lis
 
     Of a layer that several ranks hold, all their seconds together.
     """
-    made: dict[int, FloatArray] = {}
+    made: dict[StageTable, FloatArray] = {}
     copies = n_copies(candidate.pipelining.schedule)
     for table in tables:
-        if id(table) not in made:
+        if table not in made:
             parts = table.parts
             exposed = parts.tp_comm_s + parts.cp_comm_s + parts.dp_comm_s + parts.ep_comm_s
             rerun = [
@@ -152,8 +152,8 @@ def active_by_layer_s(candidate: Candidate, tables: Sequence[StageTable]) -> lis
             ]
             computing = candidate.n_microbatches * (parts.compute_s + np.array(rerun)) + copies * parts.optimizer_s
             working = candidate.n_microbatches * table.time_s + copies * table.extra_s
-            made[id(table)] = _active_s(computing, working)
-    return [made[id(table)] for table in tables]
+            made[table] = _active_s(computing, working)
+    return [made[table] for table in tables]
 
 
 def _once_s(candidate: Candidate, table: StageTable, rank: int) -> float:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,12 @@ import numpy.typing as npt
 from meshwright.costmodels.pipeline import ChunkCount, n_copies
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import held_by_part, positions
-from meshwright.solver.training.costs.stage_table import Sharding, StageTable
+from meshwright.solver.training.costs.stage_table import Sharding, StageKind, StageTable
 from meshwright.solver.training.space.candidates import Candidate, Family
 from meshwright.solver.training.space.schedules import least_waiting
 
 FloatArray = npt.NDArray[np.float64]
+Alike = TypeVar("Alike", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,16 @@ def family_bound_s(family: Family, costs: TrainingCosts) -> float | None:
     candidate = next(family.candidates())
     kinds = costs.stage_kinds(candidate)
     modes = frozenset(itertools.chain.from_iterable(family.recompute))
-    of_kind: dict[int, FloatArray] = {}
-    for kind in {id(kind): kind for kind in kinds}.values():
+    of_kind: dict[StageKind, FloatArray] = {}
+    for kind in dict.fromkeys(kinds):
         by_device = [costs.fastest_layers_s(setting, modes) for setting in costs.settings(candidate, kind)]
         known = [layer_s for layer_s in by_device if layer_s is not None]
         if len(known) < len(by_device):
             return None
         # The slowest device of a stage decides its times.
-        of_kind[id(kind)] = np.max(known, axis=0)
+        of_kind[kind] = np.max(known, axis=0)
     fastest = np.min(list(of_kind.values()), axis=0)
-    equivalent = _equivalent_ranks(fastest, [of_kind[id(kind)] for kind in kinds])
+    equivalent = _equivalent_ranks(fastest, of_kind, kinds)
     return _family_bound_s(family, costs, fastest, equivalent=equivalent)
 
 
@@ -85,7 +87,7 @@ def member_bound_s(member: Member) -> float:
     """Lower bound on the step time of a member: its exact costs at the fastest position, borders and memory relaxed."""
     candidate, m = member.candidate, member.candidate.n_microbatches
     tables = tuple(dict.fromkeys(member.tables))
-    by_table = {id(table): table.time_s.min(axis=0) for table in tables}
+    by_table = {table: table.time_s.min(axis=0) for table in tables}
     layer_s = np.min(list(by_table.values()), axis=0)
     extra_s = np.min([table.extra_s for table in tables], axis=0)
     step_s = min(table.step_s for table in tables)
@@ -94,9 +96,9 @@ def member_bound_s(member: Member) -> float:
     equivalent = float(pp)
     longest_s = max(beside_s, float(layer_s.max()) / n_copies(candidate.pipelining.schedule) + boundary_s)
     if len(tables) > 1:
-        equivalent = _equivalent_ranks(layer_s, [by_table[id(table)] for table in member.tables])
+        equivalent = _equivalent_ranks(layer_s, by_table, member.tables)
         if not candidate.pipelining.any_borders:
-            longest_s = max(longest_s, _longest_even_rank_s(candidate, [by_table[id(table)] for table in member.tables]))
+            longest_s = max(longest_s, _longest_even_rank_s(candidate, [by_table[table] for table in member.tables]))
     # m t_i + d_i <= T for every stage i, t_i without what goes on beside it; so is their mean over stages. What goes on beside
     # adds once to each stage's way.
     extras = float(extra_s.sum()) + (pp - 1) * step_s
@@ -192,13 +194,15 @@ def _pipeline_bound_s(
     return waiting * (work_s + pp * (boundary_s + beside_s)) + max(0.0, n_microbatches - waiting) * longest_s
 
 
-def _equivalent_ranks(fastest_s: FloatArray, rank_s: Sequence[FloatArray]) -> float:
-    """Return the number of the fastest ranks that could do the work of all of these: each counts as its speed on the layer it
-    is best at."""
-    alike = {id(layer_s): layer_s for layer_s in rank_s}
+def _equivalent_ranks(fastest_s: FloatArray, layers_s: Mapping[Alike, FloatArray], ranks: Sequence[Alike]) -> float:
+    """Return the number of the fastest ranks that could do the work of all ranks: each counts as its speed on the layer it is
+    best at.
+
+    ``ranks`` says of each rank which others are like it, ``layers_s`` the time of each layer on such a rank.
+    """
     some = fastest_s > 0
-    slow = {key: float(np.min(layer_s[some] / fastest_s[some], initial=1e9)) for key, layer_s in alike.items()}
-    return sum(1.0 / max(1.0, slow[id(layer_s)]) for layer_s in rank_s)
+    slow = {alike: float(np.min(layer_s[some] / fastest_s[some], initial=1e9)) for alike, layer_s in layers_s.items()}
+    return sum(1.0 / max(1.0, slow[alike]) for alike in ranks)
 
 
 def _longest_even_rank_s(candidate: Candidate, rank_s: Sequence[FloatArray]) -> float:

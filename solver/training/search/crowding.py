@@ -57,14 +57,14 @@ def _kept_bytes(table: StageTable, layers: npt.NDArray[np.bool_]) -> float:
 
 def _least_of_each(tables: list[tuple[StageTable, ...]]) -> tuple[StageTable, ...]:
     """By stage position, the least of each kind of memory over the tables; equal positions share one object."""
-    made: dict[int, StageTable] = {}
+    made: dict[StageTable, StageTable] = {}
     for position, table in enumerate(tables[0]):
-        if id(table) not in made:
+        if table not in made:
             here = [of_sharding[position] for of_sharding in tables]
-            made[id(table)] = replace(
+            made[table] = replace(
                 table,
                 static_bytes=np.min([t.static_bytes for t in here], axis=0),
                 activation_bytes=np.min([t.activation_bytes for t in here], axis=0),
                 transient_bytes=np.min([t.transient_bytes for t in here], axis=0),
             )
-    return tuple(made[id(table)] for table in tables[0])
+    return tuple(made[table] for table in tables[0])
