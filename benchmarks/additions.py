@@ -218,7 +218,7 @@ EXPORTERS = "tests/unit/app/exporters"
 LAUNCHER = Addition(
     heading="A launcher",
     name="standin",
-    most=5,
+    most=4,
     pieces=(
         Piece(
             "solver/problem/choices.py",
@@ -227,13 +227,6 @@ LAUNCHER = Addition(
         Piece(
             "solver/problem/launchers/standin.py",
             new('"""A stand-in."""\n\nfrom meshwright.solver.problem.launchers.deepspeed import LAUNCHER as LAUNCHER\n'),
-        ),
-        Piece(
-            "solver/problem/launchers/table.py",
-            replaced(
-                (" import deepspeed,", " import standin, deepspeed,"),
-                ("deepspeed.LAUNCHER,\n", "deepspeed.LAUNCHER,\n        Launcher.STANDIN: standin.LAUNCHER,\n"),
-            ),
         ),
         Piece(
             "app/exporters/standin.py",

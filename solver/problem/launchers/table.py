@@ -1,27 +1,30 @@
 """The table of launchers and serving engines, made of what each one's module declares.
 
-A launcher's module has its facts as ``LAUNCHER``, an engine's has its rules as ``ENGINE``.
+A launcher's module has its facts as ``LAUNCHER``, an engine's has its rules as ``ENGINE``; a module is named as the member of
+`Launcher` or of `ServingEngine` is, so a new one has no line here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
+from importlib import import_module
 from types import MappingProxyType
+from typing import Any
 
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers import deepspeed, megatron_lm, sglang, tensorrt_llm, torchtitan, vllm
 from meshwright.solver.problem.launchers.server import Engine, Server
 from meshwright.solver.problem.launchers.trainer import Trainer
 
+
+def _declared_by(named: StrEnum, name: str) -> Any:
+    """Return what the module of a launcher or an engine declares under a name."""
+    return getattr(import_module(f"{__package__}.{named.name.lower()}"), name)
+
+
 LAUNCHERS: Mapping[Launcher, Trainer | Server] = MappingProxyType(
-    {
-        Launcher.MEGATRON_LM: megatron_lm.LAUNCHER,
-        Launcher.DEEPSPEED: deepspeed.LAUNCHER,
-        Launcher.TORCHTITAN: torchtitan.LAUNCHER,
-        Launcher.VLLM: vllm.LAUNCHER,
-        Launcher.SGLANG: sglang.LAUNCHER,
-    }
+    {launcher: _declared_by(launcher, "LAUNCHER") for launcher in Launcher}
 )
 
 TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
@@ -34,16 +37,7 @@ SERVERS: Mapping[Launcher, Server] = MappingProxyType(
 )
 """Launchers of serving plans."""
 
-ENGINES: Mapping[ServingEngine, Engine] = MappingProxyType(
-    {
-        ServingEngine.VLLM: vllm.ENGINE,
-        ServingEngine.SGLANG: sglang.ENGINE,
-        ServingEngine.TENSORRT_LLM: tensorrt_llm.ENGINE,
-    }
-)
-
-assert tuple(LAUNCHERS) == tuple(Launcher), "every launcher has its facts"
-assert tuple(ENGINES) == tuple(ServingEngine), "every engine has its rules"
+ENGINES: Mapping[ServingEngine, Engine] = MappingProxyType({engine: _declared_by(engine, "ENGINE") for engine in ServingEngine})
 
 
 def launcher_of(engine: ServingEngine) -> Launcher | None:
