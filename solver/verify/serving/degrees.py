@@ -22,9 +22,9 @@ from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import Launcher, Space
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.verify.launchers import ENGINES, SERVERS
+from meshwright.solver.verify.rules.devices import devices_by_group
+from meshwright.solver.verify.rules.parameters import picked_dims
 from meshwright.solver.verify.serving.cache import cached_heads
-from meshwright.solver.verify.training.experts import picked_dims
-from meshwright.solver.verify.training.layout import devices_by_group
 from meshwright.solver.verify.violation import Rule, Violation
 
 _ORDERED = (OperatorKind.SCAN, OperatorKind.CONVOLUTION)

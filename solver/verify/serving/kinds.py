@@ -13,11 +13,11 @@ from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength
 from meshwright.solver.verify.numbers import agrees, at_most
+from meshwright.solver.verify.rules.devices import devices_by_group
+from meshwright.solver.verify.rules.figures import band_violations
 from meshwright.solver.verify.serving.degrees import stage_ranks
 from meshwright.solver.verify.serving.load import mean_lengths
 from meshwright.solver.verify.serving.replicas import replica_violations
-from meshwright.solver.verify.training.layout import devices_by_group
-from meshwright.solver.verify.training.times import band_violations
 from meshwright.solver.verify.violation import Rule, Violation, placed_at
 
 

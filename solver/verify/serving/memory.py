@@ -23,14 +23,12 @@ from meshwright.solver.answer.stage import Stage
 from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.verify.numbers import at_most
+from meshwright.solver.verify.rules.devices import capacity_violations
+from meshwright.solver.verify.rules.parameters import REPLICATE, Share, owned_parameters, picked_dims, tied_copies
 from meshwright.solver.verify.serving.cache import kv_bytes_per_token
 from meshwright.solver.verify.serving.degrees import stage_ranks
 from meshwright.solver.verify.serving.load import mean_lengths
 from meshwright.solver.verify.serving.speculation import draft_bytes, proposed_tokens
-from meshwright.solver.verify.training.experts import picked_dims
-from meshwright.solver.verify.training.memory import capacity_violations
-from meshwright.solver.verify.training.sharding import REPLICATE
-from meshwright.solver.verify.training.stage_bytes import Share, owned_parameters, tied_copies
 from meshwright.solver.verify.violation import Rule, Violation
 
 _SPLIT_DIMS = (HEADS, FFN, SHARED_FFN, SSM_HEADS, SSM_INNER, VOCAB)

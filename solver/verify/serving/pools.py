@@ -11,6 +11,8 @@ from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.verify.numbers import at_most
+from meshwright.solver.verify.rules.devices import devices_by_group, peak_violations
+from meshwright.solver.verify.rules.figures import band_violations, cost_violations
 from meshwright.solver.verify.serving.cache import kv_bytes_per_token
 from meshwright.solver.verify.serving.degrees import restriction_violations, shared_prompt_violations, whole_prompt_violations
 from meshwright.solver.verify.serving.load import load_violations, mean_lengths
@@ -19,9 +21,6 @@ from meshwright.solver.verify.serving.phases import of_answers, of_prompts
 from meshwright.solver.verify.serving.power import power_violations
 from meshwright.solver.verify.serving.shape import devices_of, shape_violations
 from meshwright.solver.verify.serving.speculation import undrafted_violations
-from meshwright.solver.verify.training.layout import devices_by_group
-from meshwright.solver.verify.training.memory import peak_violations
-from meshwright.solver.verify.training.times import band_violations, cost_violations
 from meshwright.solver.verify.violation import Rule, Violation, placed_at
 
 _PREFILL = "plan.prefill"

@@ -9,7 +9,7 @@ from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.verify.numbers import agrees, at_most
-from meshwright.solver.verify.training.layout import devices_by_group
+from meshwright.solver.verify.rules.devices import devices_by_group
 from meshwright.solver.verify.violation import Rule, Violation
 
 

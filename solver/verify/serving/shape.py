@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.verify.rules.devices import devices_by_group
+from meshwright.solver.verify.rules.layers import layer_violations
 from meshwright.solver.verify.serving.degrees import division_violations, stage_ranks
-from meshwright.solver.verify.training.layout import devices_by_group, layer_violations
 from meshwright.solver.verify.violation import Rule, Violation
 
 

@@ -16,6 +16,9 @@ from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, TraceArrivals
 from meshwright.solver.verify.numbers import at_most
+from meshwright.solver.verify.rules.devices import devices_by_group, peak_violations
+from meshwright.solver.verify.rules.figures import band_violations, cost_violations
+from meshwright.solver.verify.rules.parameters import Owned, Share, owned_parameters
 from meshwright.solver.verify.serving.cache import kv_bytes_per_token
 from meshwright.solver.verify.serving.degrees import restriction_violations, stage_ranks
 from meshwright.solver.verify.serving.load import load_violations, mean_lengths
@@ -23,10 +26,6 @@ from meshwright.solver.verify.serving.memory import memory_violations, serving_s
 from meshwright.solver.verify.serving.phases import of_prompts
 from meshwright.solver.verify.serving.power import power_violations
 from meshwright.solver.verify.serving.shape import shape_violations
-from meshwright.solver.verify.training.layout import devices_by_group
-from meshwright.solver.verify.training.memory import peak_violations
-from meshwright.solver.verify.training.stage_bytes import Owned, Share, owned_parameters
-from meshwright.solver.verify.training.times import band_violations, cost_violations
 from meshwright.solver.verify.violation import Rule, Violation, placed_at
 
 _HERE = "plan.switched"

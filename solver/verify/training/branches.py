@@ -12,7 +12,7 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.training.stage_bytes import Share
+from meshwright.solver.verify.rules.parameters import Share
 from meshwright.solver.verify.violation import Rule, Violation
 
 

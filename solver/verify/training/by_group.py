@@ -15,9 +15,10 @@ from meshwright.solver.problem.choices import BatchShares, Gradients, Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.counted import Counted
 from meshwright.solver.verify.numbers import agrees, at_most
+from meshwright.solver.verify.rules.devices import peak_violations
 from meshwright.solver.verify.training.host import host_violations
 from meshwright.solver.verify.training.layout import layout_violations
-from meshwright.solver.verify.training.memory import memory_violations, peak_violations
+from meshwright.solver.verify.training.memory import memory_violations
 from meshwright.solver.verify.training.restrictions import restriction_violations
 from meshwright.solver.verify.training.sharding import sharding_violations
 from meshwright.solver.verify.training.tensor_overlap import overlap_violations

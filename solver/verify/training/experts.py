@@ -8,20 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.model.dims import EXPERTS, TOP_K
-from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.graph import Block
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.verify.rules.parameters import picked_dims
 from meshwright.solver.verify.violation import Rule, Violation
-
-
-def picked_dims(operator: Operator) -> set[str]:
-    """Dims that only the weights of a product have: each row meets one index of them, an expert, which routing picks."""
-    if operator.kind is not OperatorKind.MATMUL:
-        return set()
-    in_weights = {dim for weight in operator.weights for dim in weight.dims}
-    return in_weights - {dim for tensor in (*operator.inputs, *operator.outputs) for dim in tensor.dims}
 
 
 def crowded_rows(block: Block) -> set[str]:

@@ -10,10 +10,11 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.numbers import agrees, at_most
-from meshwright.solver.verify.training.layout import devices_by_group
+from meshwright.solver.verify.rules.devices import devices_by_group
+from meshwright.solver.verify.rules.parameters import Share
 from meshwright.solver.verify.training.memory import layer_activations, residual_splits, whole_state
 from meshwright.solver.verify.training.schedule import chunks, copies, held_at_most
-from meshwright.solver.verify.training.stage_bytes import Share, training_share
+from meshwright.solver.verify.training.stage_bytes import training_share
 from meshwright.solver.verify.violation import Rule, Violation
 
 

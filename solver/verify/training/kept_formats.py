@@ -8,7 +8,7 @@ from meshwright.solver.problem.choices import Space, TpOverlap
 from meshwright.solver.problem.graph import Block
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.verify.launchers import TRAINERS, Layers
-from meshwright.solver.verify.training.experts import picked_dims
+from meshwright.solver.verify.rules.parameters import picked_dims
 
 
 def layers_of(request: TrainingRequest, overlap: TpOverlap) -> Layers:

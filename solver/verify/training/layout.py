@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
-from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.model.dims import HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
-from meshwright.solver.answer.stage import DeviceRange, Stage
-from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.answer.stage import Stage
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.rules.layers import layer_violations
 from meshwright.solver.verify.training.branches import branch_violations
 from meshwright.solver.verify.training.experts import expert_axis_violations
 from meshwright.solver.verify.training.mixers import sequence_violations
@@ -51,26 +51,6 @@ def _hybrid_violations(plan: PipelinePlan, index: int) -> Iterator[Violation]:
     if not 1 < stage.shard_ranks < ranks or ranks % stage.shard_ranks or stage.shard_ranks % axes.cp:
         given = f"{stage.shard_ranks}, no divisor of dp x cp = {ranks} between, or no multiple of cp {axes.cp}"
         yield Violation(Rule.ZERO, where, given)
-
-
-def layer_violations(stages: Sequence[Stage], request: PlanRequest) -> Iterator[Violation]:
-    """Every layer of the model once, in order, under its own block's name; no stage without layers."""
-    layers = request.model.layers
-    expected = 0
-    for index, stage in enumerate(stages):
-        if not sum(span.count for span in stage.blocks):
-            yield Violation(Rule.LAYERS, f"plan.stages[{index}]", "holds no layer")
-        for span in stage.blocks:
-            where = f"plan.stages[{index}], layers {span.first} to {span.first + span.count - 1}"
-            if span.first != expected:
-                yield Violation(Rule.LAYERS, where, f"layer {expected} should come next")
-            if span.first + span.count > len(layers):
-                yield Violation(Rule.LAYERS, where, f"the model has {len(layers)} layers")
-            elif any(layers[i] != span.block for i in range(span.first, span.first + span.count)):
-                yield Violation(Rule.LAYERS, where, f"not all of them are copies of block {span.block!r}")
-            expected = span.first + span.count
-    if expected != len(layers):
-        yield Violation(Rule.LAYERS, "plan.stages", f"they end at layer {expected}, the model has {len(layers)}")
 
 
 def _name_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
@@ -144,19 +124,6 @@ def _device_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
 def stage_ranks(stage: Stage) -> list[int]:
     """Ranks of a stage as its device ranges list them."""
     return [rank for devices in stage.devices for rank in range(devices.first, devices.first + devices.count)]
-
-
-def devices_by_group(cluster: Cluster, ranges: Iterable[DeviceRange]) -> list[tuple[NodeGroup, int]]:
-    """Node groups that hold at least one rank of the ranges, and how many they hold."""
-    ranges = tuple(ranges)
-    found, first = [], 0
-    for group in cluster.groups:
-        end = first + group.n_devices
-        count = sum(max(0, min(end, r.first + r.count) - max(first, r.first)) for r in ranges)
-        if count:
-            found.append((group, count))
-        first = end
-    return found
 
 
 def _batch_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:

@@ -9,29 +9,26 @@ the loss); overhead may be anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
-from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import LayerSpan, Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, Space
-from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.numbers import agrees, at_most
+from meshwright.solver.verify.rules.devices import capacity_violations, peak_violations
+from meshwright.solver.verify.rules.parameters import Share, owned_parameters, tied_copies
 from meshwright.solver.verify.training.branches import side_bytes
 from meshwright.solver.verify.training.experts import ranks_with_an_expert
-from meshwright.solver.verify.training.layout import devices_by_group
 from meshwright.solver.verify.training.schedule import chunks, held_at_most
 from meshwright.solver.verify.training.stage_bytes import (
-    Share,
     StateBytes,
     entry_bytes,
     kept_bytes,
     loss_bytes,
-    owned_parameters,
     state_bytes,
-    tied_copies,
     training_share,
     updated_by,
 )
@@ -69,30 +66,6 @@ def _whole_optimizer_bytes(plan: PipelinePlan, request: TrainingRequest, stage: 
 
 def _optimizer(plan: PipelinePlan, request: TrainingRequest) -> str:
     return (plan.optimizer or request.workload.optimizer).value
-
-
-def capacity_violations(request: PlanRequest, stage: Stage, where: str) -> Iterator[Violation]:
-    """Yield a violation where a stage's usable memory is not what its smallest device has beside the reserve, or where the
-    stage exceeds it."""
-    memory = stage.memory
-    groups = devices_by_group(request.cluster, stage.devices)
-    smallest = min(group.node.device.memory_bytes for group, _ in groups)
-    usable = smallest * (1.0 - request.cluster.memory_reserve)
-    if not agrees(memory.capacity_bytes, usable):
-        given = f"{memory.capacity_bytes}, usable are {usable}"
-        yield Violation(Rule.CAPACITY, f"{where}.memory.capacity_bytes", given)
-    if not at_most(memory.total_bytes, usable):
-        given = f"{memory.total_bytes} bytes needed, {usable} usable"
-        yield Violation(Rule.CAPACITY, f"{where}.memory", given, limit="device_memory")
-
-
-def peak_violations(predicted: Predicted | None, stages: Iterable[Stage]) -> Iterator[Violation]:
-    """The predicted peak is that of the fullest of all stages."""
-    assert predicted is not None, "answer_violations asks for it"
-    peak = max(stage.memory.total_bytes for stage in stages)
-    if not agrees(predicted.peak_memory_bytes, peak):
-        given = f"{predicted.peak_memory_bytes}, the fullest stage has {peak}"
-        yield Violation(Rule.PEAK_MEMORY, "plan.predicted.peak_memory_bytes", given)
 
 
 def _states(plan: PipelinePlan, request: TrainingRequest, stage: Stage, optimizer: str) -> tuple[StateBytes, StateBytes]:

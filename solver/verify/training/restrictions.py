@@ -9,8 +9,8 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import TRAINERS, TrainerLimits
+from meshwright.solver.verify.rules.parameters import picked_dims
 from meshwright.solver.verify.training.event_programs import reading
-from meshwright.solver.verify.training.experts import picked_dims
 from meshwright.solver.verify.violation import Rule, Violation
 
 _NONE_OR_FULL = (Recompute.NONE, Recompute.FULL)

@@ -13,7 +13,6 @@ from meshwright.costmodels.model.dims import (
     KV_HEADS,
     SEQ,
     SHARED_FFN,
-    SSM_GROUPS,
     SSM_HEADS,
     VOCAB,
 )
@@ -22,12 +21,10 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import TRAINERS
-from meshwright.solver.verify.training.experts import picked_dims
+from meshwright.solver.verify.rules.parameters import LEADERS, REPLICATE, picked_dims
 from meshwright.solver.verify.violation import Rule, Violation
 
-REPLICATE = "replicate"
 _COLUMN_AND_ROW_DIMS = (HEADS, FFN, EXPERT_FFN, SHARED_FFN, SSM_HEADS, VOCAB)
-LEADERS = {KV_HEADS: HEADS, SSM_GROUPS: SSM_HEADS}
 _NEVER_SPLIT = (BATCH, HEAD_DIM, *LEADERS)
 """The batch is the dp axis's; a head is never cut; key/value heads and groups go with the heads that use them."""
 

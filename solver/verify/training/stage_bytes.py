@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,15 +9,14 @@ from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
-from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import Block
-from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
-from meshwright.solver.verify.launchers import Layers
-from meshwright.solver.verify.training.experts import crowded_rows, fullest_share, picked_dims
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.verify.rules.parameters import Share, picked_dims
+from meshwright.solver.verify.training.experts import crowded_rows, fullest_share
 from meshwright.solver.verify.training.kept_formats import form_bytes, layers_of
 from meshwright.solver.verify.training.mixers import copies_after_exchange, first_states_bytes
-from meshwright.solver.verify.training.sharding import LEADERS, REPLICATE, strategies_by_operator
+from meshwright.solver.verify.training.sharding import strategies_by_operator
 
 _MOMENTS = {"adamw": 2.0, "sgd_momentum": 1.0, "muon": 1.0, "adamw_8bit": 2 / 4, "adamw_bf16": 2 / 2}
 """fp32 values an optimizer keeps for a parameter beside the master copy (multi-GPU lecture, "optimizer bytes"); two moments
@@ -29,82 +27,12 @@ _REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
 offer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The division of the model by the tp axis, by the strategy of every operator, by the ep axis of its experts, and by the cp
-    axis (whose share of the sequence is in ``sizes``) of attention. ``crowding`` is the rows of the ep rank with the most over
-    the mean, ``layers`` the parts of the launcher's layers."""
-
-    tp: int
-    strategies: dict[tuple[str, str], str]
-    sizes: dict[str, int]
-    ep: int = 1
-    cp: int = 1
-    crowding: float = 1.0
-    layers: Layers = Layers.HAND_WRITTEN
-
-    def local(self, block: str, operator: Operator) -> dict[str, int]:
-        """Sizes of dims on one rank; a vocabulary that is padded is rounded up, key/value heads fewer than tp are copied."""
-        dim = self.strategies[block, operator.name]
-        sizes = dict(self.sizes)
-        if dim != REPLICATE:
-            sizes[dim] = math.ceil(sizes[dim] / self.tp)
-            for follower in (name for name, leader in LEADERS.items() if leader == dim and name in sizes):
-                sizes[follower] //= min(self.tp, sizes[follower])
-        for experts in picked_dims(operator):
-            sizes[experts] //= self.ep
-        return sizes
-
-
 def training_share(plan: PipelinePlan, request: TrainingRequest) -> Share:
     """The division of a training plan: sizes of one micro-batch on one cp rank."""
     sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
     crowding = fullest_share(request, plan.axes.ep)
     layers = layers_of(request, plan.tp_overlap)
     return Share(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep, plan.axes.cp, crowding, layers)
-
-
-@dataclass(frozen=True, slots=True)
-class Owned:
-    """Parameters that one rank stores: those that all dp x cp ranks hold alike, and those of spread experts."""
-
-    shared: int
-    experts: int
-
-    @property
-    def total(self) -> int:
-        """Both together."""
-        return self.shared + self.experts
-
-
-def owned_parameters(block: Block, share: Share) -> Owned:
-    """Parameters that one rank stores of one copy of a block, weights tied to another block's left out."""
-    shared, experts = 0, 0
-    for operator in block.operators:
-        stored = sum(
-            weight.elements(share.local(block.name, operator)) for weight in operator.weights if weight.tied_to is None
-        )
-        if picked_dims(operator):
-            experts += stored
-        else:
-            shared += stored
-    return Owned(shared, experts)
-
-
-def tied_copies(request: PlanRequest, stage: Stage, share: Share) -> tuple[int, int]:
-    """Least and most parameters that a stage stores for weights owned elsewhere: one copy of each owner that no layer
-    of the stage holds, or one copy for each layer that uses it."""
-    here = {span.block: span.count for span in stage.blocks}
-    least: dict[str, int] = {}
-    most = 0
-    for block, operator, weight in request.model.tied_weights():
-        if block not in here or weight.tied_to is None:
-            continue
-        size = weight.elements(share.local(block, request.model.block(block).operator(operator)))
-        most += here[block] * size
-        if weight.tied_to.split("/")[0] not in here:
-            least[weight.tied_to] = size
-    return sum(least.values()), most
 
 
 @dataclass(frozen=True, slots=True)

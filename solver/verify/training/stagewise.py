@@ -11,9 +11,10 @@ from meshwright.solver.answer.stage import DeviceRange, Microbatch, Stage
 from meshwright.solver.problem.choices import Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.counted import Counted
+from meshwright.solver.verify.rules.devices import devices_by_group, peak_violations
 from meshwright.solver.verify.training.host import host_violations
-from meshwright.solver.verify.training.layout import devices_by_group, layout_violations, stage_ranks
-from meshwright.solver.verify.training.memory import memory_violations, peak_violations
+from meshwright.solver.verify.training.layout import layout_violations, stage_ranks
+from meshwright.solver.verify.training.memory import memory_violations
 from meshwright.solver.verify.training.restrictions import restriction_violations
 from meshwright.solver.verify.training.sharding import sharding_violations
 from meshwright.solver.verify.training.times import pipeline_violations, stage_time_violations, whole_violations

@@ -10,7 +10,7 @@ from meshwright.solver.problem.choices import Space, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import TRAINERS, USERBUFFERS, CutLimits, Of
 from meshwright.solver.verify.numbers import at_most
-from meshwright.solver.verify.training.layout import devices_by_group
+from meshwright.solver.verify.rules.devices import devices_by_group
 from meshwright.solver.verify.violation import Rule, Violation
 
 

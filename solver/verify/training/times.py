@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
 from meshwright.costmodels.model.operators import forward_flops
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
-from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Stage
-from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan
+from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.numbers import agrees, at_most
+from meshwright.solver.verify.rules.devices import devices_by_group
+from meshwright.solver.verify.rules.figures import band_violations, cost_violations
 from meshwright.solver.verify.training.event_programs import reading
-from meshwright.solver.verify.training.layout import devices_by_group
 from meshwright.solver.verify.training.schedule import BACKWARD_OVER_FORWARD, copies, is_extended, waiting
 from meshwright.solver.verify.training.token_slices import slice_flops
 from meshwright.solver.verify.violation import Rule, Violation
 
-_S_PER_HOUR = 3600.0
 _EXTENSION = 1e-3
 """Relative error of extending the wait of a memory-saving schedule over more micro-batches than its program is run for."""
 
@@ -130,30 +129,6 @@ def _throughput_violations(plan: PipelinePlan, request: TrainingRequest) -> Iter
         yield Violation(Rule.MFU, "plan.predicted.mfu", f"{predicted.mfu}, model FLOPs and step time make {mfu}")
 
 
-def cost_violations(
-    predicted: Predicted | None, request: PlanRequest, used: Iterable[tuple[Sequence[Stage], int]]
-) -> Iterator[Violation]:
-    """Price of the devices in use over the tokens they make; none where a price is unknown. ``used`` are stages, and how many
-    devices they and those like them have."""
-    assert predicted is not None, "answer_violations asks for it"
-    claimed = predicted.cost_per_million_tokens
-    if claimed is None:
-        return
-    per_hour = 0.0
-    for stages, devices in used:
-        groups = devices_by_group(request.cluster, (listed for stage in stages for listed in stage.devices))
-        prices = [group.node.device.price_per_hour for group, _ in groups]
-        if any(price is None for price in prices):
-            yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", "a device in use has no known price")
-            return
-        # A serving plan may list the devices of one replica; the others are like it.
-        copies = devices / sum(count for _, count in groups)
-        per_hour += copies * sum(count * (price or 0.0) for (_, count), price in zip(groups, prices, strict=True))
-    expected = per_hour / _S_PER_HOUR / predicted.tokens_per_s * 1e6
-    if not agrees(claimed, expected):
-        yield Violation(Rule.COST, "plan.predicted.cost_per_million_tokens", f"{claimed}, prices make {expected}")
-
-
 def _energy_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Devices in use take at least their idle power, and at most their full power, for the whole step."""
     predicted = plan.predicted
@@ -166,14 +141,6 @@ def _energy_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     if not (at_most(least, predicted.energy_per_step_j) and at_most(predicted.energy_per_step_j, most)):
         given = f"{predicted.energy_per_step_j} J, the devices take {least} to {most} J"
         yield Violation(Rule.ENERGY, "plan.predicted.energy_per_step_j", given)
-
-
-def band_violations(predicted: Predicted | None) -> Iterator[Violation]:
-    """A band has its low end below its high end."""
-    assert predicted is not None, "answer_violations asks for it"
-    for name, band in predicted.bands.items():
-        if band.low > band.high:
-            yield Violation(Rule.BANDS, f"plan.predicted.bands.{name}", f"low {band.low} is above high {band.high}")
 
 
 def _slo_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:

@@ -13,8 +13,8 @@ from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.numbers import agrees
+from meshwright.solver.verify.rules.parameters import Share
 from meshwright.solver.verify.training.event_programs import reading, schedule_reading
-from meshwright.solver.verify.training.stage_bytes import Share
 from meshwright.solver.verify.violation import Rule, Violation
 
 _MIXING = (OperatorKind.SCAN, OperatorKind.CONVOLUTION, OperatorKind.PRODUCT)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import meshwright.solver.verify
 
 ALLOWED = {
@@ -56,3 +58,13 @@ def test_checker_imports_records_and_itself_only() -> None:
         ours = {name for name in imported_modules(path) if name.split(".")[0] == "meshwright"}
         foreign = {name for name in ours if name not in ALLOWED and not name.startswith("meshwright.solver.verify")}
         assert not foreign, f"{path.name} imports {sorted(foreign)}"
+
+
+@pytest.mark.parametrize(
+    ("room", "other"), [("rules", "serving"), ("rules", "training"), ("serving", "training"), ("training", "serving")]
+)
+def test_rules_of_one_kind_of_plan_know_none_of_the_other(room: str, other: str) -> None:
+    files = sorted((Path(meshwright.solver.verify.__path__[0]) / room).glob("*.py"))
+    assert len(files) > 3
+    for path in files:
+        assert not {name for name in imported_modules(path) if name.startswith(f"meshwright.solver.verify.{other}")}, path.name
