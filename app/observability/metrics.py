@@ -5,13 +5,8 @@ No label names a tenant, a model or a caller: whoever may scrape need not be one
 
 from __future__ import annotations
 
-import time
-from http import HTTPStatus
-
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from starlette.types import Message, Receive, Scope, Send
 
-from meshwright.app.http.middleware import HttpMiddleware
 from meshwright.solver.answer.plan import Plan
 
 registry = CollectorRegistry()
@@ -66,37 +61,3 @@ def observe_solve(plan: Plan) -> None:
 def observe_failure(error: Exception) -> None:
     """Count a solve that came to none."""
     FAILURES.labels(type(error).__name__.removesuffix("Error")).inc()
-
-
-class MetricsMiddleware(HttpMiddleware):
-    """Counts requests and their time by route; addresses that no route has are one."""
-
-    async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request and count it."""
-        began, answered = time.perf_counter(), False
-        method = scope["method"] if scope["method"] in _METHODS else "other"
-
-        def count(status: int) -> None:
-            nonlocal answered
-            answered = True
-            REQUESTS.labels(method, _route(scope), str(status)).inc()
-
-        async def send_counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                count(message["status"])
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_counted)
-        finally:
-            if not answered:
-                # A defect: the middleware around this one answers it.
-                count(HTTPStatus.INTERNAL_SERVER_ERROR)
-            REQUEST_SECONDS.labels(method, _route(scope)).observe(time.perf_counter() - began)
-
-
-def _route(scope: Scope) -> str:
-    return getattr(scope.get("route"), "path", "none")
-
-
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})

@@ -10,10 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from starlette.datastructures import Headers
-from starlette.types import Message, Receive, Scope, Send
-
-from meshwright.app.http.middleware import HttpMiddleware
 from meshwright.app.settings import SettingError
 from meshwright.app.version import installed_version
 
@@ -110,20 +106,3 @@ def current_parent() -> str | None:
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
     return carrier.get(PARENT_HEADER)
-
-
-class TracingMiddleware(HttpMiddleware):
-    """A span of every request, a child of the caller's where it sends a ``traceparent``."""
-
-    async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request in a span."""
-        parent = Headers(scope=scope).get(PARENT_HEADER)
-        with span("request", {"http.request.method": scope["method"]}, parent=parent) as current:
-
-            async def send_noting(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    current.set_attribute("http.response.status_code", message["status"])
-                    current.set_attribute("http.route", getattr(scope.get("route"), "path", "none"))
-                await send(message)
-
-            await self._app(scope, receive, send_noting)

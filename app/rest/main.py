@@ -20,12 +20,11 @@ from meshwright.app.db.writes import Writes
 from meshwright.app.http.answers import ProblemDocument
 from meshwright.app.http.long_work import LongWork
 from meshwright.app.http.middleware import RequestIdMiddleware
+from meshwright.app.http.observed import MetricsMiddleware, TracingMiddleware
 from meshwright.app.http.problem_responses import install_problem_handlers
 from meshwright.app.jobs.queue import JobQueue
 from meshwright.app.jobs.schemas import JobDocument
 from meshwright.app.jobs.watcher import JobWatcher
-from meshwright.app.observability.metrics import MetricsMiddleware
-from meshwright.app.observability.tracing import TracingMiddleware
 from meshwright.app.planning.service import PlanService
 from meshwright.app.plans.schemas import PlanDocument
 from meshwright.app.replans.calibrating import CalibrationService

@@ -31,13 +31,6 @@ QUESTIONS: Mapping[str, str] = {
 """The question for each option that is missing, with an answer as an example."""
 
 
-def requested(model: str, *, serve: bool, train: bool, **options: str | None) -> OneLine:
-    """Return the options of a line as they were typed; raises InvalidInputError where both tasks are named."""
-    if serve and train:
-        raise InvalidInputError("a request serves or trains", given="--serve --train", allowed="one of them")
-    return OneLine(model, task=Task.SERVE if serve else Task.TRAIN if train else None, **options)
-
-
 def line_document(line: OneLine, *, download: bool) -> str | dict[str, Any]:
     """Return the path of a request, or the document that options ask for; raises InvalidInputError."""
     if line.is_asked:
@@ -70,7 +63,7 @@ def write_line(line: OneLine, file: Path | None, *, download: bool) -> int:
     return EXIT_GOOD
 
 
-def asked(line: OneLine) -> OneLine:
+def completed(line: OneLine) -> OneLine:
     """Return the line with the answers to questions for what is missing; as it is where nobody can be asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         if not line.model:

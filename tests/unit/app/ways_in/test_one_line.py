@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
+from meshwright.app.cli.line_options import LineOptions
 from meshwright.app.documents.text import parse_document
 from meshwright.app.requests.files import given_request
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.ways_in.hub_cache import CONFIG, cached_config, is_model_id
+from meshwright.app.ways_in.one_line import OneLine, Task
 from meshwright.app.ways_in.request_text import request_yaml
 from tests.support.command_line import Cli
 from tests.support.requests_given import tiny_graph
@@ -124,9 +127,16 @@ def test_init_asks_for_what_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch
     terminal = SimpleNamespace(isatty=lambda: True)
     monkeypatch.setattr(one_line, "typer", SimpleNamespace(prompt=prompt))
     monkeypatch.setattr(one_line, "sys", SimpleNamespace(stdin=terminal, stderr=terminal, stdout=sys.stdout))
-    line = one_line.asked(one_line.requested("", serve=False, train=False))
+    line = one_line.completed(LineOptions().of_model(""))
     assert (line.model, line.gpus, line.task, line.rate, line.ttft_p95) == ("qwen3-8b", "8xH100", "serve", "4", "1s")
     assert line.tpot_p95 is None and len(asked) == 8
+
+
+def test_every_part_of_a_line_has_an_option_and_comes_from_it() -> None:
+    parts = {each.name for each in fields(OneLine)} - {"model", "task"}
+    assert {each.name for each in fields(LineOptions)} == parts | {"serve", "train", "download"}
+    line = LineOptions(**{part: f"its {part}" for part in parts}, train=True).of_model("a model")  # type: ignore[arg-type]
+    assert line == OneLine("a model", task=Task.TRAIN, **{part: f"its {part}" for part in parts})  # type: ignore[arg-type]
 
 
 def test_the_hub_cache_is_read_at_its_main_branch(cli: Cli) -> None:
