@@ -1,0 +1,157 @@
+"""The memory of a run over what is counted of it: medians, and a lognormal spread around them.
+
+What is counted, tensor by tensor, is never all: allocators hold more than tensors take, kernels have workspaces, frameworks
+keep copies that nobody wrote down. Medians correct that, linear in what is counted, so that a search stays exact. The spread has
+two parts: a shift that all runs of one framework on one cluster share, which the first measured peak tells, and what one run
+has of its own, which no other tells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from statistics import NormalDist
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Interval, Le
+
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.units import STRICT_RECORD
+
+_STANDARD = NormalDist()
+
+Factor = Annotated[float, Gt(0.0), Le(10.0)]
+Spread = Annotated[float, Ge(0.0), Le(2.0)]
+Risk = Annotated[float, Interval(gt=0.0, le=0.5)]
+"""A chance to run out of memory. Above one half a plan would be expected to."""
+
+DEFAULT_RISK = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLaw:
+    """The memory of a device over what is counted of it.
+
+    allocator      what the allocator holds over what tensors take, median
+    activations    what kept activations take over what is counted, median
+    transients     the same of what lives only while a layer or the loss runs
+    scale          the whole of a device over what the factors above say, median: 1 until runs of one's own tell
+    shared_sigma   spread (natural logarithm) of a shift that all runs of a framework on a cluster share
+    own_sigma      spread of what each run has of its own
+    origin         which runs say so
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    allocator: Factor
+    activations: Factor
+    transients: Factor
+    shared_sigma: Spread
+    own_sigma: Spread
+    origin: str
+    scale: Factor = 1.0
+
+    @property
+    def log_sigma(self) -> float:
+        """Spread of a run of which nothing was measured yet."""
+        return math.hypot(self.shared_sigma, self.own_sigma)
+
+    def margin(self, risk: float) -> float:
+        """Return how many times the median the memory is that a run exceeds with a chance of ``risk``."""
+        return math.exp(-_STANDARD.inv_cdf(risk) * self.log_sigma)
+
+    def chance_to_exceed(self, median_bytes: float, usable_bytes: float) -> float:
+        """Return the chance that a run of this median memory takes more than there is."""
+        if median_bytes <= 0.0 or usable_bytes <= 0.0:
+            return 0.0 if median_bytes <= usable_bytes else 1.0
+        excess = math.log(median_bytes / usable_bytes)
+        if self.log_sigma == 0.0:
+            return float(excess > 0.0)
+        return _STANDARD.cdf(excess / self.log_sigma)
+
+
+class Outcome(StrEnum):
+    """The evidence that a run gives about its memory."""
+
+    PEAK = "peak"
+    """The memory that its fullest device took."""
+    FITTED = "fitted"
+    """It took no more than there was."""
+    RAN_OUT = "ran-out"
+    """It would have taken more than there was."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOutcome:
+    """The memory of a run beside what the law said of it, whose ``scale`` must be that of the law that is to learn.
+
+    median_bytes   predicted for the device that the outcome is of
+    told_bytes     its peak, or what it had
+    """
+
+    outcome: Outcome
+    median_bytes: float
+    told_bytes: float
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.median_bytes < math.inf and 0.0 < self.told_bytes < math.inf):
+            raise WorkloadError(
+                "memory of a run must be positive",
+                given={"predicted": self.median_bytes, "measured": self.told_bytes},
+                allowed="finite bytes above 0",
+            )
+
+
+GRID = 801
+"""Shifts at which what is known of them is summed up."""
+
+WIDTH = 8.0
+"""Spreads on either side of what was expected and of what was measured that the shifts reach."""
+
+
+def learned_law(law: MemoryLaw, outcomes: Sequence[MemoryOutcome], *, origin: str) -> MemoryLaw:
+    """Return the law after runs of the same framework on the same cluster.
+
+    Peaks tell the shared shift by normal regression; runs that are only known to have fitted or run out tell it by probit
+    (censored, as in Tobit's model). The shared spread becomes that of the posterior; what each run has of its own stays.
+    """
+    if not outcomes:
+        return law
+    sigma = max(law.own_sigma, 1e-6)
+    excesses = [math.log(each.told_bytes / each.median_bytes) for each in outcomes]
+    reach = WIDTH * (law.shared_sigma + law.own_sigma)
+    low, high = min(-reach, min(excesses) - reach), max(reach, max(excesses) + reach)
+    shifts = [low + (high - low) * index / (GRID - 1) for index in range(GRID)]
+    weights = [_log_weight(shift, law, outcomes, excesses, sigma) for shift in shifts]
+    most = max(weights)
+    chances = [math.exp(weight - most) for weight in weights]
+    whole = math.fsum(chances)
+    mean = math.fsum(chance * shift for chance, shift in zip(chances, shifts, strict=True)) / whole
+    spread = math.fsum(chance * (shift - mean) ** 2 for chance, shift in zip(chances, shifts, strict=True)) / whole
+    return replace(law, scale=law.scale * math.exp(mean), shared_sigma=math.sqrt(spread), origin=origin)
+
+
+def _log_weight(
+    shift: float, law: MemoryLaw, outcomes: Sequence[MemoryOutcome], excesses: Sequence[float], sigma: float
+) -> float:
+    """Logarithm of a shift's chance, without a constant."""
+    found = -0.5 * (shift / max(law.shared_sigma, 1e-6)) ** 2
+    for each, excess in zip(outcomes, excesses, strict=True):
+        away = (excess - shift) / sigma
+        match each.outcome:
+            case Outcome.PEAK:
+                found -= 0.5 * away**2
+            case Outcome.FITTED:
+                found += _log_cdf(away)
+            case Outcome.RAN_OUT:
+                found += _log_cdf(-away)
+    return found
+
+
+def _log_cdf(x: float) -> float:
+    """Logarithm of the standard normal distribution; far below its mean by the first term of its asymptotic series."""
+    if x > -30.0:
+        return math.log(0.5 * math.erfc(-x / math.sqrt(2.0)))
+    return -0.5 * x * x - math.log(-x * math.sqrt(2.0 * math.pi))
