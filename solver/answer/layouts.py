@@ -18,12 +18,11 @@ from meshwright.solver.problem.choices import TpOverlap
 
 
 @dataclass(frozen=True, slots=True)
-class Pipelines:
-    """Equal pipelines, one a replica.
+class WholeSequencePipelines:
+    """Equal pipelines, one a replica, that sequences pass whole.
 
     shardings           of operators over tp, the same in all stages; empty where stages differ and say their own
     sequence_parallel   what the ranks of tp do not split over heads or columns, they split over the sequence
-    token_slices        parts that sequences pass the pipeline in; empty: whole
     """
 
     axes: Axes
@@ -33,6 +32,12 @@ class Pipelines:
     schedule: str
     microbatch: Microbatch
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines(WholeSequencePipelines):
+    """The same, which sequences pass in parts where there are ``token_slices``."""
+
     token_slices: tuple[PlanSlice, ...] = ()
 
 
@@ -71,17 +76,24 @@ class Stagewise:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class GroupReplicas:
-    """The replicas of a training plan on one node group.
+# Without slots, so that a record can have its fields beside those of pipelines.
+@dataclass(frozen=True)
+class GroupShare:
+    """The part that one node group has in a training plan.
 
-    sequences     of the global batch that they take
+    sequences     of the global batch that its replicas take
     step_time_s   of their own pipelines, before gradients are exchanged with other groups
     """
 
     group: str
     sequences: int
     step_time_s: float
+
+
+@dataclass(frozen=True)
+class GroupReplicas(GroupShare):
+    """The replicas of a training plan on one node group."""
+
     pipelines: Pipelines
 
 
@@ -213,8 +225,8 @@ class Switched:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerKind:
-    """One kind of workers of a serving plan that has several.
+class KindShare:
+    """The part that one kind of workers has in a serving plan.
 
     share            of the arrivals that it takes
     requests_per_s   that it takes of the load which the plan's figures are at
@@ -226,6 +238,12 @@ class WorkerKind:
     requests_per_s: float
     devices: int
     predicted: Predicted
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerKind(KindShare):
+    """One kind of workers of a serving plan that has several."""
+
     replicas: Replicas
 
 

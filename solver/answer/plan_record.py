@@ -14,6 +14,14 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint, Interactivity
+from meshwright.solver.answer.layouts import (
+    EngineLoad,
+    GroupShare,
+    KindShare,
+    PrefillWorkers,
+    PromptPhase,
+    WholeSequencePipelines,
+)
 from meshwright.solver.answer.plan import PLAN_SCHEMA
 from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import (
@@ -30,22 +38,14 @@ from meshwright.solver.problem.choices import TpOverlap
 
 
 @dataclass(frozen=True, slots=True)
-class ServingLayout:
+class ServingLayout(EngineLoad):
     """Replicas of a serving plan, and the queueing figures at the requested arrival rate."""
 
     __pydantic_config__ = STRICT_RECORD
 
-    replicas: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    utilisation: float
-    prefill_time_s: float
-    decode_step_s: float
-    mean_batch: float
-
 
 @dataclass(frozen=True, slots=True)
-class PrefillPool:
+class PrefillPool(PrefillWorkers):
     """Workers that only compute prompts, where a plan is disaggregated; the plan's own axes, stages and ``serving`` are then
     those of its decode workers.
 
@@ -55,17 +55,9 @@ class PrefillPool:
 
     __pydantic_config__ = STRICT_RECORD
 
-    workers: int
-    axes: Axes
-    stages: tuple[Stage, ...]
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    utilisation: float
-    transfer_s: float
-
 
 @dataclass(frozen=True, slots=True)
-class WorkerKind:
+class WorkerKind(KindShare):
     """One kind of workers of a serving plan that has several, as fields of a plan.
 
     share            of the arrivals that it takes
@@ -76,17 +68,13 @@ class WorkerKind:
 
     __pydantic_config__ = STRICT_RECORD
 
-    share: float
-    requests_per_s: float
-    devices: int
-    predicted: Predicted
     axes: Axes
     stages: tuple[Stage, ...]
     serving: ServingLayout
 
 
 @dataclass(frozen=True, slots=True)
-class SwitchedPrompts:
+class SwitchedPrompts(PromptPhase):
     """The prompts of workers that switch layouts; the plan's own axes, stages and ``serving`` are then of their answers, on the
     same devices.
 
@@ -101,25 +89,9 @@ class SwitchedPrompts:
 
     __pydantic_config__ = STRICT_RECORD
 
-    axes: Axes
-    stages: tuple[Stage, ...]
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    to_decode_bytes: float
-    to_prefill_bytes: float
-    to_decode_s: float
-    to_prefill_s: float
-    out_token_s: float
-    in_token_s: float
-    buffer_tokens: int
-    host_bytes: float
-    prefill_share: float
-    switching_share: float
-    cycle_s: float
-
 
 @dataclass(frozen=True, slots=True)
-class ReplicaPool:
+class ReplicaPool(WholeSequencePipelines, GroupShare):
     """The replicas of a training plan that lie on one node group: their layout and share of the batch, as fields of a plan.
 
     sequences     of the global batch that the pool takes
@@ -127,17 +99,6 @@ class ReplicaPool:
     """
 
     __pydantic_config__ = STRICT_RECORD
-
-    group: str
-    sequences: int
-    step_time_s: float
-    axes: Axes
-    stages: tuple[Stage, ...]
-    shardings: tuple[OperatorSharding, ...]
-    sequence_parallel: bool
-    schedule: str
-    microbatch: Microbatch
-    tp_overlap: TpOverlap = TpOverlap.EXPOSED
 
 
 @dataclass(frozen=True, slots=True)
