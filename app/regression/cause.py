@@ -9,7 +9,7 @@ from enum import Enum
 
 from meshwright.app.regression.inputs import InputChange, shown
 from meshwright.app.regression.locked_plan import LockedPlan
-from meshwright.app.regression.report import Rule
+from meshwright.app.regression.report import FindingRule
 from meshwright.app.regression.structure_diff import layout_changes
 from meshwright.app.text.figures import seconds
 from meshwright.solver.answer.plan import Plan
@@ -80,7 +80,7 @@ class Comparison:
     accept: str
 
 
-def cause_of(rule: Rule, given: Comparison) -> str:
+def cause_of(rule: FindingRule, given: Comparison) -> str:
     """The likeliest changed inputs, and what they did to the plan."""
     ranked = _ranked(rule, given)
     effects = "; ".join(_effects(given))
@@ -92,17 +92,17 @@ def cause_of(rule: Rule, given: Comparison) -> str:
     return f"{inputs}: {effects}" if effects else inputs
 
 
-def fix_of(rule: Rule, given: Comparison) -> str:
+def fix_of(rule: FindingRule, given: Comparison) -> str:
     """Return the change that would make the plan as good as it was, and the way to accept it as it is."""
     options: list[str] = []
-    if rule in (Rule.FEASIBILITY, Rule.SLO) and given.plan.reason is not None:
+    if rule in (FindingRule.FEASIBILITY, FindingRule.SLO) and given.plan.reason is not None:
         options += given.plan.reason.remedies[:SHOWN_REMEDIES]
-    if rule is Rule.MEMORY:
+    if rule is FindingRule.MEMORY:
         options.append("raise cluster.memory_reserve, or lower min_memory_headroom_bytes in the policy")
     own = [change for change in _ranked(rule, given) if not change.is_of_meshwright]
     if own:
         options.append(_undo(own[0]))
-    if rule is not Rule.MEMORY:
+    if rule is not FindingRule.MEMORY:
         options.append(f"if it is meant: {given.accept}")
     return "; or ".join(options)
 
@@ -113,17 +113,17 @@ def _undo(change: InputChange) -> str:
     return f"put {change.field} back to {shown(change.was)}"
 
 
-def _ranked(rule: Rule, given: Comparison) -> list[InputChange]:
+def _ranked(rule: FindingRule, given: Comparison) -> list[InputChange]:
     return sorted(given.changes, key=_driver(rule, given).rank)
 
 
-def _driver(rule: Rule, given: Comparison) -> Driver:
+def _driver(rule: FindingRule, given: Comparison) -> Driver:
     shortfall = given.now.shortfall
-    if rule is Rule.MEMORY or (shortfall is not None and "memory" in shortfall.constraint):
+    if rule is FindingRule.MEMORY or (shortfall is not None and "memory" in shortfall.constraint):
         return Driver.MEMORY
-    if shortfall is not None or rule is Rule.SLO:
+    if shortfall is not None or rule is FindingRule.SLO:
         return Driver.TARGET
-    if rule is Rule.COST and any(change.field.endswith("price_per_hour") for change in given.changes):
+    if rule is FindingRule.COST and any(change.field.endswith("price_per_hour") for change in given.changes):
         return Driver.PRICE
     part = _grown_most(given.was.times_s, given.now.times_s)
     return Driver.COMMUNICATION if part in COMMUNICATION_PARTS else Driver.COMPUTE

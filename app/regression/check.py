@@ -15,7 +15,7 @@ from meshwright.app.regression.lock import LOCK_NAME, Lock, LockError, accept_co
 from meshwright.app.regression.locked_plan import locked_plan
 from meshwright.app.regression.planning import Planner
 from meshwright.app.regression.policy import Policy, read_policy
-from meshwright.app.regression.report import CheckReport, Finding, PlanCheck, Rule, Severity, Verdict, report_of
+from meshwright.app.regression.report import CheckReport, Finding, FindingRule, PlanCheck, Severity, Verdict, report_of
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 from meshwright.solver.answer.plan import Plan
 
@@ -92,14 +92,14 @@ def _check_one(name: str, lock: Lock, outcome: Answered | None, policy: Policy, 
     if outcome is None:
         assert was is not None
         fix = f"bring {name} back; or, if it is meant to go: {accept}"
-        finding = Finding(Rule.MISSING, Severity.ERROR, "the locked request is gone", f"there is no file {name}", fix)
+        finding = Finding(FindingRule.MISSING, Severity.ERROR, "the locked request is gone", f"there is no file {name}", fix)
         return PlanCheck(name, Verdict.MISSING, (finding,), was=was.figures)
     if isinstance(outcome, MeshwrightError):
         verdict = Verdict.INVALID if isinstance(outcome, InvalidInputError) else Verdict.FAILED
         return PlanCheck(name, verdict, (_error_finding(outcome),), was=was.figures if was else None)
     if was is None:
         fix = f"lock its plan: {accept}"
-        finding = Finding(Rule.NEW, Severity.ERROR, "the request is not in the lock", "the lock was made before it", fix)
+        finding = Finding(FindingRule.NEW, Severity.ERROR, "the request is not in the lock", "the lock was made before it", fix)
         return PlanCheck(name, Verdict.NEW, (finding,), digest=outcome.entry.digest, now=outcome.entry.figures)
     return compare(name, was, outcome, policy, accept=accept)
 
@@ -109,8 +109,8 @@ def _error_finding(error: MeshwrightError) -> Finding:
     message = "; ".join(line.strip() for line in str(error).splitlines())
     if isinstance(error, InvalidInputError):
         remedy = error.remedy or ""
-        return Finding(Rule.INVALID, Severity.ERROR, message.removesuffix(f"; what to do: {remedy}"), fix=remedy)
-    return Finding(Rule.FAILURE, Severity.ERROR, message, fix="report it as a defect of Meshwright")
+        return Finding(FindingRule.INVALID, Severity.ERROR, message.removesuffix(f"; what to do: {remedy}"), fix=remedy)
+    return Finding(FindingRule.FAILURE, Severity.ERROR, message, fix="report it as a defect of Meshwright")
 
 
 def _report(folder: Path, policy: Policy, plans: tuple[PlanCheck, ...]) -> CheckReport:

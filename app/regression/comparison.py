@@ -10,7 +10,7 @@ from meshwright.app.regression.cause import Comparison, cause_of, fix_of
 from meshwright.app.regression.inputs import changes
 from meshwright.app.regression.locked_plan import LockedPlan, Shortfall
 from meshwright.app.regression.policy import Action, Policy
-from meshwright.app.regression.report import Finding, PlanCheck, Rule, Severity, Verdict
+from meshwright.app.regression.report import Finding, FindingRule, PlanCheck, Severity, Verdict
 from meshwright.app.regression.structure_diff import structure_changes
 from meshwright.app.text.figures import amount, gib, percent, seconds, significant
 from meshwright.solver.answer.plan import Plan
@@ -29,7 +29,7 @@ class ComparedFigure:
     """A figure that may get worse by a relative tolerance: its rule, in words, how it is shown, which way is better."""
 
     name: str
-    rule: Rule
+    rule: FindingRule
     words: str
     shown: Callable[[float], str]
     higher_is_better: bool = False
@@ -37,18 +37,18 @@ class ComparedFigure:
     def tolerance(self, policy: Policy) -> float:
         """Return the relative amount by which the figure may get worse."""
         return {
-            Rule.THROUGHPUT: policy.throughput_tolerance,
-            Rule.LATENCY: policy.latency_tolerance,
-            Rule.COST: policy.cost_tolerance,
+            FindingRule.THROUGHPUT: policy.throughput_tolerance,
+            FindingRule.LATENCY: policy.latency_tolerance,
+            FindingRule.COST: policy.cost_tolerance,
         }[self.rule]
 
 
 FIGURES = (
-    ComparedFigure("tokens_per_s", Rule.THROUGHPUT, "tokens/s", significant, higher_is_better=True),
-    ComparedFigure("step_time_s", Rule.LATENCY, "step time", seconds),
-    ComparedFigure("ttft_p95_s", Rule.LATENCY, "P95 TTFT", seconds),
-    ComparedFigure("tpot_p95_s", Rule.LATENCY, "P95 TPOT", seconds),
-    ComparedFigure("cost_per_million_tokens", Rule.COST, "cost per million tokens", lambda usd: f"{usd:.3g} USD"),
+    ComparedFigure("tokens_per_s", FindingRule.THROUGHPUT, "tokens/s", significant, higher_is_better=True),
+    ComparedFigure("step_time_s", FindingRule.LATENCY, "step time", seconds),
+    ComparedFigure("ttft_p95_s", FindingRule.LATENCY, "P95 TTFT", seconds),
+    ComparedFigure("tpot_p95_s", FindingRule.LATENCY, "P95 TPOT", seconds),
+    ComparedFigure("cost_per_million_tokens", FindingRule.COST, "cost per million tokens", lambda usd: f"{usd:.3g} USD"),
 )
 
 
@@ -83,7 +83,7 @@ def _without_seal(entry: LockedPlan) -> tuple[object, ...]:
 
 def _verdict(findings: list[Finding], *, differs: bool) -> Verdict:
     severities = {finding.severity for finding in findings}
-    if any(finding.rule is Rule.EDITED for finding in findings):
+    if any(finding.rule is FindingRule.EDITED for finding in findings):
         return Verdict.EDITED
     for severity, verdict in (
         (Severity.ERROR, Verdict.WORSE),
@@ -108,7 +108,7 @@ def _findings(given: Comparison, policy: Policy) -> list[Finding]:
         assert now.shortfall is not None
         return [_lost(now.shortfall), *_floors(now, policy)]
     if now.feasible and not was.feasible:
-        found.append(Finding(Rule.FEASIBILITY, Severity.NOTE, "a plan fits where none did"))
+        found.append(Finding(FindingRule.FEASIBILITY, Severity.NOTE, "a plan fits where none did"))
     if now.feasible and was.feasible:
         found += _figure_findings(was, now, policy)
         found += _device_findings(was, now, policy)
@@ -120,8 +120,8 @@ def _lost(shortfall: Shortfall) -> Finding:
     words = shortfall.constraint.replace("_", " ")
     numbers = f"{words} needs {amount(shortfall.need, shortfall.unit)}, has {amount(shortfall.have, shortfall.unit)}"
     if shortfall.constraint.startswith(SLO_CONSTRAINTS):
-        return Finding(Rule.SLO, Severity.ERROR, f"the SLO is not met any more: {numbers}")
-    return Finding(Rule.FEASIBILITY, Severity.ERROR, f"no plan fits any more: {numbers}")
+        return Finding(FindingRule.SLO, Severity.ERROR, f"the SLO is not met any more: {numbers}")
+    return Finding(FindingRule.FEASIBILITY, Severity.ERROR, f"no plan fits any more: {numbers}")
 
 
 def _figure_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[Finding]:
@@ -167,15 +167,15 @@ def _device_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[F
     before, after = round(was.figures["devices"]), round(now.figures["devices"])
     message = f"{before:,} -> {after:,}"
     if after < before:
-        return [Finding(Rule.DEVICES, Severity.NOTE, f"fewer devices: {message}")]
+        return [Finding(FindingRule.DEVICES, Severity.NOTE, f"fewer devices: {message}")]
     severity = SEVERITIES.get(policy.devices)
-    return [Finding(Rule.DEVICES, severity, f"more devices: {message}")] if after > before and severity else []
+    return [Finding(FindingRule.DEVICES, severity, f"more devices: {message}")] if after > before and severity else []
 
 
 def _structure_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[Finding]:
     severity = SEVERITIES.get(policy.structure)
     lines = structure_changes(was.structure, now.structure)
-    return [Finding(Rule.STRUCTURE, severity, f"structure changed: {'; '.join(lines)}")] if lines and severity else []
+    return [Finding(FindingRule.STRUCTURE, severity, f"structure changed: {'; '.join(lines)}")] if lines and severity else []
 
 
 def _gap_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[Finding]:
@@ -185,19 +185,19 @@ def _gap_findings(was: LockedPlan, now: LockedPlan, policy: Policy) -> list[Find
     message = (
         f"gap of the certificate {percent(before)} -> {percent(after)}, a rise of {percent(policy.gap_tolerance)} is allowed"
     )
-    return [Finding(Rule.GAP, Severity.ERROR, message)]
+    return [Finding(FindingRule.GAP, Severity.ERROR, message)]
 
 
 def _floors(now: LockedPlan, policy: Policy) -> list[Finding]:
     headroom, floor = now.figures.get("memory_headroom_bytes"), policy.min_memory_headroom_bytes
     if headroom is None or headroom >= floor:
         return []
-    return [Finding(Rule.MEMORY, Severity.ERROR, f"memory headroom {gib(headroom)} is under the floor of {gib(floor)}")]
+    return [Finding(FindingRule.MEMORY, Severity.ERROR, f"memory headroom {gib(headroom)} is under the floor of {gib(floor)}")]
 
 
 def _edited(accept: str) -> Finding:
     return Finding(
-        Rule.EDITED,
+        FindingRule.EDITED,
         Severity.ERROR,
         "the locked plan was edited by hand: its seal does not fit what it holds",
         "an entry of the lock holds what no run of Meshwright wrote there",

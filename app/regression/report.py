@@ -17,7 +17,7 @@ from meshwright.costmodels.units import STRICT_RECORD
 REPORT_SCHEMA = "meshwright.check/1"
 
 
-class Rule(StrEnum):
+class FindingRule(StrEnum):
     """The rule of a finding: what was compared, or what was wrong with the request or the lock."""
 
     FEASIBILITY = "feasibility"
@@ -37,20 +37,20 @@ class Rule(StrEnum):
 
 
 RULE_TEXTS = {
-    Rule.FEASIBILITY: "A request that had a plan has none any more",
-    Rule.SLO: "A plan that met its service level objective does not any more",
-    Rule.THROUGHPUT: "Predicted throughput fell by more than the tolerance",
-    Rule.LATENCY: "Predicted latency rose by more than the tolerance",
-    Rule.COST: "Predicted cost rose by more than the tolerance",
-    Rule.GAP: "The certificate's gap rose by more than the tolerance",
-    Rule.DEVICES: "The plan needs more devices",
-    Rule.MEMORY: "The plan leaves less memory free than the floor",
-    Rule.STRUCTURE: "The plan's structure changed",
-    Rule.NEW: "A request is not in the lock",
-    Rule.MISSING: "A locked request is gone",
-    Rule.EDITED: "An entry of the lock was edited by hand",
-    Rule.INVALID: "A request or the lock can't be used",
-    Rule.FAILURE: "Planning failed",
+    FindingRule.FEASIBILITY: "A request that had a plan has none any more",
+    FindingRule.SLO: "A plan that met its service level objective does not any more",
+    FindingRule.THROUGHPUT: "Predicted throughput fell by more than the tolerance",
+    FindingRule.LATENCY: "Predicted latency rose by more than the tolerance",
+    FindingRule.COST: "Predicted cost rose by more than the tolerance",
+    FindingRule.GAP: "The certificate's gap rose by more than the tolerance",
+    FindingRule.DEVICES: "The plan needs more devices",
+    FindingRule.MEMORY: "The plan leaves less memory free than the floor",
+    FindingRule.STRUCTURE: "The plan's structure changed",
+    FindingRule.NEW: "A request is not in the lock",
+    FindingRule.MISSING: "A locked request is gone",
+    FindingRule.EDITED: "An entry of the lock was edited by hand",
+    FindingRule.INVALID: "A request or the lock can't be used",
+    FindingRule.FAILURE: "Planning failed",
 }
 
 
@@ -86,7 +86,7 @@ class Finding:
 
     __pydantic_config__ = STRICT_RECORD
 
-    rule: Rule
+    rule: FindingRule
     severity: Severity
     message: str
     cause: str = ""

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.app.errors import EXIT_NO
-from meshwright.app.regression.report import CheckReport, Finding, PlanCheck, Rule, Severity, Verdict
+from meshwright.app.regression.report import CheckReport, Finding, FindingRule, PlanCheck, Severity, Verdict
 from meshwright.app.text.console import PageConsole, plain
 from meshwright.app.text.figures import counted, gib, seconds, significant
 
@@ -25,7 +25,7 @@ SEVERITY_STYLES = {Severity.NOTE: "green", Severity.WARNING: "yellow", Severity.
 SPEEDS = (("ttft_p95_s", "P95 TTFT"), ("tokens_per_s", "tokens/s"))
 """Figures that stand for a plan's speed; the first that it has."""
 SHOWN_INPUTS = 4
-ACCEPTED_SILENTLY = frozenset({Rule.NEW, Rule.MISSING})
+ACCEPTED_SILENTLY = frozenset({FindingRule.NEW, FindingRule.MISSING})
 """Findings of which an updated lock leaves nothing to say: the table has their verdict."""
 
 

@@ -23,7 +23,7 @@ _Picks = list[list[pulp.LpVariable]]
 """One binary for each strategy of each node."""
 
 
-class Verdict(StrEnum):
+class Agreement(StrEnum):
     """The verdict of another solver on an answer."""
 
     AGREES = "agrees"
@@ -36,7 +36,7 @@ class SecondOpinion:
     """The other solver's proven optimum, None where it proves that nothing fits or proves nothing in its time."""
 
     solver: str
-    verdict: Verdict
+    verdict: Agreement
     cost: int | None
 
 
@@ -62,7 +62,7 @@ def second_opinion(problem: ShardingProblem, answer: ShardingAnswer, *, solver: 
         return _compared(solver, answer, cost=None)
     # PuLP says "Optimal" at a time limit too: sol_status tells.
     if program.sol_status != pulp.LpSolutionOptimal:
-        return SecondOpinion(solver, Verdict.UNFINISHED, None)
+        return SecondOpinion(solver, Agreement.UNFINISHED, None)
     choice = [int(np.argmax([pick.value() for pick in mine])) for mine in picks]
     return _compared(solver, answer, cost=problem.cost_of(choice))
 
@@ -74,7 +74,7 @@ def _configured(solver: str, limit_s: float | None) -> pulp.LpSolver:
 
 def _compared(solver: str, answer: ShardingAnswer, *, cost: int | None) -> SecondOpinion:
     agrees = answer.cost is None if cost is None else answer.bound is not None and answer.bound <= cost
-    return SecondOpinion(solver, Verdict.AGREES if agrees else Verdict.DISAGREES, cost)
+    return SecondOpinion(solver, Agreement.AGREES if agrees else Agreement.DISAGREES, cost)
 
 
 def _program(problem: ShardingProblem) -> tuple[pulp.LpProblem, _Picks]:

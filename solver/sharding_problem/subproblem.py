@@ -15,7 +15,7 @@ from meshwright.solver.sharding_problem.working_graph import BoolArray, FloatArr
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ReducedPart:
     """A reduced subproblem and the way back: ``core`` is what is left to decide, the rest follows."""
 
     core: Core
@@ -33,14 +33,16 @@ class Part:
         return whole
 
 
-def reduced_part(core: Core, choice: IntArray, *, free: IntArray, certificate: Certificate, slack: float, stop: Stop) -> Part:
+def reduced_part(
+    core: Core, choice: IntArray, *, free: IntArray, certificate: Certificate, slack: float, stop: Stop
+) -> ReducedPart:
     """The subproblem of the ``free`` nodes around a choice that fits, strategies beyond ``slack`` left out, reduced."""
     graph, kept = _restricted(core, choice, free=free, certificate=certificate, slack=slack)
     try:
         reduce_graph(graph, stop)
     except ProvenInfeasible as error:
         raise AssertionError("a part always holds the current choice") from error
-    return Part(core_of(graph), graph, free, kept, choice)
+    return ReducedPart(core_of(graph), graph, free, kept, choice)
 
 
 def _restricted(

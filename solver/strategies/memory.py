@@ -69,10 +69,10 @@ def live_ranges(graph: OperatorGraph) -> LiveRanges:
     )
 
 
-_Part = tuple[IntArray, Kind, IntArray, IntArray, IntArray]
+_RangesOfKind = tuple[IntArray, Kind, IntArray, IntArray, IntArray]
 
 
-def _outputs(graph: OperatorGraph) -> list[_Part]:
+def _outputs(graph: OperatorGraph) -> list[_RangesOfKind]:
     times = 2 * len(graph.nodes)
     widths = np.array([len(place.operator.outputs) for place in graph.nodes])
     first = np.concatenate(([0], np.cumsum(widths)))

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from meshwright.app.quoting import json_text, readable
-from meshwright.app.regression.report import RULE_TEXTS, CheckReport, Finding, PlanCheck, Rule, Severity
+from meshwright.app.regression.report import RULE_TEXTS, CheckReport, Finding, FindingRule, PlanCheck, Severity
 from meshwright.app.version import installed_version
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -23,7 +23,7 @@ def sarif_text(report: CheckReport) -> str:
 
 def sarif_log(report: CheckReport) -> dict[str, Any]:
     """The SARIF log: one run of one tool."""
-    rules = [{"id": rule.value, "shortDescription": {"text": RULE_TEXTS[rule]}} for rule in Rule]
+    rules = [{"id": rule.value, "shortDescription": {"text": RULE_TEXTS[rule]}} for rule in FindingRule]
     driver = {"name": "Meshwright", "version": installed_version(), "rules": rules}
     results = [_result(report, plan, finding) for plan in report.plans for finding in plan.findings]
     invocation = {"executionSuccessful": report.exit_code <= 1, "exitCode": report.exit_code}
@@ -35,7 +35,7 @@ def _result(report: CheckReport, plan: PlanCheck, finding: Finding) -> dict[str,
     place = {"artifactLocation": {"uri": quote(readable(report.path_of(plan)))}, "region": {"startLine": 1}}
     return {
         "ruleId": finding.rule.value,
-        "ruleIndex": list(Rule).index(finding.rule),
+        "ruleIndex": list(FindingRule).index(finding.rule),
         "level": LEVELS[finding.severity],
         "message": {"text": readable(str(finding))},
         "locations": [{"physicalLocation": place}],

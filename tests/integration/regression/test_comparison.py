@@ -15,7 +15,7 @@ from meshwright.app.regression.comparison import Planned, compare, relative_loss
 from meshwright.app.regression.locked_plan import LockedPlan, locked_plan, seal_of
 from meshwright.app.regression.planning import LocalPlanner, is_proven, without_time_limit
 from meshwright.app.regression.policy import Action, Policy
-from meshwright.app.regression.report import PlanCheck, Rule, Severity, Verdict
+from meshwright.app.regression.report import FindingRule, PlanCheck, Severity, Verdict
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.settings import Settings
 from meshwright.costmodels.errors import MeshwrightError
@@ -49,7 +49,7 @@ def test_a_risen_gap_fails_beyond_the_tolerance() -> None:
 @pytest.mark.parametrize(("action", "severity"), [(Action.FAIL, Severity.ERROR), (Action.WARN, Severity.WARNING)])
 def test_more_devices(action: Action, severity: Severity) -> None:
     (finding,) = compared(entry(devices=8), entry(devices=12), Policy(devices=action)).findings
-    assert (finding.rule, finding.severity, finding.message) == (Rule.DEVICES, severity, "more devices: 8 -> 12")
+    assert (finding.rule, finding.severity, finding.message) == (FindingRule.DEVICES, severity, "more devices: 8 -> 12")
     assert compared(entry(devices=8), entry(devices=12), Policy(devices=Action.ALLOW)).findings == ()
 
 
@@ -60,9 +60,9 @@ def test_a_difference_without_a_changed_input_is_said_to_be_one() -> None:
 
 def test_throughput_is_told_once_and_step_time_when_it_alone_got_worse() -> None:
     both = compared(entry(tokens_per_s=99.0, step_time_s=1.0), entry(tokens_per_s=90.0, step_time_s=1.1))
-    assert [finding.rule for finding in both.findings] == [Rule.THROUGHPUT]
+    assert [finding.rule for finding in both.findings] == [FindingRule.THROUGHPUT]
     larger_batch = compared(entry(tokens_per_s=100.0, step_time_s=1.0), entry(tokens_per_s=100.0, step_time_s=2.0))
-    assert [finding.rule for finding in larger_batch.findings] == [Rule.LATENCY]
+    assert [finding.rule for finding in larger_batch.findings] == [FindingRule.LATENCY]
 
 
 def test_a_figure_that_is_not_known_any_more_is_a_warning() -> None:

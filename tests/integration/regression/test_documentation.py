@@ -9,7 +9,7 @@ from pathlib import Path
 
 from meshwright.app.regression.locked_plan import LockedPlan
 from meshwright.app.regression.policy import Action, Policy
-from meshwright.app.regression.report import PASSING, RULE_TEXTS, Finding, Rule, Severity, Verdict
+from meshwright.app.regression.report import PASSING, RULE_TEXTS, Finding, FindingRule, Severity, Verdict
 
 PAGE = (Path(__file__).parents[3] / "docs" / "check.md").read_text(encoding="utf-8")
 NAMED = {word for code in re.findall(r"`([^`\n]+)`", PAGE) for word in re.split(r"[^\w.-]+", code)}
@@ -30,7 +30,7 @@ def test_every_verdict_rule_and_field() -> None:
     codes = dict(re.findall(r"^\| `(\w+)` \| .* \| (\d) \|$", PAGE.split("## Findings")[0], re.MULTILINE))
     assert set(codes) == {verdict.value for verdict in Verdict}
     assert {name for name, code in codes.items() if code == "0"} == {verdict.value for verdict in PASSING}
-    assert {value.value for kind in (Rule, Severity, Action) for value in kind} <= NAMED
+    assert {value.value for kind in (FindingRule, Severity, Action) for value in kind} <= NAMED
     assert {field.name for field in fields(LockedPlan)} | {"message", "cause", "fix", "severity"} <= NAMED
     assert {field.name for field in fields(Finding)} - {"rule"} <= NAMED
-    assert set(RULE_TEXTS) == set(Rule)
+    assert set(RULE_TEXTS) == set(FindingRule)

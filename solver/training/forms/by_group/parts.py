@@ -26,7 +26,7 @@ from meshwright.solver.training.report.frontier import cost_per_million_tokens
 
 
 @dataclass(frozen=True)
-class Part:
+class GroupPart:
     """The pipelines of one node group's replicas, ranks from 0, and the request that they answer."""
 
     pipelines: Pipelines
@@ -189,13 +189,13 @@ def _replicas(plan: Plan, groups: Sequence[NodeGroup], place: int) -> GroupRepli
     return GroupReplicas(groups[place].name, _sequences(plan), _step_s(plan), moved)
 
 
-def parts_of(request: TrainingRequest, layout: ByGroup) -> tuple[Part, ...]:
+def parts_of(request: TrainingRequest, layout: ByGroup) -> tuple[GroupPart, ...]:
     """Each group's replicas by themselves, in order."""
     parts, first = [], 0
     for index, (replicas, group) in enumerate(zip(layout.groups, request.cluster.groups, strict=True)):
         stages = tuple(_moved(stage, -first) for stage in replicas.pipelines.stages)
         pipelines = replace(replicas.pipelines, stages=stages)
-        parts.append(Part(pipelines, pool_request(request, index, replicas.sequences)))
+        parts.append(GroupPart(pipelines, pool_request(request, index, replicas.sequences)))
         first += group.n_devices
     return tuple(parts)
 

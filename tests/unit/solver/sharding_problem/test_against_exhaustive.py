@@ -11,7 +11,7 @@ from meshwright.solver.sharding_problem import solve as solve_module
 from meshwright.solver.sharding_problem.core import core_of
 from meshwright.solver.sharding_problem.elimination import eliminate
 from meshwright.solver.sharding_problem.problem import ShardingProblem
-from meshwright.solver.sharding_problem.second_opinion import Verdict, second_opinion
+from meshwright.solver.sharding_problem.second_opinion import Agreement, second_opinion
 from meshwright.solver.sharding_problem.solve import Status, solve
 from meshwright.solver.sharding_problem.work import NoLimit, WorkLimit
 from meshwright.solver.sharding_problem.working_graph import WorkingGraph
@@ -73,7 +73,7 @@ def test_second_opinion_equals_exhaustive_search() -> None:
         problem = random_problem(seed)
         optimum = exhaustive_optimum(problem)
         opinion = second_opinion(problem, solve(problem, stop=NoLimit()), solver="HiGHS", limit_s=None)
-        assert (opinion.verdict, opinion.cost) == (Verdict.AGREES, optimum), seed
+        assert (opinion.verdict, opinion.cost) == (Agreement.AGREES, optimum), seed
 
 
 def test_second_opinion_contradicts_wrong_answers() -> None:
@@ -86,8 +86,8 @@ def test_second_opinion_contradicts_wrong_answers() -> None:
         else:
             wrong = replace(answer, bound=answer.bound + 1)
             nothing = replace(answer, solution=None, cost=None, bound=None, gap=None, status=Status.INFEASIBLE)
-            assert second_opinion(problem, nothing, solver="HiGHS", limit_s=None).verdict is Verdict.DISAGREES
-        contradicted += second_opinion(problem, wrong, solver="HiGHS", limit_s=None).verdict is Verdict.DISAGREES
+            assert second_opinion(problem, nothing, solver="HiGHS", limit_s=None).verdict is Agreement.DISAGREES
+        contradicted += second_opinion(problem, wrong, solver="HiGHS", limit_s=None).verdict is Agreement.DISAGREES
     assert contradicted == 20
 
 
