@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
+from sqlalchemy import Engine, func, select
+from starlette.requests import Request
 
-from meshwright.app.db.engine import open_engine
+from meshwright.app.db.engine import open_engine, reading
 from meshwright.app.db.migrate import upgrade
-from meshwright.app.errors import AuthenticationError, IssuerUnavailableError
+from meshwright.app.db.tables.security import audit
+from meshwright.app.errors import AuthenticationError, IssuerUnavailableError, RateLimitedError
 from meshwright.app.http.outgoing import call_once
+from meshwright.app.rest.gate import RequestGate
+from meshwright.app.security.authentication import Authenticator
 from meshwright.app.security.issuer_keys import KEYS_FRESH_S, MIN_REFRESH_S
 from meshwright.app.security.keeping import KeyWish, create_key, revoke_key
 from meshwright.app.security.key_repository import KeyRepository
 from meshwright.app.security.oidc import OidcVerifier
-from meshwright.app.security.principal import Scope
+from meshwright.app.security.principal import Principal, Scope
+from meshwright.app.security.rate_limit import RateLimiter
 from meshwright.app.settings import Auth, Settings
 from tests.attacks.dripping import dripping
+from tests.attacks.served import served
 from tests.integration.security.test_oidc import Issuer
 from tests.support.requests_given import training
 from tests.support.service import running_service
@@ -106,17 +115,85 @@ def test_a_nested_scope_is_refused(scope: object) -> None:
 
 @pytest.mark.parametrize("what", ["header", "informational", "body"])
 def test_a_server_that_drips_is_left_at_the_deadline(what: str) -> None:
-    import httpx
-
     with dripping(what) as url, pytest.raises(httpx.TimeoutException):
         call_once("POST", url, within_s=1.0, body=b"{}", max_answer_bytes=2**20)
 
 
-def test_a_revoked_key_ends_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwright.app.rest.jobs.KEEP_ALIVE_S", 0.2)
+class Counting(OidcVerifier):
+    """A verifier that counts the tokens it is shown."""
+
+    shown = 0
+
+    def principal(self, token: str) -> Principal:
+        self.shown += 1
+        return super().principal(token)
+
+
+def with_database(tmp_path: Path) -> tuple[Settings, Engine]:
     settings = replace(Settings(f"sqlite:///{tmp_path / 'plans.db'}"), auth=Auth.REQUIRED)
     engine = open_engine(settings.database_url)
     upgrade(engine)
+    return settings, engine
+
+
+def showing(credentials: str, peer: str) -> Request:
+    headers = [(b"authorization", f"Bearer {credentials}".encode())]
+    return Request({"type": "http", "headers": headers, "client": (peer, 1)})
+
+
+def test_an_address_with_too_many_refusals_is_turned_away_before_its_token_is_looked_at(tmp_path: Path) -> None:
+    issuer, (_, engine) = Issuer(), with_database(tmp_path)
+    keys, good = KeyRepository(engine), issuer.verifier()
+    verifier = Counting(good._settings, issuer.fetch, lambda: issuer.now_s)
+    key = create_key(keys, KeyWish("acme", "ci", frozenset({Scope.ADMIN}), None)).text
+    # A clock that stands still: nobody is forgiven while the test runs.
+    gate = RequestGate(Authenticator(keys, verifier), callers=None, strangers=RateLimiter(1, clock=lambda: 0.0))
+
+    def admit(credentials: str, peer: str) -> str:
+        return asyncio.run(gate.admit(showing(credentials, peer))).tenant
+
+    for _ in range(2):
+        with pytest.raises(AuthenticationError):
+            admit(forged(), "192.0.2.1")
+    for token in (forged(), issuer.token()):
+        with pytest.raises(RateLimitedError):
+            admit(token, "192.0.2.1")
+    assert verifier.shown == 2
+    assert admit(issuer.token(), "192.0.2.2") == "acme", "another address is none of it"
+    assert admit(key, "192.0.2.1") == "acme", "a good API key needs no verifying"
+
+
+@pytest.mark.parametrize(("proxies", "last"), [("", 429), ("127.0.0.1", 401)], ids=["stranger", "proxy"])
+def test_who_asks_is_believed_of_a_trusted_proxy_alone(tmp_path: Path, proxies: str, last: int) -> None:
+    # A new address with every request: a stranger would never be one that was refused before.
+    limits = {"MESHWRIGHT_AUTH": "required", "MESHWRIGHT_MAX_FAILED_AUTHS_PER_S": "1", "MESHWRIGHT_TRUSTED_PROXIES": proxies}
+    with served(f"sqlite:///{tmp_path / 'plans.db'}", tmp_path, limits) as service:
+        asked = [
+            httpx.get(f"{service.url}/v1/plans", headers={"x-forwarded-for": f"192.0.2.{number}"}).status_code
+            for number in range(40)
+        ]
+    assert asked[0] == 401
+    assert (429 in asked) is (last == 429)
+
+
+def test_refusals_by_the_thousand_leave_few_rows_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One row, and another after a quarter of an hour.
+    monkeypatch.setattr("meshwright.app.security.audit.MAX_UNKNOWN_PER_S", 0.001)
+    settings, engine = with_database(tmp_path)
+    reader = create_key(KeyRepository(engine), KeyWish("acme", "ci", frozenset({Scope.PLANS_READ}), None)).text
+    with running_service(replace(settings, max_failed_auths_per_s=1000), None) as client:
+        for _ in range(100):
+            assert client.get("/v1/plans").status_code == 401
+        for _ in range(5):
+            assert client.get("/v1/keys", headers={"authorization": f"Bearer {reader}"}).status_code == 403
+    with reading(engine) as connection:
+        kept = dict(connection.execute(select(audit.c.tenant, func.count()).group_by(audit.c.tenant)).all())
+    assert kept == {"": 1, "acme": 5}, "those of callers that are known are all kept"
+
+
+def test_a_revoked_key_ends_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.app.rest.jobs.KEEP_ALIVE_S", 0.2)
+    settings, engine = with_database(tmp_path)
     keys = KeyRepository(engine)
     made = create_key(keys, KeyWish("acme", "ci", frozenset({Scope.ADMIN}), None))
     shown = {"authorization": f"Bearer {made.text}", "prefer": "respond-async"}
