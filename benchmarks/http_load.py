@@ -52,16 +52,21 @@ class Connection:
         await self._writer.wait_closed()
 
 
-def get(path: str) -> bytes:
-    """Bytes of a GET request."""
-    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+def get(path: str, key: str = "") -> bytes:
+    """Bytes of a GET request, which shows an API key where one is given."""
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{_shown(key)}\r\n".encode()
 
 
-def post(path: str, document: dict[str, Any]) -> bytes:
-    """Bytes of a POST request with a JSON body."""
+def post(path: str, document: dict[str, Any], key: str = "") -> bytes:
+    """Bytes of a POST request with a JSON body, which shows an API key where one is given."""
     body = json.dumps(document).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{_shown(key)}"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
+
+
+def _shown(key: str) -> str:
+    return f"Authorization: Bearer {key}\r\n" if key else ""
 
 
 @asynccontextmanager

@@ -42,10 +42,11 @@ START = "from meshwright.app.cli.main import main; main()"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The processes of a service, each with a port of its own."""
+    """The processes of a service, each with a port of its own, and the API key that it is shown, if it asks for one."""
 
     pids: tuple[int, ...]
     ports: tuple[int, ...]
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +66,22 @@ def main() -> int:
     parser.add_argument("--flat-s", type=float, default=0.0, help="seconds of mixed load between the two looks at memory")
     parser.add_argument("--database", help="URL of a migrated database without rows, in place of a new SQLite file")
     parser.add_argument("--processes", type=int, default=1, help="processes that serve the database")
+    parser.add_argument("--authenticated", action="store_true", help="ask for an API key, and show one with every request")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        limits = {"MESHWRIGHT_MAX_WAITING_JOBS": "1000000", "MESHWRIGHT_AUTH": "off"}
+        limits = {"MESHWRIGHT_MAX_WAITING_JOBS": "1000000", "MESHWRIGHT_MAX_REQUESTS_PER_S": "1000000"}
+        limits["MESHWRIGHT_AUTH"] = "required" if given.authenticated else "off"
         environment = os.environ | limits | {"MESHWRIGHT_DATABASE_URL": given.database or f"sqlite:///{folder}/plans.db"}
         worker = start(environment, "worker")
         ports = tuple(range(FIRST_PORT, FIRST_PORT + given.processes))
         serving = [start(environment, "serve", "--port", str(port), "--workers", "0") for port in ports]
         try:
-            location = asyncio.run(plan_once(ports))
+            asyncio.run(are_ready(ports))
+            key = made_key(environment) if given.authenticated else ""
+            location = asyncio.run(plan_once(key))
             worker.terminate()
             worker.wait(60)
-            asyncio.run(measure(location, Service(tuple(process.pid for process in serving), ports), given))
+            asyncio.run(measure(location, Service(tuple(process.pid for process in serving), ports, key), given))
         finally:
             for process in (worker, *serving):
                 process.terminate()
@@ -88,11 +93,26 @@ def start(environment: dict[str, str], *arguments: str) -> subprocess.Popen[byte
     return subprocess.Popen([sys.executable, "-c", START, *arguments], env=environment, stderr=subprocess.DEVNULL)
 
 
-async def plan_once(ports: Sequence[int]) -> str:
-    """Wait for the service, and have it make one plan: where that is."""
-    async with httpx.AsyncClient(base_url=URL, timeout=300) as client:
+def made_key(environment: dict[str, str]) -> str:
+    """A new API key that may do everything."""
+    command = [sys.executable, "-c", START, "keys", "create", "load", "--scope", "admin"]
+    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def showing(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+async def are_ready(ports: Sequence[int]) -> None:
+    """Wait for the service."""
+    async with httpx.AsyncClient(timeout=300) as client:
         for port in ports:
             await is_ready(client, f"http://{HOST}:{port}/readyz")
+
+
+async def plan_once(key: str) -> str:
+    """Have the service make one plan: where that is."""
+    async with httpx.AsyncClient(base_url=URL, timeout=300, headers=showing(key)) as client:
         made = await client.post("/v1/plans", json=REQUEST, headers={"prefer": "wait=250"})
         made.raise_for_status()
         return made.headers["location"]
@@ -111,10 +131,10 @@ async def is_ready(client: httpx.AsyncClient, url: str) -> None:
 
 async def measure(location: str, service: Service, given: argparse.Namespace) -> None:
     seed = iter(range(1, 10**9))
-    by_digest, by_request = get(location), post("/v1/plans", REQUEST)
+    by_digest, by_request = get(location, service.key), post("/v1/plans", REQUEST, service.key)
 
     def new() -> bytes:
-        return post("/v1/plans", REQUEST | {"search": {"seed": next(seed)}})
+        return post("/v1/plans", REQUEST | {"search": {"seed": next(seed)}}, service.key)
 
     kinds = (
         Kind("stored plan, by digest", lambda: by_digest, 200, 400),
@@ -125,7 +145,7 @@ async def measure(location: str, service: Service, given: argparse.Namespace) ->
         async with connected(HOST, service.ports, CONNECTIONS) as connections:
             await load(service, kind, connections, given.seconds)
     limits = httpx.Limits(max_connections=given.watchers + 1)
-    async with httpx.AsyncClient(base_url=URL, timeout=60, limits=limits) as client:
+    async with httpx.AsyncClient(base_url=URL, timeout=60, limits=limits, headers=showing(service.key)) as client:
         job = (await client.post("/v1/plans", json=REQUEST | {"search": {"seed": next(seed)}})).headers["location"]
         await follow(client, job, given.watchers)
     before = resident_mib(service)

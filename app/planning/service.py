@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from meshwright.app.db.engine import writing
+from meshwright.app.db.engine import reading, writing
 from meshwright.app.db.idempotency_repository import IdempotencyRepository
 from meshwright.app.documents.json_text import compact_json
 from meshwright.app.errors import DocumentError, FieldError, QueueFullError
@@ -81,9 +81,9 @@ class Wanted:
 class PlanService:
     """Takes plan requests for one caller at a time. Its methods block."""
 
-    def __init__(self, engine: Engine, queue: JobQueue, settings: Settings):
+    def __init__(self, engine: Engine, queue: JobQueue, settings: Settings, texts: RememberedTexts | None = None):
         self._engine, self._queue, self._settings = engine, queue, settings
-        self._texts = RememberedTexts()
+        self._texts = texts or RememberedTexts()
 
     def submit(self, call: Call) -> Submission:
         """The stored plan of a request document, or the job that will make it.
@@ -130,9 +130,17 @@ class PlanService:
         text = self._texts.find(tenant, key.digest) or PlanStore(self._engine, tenant).find(key.digest)
         if text is not None:
             self._texts.keep(tenant, key.digest, text)
-        if text is None or asked is not None or idempotency.key is not None:
+        if text is None or idempotency.key is not None or not self._is_noted(tenant, asked, key.digest):
             return Wanted(call.caller, key, asked, call.urgency, idempotency, text, call.trace)
         return Submission(key.digest, text)
+
+    def _is_noted(self, tenant: str, asked: Asked | None, digest: str) -> bool:
+        """Return True if nothing need be written to say that a plan answers a question of the fleet, or there is none."""
+        if asked is None:
+            return True
+        with reading(self._engine) as connection:
+            known = QuestionRepository(self._engine, tenant).find(connection, asked.digest)
+        return known is not None and known.is_answered_by(digest)
 
     def _resolve(self, call: Call) -> Resolved:
         registry = StoredRegistry(FleetNow(self._engine, call.caller.tenant))

@@ -80,3 +80,10 @@ class PlanStore:
     def stale_uses(self, *digests: str) -> tuple[StaleUse, ...]:
         """Calibrations that these plans rest on and that newer ones, stored after the plan, replace."""
         return self._calibrations.stale_uses(digests)
+
+    def stale_since(self, *digests: str) -> dict[str, datetime]:
+        """When plans became stale, by digest; fresh plans are left out."""
+        since: dict[str, datetime] = {}
+        for use in self.stale_uses(*digests):
+            since[use.plan_digest] = min(use.since, since.get(use.plan_digest, use.since))
+        return since

@@ -26,6 +26,8 @@ from meshwright.app.jobs.queue import JobQueue
 from meshwright.app.jobs.schemas import JobDocument
 from meshwright.app.jobs.watcher import JobWatcher
 from meshwright.app.planning.service import PlanService
+from meshwright.app.plans.reading import PlanReader
+from meshwright.app.plans.remembered import RememberedTexts
 from meshwright.app.plans.schemas import PlanDocument
 from meshwright.app.replans.calibrating import CalibrationService
 from meshwright.app.replans.registering import FleetService
@@ -61,7 +63,9 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
         writes = Writes(engine)
         app.state.queue, app.state.watcher, app.state.writes = queue, watcher, writes
         app.state.long_work = long_work
-        app.state.service = PlanService(engine, queue, settings)
+        texts = RememberedTexts()
+        app.state.plan_reader = PlanReader(engine, texts)
+        app.state.service = PlanService(engine, queue, settings, texts)
         app.state.replans = ReplanService(engine, queue, webhook_settings(settings))
         app.state.fleet = FleetService(engine, app.state.replans)
         app.state.calibrations = CalibrationService(engine, app.state.replans)

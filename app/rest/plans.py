@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 
@@ -24,6 +23,7 @@ from meshwright.app.observability.metrics import ANSWERS
 from meshwright.app.observability.tracing import current_parent
 from meshwright.app.planning.service import Call, PlanService, Submission, Wanted
 from meshwright.app.plans.examples import REQUEST_EXAMPLES
+from meshwright.app.plans.reading import PlanReader
 from meshwright.app.plans.repository import PlanFilter, Staleness
 from meshwright.app.plans.schemas import PlanPage, plan_item
 from meshwright.app.plans.store import PlanStore
@@ -126,12 +126,13 @@ async def get_plan(
 
     The header ``Meshwright-Stale-Since`` says when a newer calibration of one of its devices was stored, if one was.
     """
-    store = PlanStore(request.app.state.engine, caller.tenant)
-    text, since = await read_soon(request.app.state.engine, _text_and_staleness, store, digest)
+    reader: PlanReader = request.app.state.plan_reader
+    plan = await reader.get(caller.tenant, digest)
+    since = plan.stale_since
     headers = _caching(digest) | ({} if since is None else {"meshwright-stale-since": since.isoformat()})
     if if_none_match is not None and _etag(digest) in if_none_match:
         return Response(status_code=304, headers=headers)
-    return Response(text, media_type=JSON, headers=headers)
+    return Response(plan.text, media_type=JSON, headers=headers)
 
 
 @router.get("", summary="List stored plans", responses=problem_answers(401, 403, 422, 429, 500, 503))
@@ -152,20 +153,8 @@ def list_plans(
     # One more than asked tells whether there is a next page.
     items, more = page_of(store.page(wanted, before=before_of(_CURSOR, cursor), limit=limit + 1), limit)
     following = cursor_of(_CURSOR, items[-1].id) if more else None
-    stale = _stale_since(store, *(row.digest for row in items))
+    stale = store.stale_since(*(row.digest for row in items))
     return PlanPage(plans=[plan_item(row, stale.get(row.digest)) for row in items], next_cursor=following)
-
-
-def _text_and_staleness(store: PlanStore, digest: str) -> tuple[str, datetime | None]:
-    return store.get(digest), _stale_since(store, digest).get(digest)
-
-
-def _stale_since(store: PlanStore, *digests: str) -> dict[str, datetime]:
-    """When plans became stale, by digest; fresh plans are left out."""
-    since: dict[str, datetime] = {}
-    for use in store.stale_uses(*digests):
-        since[use.plan_digest] = min(use.since, since.get(use.plan_digest, use.since))
-    return since
 
 
 def _plan_response(digest: str, text: str, *, status: int) -> Response:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
-from meshwright.app.db.engine import read_soon
+from meshwright.app.db.shared_reads import SharedReads
 from meshwright.app.errors import AuthenticationError
-from meshwright.app.security.api_keys import prefix_of
+from meshwright.app.security.api_keys import ApiKey, prefix_of
 from meshwright.app.security.key_repository import KeyRepository
 from meshwright.app.security.oidc import OidcVerifier
 from meshwright.app.security.principal import LOCAL, Principal
@@ -33,18 +33,22 @@ class Authenticator:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ):
         self._keys, self._oidc, self._now = keys, oidc, now
+        # Keys of all tenants are one group: who shows one is not known before.
+        self._shared = None if keys is None else SharedReads(keys.engine, lambda _, prefixes: keys.find_all(prefixes))
         self._token_threads = ThreadPoolExecutor(TOKEN_THREADS, thread_name_prefix="tokens")
 
     async def caller(self, authorization: str | None) -> Principal:
         """As ``principal``, from the event loop."""
-        if self._keys is None:
-            return self.principal(authorization)
+        if self._shared is None:
+            return LOCAL
+        credentials = _credentials(authorization)
+        prefix = prefix_of(credentials)
+        if prefix is not None:
+            return self._of_key(await self._shared.find("", prefix), credentials)
         if self._oidc is None:
-            return await read_soon(self._keys.engine, self.principal, authorization)
-        if not is_token(authorization):
-            return await read_soon(self._keys.engine, self.principal, authorization)
+            raise _refused()
         # The issuer's keys may have to be fetched. In threads of their own, so that an issuer that hangs holds nobody else up.
-        return await asyncio.get_running_loop().run_in_executor(self._token_threads, self.principal, authorization)
+        return await asyncio.get_running_loop().run_in_executor(self._token_threads, self._of_token, credentials)
 
     def principal(self, authorization: str | None) -> Principal:
         """The caller that shows this header.
@@ -54,32 +58,42 @@ class Authenticator:
         """
         if self._keys is None:
             return LOCAL
-        scheme, _, credentials = (authorization or "").partition(" ")
-        credentials = credentials.strip()
-        if scheme.lower() != SCHEME or not credentials:
-            raise AuthenticationError(
-                "no API key or token was given",
-                allowed="Authorization: Bearer KEY",
-                remedy="make a key with 'meshwright keys create'",
-            )
+        credentials = _credentials(authorization)
         prefix = prefix_of(credentials)
         if prefix is not None:
-            return self._of_key(self._keys, prefix, credentials)
-        if self._oidc is not None:
-            return self._oidc.principal(credentials)
-        raise _refused()
+            return self._of_key(self._keys.find(prefix), credentials)
+        return self._of_token(credentials)
 
-    def _of_key(self, keys: KeyRepository, prefix: str, text: str) -> Principal:
-        key = keys.find(prefix)
+    def _of_key(self, key: ApiKey | None, text: str) -> Principal:
         if key is None or not key.matches(text) or not key.is_valid_at(self._now()):
             raise _refused()
         return key.principal()
 
+    def _of_token(self, token: str) -> Principal:
+        if self._oidc is None:
+            raise _refused()
+        return self._oidc.principal(token)
+
 
 def is_token(authorization: str | None) -> bool:
     """Return True if a header shows what can only be a token of an issuer, not an API key."""
+    try:
+        return prefix_of(_credentials(authorization)) is None
+    except AuthenticationError:
+        return False
+
+
+def _credentials(authorization: str | None) -> str:
+    """Return the key or token that a header shows; raises AuthenticationError."""
     scheme, _, credentials = (authorization or "").partition(" ")
-    return scheme.lower() == SCHEME and bool(credentials.strip()) and prefix_of(credentials.strip()) is None
+    credentials = credentials.strip()
+    if scheme.lower() != SCHEME or not credentials:
+        raise AuthenticationError(
+            "no API key or token was given",
+            allowed="Authorization: Bearer KEY",
+            remedy="make a key with 'meshwright keys create'",
+        )
+    return credentials
 
 
 def _refused() -> AuthenticationError:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, RowMapping, insert, select, update
+from sqlalchemy import Engine, RowMapping, bindparam, insert, select, update
 
 from meshwright.app.db.dialects import in_utc
 from meshwright.app.db.engine import reading, writing
@@ -16,11 +16,13 @@ from meshwright.app.errors import KeyNotFoundError
 from meshwright.app.security.api_keys import ApiKey
 from meshwright.app.security.principal import Scope
 
+_FIND = select(api_keys).where(api_keys.c.prefix.in_(bindparam("prefixes", expanding=True)))
+
 
 class KeyRepository:
     """Reads and writes of the ``api_keys`` table. Every method raises StoreError when the database can't serve it.
 
-    All but ``find`` see one tenant's keys, or every tenant's where ``tenant`` is None.
+    All but ``find`` and ``find_all`` see one tenant's keys, or every tenant's where ``tenant`` is None.
     """
 
     def __init__(self, engine: Engine):
@@ -28,9 +30,13 @@ class KeyRepository:
 
     def find(self, prefix: str) -> ApiKey | None:
         """The key of that prefix, whosever it is: who shows it is not known before."""
+        return self.find_all((prefix,)).get(prefix)
+
+    def find_all(self, prefixes: Sequence[str]) -> dict[str, ApiKey]:
+        """The keys of these prefixes, as ``find``; a prefix without a key is left out."""
         with reading(self.engine) as connection:
-            row = connection.execute(select(api_keys).where(api_keys.c.prefix == prefix)).mappings().one_or_none()
-        return None if row is None else _key(row)
+            rows = connection.execute(_FIND, {"prefixes": list(prefixes)}).mappings().all()
+        return {row["prefix"]: _key(row) for row in rows}
 
     def add(self, key: ApiKey) -> None:
         """Store a new key."""

@@ -58,6 +58,16 @@ def test_what_counts_is_the_memory_that_texts_take() -> None:
     assert (texts.find("t", "plain"), texts.find("t", "wide")) == (None, "\N{GLOBE WITH MERIDIANS}" * 200)
 
 
+def test_who_reads_many_plans_pushes_out_its_own() -> None:
+    texts = RememberedTexts(most_bytes=20_000)
+    texts.keep("modest", "one", "x" * 1000)
+    for number in range(100):
+        texts.keep("greedy", str(number), "x" * 1000)
+    kept = [name for name in map(str, range(100)) if texts.find("greedy", name) is not None]
+    assert texts.find("modest", "one") is not None
+    assert kept and kept == [str(number) for number in range(100 - len(kept), 100)]
+
+
 def test_a_tenant_finds_its_own_alone() -> None:
     texts = RememberedTexts()
     texts.keep("mine", "a", "text")
