@@ -6,6 +6,7 @@ import json
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import Any
 
 from meshwright.app.importers.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ModelError
@@ -27,9 +28,19 @@ def model(name: str) -> ModelGraph:
     if name not in model_names():
         remedy = did_you_mean(name, model_names(), otherwise="choose one, or give a 'config' or 'huggingface'")
         raise ModelError("the catalogue has no such model", given=name, allowed=", ".join(model_names()), remedy=remedy)
-    document = json.loads(_models().joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    return read_huggingface_config(_document(name), name=name)
+
+
+def model_document(name: str) -> dict[str, Any]:
+    """The config.json of that name, without its notes; raises ModelError with the names there are."""
+    model(name)
+    return _document(name)
+
+
+def _document(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(_models().joinpath(f"{name}.json").read_text(encoding="utf-8"))
     document.pop(NOTES_FIELD, None)
-    return read_huggingface_config(document, name=name)
+    return document
 
 
 def _models() -> Traversable:

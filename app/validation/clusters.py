@@ -28,6 +28,9 @@ _NODE_OF_GPU: Mapping[str, str] = {
 }
 """Node type of each name that the table's GPUs have; other names are looked up in the hardware catalogue."""
 
+LARGEST_HOST = 16
+"""Devices of the largest host of the hardware catalogue: nodes with more are racks of hosts."""
+
 _SPEED = re.compile(r"(?:(?P<times>\d+) ?x ?)?(?P<figure>\d+(?:\.\d+)?) ?\(?G(?P<unit>b|B)(?:/s|ps)?\b", re.ASCII)
 _PER_GPU = re.compile(r"per GPU", re.IGNORECASE)
 
@@ -40,15 +43,38 @@ def cluster_of(run: Run) -> Cluster:
     if run.n_gpus is None:
         raise NotPredictedError("the row gives no n_gpus")
     node = _node(run.gpu)
-    whole = run.gpus_per_node or node.devices_per_node
+    whole = _devices_per_node(run, node)
     if whole != node.devices_per_node:
         node = part_of_node(node, whole)
     node = _with_stated_speeds(run, node)
     if run.n_gpus < whole:
         return Cluster((NodeGroup("nodes", part_of_node(node, run.n_gpus), 1),))
-    if run.n_gpus % whole:
+    part = part_of_each_node(run.n_gpus, whole)
+    if part is None:
         raise NotPredictedError(f"{run.n_gpus} GPUs are not whole nodes of {whole}")
-    return Cluster((NodeGroup("nodes", node, run.n_gpus // whole),))
+    return Cluster((NodeGroup("nodes", part_of_node(node, part), run.n_gpus // part),))
+
+
+def part_of_each_node(n_gpus: int, whole: int) -> int | None:
+    """GPUs of each node where all have the same number. Jobs take whole hosts, but at least half of a rack: 64 of 72. None
+    where no such number divides them."""
+    least = whole if whole <= LARGEST_HOST else -(-whole // 2)
+    return next((part for part in range(whole, least - 1, -1) if n_gpus % part == 0), None)
+
+
+def cluster_assumption(run: Run) -> str | None:
+    """Return the assumption of a cluster that is no whole nodes, in words; None where it is."""
+    node = _node(run.gpu)
+    whole = _devices_per_node(run, node)
+    if run.n_gpus is None or run.n_gpus <= whole or run.n_gpus % whole == 0:
+        return None
+    return f"{part_of_each_node(run.n_gpus, whole)} devices of each node of {whole}"
+
+
+def _devices_per_node(run: Run, node: NodeType) -> int:
+    """Devices that the node's own links join. Rows count those of one host; hosts of a rack are joined alike."""
+    stated = run.gpus_per_node or node.devices_per_node
+    return node.devices_per_node if node.devices_per_node > LARGEST_HOST >= stated else stated
 
 
 def _node(gpu: str) -> NodeType:

@@ -1,94 +1,115 @@
-"""From a run's shape columns to a model graph, by way of the config.json that a model of that shape would have."""
+"""From a run's model to a graph: the mapping's model, the catalogue's of the row's name, or one of the shape in its columns."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from meshwright.app.catalog import model
+from meshwright.app.catalog import model, model_document, model_names
 from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.validation.gpt_with_experts import gpt_with_experts
 from meshwright.app.validation.rows import Run
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.solver.problem.graph import ModelGraph
 
 GATED, PLAIN, MAMBA2 = "dense-gated", "dense-gelu", "mamba2"
+GATED_EXPERTS, PLAIN_EXPERTS, LATENT_EXPERTS = "moe-gated", "moe-gelu", "moe-mla"
 
 _MAMBA_HEAD_DIM = 64
 """Head dimension of Mamba-2's published models (Dao and Gu 2024); the survey gives none."""
 
 
-_PUBLISHED = {"GPT OSS 120B": "gpt-oss-120b", "Qwen3_30B_a3B": "qwen3-30b-a3b"}
-"""Published models that rows name without their shape, in the model catalogue."""
-
-
 def model_graph(run: Run) -> ModelGraph:
     """The model of a run, before its implementation; raises NotPredictedError when the row does not describe one."""
-    if run.hidden is None and run.model in _PUBLISHED:
-        return model(_PUBLISHED[run.model])
-    return _graph(
-        run.arch,
-        _needed(run.n_layers, "n_layers"),
-        _needed(run.hidden, "hidden"),
-        run.heads,
-        run.kv_heads,
-        _needed(run.ffn, "ffn_hidden"),
-        _vocab(run),
-        _needed(run.seq_len, "seq_len"),
-        run.model,
-    )
+    if run.stated_model is not None:
+        return _read(run.stated_model.catalog, json.dumps(dict(run.stated_model.config), sort_keys=True), run.model)
+    named = named_in_catalogue(run)
+    return _shaped(run) if named is None else model(named)
 
 
-def _vocab(run: Run) -> int:
-    source = run.reading
-    vocab = run.vocab or (source.mamba_vocab if _kind(run.arch) == MAMBA2 else source.vocab)
-    if vocab is None:
-        raise NotPredictedError("the row and its source give no vocabulary")
-    return vocab
+def named_in_catalogue(run: Run) -> str | None:
+    """The catalogue's one model whose name begins as that of the row, signs and case aside; None for rows with a shape."""
+    if run.hidden is not None or not run.model or run.stated_model is not None:
+        return None
+    found = [name for name in model_names() if _letters(name).startswith(_letters(run.model))]
+    exact = [name for name in found if _letters(name) == _letters(run.model)]
+    return next(iter(exact or found), None) if len(exact or found) == 1 else None
 
 
-def _kind(arch: str) -> str:
-    """First word of an architecture: GATED, PLAIN, MAMBA2 or another."""
-    return arch.split(maxsplit=1)[0] if arch else ""
+def _letters(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower())
 
 
-def _needed(value: int | None, column: str) -> int:
-    if value is None:
-        raise NotPredictedError(f"the row gives no {column}")
-    return value
+@cache
+def _read(catalog: str | None, config: str, name: str) -> ModelGraph:
+    base: Mapping[str, Any] = {} if catalog is None else model_document(catalog)
+    return read_huggingface_config({**base, **json.loads(config)}, name=name or catalog or "model")
+
+
+def _shaped(run: Run) -> ModelGraph:
+    sizes = {
+        "n_layers": run.n_layers,
+        "hidden": run.hidden,
+        "ffn_hidden": run.ffn,
+        "vocab": run.vocab,
+        "seq_len": run.seq_len,
+    }
+    missing = [name for name, size in sizes.items() if size is None]
+    if missing:
+        raise NotPredictedError(f"the row gives no {missing[0]}")
+    needed = {name: size for name, size in sizes.items() if size is not None}
+    return _graph(run.arch, run.model, tuple(needed.items()), run.heads, run.kv_heads, run.n_experts, run.top_k)
 
 
 @cache
 def _graph(
     arch: str,
-    n_layers: int,
-    hidden: int,
+    name: str,
+    sizes: tuple[tuple[str, int], ...],
     heads: int | None,
     kv_heads: int | None,
-    ffn: int,
-    vocab: int,
-    seq_len: int,
-    name: str,
+    n_experts: int | None,
+    top_k: int | None,
 ) -> ModelGraph:
-    kind = _kind(arch)
-    config: dict[str, Any] = {"hidden_size": hidden, "num_hidden_layers": n_layers, "vocab_size": vocab}
+    size = dict(sizes)
+    kind = arch.split(maxsplit=1)[0] if arch else ""
+    config = {"hidden_size": size["hidden"], "num_hidden_layers": size["n_layers"], "vocab_size": size["vocab"]}
     if kind == MAMBA2:
-        return read_huggingface_config(config | _mamba_fields(arch, hidden, ffn, n_layers), name=name)
-    if kind not in (GATED, PLAIN):
-        raise NotPredictedError(f"no training cost model for architecture {arch or 'not stated'}")
+        fields = _mamba_fields(arch, hidden=size["hidden"], ffn=size["ffn_hidden"], n_layers=size["n_layers"])
+        return read_huggingface_config(config | fields, name=name)
     if heads is None:
         raise NotPredictedError("the row gives no heads")
-    config |= {"num_attention_heads": heads}
+    attention = {"num_attention_heads": heads, "num_key_value_heads": kv_heads or heads}
     if kind == GATED:
-        config |= {"model_type": "llama", "num_key_value_heads": kv_heads or heads, "intermediate_size": ffn}
-    elif kv_heads not in (None, heads):
-        raise NotPredictedError("grouped key/value heads beside an ungated feed-forward network")
-    else:
-        config |= {"model_type": "gpt2", "n_inner": ffn, "max_position_embeddings": seq_len}
-    return read_huggingface_config(config, name=name)
+        fields = attention | {"model_type": "llama", "intermediate_size": size["ffn_hidden"]}
+        return read_huggingface_config(config | fields, name=name)
+    if kind == PLAIN:
+        if kv_heads not in (None, heads):
+            raise NotPredictedError("grouped key/value heads beside an ungated feed-forward network")
+        positions = {"n_inner": size["ffn_hidden"], "max_position_embeddings": size["seq_len"]}
+        return read_huggingface_config(config | {"model_type": "gpt2", "num_attention_heads": heads} | positions, name=name)
+    if kind not in (GATED_EXPERTS, PLAIN_EXPERTS, LATENT_EXPERTS):
+        raise NotPredictedError(f"no training cost model for architecture {arch or 'not stated'}")
+    if n_experts is None or top_k is None:
+        raise NotPredictedError("the row does not say how many experts there are, or how many a token has")
+    experts = {"num_experts": n_experts, "num_experts_per_tok": top_k}
+    if kind == PLAIN_EXPERTS:
+        return gpt_with_experts(name, {**size, **attention, **experts})
+    return read_huggingface_config(config | attention | experts | _expert_fields(kind, size["ffn_hidden"]), name=name)
 
 
-def _mamba_fields(arch: str, hidden: int, ffn: int, n_layers: int) -> dict[str, Any]:
+def _expert_fields(kind: str, ffn: int) -> dict[str, Any]:
+    """Fields of Mixtral, or of DeepSeek-V3 with experts in all layers and one beside them: rows give the width of experts
+    alone."""
+    if kind == GATED_EXPERTS:
+        return {"model_type": "mixtral", "intermediate_size": ffn}
+    return {"model_type": "deepseek_v3", "moe_intermediate_size": ffn, "first_k_dense_replace": 0, "topk_method": "greedy"}
+
+
+def _mamba_fields(arch: str, *, hidden: int, ffn: int, n_layers: int) -> dict[str, Any]:
     """Fields of Nemotron-H with mixers alone: pure Mamba-2 has no feed-forward network, whatever size is stated for one."""
     stated = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", arch)}
     missing = sorted({"state", "ngroups", "expand", "chunk"} - set(stated))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
-from meshwright.app.validation.assumptions import MICRO_BATCH
-from meshwright.app.validation.clusters import cluster_of
-from meshwright.app.validation.models import model_graph
+from meshwright.app.validation.clusters import cluster_assumption, cluster_of
+from meshwright.app.validation.models import model_graph, named_in_catalogue
 from meshwright.app.validation.rows import Run
-from meshwright.app.validation.sources import Source, UnstatedSequence
+from meshwright.app.validation.sources import UNKNOWN, Source, UnstatedRecompute, UnstatedSequence
+from meshwright.app.validation.stated.row_rules import stated_over
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
 from meshwright.costmodels.model.dims import SEQ
@@ -18,7 +18,6 @@ from meshwright.costmodels.pipeline import Schedule, fills
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.choices import Recompute
-from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.candidates import Candidate
@@ -32,8 +31,11 @@ _RECOMPUTE = {
     "full": Recompute.FULL,
     "selective": Recompute.SELECTIVE,
     "selective (op)": Recompute.SELECTIVE,
+    "fine-grained": Recompute.FINE_GRAINED,
 }
-_SCHEDULES = ("", "1f1b", "1f1b (DeepSpeed)", "interleaved-1f1b")
+_SCHEDULES = ("", "1f1b", "pipedreamflush", "trainschedule", "interleaved1f1b", "interleavedpipelining")
+"""1F1B by its names in letters and digits: PipeDream-Flush (Narayanan et al. 2021), DeepSpeed's TrainSchedule, and with several
+chunks a rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class GivenPlan:
 def given_plan(run: Run) -> GivenPlan:
     """The request and plan of a run; raises NotPredictedError for what it does not say or no cost model covers."""
     mesh, source = _mesh(run), run.reading
-    if run.schedule not in _SCHEDULES:
+    if _schedule_name(run.schedule) not in _SCHEDULES:
         raise NotPredictedError(f"no training cost model for schedule {run.schedule}")
     if run.recompute not in _RECOMPUTE:
         raise NotPredictedError(f"no training cost model for recomputation {run.recompute}")
@@ -65,7 +67,7 @@ def given_plan(run: Run) -> GivenPlan:
         precision=precision,
         gradient_dtype=precision if pure else source.gradient_dtype,
         matmul=_recipe(run.precision, source),
-        implementation=_implementation(run),
+        implementation=stated_over(source.implementation, run.implementation),
     )
     is_parallel = (
         source.unstated_sequence is UnstatedSequence.PARALLEL if run.sequence_parallel is None else run.sequence_parallel > 0
@@ -87,10 +89,26 @@ def given_plan(run: Run) -> GivenPlan:
     return GivenPlan(request, candidate)
 
 
-def _implementation(run: Run) -> StatedImplementation:
-    """Return the implementation that the row states over that of its source."""
-    states = {each.name: getattr(run.implementation, each.name) for each in fields(run.implementation)}
-    return replace(run.reading.implementation, **{name: value for name, value in states.items() if value is not None})
+def assumptions(run: Run) -> tuple[str, ...]:
+    """Each assumption of a run's prediction, in words."""
+    source = run.reading
+    never = source.unstated_recompute is UnstatedRecompute.NEVER
+    named, cluster = named_in_catalogue(run), cluster_assumption(run)
+    found = (
+        UNKNOWN.basis if source == UNKNOWN else None,
+        None if named is None else f"the model {named} of the catalogue, by its name",
+        *run.assumed,
+        cluster,
+        None if run.recompute else "no recomputation" if never else "recomputation where it does not fit",
+        "whole training state on every replica" if not run.zero and source == UNKNOWN else None,
+    )
+    return tuple(words for words in found if words is not None)
+
+
+def _schedule_name(text: str) -> str:
+    """A schedule in letters and digits, without the framework in brackets behind it or the word before it."""
+    plain = re.sub(r"\(.*?\)", "", text.lower())
+    return re.sub("[^a-z0-9]", "", plain.removeprefix("deepspeed").removeprefix("megatron"))
 
 
 def _pipelining(run: Run, mesh: Mesh, n_microbatches: int) -> Pipelining:
@@ -107,7 +125,10 @@ def _mesh(run: Run) -> Mesh:
     missing = [name for name, degree in degrees.items() if degree is None]
     if missing:
         raise NotPredictedError(f"the row gives no {', '.join(missing)}")
-    return Mesh(dp=run.dp or 1, tp=run.tp or 1, pp=run.pp or 1, cp=run.cp or 1, ep=run.ep or 1)
+    dp, tp, pp, cp, ep = (degree or 1 for degree in (run.dp, run.tp, run.pp, run.cp, run.ep))
+    # More places of experts than dp x cp has: each rank of tp then holds whole experts.
+    whole_experts = tp > 1 and ep > 1 and (run.etp == 1 or ep > dp * cp)
+    return Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, etp=1 if whole_experts else None)
 
 
 def _microbatches(run: Run, mesh: Mesh) -> tuple[int, int]:
@@ -119,7 +140,8 @@ def _microbatches(run: Run, mesh: Mesh) -> tuple[int, int]:
     per_replica, rest = divmod(run.global_batch, mesh.dp)
     if rest:
         raise NotPredictedError(f"a global batch of {run.global_batch} on {mesh.dp} replicas")
-    microbatch = min(run.micro_batch or MICRO_BATCH, per_replica)
+    assert run.micro_batch is not None, "rows are completed when they are read"
+    microbatch = min(run.micro_batch, per_replica)
     return microbatch, -(-per_replica // microbatch)
 
 

@@ -23,6 +23,9 @@ from meshwright.solver.training.costs.stage_table import Sharding, StageKind
 from meshwright.solver.training.report.plan_report import decided_plan
 from meshwright.solver.training.space.candidates import Candidate
 
+INCREASING = ("fine-grained", "selective", "full")
+"""Recomputation of rows that do as much of it as they need, the least first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -67,7 +70,8 @@ def costed_run(run: Run, constants: Constants | None = None) -> CostedRun:
         costed = _costed(run, constants)
         if _fits(costed.cost) or run.recompute or run.reading.unstated_recompute is UnstatedRecompute.NEVER:
             return costed
-        return _costed(replace(run, recompute="full"), constants)
+        recomputing = (_costed(replace(run, recompute=recompute), constants) for recompute in INCREASING)
+        return next((each for each in recomputing if _fits(each.cost)), costed)
     except InvalidInputError as error:
         given = "" if error.given is None else f" ({error.given})"
         raise NotPredictedError(f"{error.problem}{given}") from error

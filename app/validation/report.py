@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.validation.assumptions import assumptions
+from meshwright.app.validation.plans import assumptions
 from meshwright.app.validation.rows import Quality, read_measured_runs
 from meshwright.app.validation.scores import (
     ScoredRun,

@@ -4,67 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from math import prod
 from pathlib import Path
 
 from meshwright.app.validation.cells import Cells, read_table
-from meshwright.app.validation.notes import (
-    stated_flash_attention,
-    stated_implementation,
-)
 from meshwright.app.validation.sources import NO_SOURCES, UNKNOWN, Source, Sources
+from meshwright.app.validation.stated.assumptions import completed_by_assumptions
+from meshwright.app.validation.stated.columns import COLUMNS, ETP
+from meshwright.app.validation.stated.row_rules import NOTHING_STATED, StatedModel, completed_by_rules, stated_over
+from meshwright.costmodels.model.implementation import AttentionKernels, FlashAttention, SelectiveRecompute
 from meshwright.solver.problem.implementation import StatedImplementation
 
-COLUMNS = (
-    "source_id",
-    "source",
-    "model",
-    "n_layers",
-    "hidden",
-    "heads",
-    "kv_heads",
-    "ffn_hidden",
-    "vocab",
-    "n_experts",
-    "top_k",
-    "params_b",
-    "gpu",
-    "gpu_mem_gb",
-    "peak_tflops_bf16",
-    "n_gpus",
-    "gpus_per_node",
-    "intra_node_bw",
-    "inter_node_bw",
-    "precision",
-    "seq_len",
-    "micro_batch",
-    "global_batch",
-    "dp",
-    "zero_stage_or_fsdp",
-    "tp",
-    "sp",
-    "pp",
-    "vpp",
-    "cp",
-    "ep",
-    "recompute",
-    "schedule",
-    "flash_attention",
-    "step_time_s",
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "tflops_per_gpu",
-    "mfu_pct",
-    "peak_mem_gb",
-    "notes",
-    "quality",
-    "status",
-    "arch",
-    "group",
-    "licence",
-)
-"""The schema: these columns, in any order."""
-
-NOTHING_STATED = StatedImplementation()
+SECOND_FLASH_ATTENTION = 2
 
 
 class RunStatus(StrEnum):
@@ -88,7 +39,8 @@ class Run:
     """A measured run: model, cluster and plan, with None where the table is silent.
 
     ``line`` is its line in the file, ``reading`` what its source says of all rows; ``implementation`` is what the row itself
-    states of its framework.
+    states of its framework, ``stated_model`` the model that the mapping names for it. ``assumed`` is what was assumed where row
+    and mapping are silent, in words.
     """
 
     line: int
@@ -126,6 +78,10 @@ class Run:
     schedule: str
     implementation: StatedImplementation = NOTHING_STATED
     reading: Source = UNKNOWN
+    top_k: int | None = None
+    etp: int | None = None
+    stated_model: StatedModel | None = None
+    assumed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +110,10 @@ def read_measured_runs(path: Path, sources: Sources = NO_SOURCES) -> tuple[Measu
     return tuple(_measured_run(cells, sources) for cells in read_table(path, COLUMNS, what="measured training runs"))
 
 
-def _measured_run(cells: Cells, sources: Sources) -> MeasuredRun:
-    flash_attention = stated_flash_attention(cells.text("notes"), cells.count("flash_attention"))
+def _measured_run(as_written: Cells, sources: Sources) -> MeasuredRun:
+    reading = sources.of(as_written.required_text("source_id"))
+    cells, implementation, model = completed_by_rules(as_written, reading.rows)
+    cells, assumed = completed_by_assumptions(_with_source(cells, reading))
     run = Run(
         line=cells.line,
         source=cells.required_text("source_id"),
@@ -190,25 +148,41 @@ def _measured_run(cells: Cells, sources: Sources) -> MeasuredRun:
         sequence_parallel=cells.count("sp"),
         recompute=cells.text("recompute"),
         schedule=cells.text("schedule"),
-        implementation=stated_implementation(
-            cells.text("notes"),
-            origin=cells.text("source"),
-            recompute=cells.text("recompute"),
-            flash_attention=flash_attention,
-        ),
-        reading=sources.of(cells.required_text("source_id")),
+        implementation=stated_over(_in_columns(cells), implementation),
+        reading=reading,
+        top_k=cells.size("top_k"),
+        etp=None if ETP not in cells.values else cells.size(ETP),
+        stated_model=model,
+        assumed=assumed,
     )
-    run = _on_devices(run, run.reading.devices)
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
     return MeasuredRun(run, RunResult(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
 
 
-def _on_devices(run: Run, devices: int | None) -> Run:
-    """The run with its source's number of devices and the replicas that fill them, where the row gives neither."""
-    if devices is None or run.n_gpus is not None or run.dp is not None:
-        return run
-    replica = (run.tp or 1) * (run.pp or 1) * (run.cp or 1)
-    return run if devices % replica else replace(run, n_gpus=devices, dp=devices // replica)
+def _with_source(cells: Cells, source: Source) -> Cells:
+    """The row with the columns that its source states of all rows. The source's number of devices counts only where the row's
+    degrees fill them: other rows ran on more."""
+    filled = dict(cells.values)
+    mamba = cells.text("arch").startswith("mamba")
+    vocab = source.mamba_vocab if mamba else source.vocab
+    if vocab is not None and not filled["vocab"].strip():
+        filled["vocab"] = str(vocab)
+    replica = prod(cells.size(degree) or 1 for degree in ("tp", "pp", "cp"))
+    if source.devices is not None and not (filled["n_gpus"].strip() or filled["dp"].strip() or source.devices % replica):
+        filled["n_gpus"], filled["dp"] = str(source.devices), str(source.devices // replica)
+    return replace(cells, values=filled)
+
+
+def _in_columns(cells: Cells) -> StatedImplementation:
+    """Return what columns state of the framework. Where rows tell generations of FlashAttention apart, 2 is the second."""
+    generation = cells.count("flash_attention")
+    every_second = cells.text("recompute") == "selective (op)"
+    kernels = None if generation is None else AttentionKernels.FUSED if generation else AttentionKernels.UNFUSED
+    return StatedImplementation(
+        attention_kernels=kernels,
+        attention=FlashAttention.FLASH_2 if generation == SECOND_FLASH_ATTENTION else None,
+        selective=SelectiveRecompute.EVERY_SECOND_PRODUCT if every_second else None,
+    )
 
 
 def _step_time_s(run: Run, cells: Cells) -> float | None:

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from meshwright.app.documents.records import read_record
 from meshwright.app.requests.files import read_document
+from meshwright.app.validation.stated.row_rules import RowRule
 from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.units import GIB, STRICT_RECORD, DType, Name, PositiveInt
@@ -73,6 +74,7 @@ class Source:
     memory_rank          device whose memory is reported
     memory_count         what of its memory
     memory_unit_bytes    unit of it
+    rows                 meaning of rows by their words
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -90,6 +92,7 @@ class Source:
     memory_rank: MemoryRank = MemoryRank.FULLEST
     memory_count: MemoryCount = MemoryCount.PROCESS
     memory_unit_bytes: PositiveInt = GIB
+    rows: tuple[RowRule, ...] = ()
 
 
 UNKNOWN = Source("nothing is known of the source: the defaults of Megatron Core 0.20, fp32 gradients, no ZeRO")
@@ -122,6 +125,7 @@ def sources_of(table: Path, given: Path | None = None) -> Sources:
         return NO_SOURCES
     mapping = read_record(Sources, read_document(str(given or beside), what="sources"), what="sources")
     for source in mapping.sources.values():
-        if source.implementation.profile is not None:
-            implementation_profile(source.implementation.profile)
+        for implementation in (source.implementation, *(rule.implementation for rule in source.rows)):
+            if implementation.profile is not None:
+                implementation_profile(implementation.profile)
     return mapping

@@ -19,7 +19,7 @@ from meshwright.costmodels.calibration.serving import serving_calibration
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.curves.experts import ExpertCurve, ExpertWork, experts_s
 from meshwright.costmodels.curves.gemm import Silicon
-from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS, HIDDEN, TOP_K
+from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERT_LATENT, EXPERTS, HIDDEN, TOP_K
 from meshwright.costmodels.model.expert_routing import ExpertPlacement, ExpertRouting, expert_placement
 from meshwright.costmodels.model.operators import Operator
 from meshwright.costmodels.model.weight_format import WeightFormat
@@ -77,13 +77,14 @@ def expert_kernels_s(operators: Sequence[Operator], on: ServedOn, routing: Exper
     """Seconds of the experts' kernels on the fullest rank, for so many tokens of all groups of dense ranks together."""
     grid = on.ranks.grid
     placement = placement_of(on, routing)
-    matrices = sum(1 for operator in operators for weight in operator.weights if {HIDDEN, EXPERT_FFN} <= set(weight.dims))
+    reads = EXPERT_LATENT if EXPERT_LATENT in on.dims else HIDDEN
+    matrices = sum(1 for operator in operators for weight in operator.weights if {reads, EXPERT_FFN} <= set(weight.dims))
     ones = np.ones_like(everywhere)
     work = ExpertWork(
         rows=np.maximum(1.0, placement.fullest_rows(everywhere)),
         active=placement.most_active(everywhere),
         local=placement.slots * ones,
-        hidden=on.dims[HIDDEN] * ones,
+        hidden=on.dims[reads] * ones,
         width=np.ceil(on.dims[EXPERT_FFN] / grid.expert_tp) * ones,
         matrices=float(matrices) * ones,
     )

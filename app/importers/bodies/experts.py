@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from meshwright.app.importers.bodies.mlp import Gate, feed_forward
 from meshwright.app.importers.parts import Bias, activation, projection
-from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS, HIDDEN, SHARED_FFN, TOP_K
+from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERT_LATENT, EXPERTS, HIDDEN, SHARED_FFN, TOP_K
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 
 # Softmax or sigmoid of the router's logits, and the choice of the largest: five operations a logit (survey section 5.1).
@@ -30,7 +30,11 @@ class SharedExpert(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Routed experts of width ``expert_ffn``, and a shared one of width ``shared_ffn``; ``gate`` as in Mlp."""
+    """Routed experts of width ``expert_ffn``, and a shared one of width ``shared_ffn``; ``gate`` as in Mlp.
+
+    ``reads`` is the dim of a token that routed experts read and write: with ``expert_latent`` a projection that all experts
+    share goes before the dispatch and another comes after the combination (LatentMoE of Nemotron 3).
+    """
 
     function: str
     gate: Gate = Gate.GATED
@@ -38,6 +42,7 @@ class Experts:
     router_bias: Bias = Bias.NONE
     shared: SharedExpert = SharedExpert.NONE
     shared_bias: Bias = Bias.NONE
+    reads: str = HIDDEN
 
     @property
     def tag(self) -> str:
@@ -46,7 +51,7 @@ class Experts:
 
     def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
         """Operators from the (normed) input to the sum over experts, which is the body's output."""
-        steps = [*self._route(source), *self._experts(source)]
+        steps = [*self._route(source), *self._experts(source)] if self.reads == HIDDEN else self._in_latent(source)
         if self.shared is not SharedExpert.NONE:
             steps += self._shared(source, routed=steps[-1].outputs[0])
         return tuple(steps)
@@ -56,20 +61,28 @@ class Experts:
         router = projection("router", source=source, outputs=(logits,), suffixes=("_router",), bias=self.router_bias)
         return [router, _elementwise("route", (logits,), routing, flops=_ROUTE_FLOPS, saved=(logits.name,))]
 
+    def _in_latent(self, source: Tensor) -> list[Operator]:
+        latent, out = activation("latent", EXPERT_LATENT), activation("moe_up_out", HIDDEN)
+        down = projection("latent_down", source=source, outputs=(latent,), suffixes=("_latent_down",), bias=Bias.NONE)
+        experts = self._experts(latent)
+        combined = experts[-1].outputs[0]
+        up = projection("latent_up", source=combined, outputs=(out,), suffixes=("_latent_up",), bias=Bias.NONE)
+        return [*self._route(source), down, *experts, up]
+
     def _experts(self, source: Tensor) -> list[Operator]:
         routing = activation("routing", TOP_K)
-        dispatched = activation("dispatched", TOP_K, HIDDEN)
+        dispatched = activation("dispatched", TOP_K, self.reads)
         dispatch = _elementwise("dispatch", (source, routing), dispatched)
         dense = feed_forward(
             dispatched,
             prefix="experts_",
             width=EXPERT_FFN,
-            output=activation("experts_out", TOP_K, HIDDEN),
+            output=activation("experts_out", TOP_K, self.reads),
             gate=self.gate,
             function=self.function,
             bias=self.bias,
         )
-        combined = activation("moe_out", HIDDEN)
+        combined = activation("moe_out", self.reads)
         # Routing weights are applied before the down projection in the kernels, so expert outputs need not be kept.
         inputs = (dense[-1].outputs[0], routing)
         combine = _elementwise("combine", inputs, combined, flops=_COMBINE_FLOPS, saved=(routing.name,))

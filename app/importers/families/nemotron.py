@@ -12,7 +12,15 @@ from meshwright.app.importers.families.family import Family, bias, decoder_dims,
 from meshwright.app.importers.families.moe import expert_dims
 from meshwright.app.importers.parts import NormKind
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.dims import CONV_KERNEL, SSM_GROUPS, SSM_HEAD_DIM, SSM_HEADS, SSM_STATE
+from meshwright.costmodels.model.dims import (
+    CONV_KERNEL,
+    EXPERT_LATENT,
+    HIDDEN,
+    SSM_GROUPS,
+    SSM_HEAD_DIM,
+    SSM_HEADS,
+    SSM_STATE,
+)
 
 _NEMOTRON_DEFAULTS = {
     "vocab_size": 131072,
@@ -66,6 +74,8 @@ def _read_nemotron_h(fields: ConfigFields) -> Architecture:
     """Every layer is one branch: a mixer, attention, a feed-forward network or experts."""
     kinds = _nemotron_kinds(fields)
     function, mlp_bias, proj_bias = fields.text("mlp_hidden_act"), bias(fields.flag("mlp_bias")), bias(fields.flag("use_bias"))
+    latent = fields.optional_size("moe_latent_size")
+    reads = HIDDEN if latent is None else EXPERT_LATENT
     bodies: dict[str, Body] = {
         "mamba": Mamba2(
             fields.size("chunk_size"),
@@ -76,7 +86,7 @@ def _read_nemotron_h(fields: ConfigFields) -> Architecture:
         ),
         "attention": Attention(Position.ELSEWHERE),
         "mlp": Mlp(Gate.PLAIN, function, mlp_bias),
-        "moe": Experts(function, Gate.PLAIN, shared=SharedExpert.ADDED, shared_bias=mlp_bias),
+        "moe": Experts(function, Gate.PLAIN, shared=SharedExpert.ADDED, shared_bias=mlp_bias, reads=reads),
     }
     names = {"mamba": "mamba", "attention": "attn", "mlp": "mlp", "moe": "mlp"}
     layers = tuple(Layer((Branch(names[kind], bodies[kind], NormKind.RMS),)) for kind in kinds)
@@ -94,12 +104,9 @@ def _read_nemotron_h(fields: ConfigFields) -> Architecture:
         CONV_KERNEL: fields.size("conv_kernel"),
     }
     if "moe" in kinds:
-        if fields.optional_size("moe_latent_size") is not None:
-            raise ModelError(
-                f"{fields.family}: 'moe_latent_size' is not supported: experts then work behind a projection", allowed="null"
-            )
         width, shared_width = fields.size("moe_intermediate_size"), fields.size("moe_shared_expert_intermediate_size")
         dims |= expert_dims(fields, width=width, shared_width=shared_width)
+        dims |= {} if latent is None else {EXPERT_LATENT: latent}
     return Architecture(dims, layers, rms_head(fields))
 
 

@@ -33,6 +33,10 @@ EXACT_PARAMETERS = {
     "llama-4-scout": 107_769_861_120,
     "qwen3-235b-a22b": 235_093_634_560,
     "qwen3-30b-a3b": 30_532_122_624,
+    "deepseek-v2": 235_741_434_880,
+    "kimi-k2": 1_026_408_209_408,
+    "nemotron-3-nano-30b-a3b": 31_577_937_344,
+    "nemotron-3-super-120b-a12b": 120_668_687_360,
     "seed-llama-1b": 1_087_440_896,
     "seed-llama-7b": 6_738_415_616,
 }

@@ -54,6 +54,17 @@ def test_jamba_places_attention_and_experts_by_their_periods() -> None:
     )
 
 
+def test_latent_experts_work_between_two_projections() -> None:
+    changes = {"hybrid_override_pattern": "E*", "moe_latent_size": 1024, "n_routed_experts": 16}
+    model = graph({"model_type": "nemotron_h", **changes})
+    plain = graph({"model_type": "nemotron_h", **changes, "moe_latent_size": None})
+    steps = names(model, "layer_moe")
+    assert steps.index("latent_down") < steps.index("dispatch") < steps.index("combine") < steps.index("latent_up")
+    dims, experts = model.dims, 16
+    products = 2 * dims["hidden"] * 1024 - 2 * experts * dims["expert_ffn"] * (dims["hidden"] - 1024)
+    assert model.parameters() - plain.parameters() == products
+
+
 def test_nemotron_h_reads_its_pattern_letter_by_letter() -> None:
     model = graph({"model_type": "nemotron_h", "hybrid_override_pattern": "MM*-E", "num_hidden_layers": 99})
     assert model.layers[1:-1] == ("layer_mamba", "layer_mamba", "layer_full", "layer_dense", "layer_moe")
@@ -99,10 +110,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown letter": ({"model_type": "nemotron_h", "hybrid_override_pattern": "MX"}, "given: ['X']"),
     "empty pattern": ({"model_type": "nemotron_h", "hybrid_override_pattern": ""}, "'hybrid_override_pattern'"),
     "empty list": ({"model_type": "nemotron_h", "layers_block_type": []}, "'layers_block_type'"),
-    "latent experts": (
-        {"model_type": "nemotron_h", "hybrid_override_pattern": "E", "moe_latent_size": 64},
-        "'moe_latent_size'",
-    ),
     "untied tables": ({"model_type": "zamba2", "tie_word_embeddings": False}, "unties the shared blocks too"),
     "layers left open": ({"model_type": "zamba2", "num_hidden_layers": 10}, "'layers_block_type' must say"),
     "heads of a fraction": ({"model_type": "zamba2", "num_attention_heads": 33}, "multiple of num_attention_heads"),

@@ -1,0 +1,96 @@
+"""Rows that leave much open are predicted, and say what was assumed of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.app.validation.plans import assumptions, given_plan
+from meshwright.app.validation.prediction import predict_run
+from meshwright.app.validation.rows import Run
+from meshwright.app.validation.unpredicted import NotPredictedError
+from tests.unit.app.validation.tables import run
+
+SHAPELESS = dict.fromkeys(("n_layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "arch"), "")
+GPT = {"arch": "dense-gelu", "hidden": "4096", "heads": "", "kv_heads": "", "ffn_hidden": "", "vocab": ""}
+
+
+def row(folder: Path, **changes: str) -> Run:
+    """Return the run of a row of a source that nothing is known of."""
+    return run(folder, **changes)
+
+
+@pytest.mark.parametrize(
+    ("named", "experts"), [("DeepSeekV3", 256), ("Qwen3_235B_a22B", 128), ("Nemotron_3_Super", 512), ("Kimi_K2", 384)]
+)
+def test_a_model_without_shape_is_looked_up_by_name(tmp_path: Path, named: str, experts: int) -> None:
+    asked = row(tmp_path, **SHAPELESS, model=named, dp="8", tp="1", pp="1", ep="8")
+    assert given_plan(asked).request.model.dims["experts"] == experts
+    assert any("catalogue" in words for words in assumptions(asked))
+
+
+def test_a_name_that_fits_no_model_or_several_is_not_guessed(tmp_path: Path) -> None:
+    for named in ("Llama", "my own"):
+        with pytest.raises(NotPredictedError, match="n_layers"):
+            given_plan(row(tmp_path, **SHAPELESS, model=named))
+
+
+def test_shape_is_completed_from_width_and_parameters(tmp_path: Path) -> None:
+    asked = row(tmp_path, **GPT, n_layers="", params_b="6.7")
+    assert (asked.n_layers, asked.heads, asked.ffn, asked.vocab) == (32, 32, 16384, 50257)
+    assert len(asked.assumed) == 4 and predict_run(asked).step_time_s > 0
+
+
+def test_heads_divide_among_the_ranks_that_share_them(tmp_path: Path) -> None:
+    assert row(tmp_path, **GPT | {"hidden": "14400"}, tp="8", pp="1").heads == 120
+    assert row(tmp_path, **GPT | {"hidden": "12288"}, tp="8", pp="1").heads == 96
+
+
+def test_replicas_fill_the_devices(tmp_path: Path) -> None:
+    assert row(tmp_path, dp="", n_gpus="32").dp == 4
+    assert row(tmp_path, dp="2", n_gpus="").n_gpus == 16
+
+
+@pytest.mark.parametrize(
+    ("arch", "kv_heads", "operator"),
+    [
+        ("moe-gated", "8", "experts_gate_up_proj"),
+        ("moe-gelu", "32", "experts_up_proj"),
+        ("moe-mla", "32", "experts_gate_up_proj"),
+    ],
+)
+def test_experts_by_columns(tmp_path: Path, arch: str, kv_heads: str, operator: str) -> None:
+    moe = {"arch": arch, "n_experts": "8", "top_k": "2", "kv_heads": kv_heads}
+    dense = predict_run(row(tmp_path, dp="4", tp="1"))
+    asked = row(tmp_path, **moe, dp="4", tp="1", ep="2")
+    model = given_plan(asked).request.model
+    assert operator in {each.name for block in model.blocks for each in block.operators}
+    assert predict_run(asked).step_time_s > dense.step_time_s
+
+
+def test_more_places_of_experts_than_replicas_are_whole_experts(tmp_path: Path) -> None:
+    moe = {"arch": "moe-gated", "n_experts": "8", "top_k": "2", "dp": "2", "tp": "4", "pp": "1"}
+    assert given_plan(row(tmp_path, **moe, ep="8")).candidate.mesh.etp == 1
+    assert given_plan(row(tmp_path, **moe, ep="2")).candidate.mesh.etp is None
+
+
+@pytest.mark.parametrize("name", ["1F1B", "1f1b (DeepSpeed)", "PipeDream-Flush", "DeepSpeed TrainSchedule", "interleaved-1f1b"])
+def test_one_forward_one_backward_by_its_names(tmp_path: Path, name: str) -> None:
+    assert given_plan(row(tmp_path, schedule=name)).candidate == given_plan(row(tmp_path, schedule="1f1b")).candidate
+
+
+def test_other_schedules_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotPredictedError, match="ZB-H1"):
+        given_plan(row(tmp_path, schedule="ZB-H1"))
+
+
+def test_a_job_takes_equal_parts_of_racks(tmp_path: Path) -> None:
+    asked = row(tmp_path, gpu="GB200", gpus_per_node="", n_gpus="256", dp="64", tp="4", pp="1")
+    cluster = given_plan(asked).request.cluster
+    assert (cluster.groups[0].nodes, cluster.groups[0].node.devices_per_node) == (4, 64)
+    assert "64 devices of each node of 72" in assumptions(asked)
+    tray = given_plan(row(tmp_path, gpu="GB200", gpus_per_node="4", n_gpus="8", dp="1")).request.cluster
+    assert tray.groups[0].nodes == 1
+    with pytest.raises(NotPredictedError, match="whole nodes"):
+        given_plan(row(tmp_path, gpu="GB200", gpus_per_node="", n_gpus="146", dp="73", tp="2", pp="1", global_batch="73"))
