@@ -20,7 +20,7 @@ from meshwright.solver.answer.layouts import (
     Uniform,
 )
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.choice import Part, Place
+from meshwright.solver.problem.choice import Lock, Part, Place
 from meshwright.solver.problem.search import LEDGER
 
 _RECORDS: Mapping[Part, type[Any]] = {
@@ -39,6 +39,35 @@ def chosen(layout: Layout, place: Place) -> tuple[Any, ...]:
 def usual(place: Place) -> Any:
     """Return what stands at a place of a plan that says nothing there, None for what every plan says."""
     return _usual[place]
+
+
+def unusual_choices(layout: Layout | None) -> dict[str, str]:
+    """Return, in words, the choices of a layout for which a plan has no field of its own to show; those left as usual are left
+    out."""
+    found: dict[str, str] = {}
+    for entry in LEDGER.values():
+        place = entry.choice.place
+        if layout is None or place is None or entry.choice.lock is not Lock.CHOICES:
+            continue
+        values = chosen(layout, place)
+        if any(value != usual(place) for value in values):
+            found[entry.choice.word] = ", ".join(dict.fromkeys(map(_shown, values)) if _alike(values) else map(_shown, values))
+    return found
+
+
+def _alike(values: tuple[Any, ...]) -> bool:
+    return all(value == values[0] for value in values)
+
+
+def _shown(value: Any) -> str:
+    """A chosen value in words: a share as a number, devices by their groups, ``usual`` for nothing said."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {count}" for name, count in sorted(value.items())) or "usual"
+    if isinstance(value, tuple):
+        return " then ".join(map(str, value)) or "usual"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "usual" if value is None else str(value)
 
 
 def _at(part: Any, place: Place) -> Any:

@@ -30,6 +30,7 @@ from meshwright.solver.training.forms.joint_certificate import instead_of, still
 from meshwright.solver.training.report.device_counts import require_whole_cluster
 from meshwright.solver.training.report.plan_report import feasible_plan
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
+from meshwright.solver.training.report.slo import slo_limit_s
 from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, search
 from meshwright.solver.training.search.partition import ParameterLimit
 
@@ -43,7 +44,7 @@ _ROUNDING = 1e-12
 """Share of a number of parameters to which the largest that keeps a limit is found."""
 
 
-def check_shares(request: TrainingRequest) -> None:
+def refuse_by_group(request: TrainingRequest) -> None:
     """Raise WorkloadError where replicas by node group are asked for and can't be."""
     if request.search.batch_shares is BatchShares.EVEN:
         return
@@ -71,22 +72,16 @@ def check_shares(request: TrainingRequest) -> None:
         )
 
 
-def shares_replicas(request: TrainingRequest) -> bool:
-    """Return True if replicas by node group are searched: there is more than one group, and the request asks for them."""
-    return request.search.batch_shares is BatchShares.BY_GROUP and len(request.cluster.groups) > 1
-
-
 def part_sequences(global_batch: int) -> int:
     """Sequences of one part: the fewest that make at most `MAX_PARTS` equal parts of the batch."""
     return next(n for n in range(1, global_batch + 1) if global_batch % n == 0 and global_batch // n <= MAX_PARTS)
 
 
-def best_shares(request: TrainingRequest, given: Plan, *, slo_limit_s: float, stop: Stop, progress: OnProgress) -> Plan:
-    """The better of ``given``, whose replicas share evenly, and the best plan with replicas by node group, where asked for."""
-    if not shares_replicas(request):
-        return given
+def best_by_group(request: TrainingRequest, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
+    """The better of ``given``, whose replicas share evenly, and the best plan with replicas by node group."""
+    assert given is not None, "equal pipelines are searched first"
     workload = request.workload
-    limit_s = min(slo_limit_s, given.certificate.objective or math.inf)
+    limit_s = min(slo_limit_s(request), given.certificate.objective or math.inf)
     pools = [_Pool(request, index, stop, progress) for index in range(len(request.cluster.groups))]
     part = part_sequences(workload.global_batch)
     best, bound = given, math.inf

@@ -10,7 +10,6 @@ over the network whoever its neighbour is, and from group to group over the slow
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.control import Stop
+from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.choices import GroupOrder, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import Partition, partition
@@ -36,15 +35,16 @@ from meshwright.solver.training.forms.stagewise.stage_sizes import (
     stage_sizes,
 )
 from meshwright.solver.training.forms.stagewise.stage_ways import Way, stage_ways
-from meshwright.solver.training.forms.uniform.device_orders import Arrangement, arranged, in_arrangement
+from meshwright.solver.training.forms.uniform.device_orders import Arrangement, arranged, in_arrangement, other_arrangements
 from meshwright.solver.training.report.device_counts import require_whole_cluster
+from meshwright.solver.training.report.slo import slo_limit_s
 from meshwright.solver.training.search.best_first import RELATIVE_TIE
 
 MAX_ENTRIES = 8_000_000
 """Entries of a dense table, at most: three arrays of 64 MB."""
 
 
-def check_stage_degrees(request: TrainingRequest) -> None:
+def refuse_stagewise(request: TrainingRequest) -> None:
     """Raise WorkloadError where stages of different degrees are asked for and can't be."""
     search = request.search
     if search.stage_degrees is StageDegrees.SAME:
@@ -66,17 +66,14 @@ def check_stage_degrees(request: TrainingRequest) -> None:
     require_whole_cluster(request, "search.stage_degrees")
 
 
-def best_stagewise(
-    request: TrainingRequest, given: Plan, others: Sequence[Arrangement], *, slo_limit_s: float, stop: Stop
-) -> Plan:
-    """The better of ``given``, whose stages have the same degrees, and the best plan of stages that differ, where asked for,
-    over the cluster's own arrangement of node groups and the others."""
-    if request.search.stage_degrees is StageDegrees.SAME:
-        return given
-    limit_s = min(slo_limit_s, given.certificate.objective or math.inf)
+def best_stagewise(request: TrainingRequest, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
+    """The better of ``given``, whose stages have the same degrees, and the best plan of stages that differ, over the cluster's
+    own arrangement of node groups and the others. Nothing is told of the way there."""
+    assert given is not None, "equal pipelines are searched first"
+    limit_s = min(slo_limit_s(request), given.certificate.objective or math.inf)
     best: _Found | None = None
     known, finished = _Known(stop), True
-    for arrangement in (Arrangement(), *others):
+    for arrangement in (Arrangement(), *other_arrangements(request)):
         space = _Space(arranged(request, arrangement), known)
         for count in space.counts:
             if stop():
