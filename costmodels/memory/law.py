@@ -1,9 +1,9 @@
 """The memory of a run over what is counted of it: medians, and a lognormal spread around them.
 
 What is counted, tensor by tensor, is never all: allocators hold more than tensors take, kernels have workspaces, frameworks
-keep copies that nobody wrote down. Medians correct that, linear in what is counted, so that a search stays exact. The spread has
-two parts: a shift that all runs of one framework on one cluster share, which the first measured peak tells, and what one run
-has of its own, which no other tells.
+keep copies that nobody wrote down. Medians correct that, linear in what is counted, so that a search stays exact. The spread
+has two parts: a shift that all runs of one framework on one cluster share, which the first measured peak tells, and what one
+run has of its own, which no other tells.
 """
 
 from __future__ import annotations
