@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.app.regression.inputs import Value, plan_inputs, short_hash
 from meshwright.app.text.figures import axes, counted, number_range
 from meshwright.costmodels.units import STRICT_RECORD
-from meshwright.solver.answer.chosen import chosen, usual
+from meshwright.solver.answer.chosen import unusual_choices
 from meshwright.solver.answer.layouts import (
     ByGroup,
     GroupReplicas,
@@ -27,9 +27,7 @@ from meshwright.solver.answer.pipeline_plan import leading_pipelines, placement_
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import OperatorSharding, Stage
 from meshwright.solver.answer.workers import Workers
-from meshwright.solver.problem.choice import Lock
 from meshwright.solver.problem.choices import TpOverlap
-from meshwright.solver.problem.search import LEDGER
 
 DIGITS = 6
 """Significant digits of a locked figure: far finer than any tolerance, far coarser than how the last bits of a sum fall
@@ -197,7 +195,7 @@ def structure_of(plan: Plan) -> Structure:
         worker_kinds=_kinds(plan),
         groups=_groups(plan.layout),
         stage_shardings=_stage_shardings(plan.layout),
-        choices=_choices(plan.layout) or None,
+        choices=unusual_choices(plan.layout) or None,
     )
 
 
@@ -235,34 +233,6 @@ def _stage_shardings(layout: Layout | None) -> tuple[str, ...]:
         + ", ".join(_shardings(stage.shardings))
         for index, stage in enumerate(layout.pipelines.stages)
     )
-
-
-def _choices(layout: Layout | None) -> dict[str, str]:
-    """Return the values of the choices that no other field shows, by their words; those left as usual are left out."""
-    found: dict[str, str] = {}
-    for entry in LEDGER.values():
-        place = entry.choice.place
-        if layout is None or place is None or entry.choice.lock is not Lock.CHOICES:
-            continue
-        values = chosen(layout, place)
-        if any(value != usual(place) for value in values):
-            found[entry.choice.word] = ", ".join(dict.fromkeys(map(_shown, values)) if _alike(values) else map(_shown, values))
-    return found
-
-
-def _alike(values: tuple[Any, ...]) -> bool:
-    return all(value == values[0] for value in values)
-
-
-def _shown(value: Any) -> str:
-    """A chosen value in words: a share as a number, devices by their groups, ``usual`` for nothing said."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {count}" for name, count in sorted(value.items())) or "usual"
-    if isinstance(value, tuple):
-        return " then ".join(map(str, value)) or "usual"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "usual" if value is None else str(value)
 
 
 def _schedule(pipelines: Pipelines) -> str:

@@ -17,12 +17,12 @@ from meshwright.app.cli.pages.stages import memory_bars, stage_table
 from meshwright.app.text.bars import BarRow, bar, parts_table
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import amount, axes, counted, percent, seconds, significant
+from meshwright.solver.answer.chosen import unusual_choices
 from meshwright.solver.answer.layouts import (
     ByGroup,
     GroupReplicas,
     Kinds,
     Pipelines,
-    Placement,
     Pools,
     Replicas,
     Stagewise,
@@ -33,11 +33,10 @@ from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
-from meshwright.solver.problem.choices import Gradients, Launcher, Objective, TpOverlap
+from meshwright.solver.problem.choices import Launcher, Objective, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of
 from meshwright.solver.problem.request import Arrivals, PlanRequest, ServingRequest, TrainingWorkload
 from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
-from meshwright.solver.training.space.candidate_names import away
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +87,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     parts: list[RenderableType] = [
         Group(headline, plain(certificate_in_words(plan, request)), plain(f"Space: {plan.certificate.space}", style="dim")),
         *_layout_parts(plan),
+        *_choices(plan),
     ]
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
@@ -127,7 +127,7 @@ def _layout_parts(plan: Plan) -> list[RenderableType]:
     """Stages and memory of the plan's workers, or of its pipelines, those of the first node group first."""
     match plan.layout:
         case Uniform() | Stagewise() as layout:
-            return _pipelines("Layout", layout.pipelines, layout.placement)
+            return _pipelines("Layout", layout.pipelines)
         case ByGroup() as layout:
             return _by_group(layout)
         case Replicas() | Pools() | Switched() | Kinds() as layout:
@@ -138,9 +138,9 @@ def _layout_parts(plan: Plan) -> list[RenderableType]:
 
 def _by_group(layout: ByGroup) -> list[RenderableType]:
     first, *others = layout.groups
-    parts = [plain(f"First node group: {_taken(first)}"), *_pipelines("Layout", first.pipelines, layout.placement)]
+    parts = [plain(f"First node group: {_taken(first)}"), *_pipelines("Layout", first.pipelines)]
     for beside in others:
-        parts += _pipelines(f"{beside.group}: {_taken(beside)}; layout", beside.pipelines, layout.placement)
+        parts += _pipelines(f"{beside.group}: {_taken(beside)}; layout", beside.pipelines)
     return parts
 
 
@@ -148,13 +148,13 @@ def _taken(replicas: GroupReplicas) -> str:
     return f"{replicas.sequences} sequences in {seconds(replicas.step_time_s)}"
 
 
-def _pipelines(name: str, pipelines: Pipelines, placement: Placement) -> list[RenderableType]:
+def _pipelines(name: str, pipelines: Pipelines) -> list[RenderableType]:
     """Layout, stages and memory of equal pipelines."""
-    title = plain(f"{name}: {_in_words(pipelines, placement)}")
+    title = plain(f"{name}: {_in_words(pipelines)}")
     return [Group(title, stage_table(pipelines.stages, step="micro-batch")), memory_bars(pipelines.stages)]
 
 
-def _in_words(pipelines: Pipelines, placement: Placement) -> str:
+def _in_words(pipelines: Pipelines) -> str:
     parts = [axes(pipelines.axes)]
     if pipelines.axes.pp > 1:
         parts.append(f"{pipelines.schedule} schedule")
@@ -164,14 +164,15 @@ def _in_words(pipelines: Pipelines, placement: Placement) -> str:
     parts.append(f"{counted(microbatch.count, 'micro-batch', 'micro-batches')} of {microbatch.size}")
     if pipelines.sequence_parallel:
         parts.append("sequence parallel")
-    if placement.optimizer is not None:
-        parts.append(f"optimizer {placement.optimizer.value}")
-    if any(stage.gradients is Gradients.RELEASED for stage in pipelines.stages):
-        parts.append("gradients released layer by layer")
-    parts += away(pipelines.stages[0].offload)
     if pipelines.tp_overlap is TpOverlap.CHUNKED:
         parts.append("chunked products")
     return "; ".join(parts)
+
+
+def _choices(plan: Plan) -> list[RenderableType]:
+    """Return the line of what was chosen beside that, by the words of the ledger."""
+    said = [f"{word} {value}" for word, value in unusual_choices(plan.layout).items()]
+    return [plain(f"Chosen besides: {'; '.join(said)}")] if said else []
 
 
 def _time(breakdown: TimeBreakdown) -> Group:
