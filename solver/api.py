@@ -17,7 +17,7 @@ from meshwright.solver.control import Incumbent, OnProgress, Progress, Stop
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.serving import ServingSimulation, plan_serving, predict_serving, simulate_serving
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
-from meshwright.solver.serving.workers.answer import infeasible_plan as infeasible_serving
+from meshwright.solver.serving.no_plan import infeasible_serving
 from meshwright.solver.training import plan_training, predict_training
 from meshwright.solver.training.explain import Explanation
 from meshwright.solver.training.explain import explain as explain_sharding

@@ -16,7 +16,6 @@ from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.layouts import Kinds, WorkerKind
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
-from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
@@ -175,9 +174,6 @@ class _Judge:
             evaluator=self._evaluator,
             load=self._load,
             replicas=self._request.search.dp,
-            unit_cost=lambda _: 1.0,
-            progress=ignore_progress,
-            describe=lambda _: None,
         )
         return least_energy(question).bound
 

@@ -9,7 +9,9 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.serving.forms.table import FORMS, Form
+from meshwright.solver.serving.forms.form import Form, Misfit
+from meshwright.solver.serving.forms.table import FORMS
+from meshwright.solver.serving.no_plan import infeasible_serving
 from meshwright.solver.serving.rules import require_servable
 
 
@@ -19,7 +21,10 @@ def predict_serving(request: ServingRequest, plan: Plan) -> Plan:
     Raises PlanFileError when the plan does not belong to the request.
     """
     form, layout = form_and_layout(request, plan)
-    return form.predict(request, plan, layout)
+    found = form.predict(request, plan, layout)
+    if isinstance(found, Misfit):
+        return infeasible_serving(request, found.reason, found.stats)
+    return found
 
 
 def form_and_layout(request: ServingRequest, plan: Plan) -> tuple[Form[Any], ServingLayout]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from meshwright.solver.answer.predicted import Certificate, Status
-from meshwright.solver.problem.choice import SERVING
-from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.problem.restrictions import restrictions_text
 from meshwright.solver.serving.engines.layouts import SPACE
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
@@ -37,20 +35,6 @@ ENERGY_PROOF = _COUNTS + (
 DRAFTED = "; with drafted tokens pp is 1 and requests start when the cache has room for all their tokens"
 """The words of a certificate on what speculative decoding leaves of the space."""
 
-KINDS = (
-    "; up to {kinds} kinds of workers at once, each of which keeps the targets by itself at its share of the arrivals, drawn "
-    "at random, its replicas at rates of a grid of 1% that one of them sustains (simulated down to half); kinds of a node "
-    "group lie one after another, widest stages first, and the best numbers of replicas are those of an exact knapsack"
-)
-"""The words of a certificate on what several kinds of workers add to the space."""
-
-SWITCHED = (
-    "; with layouts that switch: every pair of different ones on the same devices, whose number divides a node, without "
-    "attention groups and kvp; steps of prompts and sequences of answers limited as above, as many prompts at once as steps "
-    "can end; layouts change when no prompt waits or host memory is full, and when all of it is answered"
-)
-"""The words of a certificate on what workers that switch layouts add to the space."""
-
 
 def objective_of(request: ServingRequest, found: Found, evaluator: Evaluator) -> float:
     """The figure that the request's objective minimises."""
@@ -63,35 +47,25 @@ def objective_of(request: ServingRequest, found: Found, evaluator: Evaluator) ->
     return float(found.devices)
 
 
-def searched_certificate(request: ServingRequest, found: Found, evaluator: Evaluator, *, bound: float) -> Certificate:
-    """Return the certificate of a search: optimal when its bound meets the objective."""
-    return bounded_certificate(request, objective_of(request, found, evaluator), bound, proof(request))
+def searched_certificate(
+    request: ServingRequest, found: Found, evaluator: Evaluator, *, bound: float, space: str
+) -> Certificate:
+    """Return the certificate of a search of a space: optimal when its bound meets the objective."""
+    return bounded_certificate(request, objective_of(request, found, evaluator), bound, proof(request, space))
 
 
-def bounded_certificate(request: ServingRequest, objective: float, bound: float, space: str) -> Certificate:
+def bounded_certificate(request: ServingRequest, objective: float, bound: float, proof: str) -> Certificate:
     """Return the certificate of an objective and its bound: optimal where they meet."""
     bound = min(bound, objective)
     gap = (objective - bound) / objective
     status = Status.OPTIMAL if gap == 0.0 else Status.FEASIBLE
-    return Certificate(status, objective, bound, gap, UNITS[request.objective], space)
+    return Certificate(status, objective, bound, gap, UNITS[request.objective], proof)
 
 
-def proof(request: ServingRequest) -> str:
-    """Return the certificate's words on the space and on its proof."""
+def proof(request: ServingRequest, space: str) -> str:
+    """Return the certificate's words on the space and on its proof; ``space`` is what the request adds or leaves out."""
     said = {Objective.THROUGHPUT: GOODPUT_PROOF, Objective.ENERGY: ENERGY_PROOF}.get(request.objective, PROOF)
-    said += asked_space(request) if request.workload.speculation is None else DRAFTED + asked_space(request)
-    return said
-
-
-def asked_space(request: ServingRequest) -> str:
-    """Return the plans that several kinds of workers, or layouts that switch, add to the request's space, and the values that
-    it restricts plans to, in words; mostly empty."""
-    search, added = request.search, ""
-    if ServingMode.SWITCHED in search.modes:
-        added = SWITCHED
-    elif search.worker_kinds > 1:
-        added = KINDS.format(kinds=search.worker_kinds)
-    return added + restrictions_text(search, SERVING)
+    return said + space if request.workload.speculation is None else said + DRAFTED + space
 
 
 def predicted_certificate(request: ServingRequest, found: Found, evaluator: Evaluator) -> Certificate:

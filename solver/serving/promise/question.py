@@ -9,11 +9,12 @@ from enum import StrEnum
 from functools import partial
 
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.control import OnProgress, Progress
+from meshwright.solver.control import OnProgress, Progress, ignore_progress
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.unit_cost import UnitCost, one_device
 
 _ORDERING_STEP_TOKENS = 4096
 """Token limit at which the analytic model orders engines."""
@@ -96,9 +97,9 @@ class Question:
     engines      every engine of the space
     load         requests per second that the plan must serve, or clients of a closed loop
     replicas     allowed numbers of replicas; empty does not restrict
-    unit_cost    what one device of an engine costs, for the objectives devices (1) and cost (its price)
+    unit_cost    what one device of an engine costs; 1 where devices are counted
     at_most      cost above which a plan is not looked for
-    describe     makes the plan record of the best so far
+    describe     makes the plan record of the best so far; none unless a form gives it
     above        goodput that another plan has: only more is of interest
     """
 
@@ -106,9 +107,9 @@ class Question:
     evaluator: Evaluator
     load: float
     replicas: tuple[int, ...]
-    unit_cost: Callable[[Engine], float]
-    progress: OnProgress
-    describe: Callable[[SearchResult], Plan | None]
+    unit_cost: UnitCost = one_device
+    progress: OnProgress = ignore_progress
+    describe: Callable[[SearchResult], Plan | None] = lambda _: None
     above: float = 0.0
     at_most: float = math.inf
 

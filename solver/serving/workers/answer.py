@@ -97,12 +97,14 @@ def _room_note(measured: Measured, evaluator: Evaluator) -> str:
     return room_note(evaluator.targets, ttft=measured.ttft, tpot=measured.tpot, load=load)
 
 
-def infeasible_plan(request: ServingRequest, reason: Reason, stats: SearchStats, notes: Sequence[str] = ()) -> Plan:
-    """The answer that there is no plan, and why."""
+def infeasible_plan(
+    request: ServingRequest, reason: Reason, stats: SearchStats, *, space: str, notes: Sequence[str] = ()
+) -> Plan:
+    """The answer that there is no plan in the request's space, and why."""
     return Plan(
         kind="serving",
         feasible=False,
-        certificate=Certificate(status_without_plan(reason), None, None, None, UNITS[request.objective], proof(request)),
+        certificate=Certificate(status_without_plan(reason), None, None, None, UNITS[request.objective], proof(request, space)),
         devices=0,
         search=stats,
         calibration=(),

@@ -10,7 +10,6 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted, SearchStats
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.workers import Workers
-from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
@@ -73,9 +72,6 @@ def _question(engine: Engine, evaluator: Evaluator, replicas: int) -> Question:
         evaluator=evaluator,
         load=evaluator.traffic.load,
         replicas=(replicas,),
-        unit_cost=lambda _: 1.0,
-        progress=ignore_progress,
-        describe=lambda _: None,
     )
 
 

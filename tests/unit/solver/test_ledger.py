@@ -13,7 +13,7 @@ from meshwright.solver.problem.choice import SERVING, TRAINING, Choice, Lock, Pa
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.serving import plan_serving
-from meshwright.solver.serving.promise.certificates import proof
+from meshwright.solver.serving.forms.table import space_of
 from meshwright.solver.training.report.plan_report import space_text
 from tests.support.opened_choices import opened
 from tests.unit.solver.serving.requests import serving_request
@@ -98,8 +98,8 @@ def test_a_training_certificate_says_every_restriction(name: str) -> None:
 def test_a_serving_certificate_says_every_restriction_and_no_other(name: str) -> None:
     request = serving_request(search=Search())
     restricted = replace(request, search=Search(**{name: (1,)}))
-    assert "restricted" not in proof(request)
-    assert proof(restricted) == f"{proof(request)}; restricted to {LEDGER[name].choice.word} in ['1']"
+    assert "restricted" not in space_of(request)
+    assert space_of(restricted) == f"{space_of(request)}; restricted to {LEDGER[name].choice.word} in ['1']"
 
 
 @pytest.mark.parametrize("modes", [(ServingMode.AGGREGATED,), (ServingMode.DISAGGREGATED,), (ServingMode.SWITCHED,)])

@@ -12,10 +12,10 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
+from meshwright.solver.serving.forms.form import Misfit
 from meshwright.solver.serving.forms.kinds.answer import KindMeasured, kinds_objective, kinds_plan
 from meshwright.solver.serving.forms.kinds.asked import kind_requests
 from meshwright.solver.serving.promise.certificates import UNITS
-from meshwright.solver.serving.workers.answer import infeasible_plan
 from meshwright.solver.serving.workers.given import given_candidate
 from meshwright.solver.serving.workers.reasons import memory_shortfall, missed_targets
 
@@ -38,8 +38,8 @@ def given_kinds(
     return list(zip(layout.kinds, kind_requests(request, shares, loads), strict=True))
 
 
-def predict(request: ServingRequest, plan: Plan, layout: Kinds) -> Plan:
-    """The plan's kinds with every figure predicted anew; infeasible, with the reason, when one of them does not fit in memory
+def predict(request: ServingRequest, plan: Plan, layout: Kinds) -> Plan | Misfit:
+    """The plan's kinds with every figure predicted anew; or the reason, when one of them does not fit in memory
     or misses a target by itself. Objective throughput: figures are at the plan's own rates, or at the request's where those
     are missed.
 
@@ -57,7 +57,7 @@ def predict(request: ServingRequest, plan: Plan, layout: Kinds) -> Plan:
     stats = SearchStats(candidates=1, evaluated=sum(each.evaluator.simulations for each in measured), seconds=0.0)
     reason = next((each for each in found if isinstance(each, Reason)), None)
     if reason is not None:
-        return infeasible_plan(request, reason, stats)
+        return Misfit(reason, stats)
     objective = kinds_objective(request, [each.measured for each in measured])
     certificate = Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
     return kinds_plan(request, measured, certificate=certificate, stats=stats, notes=())

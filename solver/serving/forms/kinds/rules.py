@@ -26,3 +26,15 @@ def refuse(request: ServingRequest) -> None:
                 given=given,
                 allowed=f"{allowed}; or search.worker_kinds 1",
             )
+
+
+_SPACE = (
+    "; up to {kinds} kinds of workers at once, each of which keeps the targets by itself at its share of the arrivals, drawn "
+    "at random, its replicas at rates of a grid of 1% that one of them sustains (simulated down to half); kinds of a node "
+    "group lie one after another, widest stages first, and the best numbers of replicas are those of an exact knapsack"
+)
+
+
+def space(request: ServingRequest) -> str:
+    """Return the words of a certificate on what the form adds to a request's space."""
+    return _SPACE.format(kinds=request.search.worker_kinds) if request.search.worker_kinds > 1 else ""

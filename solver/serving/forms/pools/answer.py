@@ -12,7 +12,7 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
 from meshwright.solver.serving.engines.layouts import SPACE
 from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools
-from meshwright.solver.serving.promise.certificates import UNITS, asked_space, bounded_certificate
+from meshwright.solver.serving.promise.certificates import UNITS, bounded_certificate
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
 from meshwright.solver.serving.promise.room import room_note
 from meshwright.solver.serving.workers.answer import (
@@ -118,14 +118,17 @@ def pools_objective(request: ServingRequest, found: MeasuredPools) -> float:
     return float(found.placed.devices)
 
 
-def pools_certificate(request: ServingRequest, found: MeasuredPools, bound: float | None) -> Certificate:
-    """Return the certificate of a search, or without a bound the certificate that these pools keep the promise."""
-    objective = pools_objective(request, found)
-    if bound is None:
-        return Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
+def pools_certificate(request: ServingRequest, found: MeasuredPools, *, bound: float, space: str) -> Certificate:
+    """Return the certificate of a search."""
     more = {Objective.THROUGHPUT: POOLS_GOODPUT, Objective.ENERGY: POOLS_ENERGY}
-    proof = POOLS_PROOF + more.get(request.objective, "") + asked_space(request)
-    return bounded_certificate(request, objective, bound, proof)
+    proof = POOLS_PROOF + more.get(request.objective, "") + space
+    return bounded_certificate(request, pools_objective(request, found), bound, proof)
+
+
+def predicted_certificate(request: ServingRequest, found: MeasuredPools) -> Certificate:
+    """Return the certificate that given pools keep the promise, which says nothing about others."""
+    objective = pools_objective(request, found)
+    return Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
 
 
 def pools_runner_up(request: ServingRequest, found: MeasuredPools, why: str) -> RunnerUp:

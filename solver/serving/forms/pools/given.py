@@ -14,20 +14,20 @@ from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.pools.answer import pools_certificate, pools_plan
+from meshwright.solver.serving.forms.form import Misfit
+from meshwright.solver.serving.forms.pools.answer import pools_plan, predicted_certificate
 from meshwright.solver.serving.forms.pools.phases import PhaseKind, phase_evaluator
 from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools, PoolsSimulator
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
-from meshwright.solver.serving.workers.answer import infeasible_plan
 from meshwright.solver.serving.workers.given import candidate_of
 from meshwright.solver.serving.workers.goodput import RATE_GRID, step_below
 from meshwright.solver.serving.workers.reasons import memory_shortfall, missed_figures
 
 
-def predict(request: ServingRequest, plan: Plan, layout: Pools) -> Plan:
-    """The plan's pools with every figure predicted anew; infeasible, with the reason, when a pool does not fit in memory or
+def predict(request: ServingRequest, plan: Plan, layout: Pools) -> Plan | Misfit:
+    """The plan's pools with every figure predicted anew; or the reason, when a pool does not fit in memory or
     a target is missed. Objective throughput: figures are at the plan's own rate, or at the request's where that is missed.
 
     Raises PlanFileError when the plan does not belong to the request.
@@ -36,7 +36,7 @@ def predict(request: ServingRequest, plan: Plan, layout: Pools) -> Plan:
     stats = SearchStats(candidates=1, evaluated=1, seconds=0.0)
     shortfall = given.memory_shortfall()
     if shortfall is not None:
-        return infeasible_plan(request, shortfall, stats)
+        return Misfit(shortfall, stats)
     evaluator, loads = given.evaluator, [given.evaluator.traffic.load]
     if request.objective is Objective.THROUGHPUT and plan.predicted is not None:
         # Goodputs are rates of a grid; tokens per second have their rounding.
@@ -48,8 +48,8 @@ def predict(request: ServingRequest, plan: Plan, layout: Pools) -> Plan:
     if not found.keeps:
         busy = max(found.placed.prefill.utilisation, found.placed.decode.utilisation)
         reason = missed_figures(evaluator, ttft=found.ttft, tpot=found.tpot, utilisation=busy)
-        return infeasible_plan(request, reason, stats)
-    certificate = pools_certificate(request, found, None)
+        return Misfit(reason, stats)
+    certificate = predicted_certificate(request, found)
     return pools_plan(request, found, evaluator=evaluator, certificate=certificate, stats=stats, notes=())
 
 

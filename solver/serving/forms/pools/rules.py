@@ -31,3 +31,8 @@ def refuse(request: ServingRequest) -> None:
             given=ServingMode.DISAGGREGATED.value,
             allowed="search.modes [aggregated]; or no workload.speculation",
         )
+
+
+def space(request: ServingRequest) -> str:
+    """Return the words of a certificate on what the form adds to a request's space: none, its proof says it."""
+    return ""

@@ -42,3 +42,8 @@ def refuse(request: ServingRequest) -> None:
                     given=f"{block.name}/{operator.name}",
                     allowed="models of attention alone; or no workload.speculation",
                 )
+
+
+def space(request: ServingRequest) -> str:
+    """Return the words of a certificate on what the form adds to a request's space: none, its proof says it."""
+    return ""

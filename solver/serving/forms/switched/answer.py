@@ -8,14 +8,13 @@ from dataclasses import replace
 from meshwright.costmodels.queueing.simulation.switched import pooled_switched
 from meshwright.solver.answer.layouts import PromptPhase, Switched
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.answer.predicted import Certificate, SearchStats
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used, step_error
 from meshwright.solver.serving.forms.switched.engine import SwitchedEngine
 from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
-from meshwright.solver.serving.promise.certificates import UNITS, objective_of, searched_certificate
 from meshwright.solver.serving.promise.question import Found
 from meshwright.solver.serving.workers.answer import (
     axes_of,
@@ -34,18 +33,18 @@ def switched_plan(
     found: Found,
     *,
     evaluator: SwitchedEvaluator,
-    bound: float | None,
+    certificate: Certificate,
     stats: SearchStats,
     notes: Sequence[str],
 ) -> Plan:
-    """The plan of workers that keep the promise; without a ``bound`` nothing is claimed of others."""
+    """The plan of workers that keep the promise."""
     engine = found.engine
     assert isinstance(engine, SwitchedEngine)
     plan = feasible_plan(
         request,
         found,
         evaluator=evaluator,
-        certificate=_certificate(request, found, evaluator, bound),
+        certificate=certificate,
         stats=stats,
         notes=notes,
     )
@@ -70,13 +69,6 @@ def switched_plan(
             },
         ),
     )
-
-
-def _certificate(request: ServingRequest, found: Found, evaluator: SwitchedEvaluator, bound: float | None) -> Certificate:
-    if bound is not None:
-        return searched_certificate(request, found, evaluator, bound=bound)
-    objective = objective_of(request, found, evaluator)
-    return Certificate(Status.FEASIBLE, objective, None, None, UNITS[request.objective], "this plan only")
 
 
 def _of_prompts(measured: Measured, engine: SwitchedEngine) -> Measured:

@@ -9,19 +9,20 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.forms.form import Misfit
 from meshwright.solver.serving.forms.switched.answer import switched_plan
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, SwitchedEngine, can_switch
 from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.forms.switched.room import room_shortfall
 from meshwright.solver.serving.forms.switched.rules import require_switchable
-from meshwright.solver.serving.forms.switched.search import room_shortfall
 from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.certificates import predicted_certificate
 from meshwright.solver.serving.promise.evaluation import REQUESTS
-from meshwright.solver.serving.workers.answer import infeasible_plan
 from meshwright.solver.serving.workers.given import candidate_of, judged, one_plan_stats
 
 
-def predict(request: ServingRequest, plan: Plan, layout: Switched) -> Plan:
-    """The plan's workers with every figure predicted anew; infeasible, with the reason, when they do not fit in memory or miss
+def predict(request: ServingRequest, plan: Plan, layout: Switched) -> Plan | Misfit:
+    """The plan's workers with every figure predicted anew; or the reason, when they do not fit in memory or miss
     a target. Raises PlanFileError when the plan does not belong to the request."""
     given = GivenSwitched(request, layout)
     evaluator = given.evaluator
@@ -29,8 +30,9 @@ def predict(request: ServingRequest, plan: Plan, layout: Switched) -> Plan:
     found = judged(request, plan.predicted, evaluator, given.candidate, given.share) if shortfall is None else shortfall
     stats = one_plan_stats(evaluator)
     if isinstance(found, Reason):
-        return infeasible_plan(request, found, stats)
-    return switched_plan(request, found, evaluator=evaluator, bound=None, stats=stats, notes=())
+        return Misfit(found, stats)
+    certificate = predicted_certificate(request, found, evaluator)
+    return switched_plan(request, found, evaluator=evaluator, certificate=certificate, stats=stats, notes=())
 
 
 class GivenSwitched:

@@ -63,3 +63,15 @@ def require_switchable(request: ServingRequest) -> None:
                     given=f"{block.name}/{operator.name}",
                     allowed=f"models of attention alone; {_WITHOUT}",
                 )
+
+
+_SPACE = (
+    "; with layouts that switch: every pair of different ones on the same devices, whose number divides a node, without "
+    "attention groups and kvp; steps of prompts and sequences of answers limited as above, as many prompts at once as steps "
+    "can end; layouts change when no prompt waits or host memory is full, and when all of it is answered"
+)
+
+
+def space(request: ServingRequest) -> str:
+    """Return the words of a certificate on what the form adds to a request's space."""
+    return _SPACE if ServingMode.SWITCHED in request.search.modes else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import get_args
@@ -30,4 +31,20 @@ def test_every_folder_is_a_form() -> None:
 def test_a_form_imports_no_other(form: str) -> None:
     for module in (ROOM / form).glob("*.py"):
         imported = set(re.findall(r"serving\.forms\.(\w+)", module.read_text(encoding="utf-8")))
-        assert imported <= {form}, module.name
+        assert not imported & ({other.name for other in FORMS} - {form}), module.name
+
+
+@pytest.mark.parametrize("room", ["engines", "promise", "workers"])
+def test_what_forms_stand_on_knows_none_of_them(room: str) -> None:
+    files = sorted((ROOM.parent / room).glob("*.py"))
+    assert len(files) > 3
+    for module in files:
+        assert "serving.forms" not in module.read_text(encoding="utf-8"), module.name
+
+
+@pytest.mark.parametrize("module", ["planning", "given", "simulating", "rules"])
+def test_what_asks_all_forms_imports_none_of_them(module: str) -> None:
+    text = (ROOM.parent / f"{module}.py").read_text(encoding="utf-8")
+    assert set(re.findall(r"serving\.forms\.([\w.]+)", text)) <= {"form", "table"}
+    named = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    assert not named & {layout.__name__ for layout in get_args(ServingLayout)}

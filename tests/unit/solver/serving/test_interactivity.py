@@ -20,9 +20,9 @@ from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.interactivity import undominated
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.workers.interactivity import undominated
 from meshwright.solver.verify import check
 from meshwright.solver.verify.violation import Rule
 from tests.support.serving_layouts import pools_of, replicas_of

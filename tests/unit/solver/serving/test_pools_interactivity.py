@@ -18,10 +18,11 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import FrontierScope, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.serving import interactivity, plan_serving
+from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts
 from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.forms.pools import planning as pools_planning
 from meshwright.solver.serving.forms.pools.interactivity import pools_points
 from meshwright.solver.serving.forms.pools.pools import placed
 from meshwright.solver.serving.promise.evaluation import Evaluator
@@ -55,7 +56,7 @@ def test_a_time_limit_among_the_pools_leaves_a_note_and_no_chart(monkeypatch: py
         began.append(True)
         yield from pools_points(*given)
 
-    monkeypatch.setattr(interactivity, "pools_points", late)
+    monkeypatch.setattr(pools_planning, "pools_points", late)
     plan = plan_serving(asked(), stop=lambda: bool(began), progress=ignore_progress)
     assert began and plan.feasible and plan.interactivity is None
     assert "search.time_limit_s" in plan.notes[-1]

@@ -6,7 +6,7 @@ is a replica whose batch is always full (``costmodels.queueing.analytic.percenti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,18 +15,18 @@ from meshwright.costmodels.queueing.load import Load
 from meshwright.solver.answer.frontier import InteractivityPoint
 from meshwright.solver.control import Stop
 from meshwright.solver.problem.choices import ServingMode
-from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.pools.interactivity import pools_points
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import Question
 from meshwright.solver.serving.workers.answer import axes_of
 
 
-def swept_points(question: Question, prefill: Sequence[Engine], stop: Stop) -> tuple[InteractivityPoint, ...] | None:
-    """Steady states that no other of the question's engines and batch limits, or of rate-matched pools of these with
-    ``prefill`` workers, beats in both figures, most throughput first.
+def swept_points(
+    question: Question, others: Sequence[Callable[[Load], Iterable[InteractivityPoint]]], stop: Stop
+) -> tuple[InteractivityPoint, ...] | None:
+    """Steady states that no other of the question's engines and batch limits, nor of ``others``, beats in both figures, most
+    throughput first.
 
     None when ``stop`` is met first. Without a second output token nobody waits for one: there are no points then.
     """
@@ -40,14 +40,13 @@ def swept_points(question: Question, prefill: Sequence[Engine], stop: Stop) -> t
             return None
         if question.counts(engine, 1, engine.layout.most_replicas):
             points = undominated([*points, *_points(evaluator.candidates(engine), load)])
-    pools: list[InteractivityPoint] = []
-    decode = [engine for engine in question.engines if not engine.layout.repeats_answers]
-    for point in pools_points(evaluator, prefill, decode, load) if prefill else ():
-        # A chart without some of its pools would look like a whole one.
-        if stop():
-            return None
-        pools.append(point)
-    return tuple(undominated([*points, *pools]))
+    for of_form in others:
+        for point in of_form(load):
+            # A chart without some of its points would look like a whole one.
+            if stop():
+                return None
+            points.append(point)
+    return tuple(undominated(points))
 
 
 def user_tokens_per_s(decode: Measured, evaluator: Evaluator, *, phases: ServingMode) -> float:

@@ -1,0 +1,178 @@
+"""The search over workers that switch layouts: every pair of layouts on the same devices, and their batch limits.
+
+Engines, bounds and the search itself are those of workers that do both phases in one layout; only what measures them differs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import SearchStats
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.control import never_stop
+from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.serving.engines.engine import Engine
+from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
+from meshwright.solver.serving.forms.form import SHOWN, Asked, Earlier, FormSearch, beaten_of, floor_of
+from meshwright.solver.serving.forms.switched.answer import switched_plan
+from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder
+from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.forms.switched.room import room_shortfall
+from meshwright.solver.serving.promise.certificates import objective_of, searched_certificate
+from meshwright.solver.serving.promise.question import Cause, Found, Question, SearchResult, least_replicas
+from meshwright.solver.serving.workers.answer import leftover_notes, runners_up
+from meshwright.solver.serving.workers.cheapest import cheapest, of_equal_cost
+from meshwright.solver.serving.workers.goodput import choose_roomiest_goodput, largest_goodput
+from meshwright.solver.serving.workers.reasons import why_infeasible
+from meshwright.solver.serving.workers.roomiest import choose_roomiest
+
+_ROUNDING = 1e-9
+"""Relative difference of two objectives that is rounding alone."""
+
+
+def search(asked: Asked) -> FormSearch | None:
+    """Return the search over workers that switch layouts, None where the request does not allow them."""
+    return SwitchedSearch(asked) if ServingMode.SWITCHED in asked.request.search.modes else None
+
+
+class SwitchedSearch(FormSearch):
+    """Workers that switch layouts, for one request: what was asked of them, and what was found."""
+
+    def __init__(self, asked: Asked):
+        self._asked, self._request = asked, asked.request
+        shared = asked.question.evaluator
+        self._evaluator = SwitchedEvaluator(shared.workload, shared.slo, shared.seed, shared.stop)
+        shortest = int(self._evaluator.traffic.whole.prompt_tokens.min())
+        builder = SwitchedBuilder(asked.request, asked.builder, shortest_prompt=shortest)
+        self._engines = list(builder.engines(asked.question.engines))
+        self._question, self._result = asked.question, SearchResult()
+        self._earlier = Earlier(math.inf, math.inf, SearchStats(candidates=0, evaluated=0, seconds=0.0))
+
+    def search(self, earlier: Earlier) -> None:
+        """Look for workers whose objective is less than that of the best plan so far, if there are any; those that no bound
+        refuses are searched."""
+        self._earlier, below = earlier, earlier.objective
+        asked = replace(
+            self._asked.question,
+            engines=self._engines,
+            evaluator=self._evaluator,
+            describe=self._so_far,
+            at_most=earlier.at_most,
+        )
+        if self._request.objective is Objective.THROUGHPUT:
+            asked = replace(asked, above=0.0 if below == math.inf else 1.0 / below)
+        promising = [engine for engine in self._engines if _may_win(asked, engine, below)]
+        self._question = replace(asked, engines=promising)
+        is_goodput = self._request.objective is Objective.THROUGHPUT
+        self._result = largest_goodput(self._question) if is_goodput else cheapest(self._question)
+        self._asked.question.evaluator.simulations += self._evaluator.simulations
+
+    def _so_far(self, now: SearchResult) -> Plan | None:
+        """The plan of the best so far, of which nothing is proven yet."""
+        if now.best is None or not self._asked.is_enough(now.best.load):
+            return None
+        if objective_of(self._request, now.best, self._evaluator) >= self._earlier.objective:
+            return None
+        return self._plan(now.best, bound=0.0, stats=self._earlier.stats, notes=())
+
+    @property
+    def objective(self) -> float:
+        """Return the objective of the best; infinite where it is no better than another plan by more than rounding."""
+        if self._result.best is None:
+            return math.inf
+        objective = objective_of(self._request, self._result.best, self._evaluator)
+        return objective if objective < self._earlier.objective * (1.0 - _ROUNDING) else math.inf
+
+    def choose_roomiest(self) -> None:
+        """Of plans as good as the best take the roomiest."""
+        best = self._result.best
+        if best is None or self._result.stopped:
+            return
+        if self._request.objective is Objective.THROUGHPUT:
+            choose_roomiest_goodput(self._question, self._result)
+        else:
+            choose_roomiest(self._question, self._result, of_equal_cost(self._question, best))
+
+    @property
+    def floor(self) -> float:
+        """Return the bound of a stopped search."""
+        return self._result.bound if self._result.stopped else math.inf
+
+    @property
+    def is_undecided(self) -> bool:
+        """Return True if the search was stopped."""
+        return self._result.stopped
+
+    @property
+    def considered(self) -> int:
+        """Return how many batch limits were looked at."""
+        return self._result.considered
+
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on the number of pairs of layouts that memory, or a request alone, refuses at any rate, each with an
+        example."""
+        said = []
+        for cause in (Cause.MEMORY, Cause.ALONE):
+            refused = sorted((r for r in self._result.refused if r.cause is cause), key=lambda r: r.engine.key)
+            if refused:
+                last = refused[-1]
+                count = f"{len(refused)} of {len(self._engines)} pairs of layouts that switch"
+                said.append(f"Refused at any rate ({cause.value}): {count}; {last.engine.layout.name}: {last.why}")
+        return tuple(said)
+
+    def plan(self, others: Sequence[FormSearch], *, stats: SearchStats, notes: Sequence[str]) -> Plan | None:
+        """The plan of the best workers, where they are better than any other plan."""
+        best = self._result.best
+        if best is None or self.objective == math.inf or not self._asked.is_enough(best.load):
+            return None
+        # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
+        self._evaluator.stop = never_stop
+        bound = min(self._result.bound, floor_of(others))
+        plan = self._plan(best, bound=bound, stats=stats, notes=(*notes, *leftover_notes(self._request, best.devices)))
+        beaten = (*runners_up(self._request, self._result, self._evaluator), *beaten_of(others, "is no better"))
+        return replace(plan, runners_up=tuple(sorted(beaten, key=lambda other: (other.objective, other.summary)))[:SHOWN])
+
+    def _plan(self, found: Found, *, bound: float, stats: SearchStats, notes: Sequence[str]) -> Plan:
+        space = self._asked.space
+        return switched_plan(
+            self._request,
+            found,
+            evaluator=self._evaluator,
+            certificate=searched_certificate(self._request, found, self._evaluator, bound=bound, space=space),
+            stats=stats,
+            notes=notes,
+        )
+
+    def why_infeasible(self) -> Reason | None:
+        """Return the constraint that refuses all pairs, where the request allows nothing else."""
+        if self._request.search.modes != (ServingMode.SWITCHED,):
+            return None
+        self._evaluator.stop = never_stop
+        if not self._engines:
+            return Reason(
+                constraint="divisibility",
+                need=2.0,
+                have=1.0,
+                unit="layouts",
+                message="no two different layouts of the request lie on the same devices of a node",
+                remedies=("allow more values of search.tp and search.pp", "allow other search.modes"),
+            )
+        if any(self._evaluator.candidates(engine) for engine in self._engines):
+            return why_infeasible(replace(self._question, engines=self._engines))
+        limits = {"step_tokens": STEP_TOKENS[0], "sequences": SEQUENCES[0]}
+        reasons = [room_shortfall(engine, self._evaluator, **limits) for engine in self._engines]
+        return min(reasons, key=lambda reason: reason.need / max(reason.have, 1.0))
+
+
+def _may_win(question: Question, engine: Engine, below: float) -> bool:
+    """Return True if no bound says that an engine's objective is ``below`` at best; those without room are left to the
+    search."""
+    if below == math.inf or not question.evaluator.candidates(engine):
+        return True
+    if question.above:
+        counts = question.counts(engine, 1, engine.layout.most_replicas)
+        return bool(counts) and counts[-1] * question.evaluator.best_rate_bound(engine) > question.above
+    return question.cost(engine, least_replicas(question, engine)) < below
