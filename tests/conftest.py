@@ -49,10 +49,12 @@ def emptied(engine: Engine) -> str:
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     with writing(engine) as connection:
         connection.execute(text(f"SELECT pg_terminate_backend(pid) {others}"))
-        # Nothing but this may ever remove a calibration.
-        connection.execute(text("ALTER TABLE calibrations DISABLE TRIGGER USER"))
+        # Nothing but this may ever remove a calibration or a run.
+        for kept in ("calibrations", "runs"):
+            connection.execute(text(f"ALTER TABLE {kept} DISABLE TRIGGER USER"))
         connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY"))
-        connection.execute(text("ALTER TABLE calibrations ENABLE TRIGGER USER"))
+        for kept in ("calibrations", "runs"):
+            connection.execute(text(f"ALTER TABLE {kept} ENABLE TRIGGER USER"))
     return engine.url.render_as_string(hide_password=False)
 
 

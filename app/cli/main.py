@@ -12,6 +12,7 @@ from meshwright.app.cli.calibrate import calibrate
 from meshwright.app.cli.commands.exits import DEBUG, USAGE_ERROR, explain_usage
 from meshwright.app.cli.judging import check, replan, validate
 from meshwright.app.cli.keys import keys
+from meshwright.app.cli.observing import observe
 from meshwright.app.cli.options import group_of
 from meshwright.app.cli.plans import diff, export, predict, shard, simulate
 from meshwright.app.cli.service import migrate, schema, serve, worker
@@ -54,7 +55,23 @@ def options(
     """Options of every command; what runs the command reads them."""
 
 
-for command in (plan, init, predict, simulate, export, diff, shard, validate, check, schema, migrate, serve, worker, replan):
+for command in (
+    plan,
+    init,
+    predict,
+    simulate,
+    export,
+    observe,
+    diff,
+    shard,
+    validate,
+    check,
+    schema,
+    migrate,
+    serve,
+    worker,
+    replan,
+):
     cli.command()(command)
 cli.add_typer(calibrate, name="calibrate")
 cli.add_typer(keys, name="keys")

@@ -43,7 +43,10 @@ from meshwright.app.rest.open_gate import open_gate
 from meshwright.app.rest.plans import router as plans_router
 from meshwright.app.rest.reference import router as reference_router
 from meshwright.app.rest.replans import router as replans_router
+from meshwright.app.rest.runs import router as runs_router
 from meshwright.app.rest.security import router as security_router
+from meshwright.app.runs.document import MeasuredRun
+from meshwright.app.runs.service import RunService
 from meshwright.app.security.audit import AuditMiddleware
 from meshwright.app.security.audit_repository import AuditRepository
 from meshwright.app.security.schemas import NewKeyDocument, RotationDocument
@@ -69,6 +72,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
         app.state.replans = ReplanService(engine, queue, webhook_settings(settings))
         app.state.fleet = FleetService(engine, app.state.replans)
         app.state.calibrations = CalibrationService(engine, app.state.replans)
+        app.state.runs = RunService(engine)
         yield
         watcher.close()
         await long_work.close()
@@ -97,6 +101,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
     app.include_router(fleet_router)
     app.include_router(calibrations_router)
     app.include_router(replans_router)
+    app.include_router(runs_router)
     app.include_router(reference_router)
     app.include_router(checks_router)
     app.include_router(security_router)
@@ -126,6 +131,7 @@ _DOCUMENTS = (
     RotationDocument,
     NewCheck,
     NewReplan,
+    MeasuredRun,
 )
 """Documents that endpoints read and write as text, which FastAPI does not see."""
 

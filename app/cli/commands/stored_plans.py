@@ -45,5 +45,8 @@ def given_plan_document(plan: str, settings: Settings) -> object:
     from meshwright.app.db.migrate import ensure_ready
 
     engine = open_engine(settings.database_url)
-    ensure_ready(engine)
-    return json.loads(PlanStore(engine).get_by_short_digest(plan))
+    try:
+        ensure_ready(engine)
+        return json.loads(PlanStore(engine).get_by_short_digest(plan))
+    finally:
+        engine.dispose()

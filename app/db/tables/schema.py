@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.app.db.tables import calibrations, checks, fleet, jobs, plans, security
+from meshwright.app.db.tables import calibrations, checks, fleet, jobs, plans, runs, security
 from meshwright.app.db.tables.metadata import metadata
 
-__all__ = ["calibrations", "checks", "fleet", "jobs", "metadata", "plans", "security"]
+__all__ = ["calibrations", "checks", "fleet", "jobs", "metadata", "plans", "runs", "security"]

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from meshwright.app.plans.keyed import keyed_request
 from meshwright.app.rest.main import create_app
 from meshwright.app.security.principal import Scope
 from meshwright.app.settings import Auth, Settings
 from tests.integration.calibrations.test_service import fitted
 from tests.integration.security.test_service import header
 from tests.support.fakes import FakeSolver
-from tests.support.requests_given import tiny_graph, training
+from tests.support.requests_given import resolved, tiny_graph, training
 from tests.support.service import running_service
 
 MARK = "acmesecret"
@@ -50,6 +51,7 @@ BODIES: dict[str, Any] = {
     "PUT /v1/models/{name}": {"graph": tiny_graph() | {"name": MARK}},
     "POST /v1/replans": {"cluster": MARK},
     "POST /v1/calibrations": {**fitted().document, "key": MARK},
+    "POST /v1/runs": {"step_time_s": 1.0, "label": MARK},
 }
 """The bodies that the first tenant sends to every endpoint that takes a document."""
 
@@ -134,7 +136,14 @@ def fill(
 def body_of(method: str, path: str, mark: str) -> Any:
     """The document for an endpoint, with other names in it; None for an endpoint that takes none."""
     body = BODIES.get(f"{method.upper()} {path}")
-    return None if body is None else json.loads(json.dumps(body).replace(MARK, mark))
+    if body is None:
+        return None
+    renamed = json.loads(json.dumps(body).replace(MARK, mark))
+    if path == "/v1/runs":
+        # A run is of a plan that the tenant has.
+        planned = body_of("POST", "/v1/plans", mark)
+        renamed["plan"] = keyed_request(resolved(planned)).digest
+    return renamed
 
 
 def addresses(path: str, identifiers: tuple[str, ...]) -> list[str]:

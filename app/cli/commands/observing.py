@@ -1,0 +1,120 @@
+"""``observe``: from options or a log to a stored run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from meshwright.app.cli.commands.exits import print_json, tell
+from meshwright.app.cli.commands.planning import Output
+from meshwright.app.cli.commands.stored_plans import given_plan_document
+from meshwright.app.errors import EXIT_GOOD
+from meshwright.app.plans.documents import read_plan_document
+from meshwright.app.plans.keyed import keyed_request
+from meshwright.app.runs.document import MeasuredRun, RunOutcome, read_run, run_document
+from meshwright.app.runs.logs.table import run_of_log
+from meshwright.app.runs.logs.writers import LogWriter
+from meshwright.app.runs.service import Observation, RunService, observation
+from meshwright.app.settings import Settings
+from meshwright.app.text.quantities import DURATION, RATE, SIZE, read_quantity
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.units import GIB
+from meshwright.solver.answer.plan import AnsweredRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The figures of the options, as they were written."""
+
+    step_time: str | None
+    peak_memory: str | None
+    tokens_per_s: str | None
+    ttft_p95: str | None
+    tpot_p95: str | None
+    out_of_memory: bool
+
+    def figures(self) -> dict[str, float | int]:
+        """Return the figures in the units of a run; raises InvalidInputError."""
+        read: dict[str, float | int] = {}
+        for name, option, text, kind in (
+            ("step_time_s", "--step-time", self.step_time, DURATION),
+            ("tokens_per_s", "--tokens-per-s", self.tokens_per_s, RATE),
+            ("ttft_p95_s", "--ttft-p95", self.ttft_p95, DURATION),
+            ("tpot_p95_s", "--tpot-p95", self.tpot_p95, DURATION),
+        ):
+            if text is not None:
+                # A bare number of seconds is what logs print.
+                read[name] = read_quantity(f"{text}s" if kind is DURATION and _is_bare(text) else text, kind, what=option)
+        if self.peak_memory is not None:
+            read["peak_memory_bytes"] = round(read_quantity(self.peak_memory, SIZE, what="--peak-memory"))
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveCommand:
+    """Options of ``observe``."""
+
+    plan: str
+    given: Given
+    log: Path | None
+    log_writer: LogWriter | None
+    software: str
+    label: str
+    output: Output
+    dry_run: bool
+
+
+def run_observe(command: ObserveCommand, settings: Settings) -> int:
+    """Store the run that options or a log tell of; with a dry run, only print it."""
+    document = given_plan_document(command.plan, settings)
+    answered = read_plan_document(document)
+    digest = answered.plan.digest or keyed_request(answered.request).digest
+    run = replace(_run(command, answered, digest), software=command.software, label=command.label)
+    observed = observation(read_run(run_document(run)), answered)
+    if command.dry_run:
+        _print(observed, command.output, "Nothing is stored: this was a dry run.")
+        return EXIT_GOOD
+    is_new = _store(observed, settings)
+    _print(observed, command.output, "Stored." if is_new else "It was stored already: nothing has changed.")
+    return EXIT_GOOD
+
+
+def _run(command: ObserveCommand, answered: AnsweredRequest, digest: str) -> MeasuredRun:
+    figures = command.given.figures()
+    if command.log is not None:
+        if figures or command.given.out_of_memory:
+            raise InvalidInputError("a log and figures can't both be given", given=str(command.log), remedy="leave one out")
+        return run_of_log(command.log, answered, plan=digest, writer=command.log_writer)
+    outcome = RunOutcome.OUT_OF_MEMORY if command.given.out_of_memory else RunOutcome.COMPLETED
+    document = {"plan": digest, "outcome": outcome.value, **figures}
+    return read_run(document)
+
+
+def _store(observed: Observation, settings: Settings) -> bool:
+    from meshwright.app.db.engine import open_engine
+    from meshwright.app.db.migrate import ensure_ready
+
+    engine = open_engine(settings.database_url)
+    try:
+        ensure_ready(engine)
+        return RunService(engine).add(observed).is_new
+    finally:
+        engine.dispose()
+
+
+def _print(observed: Observation, output: Output, end: str) -> None:
+    run, row = observed.run, observed.row
+    if output is Output.JSON:
+        print_json(run_document(run))
+        return
+    figures = ", ".join(f"{name} {_shown(name, value)}" for name, value in run.measured().items())
+    tell(f"{row.model} on {row.cluster} by {row.profile}: {figures or 'ran out of memory'}")
+    tell(end)
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value / GIB:.1f} GiB" if name.endswith("_bytes") else f"{value:.4g}"
+
+
+def _is_bare(text: str) -> bool:
+    return text.strip().replace(".", "", 1).isdigit()

@@ -1,0 +1,93 @@
+"""REST endpoints of measured runs of plans."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from meshwright.app.errors import NoSuchError
+from meshwright.app.http.bodies import JSON, json_body
+from meshwright.app.http.cursors import cursor_of
+from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
+from meshwright.app.http.problem_responses import problem_answers
+from meshwright.app.rest.gate import CalibrationWriter, Reader
+from meshwright.app.rest.preferences import IDEMPOTENCY_KEY
+from meshwright.app.runs.repository import RunFilter, RunRepository
+from meshwright.app.runs.schemas import RUN_EXAMPLES, RunItem, RunPage, run_item
+from meshwright.app.runs.service import Observed, RunService
+from meshwright.app.security.principal import Principal
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+MAX_RUN_BODY_BYTES = 16_384
+_CURSOR = "run"
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {JSON: {"schema": {"$ref": "#/components/schemas/MeasuredRun"}, "examples": RUN_EXAMPLES}},
+    }
+}
+
+
+@router.post(
+    "",
+    summary="Report a measured run",
+    openapi_extra=_BODY,
+    response_model=RunItem,
+    responses={
+        200: {"description": "It is stored already.", "model": RunItem},
+        201: {"description": "A new run.", "model": RunItem},
+        **problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
+    },
+)
+async def add_run(
+    request: Request,
+    caller: CalibrationWriter,
+    idempotency_key: Annotated[str | None, Header(description=IDEMPOTENCY_KEY, max_length=255, pattern=PRINTABLE)] = None,
+) -> Response:
+    """Add a run of a stored plan: what was measured, or that it ran out of memory. The same run again changes nothing."""
+    service: RunService = request.app.state.runs
+    async with json_body(request, max_bytes=MAX_RUN_BODY_BYTES) as body:
+        observed = await body.work(_add, service, caller, body.document, idempotency_key)
+    answer = run_item(observed.row)
+    return JSONResponse(
+        answer.model_dump(mode="json"), 201 if observed.is_new else 200, {"location": f"/v1/runs/{observed.row.digest}"}
+    )
+
+
+@router.get("", summary="List measured runs", responses=problem_answers(401, 403, 422, 429, 500, 503))
+def list_runs(
+    request: Request,
+    caller: Reader,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+    model: NameFilter = None,
+    cluster: NameFilter = None,
+    profile: NameFilter = None,
+    plan: Annotated[str | None, Query(max_length=71, pattern=PRINTABLE, description="Only runs of this plan's digest.")] = None,
+) -> RunPage:
+    """Measured runs, newest first, a page at a time."""
+    wanted = RunFilter(cluster=cluster, profile=profile, model=model, plan=plan)
+    found = _runs(request, caller).page(wanted, before=before_of(_CURSOR, cursor), limit=limit + 1)
+    items, more = page_of(found, limit)
+    following = cursor_of(_CURSOR, items[-1].id) if more else None
+    return RunPage(runs=[run_item(row) for row in items], next_cursor=following)
+
+
+@router.get("/{run_id}", summary="Get a measured run", responses=problem_answers(401, 403, 404, 422, 429, 500, 503))
+def get_run(request: Request, caller: Reader, run_id: str) -> RunItem:
+    """A run by its id."""
+    found = _runs(request, caller).find(run_id) if run_id.isprintable() else None
+    if found is None:
+        raise NoSuchError("no such run is stored", given=run_id[:200])
+    return run_item(found)
+
+
+def _add(service: RunService, caller: Principal, document: object, key: str | None) -> Observed:
+    return service.add(service.read(document, caller.tenant), caller.tenant, key=key)
+
+
+def _runs(request: Request, caller: Principal) -> RunRepository:
+    return RunRepository(request.app.state.engine, caller.tenant)

@@ -1,0 +1,81 @@
+"""The figures of a log in the log's own terms, and as figures of a run of a plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.problem.request import TrainingRequest
+
+WARM_UP_STEPS = 1
+"""Steps at the start of a log that are left out where there are more: the first holds compilation and first allocations."""
+
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|(?:CUDA|HIP|NPU|XPU) (?:error: )?out of memory|RESOURCE_EXHAUSTED: Out of memory|hipErrorOutOfMemory"
+)
+"""The words of PyTorch (``torch.OutOfMemoryError``, ``torch.cuda.OutOfMemoryError``, older
+``RuntimeError: CUDA out of memory``), of drivers and of XLA when a device has no memory left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """The content of a log: a training log gives the time of a step in one of three ways, a benchmark gives figures.
+
+    step_times_s                 seconds of steps, or means of several
+    tokens_per_s_per_device      training throughput of a device, step by step
+    sequences_per_s              sequences that all devices train on in a second, step by step
+    peak_memory_bytes            of the fullest device that the log names
+    figures                      serving figures by the names of a run's fields
+    """
+
+    step_times_s: Sequence[float] = ()
+    tokens_per_s_per_device: Sequence[float] = ()
+    sequences_per_s: Sequence[float] = ()
+    peak_memory_bytes: int | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def has_times(self) -> bool:
+        """True if the log says how fast the run was."""
+        return bool(self.step_times_s or self.tokens_per_s_per_device or self.sequences_per_s or self.figures)
+
+
+def ran_out_of_memory(lines: Sequence[str]) -> bool:
+    """Return True if a device ran out of memory in a log."""
+    return any(_OUT_OF_MEMORY.search(line) for line in lines)
+
+
+def figures_of(logged: Logged, answered: AnsweredRequest) -> dict[str, float | int]:
+    """Return the figures of a run from its log and its plan; raises InvalidInputError for a log of another kind of plan."""
+    request = answered.request
+    figures: dict[str, float | int] = dict(logged.figures)
+    if logged.peak_memory_bytes is not None:
+        figures["peak_memory_bytes"] = logged.peak_memory_bytes
+    if not isinstance(request, TrainingRequest):
+        if logged.step_times_s or logged.tokens_per_s_per_device or logged.sequences_per_s:
+            raise InvalidInputError("this is the log of a training run, the plan is of serving", given="steps of training")
+        return figures
+    if logged.figures:
+        raise InvalidInputError("this is a serving benchmark, the plan is of training", given=", ".join(logged.figures))
+    step_time_s = _step_time_s(logged, request, devices=answered.plan.devices)
+    return figures if step_time_s is None else {"step_time_s": step_time_s, **figures}
+
+
+def _step_time_s(logged: Logged, request: TrainingRequest, *, devices: int) -> float | None:
+    sequences = request.workload.global_batch
+    if logged.step_times_s:
+        return _typical(logged.step_times_s)
+    if logged.tokens_per_s_per_device:
+        return sequences * request.workload.seq_len / (_typical(logged.tokens_per_s_per_device) * devices)
+    if logged.sequences_per_s:
+        return sequences / _typical(logged.sequences_per_s)
+    return None
+
+
+def _typical(values: Sequence[float]) -> float:
+    """The median without the first steps."""
+    return median(values[WARM_UP_STEPS:] or values)

@@ -1,0 +1,16 @@
+"""The programs whose logs can be read."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class LogWriter(StrEnum):
+    """The program that wrote a log; the module that reads it has the same name. The first that finds times in a log is taken
+    for its writer: Megatron-DeepSpeed writes lines of two."""
+
+    MEGATRON_LM = "megatron-lm"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+    HF_TRAINER = "hf-trainer"
+    SERVING_BENCHMARK = "serving-benchmark"

@@ -1,0 +1,116 @@
+"""Logs of every writer, as figures of a run."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from meshwright.app.errors import DocumentError
+from meshwright.app.runs.document import FIGURES_OF, MeasuredRun, RunOutcome, figure_names, read_run, run_digest, run_document
+from meshwright.app.runs.logs.table import READERS, run_of_log
+from meshwright.app.runs.logs.writers import LogWriter
+from meshwright.app.runs.service import observation
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.units import GIB
+from tests.support.observed import answered
+
+LOGS = Path(__file__).parents[3] / "support" / "logs"
+PLAN = "sha256:" + "0" * 64
+
+# The plan trains on 128 sequences of 8,192 tokens a step, on 8 devices. First lines are warm-up.
+TRAINED = {
+    "megatron_lm.log": (LogWriter.MEGATRON_LM, 7.1, 54784 * 2**20),
+    "torchtitan.log": (LogWriter.TORCHTITAN, 128 * 8192 / (7184.0 * 8), round(47.59 * GIB)),
+    "deepspeed.log": (LogWriter.DEEPSPEED, 128 / 18.0, round(19.52 * GIB)),
+    "deepspeed_pipeline.log": (LogWriter.DEEPSPEED, 7.1, None),
+    "hf_trainer.log": (LogWriter.HF_TRAINER, 128 / 18.024, 25 * GIB),
+    "hf_all_results.json": (LogWriter.HF_TRAINER, 1 / 0.141, 25 * GIB),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_figures_of_a_training_log(name: str) -> None:
+    writer, step_time_s, peak_memory_bytes = TRAINED[name]
+    for named in (None, writer):
+        run = run_of_log(LOGS / name, answered(), plan=PLAN, writer=named)
+        assert run.outcome is RunOutcome.COMPLETED
+        assert run.step_time_s == pytest.approx(step_time_s, rel=1e-9)
+        assert run.peak_memory_bytes == peak_memory_bytes
+
+
+def test_every_writer_has_a_log() -> None:
+    assert {writer for writer, _, _ in TRAINED.values()} | {LogWriter.SERVING_BENCHMARK} == set(READERS)
+
+
+@pytest.mark.parametrize("name", ["vllm_bench.json", "sglang_bench.jsonl"])
+def test_the_figures_of_a_serving_benchmark(name: str) -> None:
+    figures = READERS[LogWriter.SERVING_BENCHMARK]((LOGS / name).read_text().splitlines()).figures
+    asked_for_p95 = {"ttft_p95_s": 0.1185, "tpot_p95_s": 0.0112} if name.startswith("vllm") else {}
+    assert figures == pytest.approx({"tokens_per_s": 594.63 if asked_for_p95 else 594.7, **asked_for_p95})
+    with pytest.raises(InvalidInputError, match="serving benchmark"):
+        run_of_log(LOGS / name, answered(), plan=PLAN)
+
+
+def test_a_log_in_which_memory_ran_out() -> None:
+    run = run_of_log(LOGS / "out_of_memory.log", answered(), plan=PLAN)
+    assert (run.outcome, run.measured()) == (RunOutcome.OUT_OF_MEMORY, {})
+
+
+def test_packed_logs_are_read(tmp_path: Path) -> None:
+    packed = tmp_path / "log.gz"
+    packed.write_bytes(gzip.compress((LOGS / "megatron_lm.log").read_bytes()))
+    assert run_of_log(packed, answered(), plan=PLAN).step_time_s == pytest.approx(7.1)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"nothing here", b"{", b'{"output_throughput": true}', b"\x00\xff" * 100, b'{"a":' * 5000, b"1" * 100_000]
+)
+def test_logs_that_tell_of_no_run(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(text)
+    with pytest.raises(InvalidInputError, match="tells of no step"):
+        run_of_log(path, answered(), plan=PLAN)
+
+
+def test_a_log_that_is_not_there(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path, Path("a\0b")):
+        with pytest.raises(InvalidInputError, match="can't be read"):
+            run_of_log(path, answered(), plan=PLAN)
+
+
+def test_a_run_comes_back_from_its_document_and_has_one_digest() -> None:
+    run = MeasuredRun(PLAN, step_time_s=7.1, peak_memory_bytes=GIB, label="job")
+    assert read_run(run_document(run)) == run
+    assert run_digest(run) == run_digest(read_run({**run_document(run), "outcome": "completed", "software": ""}))
+    assert run_digest(run) != run_digest(read_run({**run_document(run), "label": "other"}))
+
+
+def test_every_figure_is_of_some_kind_of_plan() -> None:
+    others = {"plan", "outcome", "software", "label", "schema"}
+    assert set(MeasuredRun.__dataclass_fields__) == set(figure_names()) | others
+    assert all(set(names) <= set(figure_names()) for names in FIGURES_OF.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"plan": "x"}, ""),
+        ({"step_time_s": 0.0}, "step_time_s"),
+        ({"step_time_s": float(10**9)}, "step_time_s"),
+        ({"peak_memory_bytes": 10**14}, "peak_memory_bytes"),
+        ({"tokens_per_s": 5.0}, "tokens_per_s"),
+        ({"outcome": "out_of_memory"}, ""),
+        ({"outcome": "other"}, "outcome"),
+        ({"label": "a\u202eb"}, "label"),
+        ({"label": "x" * 201}, "label"),
+        ({"schema": "meshwright.run/2"}, "schema"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_runs_that_can_not_be_of_the_plan(change: dict[str, object], field: str) -> None:
+    document = {"plan": PLAN, "step_time_s": 7.1, **change}
+    with pytest.raises(DocumentError) as refused:
+        observation(read_run(document), answered())
+    assert refused.value.fields[0].field == field
