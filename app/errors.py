@@ -107,6 +107,10 @@ class KeyNotFoundError(InvalidInputError):
     """No API key has this prefix."""
 
 
+class WebhookSecretError(InvalidInputError):
+    """A tenant's webhook calls can't be signed with its secrets."""
+
+
 class CheckNotFoundError(InvalidInputError):
     """No check has this id."""
 

@@ -16,6 +16,7 @@ from meshwright.app.cli.observing import observe
 from meshwright.app.cli.options import group_of
 from meshwright.app.cli.plans import diff, export, predict, shard, simulate
 from meshwright.app.cli.service import migrate, schema, serve, worker
+from meshwright.app.cli.webhooks import webhooks
 from meshwright.app.version import installed_version
 
 cli = group_of(
@@ -75,3 +76,4 @@ for command in (
     cli.command()(command)
 cli.add_typer(calibrate, name="calibrate")
 cli.add_typer(keys, name="keys")
+cli.add_typer(webhooks, name="webhooks")

@@ -10,8 +10,8 @@ from meshwright.app.documents.compressed import read_bounded
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.sharding_problem.problem import ShardingProblem, problem_from_lists
 
-MAX_JSON_BYTES = 2**30
-"""Largest JSON text read, after decompression: ten times the largest contest instance, so a small file can't fill memory."""
+MAX_JSON_BYTES = 2**28
+"""Largest JSON text read, after decompression: nearly three times the largest contest instance (93 MB)."""
 
 
 def read_sharding_problem(path: Path) -> ShardingProblem:

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from meshwright.app.documents.compressed import read_bounded
 from meshwright.app.documents.output_files import write_output
 from meshwright.app.errors import MissingExtraError
 from meshwright.costmodels.fitting.samples import COLUMNS, TEXT_COLUMNS, SampleError, Samples, check_samples, samples_of
@@ -19,6 +20,8 @@ from meshwright.costmodels.fitting.samples import COLUMNS, TEXT_COLUMNS, SampleE
 REQUIRED_COLUMNS = ("device", "kind", "dtype", "time_s")
 PARQUET = ".parquet"
 MAX_ROWS = 5_000_000
+MAX_CSV_BYTES = 2**29
+"""Longest text read, after decompression: a hundred bytes a row."""
 
 
 def read_samples(path: Path) -> Samples:
@@ -54,9 +57,11 @@ def samples_digest(samples: Samples) -> str:
 
 
 def _open_text(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+    if path.suffix != ".gz":
+        return path.open(encoding="utf-8", newline="")
+    with path.open("rb") as file:
+        content = read_bounded(file, limit=MAX_CSV_BYTES, what="file of measurements")
+    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", newline="")
 
 
 def _csv_text(samples: Samples) -> str:
@@ -102,10 +107,13 @@ def _check_columns(names: Iterable[str]) -> None:
 
 
 def _read_parquet(path: Path) -> Samples:
-    table = _pyarrow().read_table(path)
+    parquet = _pyarrow()
+    # Before anything is unpacked: a few bytes can stand for a column of millions.
+    promised = parquet.read_metadata(path)
+    if not 0 < promised.num_rows <= MAX_ROWS:
+        raise SampleError("no usable number of rows", given=promised.num_rows, allowed=f"1 to {MAX_ROWS:,}")
+    table = parquet.read_table(path)
     _check_columns(table.column_names)
-    if not 0 < table.num_rows <= MAX_ROWS:
-        raise SampleError("no usable number of rows", given=table.num_rows, allowed=f"1 to {MAX_ROWS:,}")
     columns: dict[str, Any] = {}
     for name in COLUMNS:
         present = name in table.column_names

@@ -10,7 +10,7 @@ import hmac
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -19,7 +19,7 @@ import httpx
 from sqlalchemy import Engine
 
 from meshwright.app.db.engine import reading, writing
-from meshwright.app.errors import DocumentError, FieldError, StoreError
+from meshwright.app.errors import DocumentError, FieldError, StoreError, WebhookSecretError
 from meshwright.app.http.outgoing import call_once
 from meshwright.app.replans.repository import (
     ReplanRepository,
@@ -29,6 +29,8 @@ from meshwright.app.replans.repository import (
     note_webhook,
 )
 from meshwright.app.replans.schemas import replan_document
+from meshwright.app.security.webhook_secret_repository import WebhookSecretRepository
+from meshwright.app.security.webhook_secrets import signing_secrets
 from meshwright.app.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -51,7 +53,8 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 
 @dataclass(frozen=True)
 class WebhookSettings:
-    """Hosts that may be called, and the secret that calls are signed with; without either none is made."""
+    """Hosts that may be called, and the secret that calls are signed with for tenants without one of their own, and that
+    tenants' own are made of; without either no call is made."""
 
     hosts: frozenset[str] = frozenset()
     secret: str = ""
@@ -79,10 +82,11 @@ def check_url(url: str, settings: WebhookSettings) -> None:
         raise DocumentError("this request can't be used", (fault,))
 
 
-def signature(body: bytes, secret: str, moment_s: int) -> str:
-    """``t=<seconds>,v1=<hex>``: HMAC-SHA-256 over ``<seconds>.<body>``."""
-    mac = hmac.new(secret.encode(), f"{moment_s}.".encode() + body, hashlib.sha256)
-    return f"t={moment_s},v1={mac.hexdigest()}"
+def signature(body: bytes, secrets: Sequence[str], moment_s: int) -> str:
+    """``t=<seconds>,v1=<hex>``, and ``,v1=<hex>`` for every further secret: HMAC-SHA-256 over ``<seconds>.<body>``."""
+    signed = f"{moment_s}.".encode() + body
+    macs = (hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest() for secret in secrets)
+    return ",".join((f"t={moment_s}", *(f"v1={mac}" for mac in macs)))
 
 
 class WebhookSender:
@@ -151,7 +155,7 @@ class WebhookSender:
                 if still_mine is None:
                     return
                 call = still_mine
-            said, is_over = self._try(batch.webhook, body, delivery=call.replan_id)
+            said, is_over = self._try(batch.webhook, body, call)
             if is_over:
                 break
         else:
@@ -159,16 +163,18 @@ class WebhookSender:
         with writing(self._engine) as connection:
             note_webhook(connection, call, said)
 
-    def _try(self, url: str, body: bytes, *, delivery: str) -> tuple[str, bool]:
+    def _try(self, url: str, body: bytes, call: WebhookCall) -> tuple[str, bool]:
         """Try the call once. Return its result in words, and True if another try is of no use."""
+        secrets_of = WebhookSecretRepository(self._engine)
         try:
             check_url(url, self._settings)
-        except DocumentError as error:
+            secrets = signing_secrets(secrets_of, call.tenant, service_secret=self._settings.secret)
+        except (DocumentError, WebhookSecretError) as error:
             return f"refused: {error}", True
         headers = {
             "content-type": "application/json",
-            DELIVERY_HEADER: delivery,
-            SIGNATURE_HEADER: signature(body, self._settings.secret, int(time.time())),
+            DELIVERY_HEADER: call.replan_id,
+            SIGNATURE_HEADER: signature(body, secrets, int(time.time())),
         }
         try:
             # What the answer says beyond its status is not read.

@@ -45,6 +45,7 @@ from meshwright.app.rest.reference import router as reference_router
 from meshwright.app.rest.replans import router as replans_router
 from meshwright.app.rest.runs import router as runs_router
 from meshwright.app.rest.security import router as security_router
+from meshwright.app.rest.webhook_secrets import router as webhook_secrets_router
 from meshwright.app.runs.document import MeasuredRun
 from meshwright.app.runs.service import RunService
 from meshwright.app.security.audit import AuditMiddleware
@@ -105,6 +106,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
     app.include_router(reference_router)
     app.include_router(checks_router)
     app.include_router(security_router)
+    app.include_router(webhook_secrets_router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 

@@ -1,4 +1,4 @@
-"""The bodies and answers of the endpoints of keys and of the audit log."""
+"""The bodies and answers of the endpoints of keys, of webhook secrets and of the audit log."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from meshwright.app.security.api_keys import ApiKey
 from meshwright.app.security.audit_repository import StoredAuditEntry
 from meshwright.app.security.keeping import MAX_DAYS, NAME_PATTERN, MadeKey
 from meshwright.app.security.principal import Scope
+from meshwright.app.security.webhook_secret_repository import StoredSecret
+from meshwright.app.security.webhook_secrets import MadeSecret
 
 STRICT = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,7 +27,7 @@ class NewKeyDocument(BaseModel):
 
 
 class RotationDocument(BaseModel):
-    """The time for which the old key holds beside the new one."""
+    """The time for which what is replaced, a key or a webhook secret, holds beside the new one."""
 
     model_config = STRICT
 
@@ -57,6 +59,30 @@ class KeyList(BaseModel):
     model_config = STRICT
 
     keys: list[KeyItem]
+
+
+class WebhookSecretItem(BaseModel):
+    """A secret that webhook calls are signed with, without its text. ``ends_at`` says from when nothing is signed with it."""
+
+    model_config = STRICT
+
+    id: str
+    created_at: datetime
+    ends_at: datetime | None
+
+
+class MadeWebhookSecretItem(WebhookSecretItem):
+    """A new secret with its text, which is shown this once."""
+
+    secret: str
+
+
+class WebhookSecretList(BaseModel):
+    """The tenant's webhook secrets, oldest first."""
+
+    model_config = STRICT
+
+    webhook_secrets: list[WebhookSecretItem]
 
 
 class AuditItem(BaseModel):
@@ -96,6 +122,16 @@ def key_item(key: ApiKey) -> KeyItem:
 def made_key_item(made: MadeKey) -> MadeKeyItem:
     """A new key with its text."""
     return MadeKeyItem(key=made.text, **dict(key_item(made.key)))
+
+
+def webhook_secret_item(secret: StoredSecret) -> WebhookSecretItem:
+    """A secret as an item of a list."""
+    return WebhookSecretItem(id=secret.id, created_at=secret.created_at, ends_at=secret.ends_at)
+
+
+def made_webhook_secret_item(made: MadeSecret) -> MadeWebhookSecretItem:
+    """A new secret with its text."""
+    return MadeWebhookSecretItem(secret=made.text, **dict(webhook_secret_item(made.stored)))
 
 
 def audit_item(entry: StoredAuditEntry) -> AuditItem:

@@ -127,6 +127,7 @@ def test_commands_of_the_documentation_run(cli: Cli, monkeypatch: pytest.MonkeyP
     rows = toy_samples()
     write_samples(cli.folder / "measurements.csv", replace(rows, device=np.full(len(rows), "my-node")))
     monkeypatch.chdir(cli.folder)
+    monkeypatch.setenv("MESHWRIGHT_WEBHOOK_SECRET", "s3cret")
     stored = prefix = ""
     for line in "".join(blocks(page("cli.md"), "console")).splitlines():
         command, _, stdin = line.removeprefix("$ meshwright ").replace("sha256:0123456789ab", stored).partition(" < ")
@@ -137,5 +138,7 @@ def test_commands_of_the_documentation_run(cli: Cli, monkeypatch: pytest.MonkeyP
         assert code == 0, (line, cli.err)
         if command.startswith("keys create"):
             prefix = cli.out.split("_")[1]
+        if command.startswith("webhooks list"):
+            prefix = json.loads(cli.out)["webhook_secrets"][0]["id"]
         if Path("plan.json").exists():
             stored = json.loads(Path("plan.json").read_text())["digest"][:19]

@@ -1,10 +1,13 @@
-"""A receiver that never finishes its answer holds up no other tenant's calls."""
+"""A receiver that never finishes its answer holds up no other tenant's calls, and no tenant can sign another's."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,16 @@ from sqlalchemy import Engine, select, update
 from meshwright.app.db.engine import open_engine, reading, writing
 from meshwright.app.db.migrate import upgrade
 from meshwright.app.db.tables.fleet import replans
+from meshwright.app.db.tables.security import webhook_secrets
+from meshwright.app.errors import NoSuchError, WebhookSecretError
 from meshwright.app.replans.repository import WEBHOOK_PENDING, Replan, ReplanRepository
 from meshwright.app.replans.webhook import WebhookSender, WebhookSettings
+from meshwright.app.security.webhook_secret_repository import WebhookSecretRepository
+from meshwright.app.security.webhook_secrets import MadeSecret, end_secret, rotate_secret, signing_secrets
+from meshwright.costmodels.errors import InvalidInputError
 from tests.attacks.dripping import dripping
 from tests.integration.replans.test_rest_replans import Receiver
+from tests.support.command_line import Cli
 
 HOSTS = WebhookSettings(frozenset({"127.0.0.1"}), "s3cret")
 
@@ -79,3 +88,87 @@ def test_a_call_that_never_ends_holds_up_its_own_tenant_alone(
     assert status_of(engine, "modest-0") == "delivered: 200"
     server.shutdown()
     server.server_close()
+
+
+def is_signed_with(header: str, body: bytes, secret: str) -> bool:
+    """As docs/security.md tells receivers to look."""
+    parts = [part.partition("=") for part in header.split(",")]
+    moment = next(value for name, _, value in parts if name == "t")
+    wanted = hmac.new(secret.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
+    return any(name == "v1" and hmac.compare_digest(value, wanted) for name, _, value in parts)
+
+
+def rotated(engine: Engine, tenant: str, grace_hours: int) -> MadeSecret:
+    grace = timedelta(hours=grace_hours)
+    return rotate_secret(WebhookSecretRepository(engine), tenant, service_secret=HOSTS.secret, grace=grace)
+
+
+def signing(engine: Engine, tenant: str) -> tuple[str, ...]:
+    return signing_secrets(WebhookSecretRepository(engine), tenant, service_secret=HOSTS.secret)
+
+
+def test_each_tenants_calls_are_signed_with_its_own_secrets(engine: Engine) -> None:
+    first = rotated(engine, "acme", 24)
+    second = rotated(engine, "acme", 24)
+    other = rotated(engine, "rival", 24)
+    secrets = {"first": first.text, "second": second.text, "other": other.text, "service": HOSTS.secret}
+    receiver = Receiver([200] * 3)
+    server = receiver.serve()
+    url = f"http://127.0.0.1:{server.server_port}/done"
+    signed = {}
+    for tenant in ("acme", "rival", "nobody"):
+        finished_batch(engine, tenant, 0, url)
+        sender = WebhookSender(engine, HOSTS, sleep=lambda seconds: None)
+        sender()
+        sender.close()
+        headers, body = receiver.received[-1]
+        signed[tenant] = {name for name, text in secrets.items() if is_signed_with(headers["meshwright-signature"], body, text)}
+    server.shutdown()
+    server.server_close()
+    assert signed == {"acme": {"first", "second"}, "rival": {"other"}, "nobody": {"service"}}
+
+
+def test_two_secrets_sign_at_most_and_one_is_ended_at_once(engine: Engine) -> None:
+    stored = WebhookSecretRepository(engine)
+    first, second = rotated(engine, "acme", 24), rotated(engine, "acme", 24)
+    assert signing(engine, "acme") == (second.text, first.text)
+    with pytest.raises(InvalidInputError, match="two webhook secrets sign already"):
+        rotated(engine, "acme", 24)
+    end_secret(stored, first.stored.id, tenant="acme")
+    assert signing(engine, "acme") == (second.text,)
+    third = rotated(engine, "acme", 0)
+    assert signing(engine, "acme") == (third.text,)
+    with pytest.raises(NoSuchError):
+        end_secret(stored, third.stored.id, tenant="rival")
+    assert signing(engine, "acme") == (third.text,)
+
+
+def test_a_copy_of_the_database_signs_nothing(engine: Engine) -> None:
+    made = rotated(engine, "acme", 24)
+    with reading(engine) as connection:
+        row = connection.execute(select(webhook_secrets)).one()
+    assert made.text not in [str(value) for value in row]
+    with pytest.raises(WebhookSecretError):
+        signing_secrets(WebhookSecretRepository(engine), "acme", service_secret="another")
+    finished_batch(engine, "acme", 0, "http://127.0.0.1:1/done")
+    sender = WebhookSender(engine, WebhookSettings(HOSTS.hosts, "another"), sleep=lambda seconds: None)
+    sender()
+    sender.close()
+    assert status_of(engine, "acme-0").startswith("refused: the tenant's webhook secrets were made under another")
+
+
+def test_the_command_line_makes_lists_and_ends_secrets(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("webhooks", "rotate", "--tenant", "acme") == 2
+    assert "MESHWRIGHT_WEBHOOK_SECRET" in cli.err
+    monkeypatch.setenv("MESHWRIGHT_WEBHOOK_SECRET", HOSTS.secret)
+    assert cli("webhooks", "rotate", "--tenant", "acme") == 0
+    text = cli.out.strip()
+    assert text.startswith("mws_")
+    cli("webhooks", "list", "--json")
+    (item,) = json.loads(cli.out)["webhook_secrets"]
+    assert (item["tenant"], item["ends_at"], "secret" in item) == ("acme", None, False)
+    assert cli("webhooks", "end", item["id"]) == 0
+    cli("webhooks", "list", "--json", "--tenant", "acme")
+    assert json.loads(cli.out)["webhook_secrets"][0]["ends_at"] is not None
+    assert cli("webhooks", "end", text) == 2
+    assert text not in cli.err, "a secret that was pasted is not repeated"

@@ -35,3 +35,21 @@ audit = Table(
     sqlite_autoincrement=True,
 )
 """Who changed what, and who was refused; rows are only ever added."""
+
+webhook_secrets = Table(
+    "webhook_secrets",
+    metadata,
+    Column("id", String(12), primary_key=True),
+    tenant_column(),
+    Column("salt", String(64), nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("ends_at", UtcTime, nullable=True),
+    Index("ix_webhook_secrets_tenant", "tenant"),
+)
+"""Secrets that webhook calls of a tenant are signed with. A row alone gives no secret: the service's own is needed too.
+
+salt     random; the secret is made of it and of the service's own secret
+sha256   of the secret's text, hexadecimal: whether it is still the one that was shown
+ends_at  from when nothing is signed with it; null for never
+"""

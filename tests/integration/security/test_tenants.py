@@ -47,6 +47,7 @@ BODIES: dict[str, Any] = {
     "POST /v1/checks": {"project": MARK, "report": REPORT},
     "POST /v1/keys": {"name": MARK, "scopes": ["plans:read"]},
     "POST /v1/keys/{prefix}/rotation": {"grace_hours": 1},
+    "POST /v1/webhook-secrets": {"grace_hours": 1},
     "PUT /v1/clusters/{name}": {"catalog": "dgx-h100", "nodes": 1},
     "PUT /v1/models/{name}": {"graph": tiny_graph() | {"name": MARK}},
     "POST /v1/replans": {"cluster": MARK},
@@ -84,7 +85,7 @@ class House:
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     path = tmp_path_factory.mktemp("house") / "plans.db"
-    guarded = Settings(f"sqlite:///{path}", auth=Auth.REQUIRED, max_failed_auths_per_s=1000)
+    guarded = Settings(f"sqlite:///{path}", auth=Auth.REQUIRED, max_failed_auths_per_s=1000, webhook_secret="s3cret")
     with running_service(guarded, FakeSolver()) as client:
         acme, rival = (header(guarded, Scope.ADMIN, tenant=tenant) for tenant in ("acme", "rival"))
         endpoints = tuple(
