@@ -14,6 +14,10 @@ from meshwright.solver.training.report.sweep import swept_plans
 from meshwright.solver.training.space.forms_asked import forms_asked
 from meshwright.solver.training.space.stageable import check_stageable
 
+EQUAL_PIPELINES = 3
+"""Parts of the time that equal pipelines have, of which other forms have one each: their search begins with launchable plans,
+and all other forms begin with its answer."""
+
 
 def plan_training(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     """The best plan of the request's space that fits memory and meets the SLO, or the reason why none does.
@@ -32,8 +36,9 @@ def plan_training(request: TrainingRequest, *, stop: Stop, progress: OnProgress)
     asked = [form for form in FORMS if form.form in forms_asked(request)]
     best: Plan | None = None
     for left, form in zip(range(len(asked), 0, -1), asked, strict=True):
-        # Forms have equal parts of the time, and what earlier ones leave.
-        part = part_of(stop, 1.0 / left) if left > 1 else stop
+        # Later forms have equal parts of the time, and what earlier ones leave.
+        weight = EQUAL_PIPELINES if best is None else 1
+        part = part_of(stop, weight / (weight + left - 1)) if left > 1 else stop
         best = form.search(request, best, stop=part, progress=progress)
     assert best is not None, "every request has equal pipelines searched"
     return best

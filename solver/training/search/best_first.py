@@ -87,33 +87,33 @@ def search(
     limit: float = math.inf,
     holds: ParameterLimit | None = None,
     describe: Describe | None = None,
-    patience: Stop | None = None,
+    begin: Solved | None = None,
+    floor: float = 0.0,
 ) -> SearchResult:
     """The plan of the request's space that is best by ``aim`` (the fastest), with a proven lower bound on every plan in it.
 
     Plans worth more than ``limit`` are of no interest to the caller: a search that finds none ends early, with ``bound`` at
-    least the limit. ``holds`` leaves out plans whose devices hold more parameters. ``patience`` ends a search too that has not
-    found any plan by then.
+    least the limit. ``holds`` leaves out plans whose devices hold more parameters. ``begin`` is a plan of the space that is
+    known: the answer is no worse, and the same as without it where the search runs to its end. ``floor`` is a known bound.
     """
-    state = _Search(request, costs, aim or LeastStepTime(costs), holds)
+    state = _Search(request, costs, aim or LeastStepTime(costs), holds, begin)
     told: Solved | None = None
-
-    def is_time() -> bool:
-        return stop() or (patience is not None and state.result.best is None and patience())
-
-    with costs.stopped_by(is_time):
-        while state.heap and not state.is_over(limit) and not is_time():
+    with costs.stopped_by(stop):
+        while state.heap and not state.is_over(limit) and not stop():
             bound, node = state.pop()
             if state.n_popped % PROGRESS_EVERY == 0 or state.result.best is not told:
                 told = state.result.best
-                progress(state.progress(bound, describe))
+                progress(state.progress(max(bound, floor), describe))
             try:
                 state.take(bound, node)
             except SearchStopped:
                 # What became of its part counts; the rest is still open under its bound.
                 state.put_back(bound, node)
                 break
-    return state.finish()
+    result = state.finish()
+    if result.bound is not None and result.bound < floor:
+        result.bound = floor if result.best is None else min(floor, result.best.value)
+    return result
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,19 @@ class _Unpriced:
 class _Search:
     """The heap of open nodes, and what was found so far."""
 
-    def __init__(self, request: TrainingRequest, costs: TrainingCosts, aim: Aim, holds: ParameterLimit | None):
+    def __init__(
+        self,
+        request: TrainingRequest,
+        costs: TrainingCosts,
+        aim: Aim,
+        holds: ParameterLimit | None,
+        begin: Solved | None,
+    ):
         self.costs = costs
         self.aim = aim
         self.holds = holds
-        self.result = SearchResult()
+        self.begin = begin
+        self.result = SearchResult(best=begin)
         self.max_solved = request.search.max_candidates
         self.n_popped = 0
         self.n_extra = 0
@@ -148,7 +156,8 @@ class _Search:
         bound, best = self.heap[0][0], self.result.best
         if best is None:
             return bound > limit or self._out_of_work()
-        if bound >= best.value * (1 - RELATIVE_TIE):
+        # What is as good as a plan that was known before takes its place: it must not matter whether one was known.
+        if bound >= best.value * (1 + RELATIVE_TIE if best is self.begin else 1 - RELATIVE_TIE):
             self.result.complete = True
         rivals = len(self.solved_meshes) > MIN_ALTERNATIVES or self.n_extra >= MAX_EXTRA_MEMBERS
         return (self.result.complete and rivals) or self._out_of_work()
@@ -226,6 +235,8 @@ class _Search:
         if math.isinf(solved.value):
             return
         self.solved_meshes.add(member.candidate.mesh)
+        if result.best is self.begin and self.begin is not None and solved.value <= self.begin.value * (1 + RELATIVE_TIE):
+            result.best = None
         _take(result, solved)
 
     def progress(self, bound: float, describe: Describe | None) -> Progress:

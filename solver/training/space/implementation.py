@@ -27,9 +27,16 @@ def chunked_implementation(implementation: Implementation, search: Search) -> Im
     )
 
 
+FREE = replace(HAND_FUSED, tensor_overlap=TensorOverlap.WEIGHT_GRADIENT)
+"""The kernels of the free space: the best that can be written by hand, sums over tp hidden under weight gradients as launchers
+hide them. A launchable plan is no faster than the same plan of the free space."""
+
+
 def launcher_implementation(search: Search) -> Implementation:
-    """The launcher's kernels; in the free space, which names no launcher, the best that can be written by hand."""
-    if search.space is Space.FREE or search.launcher not in TRAINERS:
+    """The launcher's kernels; in the free space, which names no launcher, `FREE`."""
+    if search.space is Space.FREE:
+        return FREE
+    if search.launcher not in TRAINERS:
         return HAND_FUSED
     return TRAINERS[search.launcher].implementation
 

@@ -22,7 +22,7 @@ from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training.space.implementation import implementation_of, launcher_implementation
+from meshwright.solver.training.space.implementation import FREE, implementation_of, launcher_implementation
 from tests.support.flat_plans import flat
 from tests.support.requests_given import resolved, training
 
@@ -99,7 +99,8 @@ def test_the_launcher_picks_the_profile() -> None:
         found = implementation_of(workload, Search(launcher=Launcher.MEGATRON_LM))
         assert replace(found, stated_loss=None) == replace(expected, dropout=Dropout.MASKED)
     free = request_of({"kernels": "eager"}, space=Space.FREE.value).workload
-    assert replace(implementation_of(free, Search()), stated_loss=None) == replace(HAND_FUSED, kernels=VectorKernels.EAGER)
+    found = implementation_of(free, Search(space=Space.FREE))
+    assert replace(found, stated_loss=None) == replace(FREE, kernels=VectorKernels.EAGER)
 
 
 def test_a_request_without_an_implementation_has_none_in_its_document() -> None:

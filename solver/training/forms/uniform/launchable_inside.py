@@ -1,52 +1,170 @@
-"""The launchable plan of a request for the free space whose search had found nothing when a third of its time was over.
+"""The launchable plans that a search of the free space begins with, so that more freedom is never a worse answer.
 
-Every launchable plan is one of the free space; a bound of the free space holds for both.
+Every launchable plan is one of the free space. The best one of each launcher is priced again with the free space's kernels; the
+search of the free space keeps it until it has a better one. Where those kernels are slower, as where a launcher's host takes
+less, or where the launcher fills up dims that do not divide, the plan is kept as it is, under a bound that holds for both.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
-from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.solver.answer.layouts import Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats, Status
 from meshwright.solver.control import OnProgress, Progress, Stop
-from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.choice import Unnamed
+from meshwright.solver.problem.choices import BatchShares, GroupOrder, Launcher, Space, StageDegrees
+from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.compute_bound import compute_bound_s
+from meshwright.solver.training.costs.evaluate import evaluate_decision
+from meshwright.solver.training.forms.uniform.given_decision import decision_of
+from meshwright.solver.training.report.device_counts import UNITS
 from meshwright.solver.training.report.plan_report import feasible_plan, space_text
-from meshwright.solver.training.search.best_first import SearchResult, search
+from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, Solved, decision_tables, search
+from meshwright.solver.training.space.candidates import families
 
-NOTE = "the free space had shown no plan when a third of the time was over: this is the best launchable plan found in the rest"
+SHARE = 0.6
+"""Share of the time that launchable searches may take: beside all forms a third of the whole, as what launchable searches find
+in a third of the time, those of wider spaces must."""
+
+FEW_CANDIDATES = 20_000
+"""Candidates of a free space that is searched in seconds: one that runs to its end needs no plan to begin with."""
+
+NOTE = "this is the best launchable plan found: the search of the free space has shown no better one"
 
 
-def launchable_plan(
-    request: TrainingRequest, free: SearchResult, *, slo_limit_s: float, stop: Stop, progress: OnProgress
-) -> Plan | None:
-    """The best launchable plan that is found before ``stop``, under the bound of the free space; None where there is none."""
-    inside = replace(request, search=replace(request.search, space=Space.LAUNCHABLE))
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The best launchable plan, certified as one of the free space, and its decision there, where it is as fast; ``bound_s`` is
+    proven of all launchable plans."""
+
+    plan: Plan
+    solved: Solved | None
+    bound_s: float
+
+
+def launchable_inside(
+    request: TrainingRequest, costs: TrainingCosts, *, slo_limit_s: float, stop: Stop, progress: OnProgress
+) -> Inside | None:
+    """The best plan that any launcher is found to run before ``stop``; None where there is none.
+
+    ``costs`` are those of the free space.
+    """
+    best: Plan | None = None
+    floor_s, bound_s = compute_bound_s(request), math.inf
+    for launcher in _launchers(request.search.launcher):
+        limit_s = slo_limit_s if best is None else min(slo_limit_s, best.certificate.objective or math.inf)
+        found, proven_s = _best_of(request, launcher, limit_s=limit_s, floor_s=floor_s, stop=stop, progress=progress)
+        best, bound_s = found or best, min(bound_s, max(floor_s, proven_s))
+    if best is None or best.certificate.objective is None:
+        return None
+    return Inside(best, _as_free(request, costs, best), min(bound_s, best.certificate.objective))
+
+
+def _launchers(first: Launcher) -> Iterator[Launcher]:
+    """Launchers that train, the request's own first."""
+    yield from dict.fromkeys(launcher for launcher in (first, *TRAINERS) if launcher in TRAINERS)
+
+
+def launchable_part(search: Search, launcher: Launcher) -> Search:
+    """The part of a search that a launcher can run: choices that are closed unless a request opens them are closed."""
+    closed: dict[str, Any] = {
+        name: ()
+        for name, entry in LEDGER.items()
+        if entry.choice.unnamed is Unnamed.DEFAULT
+        and isinstance(entry.choice.published, tuple)
+        and entry.choice.published[0] in (getattr(search, name) or ())
+    }
+    return replace(
+        search,
+        space=Space.LAUNCHABLE,
+        launcher=launcher,
+        stage_degrees=StageDegrees.SAME,
+        batch_shares=BatchShares.EVEN,
+        group_order=GroupOrder.GIVEN,
+        idle_groups=(),
+        **closed,
+    )
+
+
+def _best_of(
+    request: TrainingRequest, launcher: Launcher, *, limit_s: float, floor_s: float, stop: Stop, progress: OnProgress
+) -> tuple[Plan | None, float]:
+    """The best plan of one launcher within ``limit_s``, with a bound of the free space, and the launcher's own bound."""
+    inside = replace(request, search=launchable_part(request.search, launcher))
     costs = TrainingCosts(inside)
 
     def described(found: SearchResult) -> Plan | None:
-        if found.best is None or found.best.value > slo_limit_s:
+        if found.best is None or found.best.value > limit_s * (1 - RELATIVE_TIE):
             return None
         plan = feasible_plan(inside, costs, found)
-        objective, bound = found.best.value, min(found.best.value, free.bound or 0.0)
+        objective, bound = found.best.value, min(found.best.value, floor_s)
         gap = (objective - bound) / objective
         certificate = replace(plan.certificate, status=Status.FEASIBLE, bound=bound, gap=gap, space=space_text(request))
         # Counted are candidates of the declared space: these are among them.
-        stats = SearchStats(free.n_candidates, free.n_solved, 0.0)
-        return replace(plan, certificate=certificate, search=stats, notes=(*plan.notes, NOTE))
+        return replace(plan, certificate=certificate, search=SearchStats(0, 0, 0.0), notes=(*plan.notes, NOTE))
 
     listener = progress
 
     def tell(progress: Progress) -> None:
-        best = progress.best
-        listener(replace(progress, bound=None if best is None else min(best, free.bound or 0.0)))
+        best = progress.best if progress.best is not None and progress.best <= limit_s else None
+        bound, incumbent = (floor_s, None) if best is None else (min(best, floor_s), progress.incumbent)
+        listener(replace(progress, best=best, bound=bound, incumbent=incumbent))
 
     try:
-        found = search(inside, costs, stop=stop, progress=tell, limit=slo_limit_s, describe=described)
+        found = search(inside, costs, stop=stop, progress=tell, limit=limit_s, describe=described)
     except WorkloadError:
-        # What the request restricts the free space to is nothing that a launcher runs.
+        # What the request restricts the free space to is nothing that this launcher runs.
+        return None, math.inf
+    return described(found), math.inf if found.bound is None else found.bound
+
+
+def _as_free(request: TrainingRequest, costs: TrainingCosts, plan: Plan) -> Solved | None:
+    """The plan as a decision of the free space; None where that has none that is as fast and fits, as where a launcher fills
+    up dims that do not divide."""
+    assert isinstance(plan.layout, Uniform) and plan.certificate.objective is not None
+    try:
+        decision = decision_of(request, costs, plan.layout.pipelines, optimizer=plan.layout.placement.optimizer)
+    except PlanFileError:
         return None
-    return described(found)
+    cost = evaluate_decision(decision, decision_tables(decision, costs))
+    if not cost.fits or cost.step_time_s > plan.certificate.objective * (1 + RELATIVE_TIE):
+        return None
+    return Solved(decision, cost, cost.step_time_s)
+
+
+def certified(inside: Inside, free: SearchResult) -> Plan:
+    """The launchable plan under what searches of both spaces have proven."""
+    given = inside.plan.certificate
+    assert given.objective is not None and given.bound is not None
+    free_s = math.inf if free.bound is None and free.complete else free.bound or 0.0
+    bound_s = max(given.bound, min(given.objective, inside.bound_s, free_s))
+    proven = bound_s >= given.objective * (1 - RELATIVE_TIE)
+    certificate = replace(
+        given,
+        status=Status.OPTIMAL if proven else Status.FEASIBLE,
+        bound=given.objective if proven else bound_s,
+        gap=0.0 if proven else (given.objective - bound_s) / given.objective,
+    )
+    stats = SearchStats(free.n_candidates, free.n_solved, 0.0)
+    return replace(inside.plan, certificate=certificate, search=stats)
+
+
+def begins_with_launchable(request: TrainingRequest) -> bool:
+    """Return True if the search of a request begins with launchable plans: its space is free and large."""
+    if request.search.space is not Space.FREE or request.objective in UNITS:
+        return False
+    n_candidates = 0
+    for family in families(request):
+        n_candidates += family.n_candidates
+        if n_candidates > FEW_CANDIDATES:
+            return True
+    return False
