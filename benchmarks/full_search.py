@@ -23,7 +23,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.graph import BlockRun, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
-from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import plan_training
 
 GROWTH_LAYERS = (40, 80, 160)
 GROWTH_NODES = (32, 64, 128, 256)

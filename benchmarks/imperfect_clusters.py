@@ -22,7 +22,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import BatchShares, Recompute, Space, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.verify import check
 
 H100, A100 = node_type("dgx-h100"), node_type("dgx-a100")

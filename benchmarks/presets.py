@@ -18,7 +18,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, System
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import plan_training
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from meshwright.solver.problem.request import PlanRequest, ServingRequest, Train
 from meshwright.solver.serving import ServingSimulation, plan_serving, predict_serving, simulate_serving
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
 from meshwright.solver.serving.no_plan import infeasible_serving
-from meshwright.solver.training import plan_training, predict_training
 from meshwright.solver.training.explain import Explanation
 from meshwright.solver.training.explain import explain as explain_sharding
+from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
 from meshwright.solver.verify import check
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.launchable import require_launchable
 from meshwright.costmodels.errors import ExportError
+from meshwright.solver.answer.arrangement import arranged, arrangement_of
 from meshwright.solver.answer.layouts import Kinds
 from meshwright.solver.answer.pipeline_plan import placement_of, with_placement
 from meshwright.solver.answer.plan import Plan
@@ -20,7 +21,6 @@ from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.server import ServingForm
 from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
-from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of
 
 __all__ = ["LAUNCHERS", "Export", "export", "startable_by"]
 

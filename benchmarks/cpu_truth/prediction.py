@@ -10,7 +10,7 @@ from __future__ import annotations
 from plans import CONFIG, GLOBAL_BATCH, SEQ_LEN, TruthPlan
 
 from meshwright.app.importers.huggingface import read_huggingface_config
-from meshwright.app.measuring.documents import fit_calibration
+from meshwright.app.measuring.fitted import fit_calibration
 from meshwright.app.validation.prediction import launchers_spans
 from meshwright.costmodels.calibration.calibration import Calibration, calibrations_in_force
 from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType

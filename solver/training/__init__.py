@@ -1,5 +1,4 @@
-"""The training search: mesh degrees, micro-batches, memory choices, shardings and uneven stages, searched together."""
+"""The training search: mesh degrees, micro-batches, memory choices, shardings and uneven stages, searched together.
 
-from meshwright.solver.training.planner import plan_training, predict_training
-
-__all__ = ["plan_training", "predict_training"]
+`planner` has its questions. Nothing is imported here: readers of requests and pages of plans take single rooms, not the search.
+"""

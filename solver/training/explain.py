@@ -10,6 +10,7 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator
 from meshwright.costmodels.units import GIB, STRICT_RECORD
+from meshwright.solver.answer.arrangement import arranged, arrangement_of
 from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.intra_op import frontier
@@ -23,7 +24,6 @@ from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, ev
 from meshwright.solver.training.costs.joint_block_problems import joined
 from meshwright.solver.training.costs.stage_table import Sharding, StageKind
 from meshwright.solver.training.costs.tied_weights import TiedUse, restricted, tied_uses, unrestricted
-from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of
 from meshwright.solver.training.forms.uniform.given_decision import decision_of
 from meshwright.solver.training.search.best_first import RELATIVE_TIE
 from meshwright.solver.training.space.candidates import Candidate

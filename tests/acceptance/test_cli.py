@@ -378,6 +378,13 @@ def test_options_without_a_command_load_nothing_heavy(option: str) -> None:
     assert not {name for name in heavy if f"'{name}'" in done.stderr}
 
 
+def test_a_stored_plan_is_shown_without_the_search() -> None:
+    code = "import sys, meshwright.app.cli.commands.planning, meshwright.app.exporters; print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    search = {"scipy.optimize", "ortools", "pulp", "highspy", "meshwright.solver.training.planner", "meshwright.solver.serving"}
+    assert not {name for name in search if f"'{name}'" in done.stdout}
+
+
 def test_broken_pipe_is_silent(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)

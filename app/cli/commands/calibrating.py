@@ -14,7 +14,7 @@ from meshwright.app.cli.commands.planning import Output
 from meshwright.app.cli.pages.calibration_pages import print_calibration, print_diff, print_list, print_scores, scores_of
 from meshwright.app.documents.output_files import check_one_stdout, is_stdout
 from meshwright.app.errors import EXIT_GOOD
-from meshwright.app.measuring.documents import FittedCalibration, fit_calibration
+from meshwright.app.measuring.fitted import FittedCalibration, fit_calibration
 from meshwright.app.measuring.profile_shapes import Backend
 from meshwright.app.measuring.sample_files import read_samples, write_samples
 from meshwright.app.measuring.targets import target_of

@@ -13,7 +13,7 @@ import pytest
 
 from meshwright.app.calibrations.store import CalibrationStore
 from meshwright.app.db.engine import open_engine
-from meshwright.app.measuring.documents import fit_calibration
+from meshwright.app.measuring.fitted import fit_calibration
 from meshwright.app.plans.digest import calibration_files
 from meshwright.app.settings import Settings
 from meshwright.costmodels.calibration.calibration import Calibration

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from meshwright.solver.answer.arrangement import arranged, arrangement_of, in_arrangement
 from meshwright.solver.answer.layouts import Stagewise
 from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
@@ -14,7 +15,6 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import StageSpan
 from meshwright.solver.training.forms.stagewise.given import given_way, pipelines_of_its_like, require_room
 from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_cost, stagewise_plan
-from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of, in_arrangement
 from meshwright.solver.training.forms.uniform.given_decision import decision_of
 from meshwright.solver.training.forms.uniform.prediction import crowded_reason, judged
 from meshwright.solver.training.report.slo import slo_reason

@@ -16,6 +16,7 @@ import numpy as np
 
 from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.solver.answer.arrangement import Arrangement, arranged, in_arrangement
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.choices import GroupOrder, Space, StageDegrees, TpOverlap
@@ -35,7 +36,7 @@ from meshwright.solver.training.forms.stagewise.stage_sizes import (
     stage_sizes,
 )
 from meshwright.solver.training.forms.stagewise.stage_ways import Way, stage_ways
-from meshwright.solver.training.forms.uniform.device_orders import Arrangement, arranged, in_arrangement, other_arrangements
+from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
 from meshwright.solver.training.report.device_counts import require_whole_cluster
 from meshwright.solver.training.report.slo import slo_limit_s
 from meshwright.solver.training.search.best_first import RELATIVE_TIE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from meshwright.solver.answer.arrangement import arranged, arrangement_of, in_arrangement
 from meshwright.solver.answer.layouts import Pipelines, Placement, Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
@@ -11,7 +12,6 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import DecisionCost, evaluate_decision
-from meshwright.solver.training.forms.uniform.device_orders import arranged, arrangement_of, in_arrangement
 from meshwright.solver.training.forms.uniform.given_decision import decision_of
 from meshwright.solver.training.report.plan_report import decided_plan, host_memory_reason, memory_reason
 from meshwright.solver.training.report.slo import slo_reason

@@ -21,7 +21,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import plan_training
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import arguments, cluster, flags, interleaved, training
 from tests.unit.app.exporters.real_tools import ask

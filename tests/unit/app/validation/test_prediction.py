@@ -26,7 +26,7 @@ from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import predict_training
+from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 from tests.support.flat_plans import flat

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.verify import check
 
 

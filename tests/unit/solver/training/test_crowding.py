@@ -10,8 +10,8 @@ import pytest
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training import plan_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.search.crowding import crowded_candidates
 from meshwright.solver.training.search.partition import Shortfall, partition_stages
 from meshwright.solver.training.space.candidates import Candidate, families

@@ -13,8 +13,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import plan_training
 from meshwright.solver.training.costs.energy import devices_of
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.verify import Rule, check
 from tests.unit.solver.verify.changes import changed
 

@@ -18,7 +18,7 @@ from meshwright.solver.problem.choice import TRAINING, Launched, Said
 from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import LEDGER, Search
-from meshwright.solver.training import plan_training, predict_training
+from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.verify import check
 from tests.support.opened_choices import opened
 from tests.unit.solver.training.instances import memory_request, sliced_request

@@ -19,8 +19,8 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import plan_training, predict_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.verify import Rule, check

@@ -18,9 +18,9 @@ from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.unfused_attention import without_fused_attention
-from meshwright.solver.training import plan_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.host import CALLS_OF_COLLECTIVE, LAUNCH_SHARE, host_time, launches, step_host_s
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 from tests.support.flat_plans import flat

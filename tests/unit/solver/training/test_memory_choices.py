@@ -19,8 +19,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import plan_training
-from meshwright.solver.training.planner import predict_training
+from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.verify import Rule, check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.ablations import ablations

@@ -10,7 +10,7 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.space.meshes import meshes
 from meshwright.solver.verify import check
 from tests.support.flat_plans import flat

@@ -21,8 +21,8 @@ from meshwright.solver.control import Progress, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Objective, Recompute, Space, TpOverlap
 from meshwright.solver.problem.request import Slo, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import plan_training, predict_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.verify import Rule, SpaceRules, check
 from tests.support.flat_plans import flat, with_fields

@@ -16,8 +16,8 @@ from meshwright.solver.problem.choice import TRAINING, Part
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import LEDGER, Search
-from meshwright.solver.training import plan_training
 from meshwright.solver.training.costs.part_borders import even_cuts
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.space.candidates import Candidate, families
 from meshwright.solver.training.space.presets import PRESETS
 from meshwright.solver.verify import Rule, check

@@ -18,12 +18,11 @@ from meshwright.solver.control import Stop, ignore_progress, never_stop
 from meshwright.solver.problem.choices import BatchShares, Gradients, Objective, Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.switching import switch_bytes
-from meshwright.solver.training import plan_training
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.part_borders import cost_even_cuts
 from meshwright.solver.training.explain import explain
 from meshwright.solver.training.forms.by_group.search import part_sequences
-from meshwright.solver.training.planner import predict_training
+from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, partition_stages
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.verify import Rule, check

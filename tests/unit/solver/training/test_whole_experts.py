@@ -17,8 +17,7 @@ from meshwright.solver.problem.graph import BlockRun, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.switching.pieces import stored_pieces
-from meshwright.solver.training import plan_training
-from meshwright.solver.training.planner import predict_training
+from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.meshes import meshes
 from meshwright.solver.verify import Rule, check
 from tests.support.flat_plans import flat, with_fields

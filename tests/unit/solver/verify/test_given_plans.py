@@ -20,7 +20,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import Slo, TrainingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.verify import Rule, SpaceRules, check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import memory_request, random_request, sliced_request
