@@ -24,7 +24,7 @@ from meshwright.solver.control import Progress, never_stop
 from meshwright.solver.problem.choices import BatchShares, GroupOrder, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training import plan_training
+from meshwright.solver.training.planner import plan_training
 
 MOMENTS_S = (10.0, 30.0)
 """CPU seconds after which a search is looked at, beside its end."""
