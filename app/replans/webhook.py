@@ -23,6 +23,7 @@ from meshwright.app.errors import DocumentError, FieldError, StoreError, Webhook
 from meshwright.app.http.outgoing import call_once
 from meshwright.app.replans.repository import (
     ReplanRepository,
+    WEBHOOK_PENDING,
     WebhookCall,
     claim_webhook,
     due_webhooks,
@@ -97,10 +98,12 @@ class WebhookSender:
         engine: Engine,
         settings: WebhookSettings,
         *,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
         takeover_s: float = TAKEOVER_S,
     ):
-        self._engine, self._settings, self._sleep, self._takeover_s = engine, settings, sleep, takeover_s
+        self._engine, self._settings, self._takeover_s = engine, settings, takeover_s
+        self._stopping = threading.Event()
+        self._sleep = sleep or self._stopping.wait
         self._senders = ThreadPoolExecutor(SENDERS, thread_name_prefix="webhook")
         self._busy: set[str] = set()
         self._lock = threading.Lock()
@@ -124,7 +127,11 @@ class WebhookSender:
         self._senders.shutdown()
 
     def stop(self) -> None:
-        """Begin no more calls, and wait for none: what is not made, another worker makes."""
+        """Begin no more calls, try none again, and wait for none: what is not made, another worker makes.
+
+        A try that is under way has its ``TIMEOUT_S``; the process ends no sooner.
+        """
+        self._stopping.set()
         self._senders.shutdown(wait=False, cancel_futures=True)
 
     def _deal_with(self, call: WebhookCall) -> None:
@@ -151,6 +158,9 @@ class WebhookSender:
         for attempt in range(TRIES):
             if attempt:
                 self._sleep(PAUSE_S * attempt)
+                if self._stopping.is_set():
+                    said = WEBHOOK_PENDING  # For another worker, at once.
+                    break
                 still_mine = self._claim(call)
                 if still_mine is None:
                     return

@@ -90,6 +90,22 @@ def test_a_call_that_never_ends_holds_up_its_own_tenant_alone(
     server.server_close()
 
 
+def test_a_worker_that_ends_tries_no_call_again_and_leaves_it_to_the_next(engine: Engine) -> None:
+    receiver = Receiver([500, 200])
+    server = receiver.serve()
+    finished_batch(engine, "acme", 0, f"http://127.0.0.1:{server.server_port}/done")
+    ending = WebhookSender(engine, HOSTS, sleep=lambda seconds: ending.stop())
+    ending()
+    ending.close()
+    assert (len(receiver.received), status_of(engine, "acme-0")) == (1, WEBHOOK_PENDING)
+    following = WebhookSender(engine, HOSTS)
+    following()
+    following.close()
+    assert (len(receiver.received), status_of(engine, "acme-0")) == (2, "delivered: 200")
+    server.shutdown()
+    server.server_close()
+
+
 def is_signed_with(header: str, body: bytes, secret: str) -> bool:
     """As docs/security.md tells receivers to look."""
     parts = [part.partition("=") for part in header.split(",")]
