@@ -1,11 +1,14 @@
 FROM python:3.11-slim
 WORKDIR /srv/meshwright
-COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY pyproject.toml requirements-image.lock README.md LICENSE ./
 COPY meshwright meshwright
 COPY app app
 COPY solver solver
 COPY costmodels costmodels
 COPY migrations migrations
-RUN pip install --no-cache-dir -c requirements.lock '.[postgres]' && useradd --uid 1000 --create-home meshwright
+# No file is installed whose hash is not in the lock, the builder of our own package included.
+RUN pip install --no-cache-dir --require-hashes --no-deps -r requirements-image.lock \
+    && pip install --no-cache-dir --no-deps --no-build-isolation --no-index . \
+    && useradd --uid 1000 --create-home meshwright
 USER meshwright
 CMD ["meshwright", "serve", "--host", "0.0.0.0"]

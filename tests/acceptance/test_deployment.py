@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import math
 import re
 import tomllib
 from collections.abc import Iterator
@@ -13,6 +15,8 @@ import yaml
 from typer.main import get_command
 
 from meshwright.app.cli.main import cli
+from meshwright.app.http.bodies import IDLE_BODY_S, SLOWEST_BODY_BYTES_PER_S
+from meshwright.app.http.connection import HEAD_S, MAX_HEAD_BYTES
 from meshwright.app.rest.main import create_app
 from meshwright.app.settings import VARIABLES, Settings, read_settings
 
@@ -22,6 +26,7 @@ KUBERNETES = list(yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_
 PROMETHEUS = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())
 OURS = {name: service for name, service in COMPOSE.items() if "build" in service}
 METRICS_PATH = "/metrics"
+NETWORKS = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["networks"]
 KINDS = ("Deployment", "PodDisruptionBudget", "NetworkPolicy")
 OF_OTHERS = {"PGPASSWORD", "NUMBA_CACHE_DIR"}
 """Variables of the PostgreSQL driver and of the compiler of loops."""
@@ -48,7 +53,8 @@ def addresses(settings: Settings) -> set[str]:
 
 
 def test_the_services_are_those_that_the_design_names() -> None:
-    assert {"migrate", "api", "worker", "postgres", "prometheus"} == set(COMPOSE)
+    assert {"migrate", "api", "worker", "postgres", "prometheus", "proxy"} == set(COMPOSE)
+    assert [name for name, service in COMPOSE.items() if "profiles" in service] == ["proxy"]
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
@@ -115,6 +121,12 @@ def test_the_image_holds_every_folder_that_is_installed() -> None:
     assert copied == set(project["tool"]["setuptools"]["package-dir"].values())
 
 
+def test_the_actions_of_others_are_named_by_their_commits() -> None:
+    for name in ("action.yml", "examples/ci/.github/workflows/plans.yml"):
+        used = re.findall(r"uses: (actions/\S+)", (ROOT / name).read_text())
+        assert used and all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", one) for one in used)
+
+
 def test_every_image_has_a_version() -> None:
     assert all(":" in service["image"] for name, service in COMPOSE.items() if name not in OURS)
 
@@ -149,6 +161,41 @@ def test_compose_starts_what_ends_again_and_shows_no_password() -> None:
     assert "127.0.0.1" in COMPOSE["postgres"]["healthcheck"]["test"], "its start-up server listens on a socket alone"
     for service in OURS.values():
         assert "PASSWORD" not in service["environment"]["MESHWRIGHT_DATABASE_URL"]
+
+
+def test_the_proxy_has_the_limits_of_the_service_and_is_the_one_that_is_trusted() -> None:
+    text = (ROOT / "deploy" / "Caddyfile").read_text()
+    limits = dict(re.findall(r"^\s+(max_header_size|max_size|read_header|read_body) (\w+)$", text, re.MULTILINE))
+    slowest_s = IDLE_BODY_S + Settings("").max_body_bytes / SLOWEST_BODY_BYTES_PER_S
+    assert limits == {
+        "max_header_size": f"{MAX_HEAD_BYTES // 1024}KiB",
+        "max_size": f"{Settings('').max_body_bytes // 2**20}MiB",
+        "read_header": f"{HEAD_S:g}s",
+        "read_body": f"{math.ceil(slowest_s / 10) * 10}s",
+    }
+    assert "header_up X-Forwarded-For {remote_host}" in text
+    address = COMPOSE["proxy"]["networks"]["edge"]["ipv4_address"]
+    assert COMPOSE["api"]["environment"]["MESHWRIGHT_TRUSTED_PROXIES"] == address
+    assert ipaddress.ip_address(address) in ipaddress.ip_network(NETWORKS["edge"]["ipam"]["config"][0]["subnet"])
+    assert "reverse_proxy api:8000" in text
+    assert "edge" in COMPOSE["api"]["networks"]
+
+
+def test_the_lock_of_the_image_has_the_tested_versions_and_hashes_of_all() -> None:
+    def versions(name: str) -> dict[str, str]:
+        return dict(re.findall(r"^([\w.-]+?)(?:\[\w+\])?==([^\s;]+)", (ROOT / name).read_text(), re.MULTILINE))
+
+    def same_name(names: dict[str, str]) -> dict[str, str]:
+        return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in names.items()}
+
+    tested, shipped = same_name(versions("requirements.lock")), same_name(versions("requirements-image.lock"))
+    differing = {name: version for name, version in shipped.items() if tested.get(name, version) != version}
+    assert differing == {}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [re.split(r"[\[<>=;]", line)[0] for line in project["dependencies"] + project["optional-dependencies"]["postgres"]]
+    assert {re.sub(r"[-_.]+", "-", name).lower() for name in wanted} <= set(shipped)
+    entries = re.split(r"^(?=[a-zA-Z])", (ROOT / "requirements-image.lock").read_text(), flags=re.MULTILINE)[1:]
+    assert len(entries) == len(shipped) and all("--hash=sha256:" in entry for entry in entries)
 
 
 def test_the_builder_is_sent_what_the_image_copies() -> None:

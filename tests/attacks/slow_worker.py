@@ -20,5 +20,7 @@ def main() -> None:
     engine = open_engine(settings.database_url)
     worker = Worker(engine, settings, ChildSolver(preload="tests.attacks.long_warm_up"))
     worker.start()
-    stop.wait()
+    # A signal that another thread receives does not wake this one.
+    while not stop.wait(1.0):
+        pass
     worker.stop()

@@ -23,5 +23,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stop.set())
     worker = Worker(open_engine(url), settings, ChildSolver(quick_plan, Limits(), preload="tests.crash.quick"))
     worker.start()
-    stop.wait()
+    # A signal that another thread receives does not wake this one.
+    while not stop.wait(1.0):
+        pass
     worker.stop()
