@@ -22,8 +22,8 @@ from meshwright.app.db.engine import reading, writing
 from meshwright.app.errors import DocumentError, FieldError, StoreError, WebhookSecretError
 from meshwright.app.http.outgoing import call_once
 from meshwright.app.replans.repository import (
-    ReplanRepository,
     WEBHOOK_PENDING,
+    ReplanRepository,
     WebhookCall,
     claim_webhook,
     due_webhooks,
