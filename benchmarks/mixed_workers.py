@@ -14,7 +14,7 @@ from meshwright.app.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.layouts import Kinds, Replicas, workers_of
+from meshwright.solver.answer.layouts import Kinds, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
@@ -50,7 +50,7 @@ def described(plan: Plan) -> str:
     """A plan's workers in words."""
     assert isinstance(plan.layout, Replicas | Kinds)
     parts = []
-    for workers in workers_of(plan.layout):
+    for workers in plan.layout.all_workers:
         degrees = f"tp {workers.axes.tp}" + (f" x pp {workers.axes.pp}" if workers.axes.pp > 1 else "")
         parts.append(f"{workers.count} x {degrees} on ranks from {workers.device_ranges[0].first}")
     return ", ".join(parts)

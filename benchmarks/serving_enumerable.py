@@ -19,7 +19,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.layouts import Pools, Replicas, workers_of
+from meshwright.solver.answer.layouts import Pools, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
@@ -140,7 +140,7 @@ def _divides(plan: Plan, request: ServingRequest) -> bool:
 
 
 def _degrees(plan: Plan) -> list[Axes]:
-    return [workers.axes for workers in workers_of(plan.layout)] if isinstance(plan.layout, Replicas | Pools) else []
+    return [workers.axes for workers in plan.layout.all_workers] if isinstance(plan.layout, Replicas | Pools) else []
 
 
 def _kind(plan: Plan, request: ServingRequest) -> str:

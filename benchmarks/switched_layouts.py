@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from meshwright.app.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
-from meshwright.solver.answer.layouts import Replicas, Switched, workers_of
+from meshwright.solver.answer.layouts import Replicas, Switched
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
@@ -81,7 +81,7 @@ def _planned(case: Case, mode: ServingMode) -> Plan:
 
 def _degrees(plan: Plan) -> str:
     assert isinstance(plan.layout, Replicas | Switched)
-    workers = workers_of(plan.layout)
+    workers = plan.layout.all_workers
     return f"{workers[0].count} x " + " / ".join(f"tp {each.axes.tp} pp {each.axes.pp}" for each in workers)
 
 

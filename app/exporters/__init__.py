@@ -17,7 +17,7 @@ from meshwright.solver.answer.arrangement import arranged, arrangement_of
 from meshwright.solver.answer.layouts import Kinds
 from meshwright.solver.answer.pipeline_plan import placement_of, with_placement
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.choices import Launcher, ServingMode
 from meshwright.solver.problem.launchers.server import ServingForm
 from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
@@ -60,10 +60,27 @@ def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
 
 
 def _require_form(plan: Plan, launcher: Launcher) -> None:
-    if isinstance(plan.layout, Kinds) and ServingForm.KINDS not in SERVERS[launcher].forms:
-        able = (other.value for other, server in SERVERS.items() if ServingForm.KINDS in server.forms)
+    """Raise ExportError where a launcher has no commands for a form; an infeasible answer has none."""
+    if plan.layout is None:
+        return
+    form = type(plan.layout).__name__.lower()
+    able = [other.value for other, server in SERVERS.items() if form in {each.value for each in server.forms}]
+    if launcher.value in able:
+        return
+    if not able:
+        raise ExportError(
+            _NEVER.get(form, f"no launcher starts plans of the form {form}"),
+            given=f"plan.{form}",
+            remedy=f"plan again with search.modes [{ServingMode.AGGREGATED.value}]",
+        )
+    if isinstance(plan.layout, Kinds):
         given = f"{len(plan.layout.kinds)} kinds"
         raise ExportError(f"{launcher} exports plans of one kind of workers", given=given, allowed=", ".join(able))
+    raise ExportError(f"{launcher} starts no plans of this form", given=form, allowed=", ".join(able))
+
+
+_NEVER = {ServingForm.SWITCHED.value: "no launcher changes the layout of a server between prompts and answers"}
+"""Words on forms that no launcher starts."""
 
 
 def startable_by(plan: Plan, request: PlanRequest, preferred: Launcher) -> Launcher | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.chosen import chosen
-from meshwright.solver.answer.layouts import ByGroup, Layout, Stagewise, Switched, Uniform
+from meshwright.solver.answer.layouts import ByGroup, Layout, Stagewise, Uniform
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, with_pipelines
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
@@ -61,12 +61,6 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
             "no launcher runs replicas that differ by node group, or stages that differ in degrees",
             given=f"search.{'batch_shares: by_group' if isinstance(plan.layout, ByGroup) else 'stage_degrees: any'}",
             remedy=f"plan again with search.space: launchable and search.launcher: {launcher.value}",
-        )
-    if isinstance(plan.layout, Switched):
-        raise ExportError(
-            "no launcher changes the layout of a server between prompts and answers",
-            given="plan.switched",
-            remedy="plan again with search.modes [aggregated]",
         )
     search = _launched_search(plan, request.search, launcher)
     asked = replace(request, search=search)

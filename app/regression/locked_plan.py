@@ -13,15 +13,11 @@ from meshwright.solver.answer.chosen import unusual_choices
 from meshwright.solver.answer.layouts import (
     ByGroup,
     GroupReplicas,
-    Kinds,
     Layout,
+    OfWorkers,
     Pipelines,
-    Pools,
     Replicas,
     Stagewise,
-    Switched,
-    WorkerKind,
-    workers_of,
 )
 from meshwright.solver.answer.pipeline_plan import leading_pipelines, placement_of
 from meshwright.solver.answer.plan import Plan
@@ -242,28 +238,20 @@ def _schedule(pipelines: Pipelines) -> str:
 
 
 def _all_stages(plan: Plan) -> Iterable[Stage]:
-    match plan.layout:
-        case Replicas() | Pools() | Switched() | Kinds() as layout:
-            return (stage for workers in workers_of(layout) for stage in workers.stages)
-        case _:
-            pipelines = leading_pipelines(plan)
-            return () if pipelines is None else pipelines.stages
+    if isinstance(plan.layout, OfWorkers):
+        return (stage for workers in plan.layout.all_workers for stage in workers.stages)
+    pipelines = leading_pipelines(plan)
+    return () if pipelines is None else pipelines.stages
 
 
 def _answering(plan: Plan) -> Replicas | None:
     """Workers that answer, where a serving plan has one kind of them."""
-    match plan.layout:
-        case Replicas() as replicas:
-            return replicas
-        case Pools(decode=replicas) | Switched(answers=replicas):
-            return replicas
-        case _:
-            return None
+    return plan.layout.answering if isinstance(plan.layout, OfWorkers) else None
 
 
 def _prompting(plan: Plan) -> Workers | None:
     """Prefill workers, or workers in their layout of prompts where layouts switch."""
-    return plan.layout.prefill_workers if isinstance(plan.layout, Pools | Switched) else None
+    return plan.layout.prompting if isinstance(plan.layout, OfWorkers) else None
 
 
 def _serving(plan: Plan) -> str | None:
@@ -275,8 +263,15 @@ def _prefill(plan: Plan) -> str | None:
     workers = _prompting(plan)
     if workers is None:
         return None
-    whose = counted(workers.count, "worker") if isinstance(plan.layout, Pools) else "the same workers"
+    answering = _answering(plan)
+    whose = counted(workers.count, "worker")
+    if answering is not None and _ranks(workers) == _ranks(answering.workers):
+        whose = "the same workers"
     return _limits(f"{whose} of {axes(workers.axes)}", workers)
+
+
+def _ranks(workers: Workers) -> set[int]:
+    return {rank for devices in workers.device_ranges for rank in range(devices.first, devices.first + devices.count)}
 
 
 def _limits(whose: str, workers: Workers) -> str:
@@ -284,16 +279,21 @@ def _limits(whose: str, workers: Workers) -> str:
 
 
 def _kinds(plan: Plan) -> tuple[str, ...]:
-    return tuple(_kind(kind) for kind in plan.layout.kinds) if isinstance(plan.layout, Kinds) else ()
+    """Workers that the fields of answers and prompts do not show, each with its share of the arrivals where it has one."""
+    if not isinstance(plan.layout, OfWorkers):
+        return ()
+    answering = _answering(plan)
+    shown = (None if answering is None else answering.workers, _prompting(plan))
+    kinds = [workers for workers in plan.layout.all_workers if workers not in shown]
+    shares = plan.layout.shares or [None] * len(kinds)
+    return tuple(_kind(workers, share) for workers, share in zip(kinds, shares, strict=True))
 
 
-def _kind(kind: WorkerKind) -> str:
+def _kind(workers: Workers, share: float | None) -> str:
     """A kind of workers: its share of the arrivals, to a thousandth, its layout and its devices."""
-    workers = kind.replicas.workers
     stages = "; ".join(_stage(stage) for stage in workers.stages)
-    return (
-        f"{kind.share:.1%} of arrivals, {axes(workers.axes)}, {_limits(counted(workers.count, 'replica'), workers)}: {stages}"
-    )
+    taken = "" if share is None else f"{share:.1%} of arrivals, "
+    return f"{taken}{axes(workers.axes)}, {_limits(counted(workers.count, 'replica'), workers)}: {stages}"
 
 
 def _stage(stage: Stage) -> str:

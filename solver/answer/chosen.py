@@ -9,17 +9,14 @@ from typing import Any, get_type_hints
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.layouts import (
     ByGroup,
-    Kinds,
     Layout,
     Pipelines,
     Placement,
-    Pools,
-    Replicas,
     Stagewise,
-    Switched,
     Uniform,
 )
 from meshwright.solver.answer.stage import Stage
+from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choice import Lock, Part, Place
 from meshwright.solver.problem.search import LEDGER
 
@@ -88,14 +85,8 @@ def _parts(layout: Layout, part: Part) -> tuple[Any, ...]:
         case ByGroup(groups, _, placement):
             of_groups = tuple(group.pipelines for group in groups)
             found = _of_pipelines(of_groups, tuple(each.axes for each in of_groups), placement)
-        case Replicas():
-            found = _of_workers(layout)
-        case Pools(prefill, decode):
-            found = _of_workers(prefill, decode)
-        case Switched(prompts, answers):
-            found = _of_workers(prompts, answers)
-        case Kinds(kinds):
-            found = _of_workers(*(kind.replicas for kind in kinds))
+        case _:
+            found = _of_workers(layout.all_workers)
     return found.get(part, ())
 
 
@@ -106,7 +97,7 @@ def _of_pipelines(
     return {Part.AXES: axes, Part.STAGES: stages, Part.PIPELINES: pipelines, Part.PLACEMENT: (placement,)}
 
 
-def _of_workers(*workers: Any) -> Mapping[Part, tuple[Any, ...]]:
+def _of_workers(workers: tuple[Workers, ...]) -> Mapping[Part, tuple[Any, ...]]:
     stages = tuple(stage for each in workers for stage in each.stages)
     return {Part.AXES: tuple(each.axes for each in workers), Part.STAGES: stages}
 

@@ -12,6 +12,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
+from meshwright.solver.answer.record_fields import written_as
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
 from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import TpOverlap
@@ -110,6 +111,37 @@ class ByGroup:
     placement: Placement
 
 
+class OfWorkers:
+    """A layout of a serving plan: workers, and which of them answer. Consumers that show all forms alike ask this alone."""
+
+    __slots__ = ()
+
+    @property
+    def all_workers(self) -> tuple[Workers, ...]:
+        """All workers, those that compute prompts first; workers that switch layouts once for each."""
+        raise NotImplementedError(type(self).__name__)
+
+    @property
+    def answering(self) -> Replicas | None:
+        """The workers that answer, where there is one kind of them."""
+        return None
+
+    @property
+    def prompting(self) -> Workers | None:
+        """The workers in the layout in which they compute prompts, where that is another one."""
+        return None
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Shares of the arrivals that the workers take, where each kind of them has one; else empty."""
+        return ()
+
+    @property
+    def predicted_apart(self) -> Mapping[str, Predicted]:
+        """Figures of parts of the plan, by their places in it."""
+        return {}
+
+
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     """Batch limits of an engine's replicas, and its queue at the requested arrival rate."""
@@ -124,7 +156,7 @@ class EngineLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Replicas:
+class Replicas(OfWorkers):
     """Serving: equal replicas that compute prompts and answers."""
 
     axes: Axes
@@ -136,6 +168,16 @@ class Replicas:
         """The replicas as equal workers."""
         load = self.load
         return Workers(load.replicas, self.axes, self.stages, load.max_num_seqs, load.max_num_batched_tokens)
+
+    @property
+    def all_workers(self) -> tuple[Workers, ...]:
+        """The replicas."""
+        return (self.workers,)
+
+    @property
+    def answering(self) -> Replicas:
+        """The replicas."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +198,7 @@ class PrefillWorkers:
 
 
 @dataclass(frozen=True, slots=True)
-class Pools:
+class Pools(OfWorkers):
     """Serving: a pool of workers computes prompts, another one answers."""
 
     prefill: PrefillWorkers
@@ -172,6 +214,21 @@ class Pools:
     def decode_workers(self) -> Workers:
         """Those that answer."""
         return self.decode.workers
+
+    @property
+    def all_workers(self) -> tuple[Workers, ...]:
+        """Both pools."""
+        return self.prefill_workers, self.decode_workers
+
+    @property
+    def answering(self) -> Replicas:
+        """The decode workers."""
+        return self.decode
+
+    @property
+    def prompting(self) -> Workers:
+        """The prefill workers."""
+        return self.prefill_workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +262,10 @@ class PromptPhase:
 
 
 @dataclass(frozen=True, slots=True)
-class Switched:
+class Switched(OfWorkers):
     """Serving: each worker computes prompts in one layout and answers in another, on the same devices."""
 
-    prompts: PromptPhase
+    prompts: PromptPhase = field(metadata=written_as("switched"))
     answers: Replicas
 
     @property
@@ -222,6 +279,21 @@ class Switched:
     def decode_workers(self) -> Workers:
         """The same workers while they answer."""
         return self.answers.workers
+
+    @property
+    def all_workers(self) -> tuple[Workers, ...]:
+        """The workers in both layouts."""
+        return self.prefill_workers, self.decode_workers
+
+    @property
+    def answering(self) -> Replicas:
+        """The workers in their layout of answers."""
+        return self.answers
+
+    @property
+    def prompting(self) -> Workers:
+        """The workers in their layout of prompts."""
+        return self.prefill_workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,23 +320,29 @@ class WorkerKind(KindShare):
 
 
 @dataclass(frozen=True, slots=True)
-class Kinds:
+class Kinds(OfWorkers):
     """Serving: several kinds of workers beside each other, each with a share of the arrivals."""
 
     kinds: tuple[WorkerKind, ...]
 
+    @property
+    def all_workers(self) -> tuple[Workers, ...]:
+        """The workers of each kind."""
+        return tuple(kind.replicas.workers for kind in self.kinds)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """Shares of the arrivals of each kind."""
+        return tuple(kind.share for kind in self.kinds)
+
+    @property
+    def predicted_apart(self) -> Mapping[str, Predicted]:
+        """Figures of each kind."""
+        return {f"kinds[{index}]": kind.predicted for index, kind in enumerate(self.kinds)}
+
 
 TrainingLayout = Uniform | ByGroup | Stagewise
-ServingLayout = Replicas | Pools | Switched | Kinds
+ServingLayout = Replicas | Pools | Kinds | Switched
+"""Forms of serving plans in the order in which they are searched."""
+
 Layout = TrainingLayout | ServingLayout
-
-
-def workers_of(layout: ServingLayout) -> tuple[Workers, ...]:
-    """All workers of a serving plan, those that compute prompts first; workers that switch layouts once for each."""
-    match layout:
-        case Replicas():
-            return (layout.workers,)
-        case Pools() | Switched():
-            return layout.prefill_workers, layout.decode_workers
-        case Kinds():
-            return tuple(kind.replicas.workers for kind in layout.kinds)

@@ -6,13 +6,8 @@ from collections.abc import Iterator
 
 from meshwright.solver.answer.layouts import (
     ByGroup,
-    Kinds,
-    Pools,
-    Replicas,
     Stagewise,
-    Switched,
     Uniform,
-    workers_of,
 )
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Status
@@ -50,17 +45,15 @@ def _missing_parts(plan: Plan) -> Iterator[Violation]:
     match plan.layout:
         case Uniform(placement=placement) | ByGroup(placement=placement) | Stagewise(placement=placement):
             needed |= {"breakdown": placement.breakdown, "predicted.step_time_s": plan.predicted and plan.predicted.step_time_s}
-        case Replicas() | Pools() | Switched() | Kinds() as layout:
-            figures = {"predicted": plan.predicted}
-            if isinstance(layout, Kinds):
-                figures |= {f"kinds[{index}].predicted": kind.predicted for index, kind in enumerate(layout.kinds)}
-            for where, predicted in figures.items():
-                needed[f"{where}.ttft_p95_s"] = predicted and predicted.ttft_p95_s
-                needed[f"{where}.tpot_p95_s"] = predicted and predicted.tpot_p95_s
-            *_, answering = workers_of(layout)
-            needed["stages"] = answering.stages or None
         case None:
             needed["stages"] = None
+        case served:
+            apart = {f"{place}.predicted": figures for place, figures in served.predicted_apart.items()}
+            for where, predicted in ({"predicted": plan.predicted} | apart).items():
+                needed[f"{where}.ttft_p95_s"] = predicted and predicted.ttft_p95_s
+                needed[f"{where}.tpot_p95_s"] = predicted and predicted.tpot_p95_s
+            *_, answering = served.all_workers
+            needed["stages"] = answering.stages or None
     for name, part in needed.items():
         if part is None:
             yield Violation(Rule.ANSWER, f"plan.{name}", f"a {plan.kind} plan must have it")

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from meshwright.solver.answer.layouts import ByGroup, Kinds, Pools, Replicas, Stagewise, Switched, Uniform
+from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.verify.answer import answer_violations
 from meshwright.solver.verify.counted import Counted, SpaceRules
 from meshwright.solver.verify.numbers import number_violations
+from meshwright.solver.verify.serving.forms.table import workers_violations
 from meshwright.solver.verify.serving.interactivity import interactivity_violations
-from meshwright.solver.verify.serving.kinds import kinds_violations
-from meshwright.solver.verify.serving.pools import pools_violations
-from meshwright.solver.verify.serving.replicas import replica_violations
-from meshwright.solver.verify.serving.switched import switched_violations
 from meshwright.solver.verify.training.by_group import share_violations
 from meshwright.solver.verify.training.frontier import frontier_violations
 from meshwright.solver.verify.training.group_order import order_violations, ordered_request
@@ -90,20 +87,4 @@ _TRAINING = (
 )
 
 
-def _workers_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
-    """Rules of the workers of a serving plan, by their kind."""
-    match plan.layout:
-        case Replicas() as layout:
-            assert plan.predicted is not None, "answer_violations asks for it"
-            return replica_violations(layout, plan.predicted, request, devices=plan.devices)
-        case Pools() as layout:
-            return pools_violations(plan, layout, request)
-        case Switched() as layout:
-            return switched_violations(plan, layout, request)
-        case Kinds() as layout:
-            return kinds_violations(plan, layout, request)
-        case _:
-            raise AssertionError("answer_violations asks for the layout of a feasible serving plan")
-
-
-_SERVING = ((_workers_violations,), (interactivity_violations,))
+_SERVING = ((workers_violations,), (interactivity_violations,))

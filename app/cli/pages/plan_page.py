@@ -21,12 +21,9 @@ from meshwright.solver.answer.chosen import unusual_choices
 from meshwright.solver.answer.layouts import (
     ByGroup,
     GroupReplicas,
-    Kinds,
+    OfWorkers,
     Pipelines,
-    Pools,
-    Replicas,
     Stagewise,
-    Switched,
     Uniform,
 )
 from meshwright.solver.answer.pipeline_plan import placement_of
@@ -130,7 +127,7 @@ def _layout_parts(plan: Plan) -> list[RenderableType]:
             return _pipelines("Layout", layout.pipelines)
         case ByGroup() as layout:
             return _by_group(layout)
-        case Replicas() | Pools() | Switched() | Kinds() as layout:
+        case OfWorkers() as layout:
             return serving_parts(layout)
         case _:
             return []

@@ -10,18 +10,19 @@ from meshwright.app.text.console import plain
 from meshwright.app.text.figures import amount, axes, counted, percent, seconds, significant
 from meshwright.solver.answer.layouts import (
     Kinds,
+    OfWorkers,
     Pools,
     PrefillWorkers,
     PromptPhase,
     Replicas,
-    ServingLayout,
     Switched,
     WorkerKind,
 )
+from meshwright.solver.answer.workers import Workers
 
 
-def serving_parts(layout: ServingLayout) -> list[RenderableType]:
-    """Stages and memory of all workers, those that compute prompts first."""
+def serving_parts(layout: OfWorkers) -> list[RenderableType]:
+    """Stages and memory of all workers, those that compute prompts first; in the words of the form, where it has some."""
     match layout:
         case Replicas():
             return _replicas(layout, "Layout")
@@ -31,6 +32,17 @@ def serving_parts(layout: ServingLayout) -> list[RenderableType]:
             return [*_prompt_phase(layout.prompts), *_replicas(layout.answers, "Layout of answers")]
         case Kinds():
             return [part for kind in layout.kinds for part in _kind(kind)]
+        case _:
+            return [part for workers in layout.all_workers for part in _workers(workers)]
+
+
+def _workers(workers: Workers) -> list[RenderableType]:
+    """Workers of a form that has no words of its own."""
+    said = (
+        f"Workers: {axes(workers.axes)}; {counted(workers.count, 'worker')}; at most "
+        f"{counted(workers.max_num_seqs, 'sequence')} and {workers.max_num_batched_tokens:,} tokens a step"
+    )
+    return [Group(plain(said), stage_table(workers.stages, step="step")), memory_bars(workers.stages)]
 
 
 def _replicas(replicas: Replicas, name: str) -> list[RenderableType]:

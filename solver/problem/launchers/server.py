@@ -49,15 +49,15 @@ class Engine:
 
 
 class ServingForm(Enum):
-    """Forms of serving plans that a launcher may start."""
+    """Forms of serving plans that launchers may start, by the names of their layouts."""
 
-    REPLICAS = auto()
+    REPLICAS = "replicas"
     """Workers that do both phases, all alike."""
-    POOLS = auto()
+    POOLS = "pools"
     """Prefill workers and decode workers."""
-    KINDS = auto()
+    KINDS = "kinds"
     """Workers of several kinds, each of which does both phases."""
-    SWITCHED = auto()
+    SWITCHED = "switched"
     """Workers in layouts that switch between prompts and answers."""
 
 

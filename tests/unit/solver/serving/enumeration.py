@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.layouts import Pools, Replicas, workers_of
+from meshwright.solver.answer.layouts import Pools, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
@@ -90,7 +90,7 @@ def described(plan: Plan) -> tuple[Workers, ...]:
     assert isinstance(plan.layout, Replicas | Pools)
     return tuple(
         _degrees(workers.axes, workers.max_num_batched_tokens, workers.max_num_seqs)
-        for workers in reversed(workers_of(plan.layout))
+        for workers in reversed(plan.layout.all_workers)
     )
 
 

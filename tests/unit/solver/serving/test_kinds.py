@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
-from meshwright.solver.answer.layouts import Kinds, Replicas, workers_of
+from meshwright.solver.answer.layouts import Kinds, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import DeviceRange
@@ -145,7 +145,7 @@ def test_layouts_of_a_plan_are_its_own(mixed: tuple[ServingRequest, Plan]) -> No
     rows = explain_serving(request, answer, "layouts")
     own = [row for row in rows if row.excluded_by is Excluded.NOTHING]
     assert {(row.group, row.replicas) for row in own} == {
-        ("old" if workers.device_ranges[0].first < 2 else "new", workers.count) for workers in workers_of(kinds_of(answer))
+        ("old" if workers.device_ranges[0].first < 2 else "new", workers.count) for workers in kinds_of(answer).all_workers
     }
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from meshwright.solver.answer.document import plan_of, record_of
-from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, Switched
+from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, ServingLayout
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.control import ignore_progress, never_stop
@@ -19,9 +19,6 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.serving import plan_serving
 from tests.unit.solver.serving.requests import cluster, serving_request
-
-LAID_OUT = ("axes", "stages", "serving", "prefill", "switched", "kinds")
-"""Flat fields of a serving plan that its layout is made of."""
 
 Path = tuple[str | int, ...]
 
@@ -37,8 +34,8 @@ def request_of(form: type) -> ServingRequest:
         return serving_request(
             rate=9.0, ttft_ms=400.0, tpot_ms=12.0, search=Search(**degrees, modes=(ServingMode.DISAGGREGATED,))
         )
-    if form is Switched:
-        search = Search(**degrees, modes=(ServingMode.SWITCHED,))
+    if form is not Kinds:
+        search = Search(**degrees, modes=(ServingMode(form.__name__.lower()),))
         return serving_request(rate=0.1, ttft_ms=120_000.0, tpot_ms=None, on=cluster(node="l4-pcie"), search=search)
     old, new = (cluster(node=node, name=name, per_node=2) for node, name in (("dgx-a100", "old"), ("dgx-h100", "new")))
     both = replace(old, groups=(*old.groups, *new.groups))
@@ -86,7 +83,7 @@ def _other(value: Any) -> Any:
             return 1
 
 
-@pytest.mark.parametrize("form", [Replicas, Pools, Switched, Kinds])
+@pytest.mark.parametrize("form", get_args(ServingLayout))
 def test_every_field_of_a_layout_is_written_and_read(form: type) -> None:
     plan = planned(form)
     layout = plan.layout
@@ -100,10 +97,11 @@ def test_every_field_of_a_layout_is_written_and_read(form: type) -> None:
         assert plan_of(record_of(replace(plan, layout=other))).layout == other, place
 
 
-@pytest.mark.parametrize("form", [Replicas, Pools, Switched, Kinds])
+@pytest.mark.parametrize("form", get_args(ServingLayout))
 def test_every_flat_field_is_read_and_written(form: type) -> None:
     record: PlanRecord = record_of(planned(form))
-    filled = [name for name in LAID_OUT if getattr(record, name)]
+    bare = record_of(replace(planned(form), layout=None))
+    filled = [each.name for each in fields(record) if getattr(record, each.name) != getattr(bare, each.name)]
     assert filled
     for name in filled:
         for place in leaves(getattr(record, name), (name,)):

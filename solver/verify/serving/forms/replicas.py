@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.solver.answer.layouts import Replicas
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import ServingMode
@@ -18,6 +19,12 @@ from meshwright.solver.verify.serving.power import power_violations
 from meshwright.solver.verify.serving.shape import shape_violations
 from meshwright.solver.verify.serving.speculation import speculation_violations
 from meshwright.solver.verify.violation import Rule, Violation
+
+
+def violations(plan: Plan, layout: Replicas, request: ServingRequest) -> Iterator[Violation]:
+    """Every rule of a plan of replicas."""
+    assert plan.predicted is not None, "answer_violations asks for it"
+    return replica_violations(layout, plan.predicted, request, devices=plan.devices)
 
 
 def replica_violations(

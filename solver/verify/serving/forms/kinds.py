@@ -16,12 +16,12 @@ from meshwright.solver.verify.numbers import agrees, at_most
 from meshwright.solver.verify.rules.devices import devices_by_group
 from meshwright.solver.verify.rules.figures import band_violations
 from meshwright.solver.verify.serving.degrees import stage_ranks
+from meshwright.solver.verify.serving.forms.replicas import replica_violations
 from meshwright.solver.verify.serving.load import mean_lengths
-from meshwright.solver.verify.serving.replicas import replica_violations
 from meshwright.solver.verify.violation import Rule, Violation, placed_at
 
 
-def kinds_violations(plan: Plan, layout: Kinds, request: ServingRequest) -> Iterator[Violation]:
+def violations(plan: Plan, layout: Kinds, request: ServingRequest) -> Iterator[Violation]:
     """Every rule of a plan of several kinds: of shares and devices, then of each kind, then of the whole."""
     broken = (*_sharing_violations(layout.kinds, request), *_place_violations(plan, layout.kinds, request))
     if not broken:

@@ -31,7 +31,7 @@ from meshwright.solver.verify.violation import Rule, Violation, placed_at
 _HERE = "plan.switched"
 
 
-def switched_violations(plan: Plan, layout: Switched, request: ServingRequest) -> Iterator[Violation]:
+def violations(plan: Plan, layout: Switched, request: ServingRequest) -> Iterator[Violation]:
     """Every rule of a plan whose workers compute prompts in one layout and answers in another."""
     prompts, answers, predicted = layout.prefill_workers, layout.decode_workers, plan.predicted
     assert predicted is not None, "answer_violations asks for it"

@@ -26,7 +26,7 @@ from meshwright.solver.verify.violation import Rule, Violation, placed_at
 _PREFILL = "plan.prefill"
 
 
-def pools_violations(plan: Plan, layout: Pools, request: ServingRequest) -> Iterator[Violation]:
+def violations(plan: Plan, layout: Pools, request: ServingRequest) -> Iterator[Violation]:
     """Every rule of a plan of a prefill pool and a decode pool."""
     prefill_request, decode_request = of_prompts(request), of_answers(request)
     prefill, decode, predicted = layout.prefill_workers, layout.decode_workers, plan.predicted
