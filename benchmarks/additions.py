@@ -51,6 +51,7 @@ class Addition:
     heading   of the list in CONTRIBUTING.md
     name      of the stand-in, which the list says as NAME
     most      files of code and data that it may take; pages and tests are counted apart
+    folder    of its own, whose files are not counted; none unless given
     tests     arguments of pytest for the tests that notice what is missing
     """
 
@@ -59,16 +60,22 @@ class Addition:
     most: int
     pieces: tuple[Piece, ...]
     tests: tuple[str, ...]
+    folder: str = ""
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Return the paths of the pieces, as the list says them."""
-        return tuple(piece.path.replace(self.name, "NAME") for piece in self.pieces)
+        """Return the paths of the pieces, as the list says them; a folder of its own is one."""
+        paths = [self.folder if self._is_own(piece.path) else piece.path for piece in self.pieces]
+        return tuple(path.replace(self.name, "NAME") for path in dict.fromkeys(paths))
+
+    def _is_own(self, path: str) -> bool:
+        return bool(self.folder) and path.startswith(f"{self.folder}/")
 
     @property
     def of_the_house(self) -> int:
-        """Return the number of files that are neither pages nor tests."""
-        return sum(path.split("/")[0] in PACKAGES for path in self.files)
+        """Return the number of files that are neither pages nor tests, nor in a folder of its own."""
+        paths = [piece.path for piece in self.pieces if not self._is_own(piece.path)]
+        return sum(path.split("/")[0] in (*PACKAGES, "pyproject.toml") for path in paths)
 
 
 def new(text: str) -> Callable[[str], str]:
@@ -354,7 +361,152 @@ CHOICE = Addition(
     ),
 )
 
-ADDITIONS = {"family": FAMILY, "device": DEVICE, "schedule": SCHEDULE, "launcher": LAUNCHER, "choice": CHOICE}
+FORM_FOLDER = "solver/serving/forms/standin"
+OF_REPLICAS = "meshwright.solver.serving.forms.replicas"
+
+FORM = Addition(
+    heading="A form of a serving plan",
+    name="standin",
+    most=5,
+    folder=FORM_FOLDER,
+    pieces=(
+        Piece(f"{FORM_FOLDER}/__init__.py", new('"""Replicas by another name."""\n')),
+        Piece(
+            f"{FORM_FOLDER}/form.py",
+            new(
+                '"""A stand-in."""\n\n'
+                "from dataclasses import replace\n\n"
+                "from meshwright.solver.answer.layouts import Standin, StandinShare\n"
+                "from meshwright.solver.problem.choices import ServingMode\n"
+                "from meshwright.solver.serving.forms.form import Form, Misfit\n"
+                f"from {OF_REPLICAS}.form import FORM as REPLICAS\n"
+                f"from {OF_REPLICAS}.planning import ReplicasSearch\n\n\n"
+                "class StandinSearch(ReplicasSearch):\n"
+                "    def plan(self, others, *, stats, notes):\n"
+                "        return _standin(super().plan(others, stats=stats, notes=notes))\n\n\n"
+                "def _standin(plan):\n"
+                "    if plan is None or isinstance(plan, Misfit):\n"
+                "        return plan\n"
+                "    return replace(plan, layout=Standin(StandinShare(1.0), plan.layout))\n\n\n"
+                "FORM = Form(\n"
+                '    "standin",\n'
+                "    Standin,\n"
+                "    refuse=lambda request: None,\n"
+                '    space=lambda request: "",\n'
+                "    search=lambda asked: (\n"
+                "        StandinSearch(asked) if ServingMode.STANDIN in asked.request.search.modes else None\n"
+                "    ),\n"
+                "    predict=lambda request, plan, layout: _standin(REPLICAS.predict(request, plan, layout.answers)),\n"
+                "    simulate=lambda request, layout: REPLICAS.simulate(request, layout.answers),\n"
+                ")\n"
+            ),
+        ),
+        Piece(
+            "solver/problem/choices.py",
+            replaced(('    SWITCHED = "switched"\n', '    SWITCHED = "switched"\n    STANDIN = "standin"\n')),
+        ),
+        Piece(
+            "solver/answer/layouts.py",
+            replaced(
+                (
+                    "TrainingLayout = Uniform",
+                    "@dataclass(frozen=True, slots=True)\n"
+                    "class StandinShare:\n"
+                    '    """A stand-in."""\n\n'
+                    "    share: float\n\n\n"
+                    "@dataclass(frozen=True, slots=True)\n"
+                    "class Standin(OfWorkers):\n"
+                    '    """A stand-in."""\n\n'
+                    "    standin: StandinShare\n"
+                    "    answers: Replicas\n\n"
+                    "    @property\n"
+                    "    def all_workers(self):\n"
+                    '        """Its workers."""\n'
+                    "        return self.answers.all_workers\n\n\n"
+                    "TrainingLayout = Uniform",
+                ),
+                ("Kinds | Switched\n", "Kinds | Switched | Standin\n"),
+            ),
+        ),
+        Piece(
+            "solver/answer/plan_record.py",
+            replaced(
+                (
+                    "@dataclass(frozen=True, slots=True)\nclass ReplicaPool(",
+                    "@dataclass(frozen=True, slots=True)\n"
+                    "class StandinFields:\n"
+                    '    """A stand-in."""\n\n'
+                    "    __pydantic_config__ = STRICT_RECORD\n\n"
+                    "    share: float\n\n\n"
+                    "@dataclass(frozen=True, slots=True)\nclass ReplicaPool(",
+                ),
+                (
+                    "    switched: SwitchedPrompts | None = None\n",
+                    "    switched: SwitchedPrompts | None = None\n    standin: StandinFields | None = None\n",
+                ),
+            ),
+        ),
+        Piece(
+            "solver/verify/serving/forms/standin.py",
+            new(
+                '"""A stand-in."""\n\n'
+                "from dataclasses import replace\n\n"
+                "from meshwright.solver.problem.choices import ServingMode\n"
+                "from meshwright.solver.verify.serving.forms.replicas import replica_violations\n\n\n"
+                "def violations(plan, layout, request):\n"
+                "    request = replace(request, search=replace(request.search, modes=(ServingMode.AGGREGATED,)))\n"
+                "    return replica_violations(layout.answers, plan.predicted, request, devices=plan.devices)\n"
+            ),
+        ),
+        Piece(
+            "pyproject.toml",
+            replaced(
+                (
+                    '    "meshwright.solver.serving.forms.switched",\n',
+                    '    "meshwright.solver.serving.forms.standin",\n    "meshwright.solver.serving.forms.switched",\n',
+                )
+            ),
+        ),
+        Piece(
+            "docs/request-format.md",
+            replaced(("allowed of `aggregated` (", "allowed of `standin`, `aggregated` (")),
+        ),
+        Piece(
+            "docs/plan-format.md",
+            replaced(("| `switched` | of a plan whose", "| `standin` | of a stand-in |\n| `switched` | of a plan whose")),
+        ),
+        Piece(
+            "docs/design.md",
+            replaced(
+                (
+                    "      kinds/              several kinds of workers beside each other\n",
+                    "      kinds/              several kinds of workers beside each other\n"
+                    "      standin/            replicas by another name\n",
+                )
+            ),
+        ),
+    ),
+    tests=(
+        "tests/unit/solver/serving/test_every_form.py",
+        "tests/unit/solver/serving/test_forms.py::test_every_layout_of_a_serving_plan_has_one_form",
+        "tests/unit/solver/serving/test_forms.py::test_every_folder_is_a_form",
+        "tests/test_house.py::test_the_map_of_the_design_names_every_folder_and_no_other",
+        "tests/test_house.py::test_every_folder_of_python_is_a_package_that_is_installed",
+        "tests/acceptance/test_docs.py::test_every_field_of_a_request_is_described",
+        "tests/acceptance/test_docs.py::test_every_field_of_a_plan_is_described",
+        "-k",
+        "standin or not checker and not predicted and not written and not launcher",
+    ),
+)
+
+ADDITIONS = {
+    "family": FAMILY,
+    "device": DEVICE,
+    "schedule": SCHEDULE,
+    "launcher": LAUNCHER,
+    "choice": CHOICE,
+    "form": FORM,
+}
 
 
 @contextmanager
