@@ -10,6 +10,7 @@ from functools import partial
 
 from meshwright.costmodels.calibration.calibration import calibrations_in_force
 from meshwright.costmodels.errors import PlanFileError, PlanRejectedError, WorkloadError
+from meshwright.solver.answer.cluster_time import in_cluster_time, in_model_time, law_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats
 from meshwright.solver.answer.reason import unfinished_search
@@ -22,7 +23,11 @@ from meshwright.solver.training.explain import Explanation
 from meshwright.solver.training.explain import explain as explain_sharding
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
+from meshwright.solver.training.report.slo import slo_reason
 from meshwright.solver.verify import check
+
+SECONDS = "s"
+"""The unit of reasons that are targets of time."""
 
 
 def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -31,16 +36,17 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     ``digest`` is empty and ``search.seconds`` 0: names and clocks belong to the caller. Raises InvalidInputError for a
     request that can't be planned at all, and PlanRejectedError if the checker refuses the solver's own plan.
     """
+    asked = in_model_time(request)
     with calibrations_in_force(request.calibrations):
-        if isinstance(request, TrainingRequest):
-            plan = plan_training(request, stop=stop, progress=_checked(request, progress))
+        if isinstance(asked, TrainingRequest):
+            plan = plan_training(asked, stop=stop, progress=_checked(asked, request, progress))
         else:
-            plan = plan_serving(request, stop=stop, progress=_checked(request, progress))
-        violations = check(plan, request)
+            plan = plan_serving(asked, stop=stop, progress=_checked(asked, request, progress))
+        violations = check(plan, asked)
     if violations:
         listed = "; ".join(f"{v.rule} at {v.where}: {v.message}" for v in violations[:5])
         raise PlanRejectedError(f"the checker refused the plan ({len(violations)} violations): {listed}")
-    return plan
+    return _told(plan, request)
 
 
 def undecided(request: PlanRequest, *, considered: int, remedies: tuple[str, ...]) -> Plan:
@@ -52,12 +58,20 @@ def undecided(request: PlanRequest, *, considered: int, remedies: tuple[str, ...
         return infeasible_serving(request, reason, SearchStats(considered, 0, 0.0))
 
 
-def _checked(request: PlanRequest, listener: OnProgress) -> OnProgress:
-    """The listener, to whom no plan is shown that the checker refuses."""
+def _told(plan: Plan, request: PlanRequest) -> Plan:
+    """The plan in the cluster's time; where it breaks a target, with the reason in that time."""
+    told, law = in_cluster_time(plan, request), law_of(request)
+    if law is None or told.reason is None or told.reason.unit != SECONDS or not isinstance(request, TrainingRequest):
+        return told
+    return replace(told, reason=slo_reason(request, told.reason.need * law.scale) or told.reason)
+
+
+def _checked(asked: PlanRequest, request: PlanRequest, listener: OnProgress) -> OnProgress:
+    """The listener of a request, to whom no plan is shown that the checker refuses; ``asked`` is in the cost model's time."""
 
     def incumbent_of(given: Incumbent) -> Plan | None:
         plan = given()
-        return None if plan is None or check(plan, request) else plan
+        return None if plan is None or check(plan, asked) else _told(plan, request)
 
     def tell(progress: Progress) -> None:
         if progress.incumbent is not None:
@@ -85,9 +99,10 @@ def predict(request: PlanRequest, plan: Plan) -> Plan:
     Raises PlanFileError when the plan does not belong to the request.
     """
     with calibrations_in_force(request.calibrations):
-        if isinstance(request, TrainingRequest):
-            return predict_training(request, plan)
-        return predict_serving(request, plan)
+        asked = in_model_time(request)
+        if isinstance(asked, TrainingRequest):
+            return _told(predict_training(asked, plan), request)
+        return predict_serving(asked, plan)
 
 
 def explain_serving(request: ServingRequest, plan: Plan, name: str) -> tuple[LayoutExplanation, ...]:

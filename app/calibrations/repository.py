@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, and_, bindparam, func, insert, select, text
 
+from meshwright.app.calibrations.run_keys import run_group
 from meshwright.app.db.dialects import in_utc
 from meshwright.app.db.engine import reading, writing
 from meshwright.app.db.scope import TENANT, owned
 from meshwright.app.db.tables.calibrations import calibrations, plan_calibrations
 from meshwright.app.db.tables.metadata import DEFAULT_TENANT
 from meshwright.app.db.tables.plans import plans
+from meshwright.app.measuring.documents import calibration_name
 from meshwright.costmodels.calibration.calibration import calibration_key
+from meshwright.costmodels.calibration.from_runs import is_run_key
 
 # Any number that other programs on the same PostgreSQL will hardly take; derived from "meshcali".
 _POSTGRESQL_LOCK = 0x6D657368_63616C69
@@ -151,10 +155,19 @@ class CalibrationRepository:
 
 def note_calibrations(connection: Connection, *, plan: str, request: str, tenant: str) -> None:
     """Note what a plan that is being stored rests on: the calibrations that its request's devices name."""
-    groups = json.loads(request).get("cluster", {}).get("groups", ())
-    names = {group["node"]["device"]["calibration"] for group in groups}
+    document = json.loads(request)
+    names = {group["node"]["device"]["calibration"] for group in document.get("cluster", {}).get("groups", ())}
+    # A plan that was made before any run rests on what is shipped: nothing learned, under the bare key.
+    names |= {_run_calibration_of(document)} - {""}
     for key, name in sorted({calibration_key(name): name for name in sorted(names)}.items()):
         connection.execute(insert(plan_calibrations).values(tenant=tenant, plan=plan, key=key, calibration=name))
+
+
+def _run_calibration_of(request: Mapping[str, Any]) -> str:
+    """The name of what a request has from runs, or the key that this would have; nothing for a request that is none."""
+    group = run_group(request)
+    given = (each for each in request.get("calibrations", ()) if is_run_key(each["key"]))
+    return "" if group is None else next(map(calibration_name, given), group.key)
 
 
 def _stale_uses() -> Select[Any]:

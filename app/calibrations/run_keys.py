@@ -13,8 +13,7 @@ from typing import Any
 
 import rfc8785
 
-PREFIX = "runs."
-"""The start of keys of calibrations that were learned from runs; no device's key begins so."""
+from meshwright.costmodels.calibration.from_runs import RUN_KEY_PREFIX
 
 _NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_-]+")
 _DIGEST_DIGITS, _LONGEST_PART = 10, 60
@@ -30,7 +29,7 @@ class RunGroup:
     @property
     def key(self) -> str:
         """Key of the calibration that is learned from these runs."""
-        return f"{PREFIX}{self.cluster}.{self.profile}"
+        return f"{RUN_KEY_PREFIX}{self.cluster}.{self.profile}"
 
 
 def run_group(request: Mapping[str, Any]) -> RunGroup | None:
@@ -42,11 +41,6 @@ def run_group(request: Mapping[str, Any]) -> RunGroup | None:
         return RunGroup(_hardware_name(cluster, cluster["groups"]), _part(str(stated or runs_it)))
     except (KeyError, TypeError):
         return None
-
-
-def is_run_key(key: str) -> bool:
-    """Return True if a calibration of this key was learned from runs."""
-    return key.startswith(PREFIX)
 
 
 def _hardware_name(cluster: Mapping[str, Any], groups: list[Mapping[str, Any]]) -> str:

@@ -15,7 +15,7 @@ from meshwright.app.db.engine import writing
 from meshwright.app.db.tables.metadata import DEFAULT_TENANT
 from meshwright.app.documents.json_text import compact_json
 from meshwright.app.errors import CalibrationNotFoundError
-from meshwright.app.measuring.documents import read_calibration_document
+from meshwright.app.measuring.documents import provenance_of, read_calibration_document
 from meshwright.app.questions.repository import QuestionFilter, QuestionRepository
 from meshwright.costmodels.calibration.calibration import SEPARATOR, Calibration
 from meshwright.costmodels.errors import ClusterError
@@ -125,7 +125,7 @@ def _read(text: str) -> Calibration:
 def _row_of(calibration: Calibration) -> NewCalibration:
     document = calibration.document
     try:
-        sources, samples = list(document["kernels"]["provenance"]), document["samples"]
+        sources, samples = list(provenance_of(document)), document["samples"]
         rows, digest = samples["rows"], samples["digest"]
     except (KeyError, TypeError) as error:
         raise ClusterError(

@@ -40,11 +40,15 @@ def plan(
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,
     calibration: Calibrations = None,
     explain: ExplainOption = None,
+    ignore_runs: Annotated[
+        bool, typer.Option("--ignore-runs", help="Use nothing that was learned from measured runs.")
+    ] = False,
     frontier: Annotated[bool, typer.Option("--frontier", help="Sweep for the frontier, as search.frontier: swept.")] = False,
 ) -> int:
     """Find the best plan for a request, or for a model and one line of options."""
     from meshwright.app.cli.commands.one_line import line_document, print_line
     from meshwright.app.cli.commands.planning import Output, PlanCommand, Store, run_plan
+    from meshwright.app.requests.document import RunsUse
     from meshwright.solver.problem.choices import FrontierScope
 
     asked = line.of_model(request)
@@ -53,9 +57,9 @@ def plan(
     store = Store.NONE if no_store else Store.FRESH if fresh else Store.USE
     output = Output.JSON if as_json else Output.PAGE
     scope = FrontierScope.SWEPT if frontier else None
-    command = PlanCommand(
-        line_document(asked, download=line.download), asked.words, file, store, output, tuple(calibration or ()), explain, scope
-    )
+    runs = RunsUse.IGNORE if ignore_runs else RunsUse.NEWEST
+    document, calibrations = line_document(asked, download=line.download), tuple(calibration or ())
+    command = PlanCommand(document, asked.words, file, store, output, calibrations, explain, scope, runs)
     return run_plan(command, environment_settings())
 
 

@@ -81,6 +81,10 @@ class StoredRegistry:
         self._follows.add(key)
         return self._fleet.newest_calibration(key)
 
+    def follows_runs(self, *, is_registered: bool) -> bool:
+        """Return True for a registered cluster: a request that names no such thing is the same tomorrow."""
+        return is_registered
+
     def asked(self, document: dict[str, Any]) -> Asked | None:
         """The question that a request document is; None when it named nothing that changes."""
         if not self._read and not self._follows:
@@ -126,6 +130,10 @@ class NothingRead:
     def newest_calibration(self, key: str) -> Calibration | None:
         """Raises FleetNamedError."""
         raise FleetNamedError
+
+    def follows_runs(self, *, is_registered: bool) -> bool:
+        """Return False: a registered cluster was noticed before."""
+        return False
 
 
 NOTHING_READ = NothingRead()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.costmodels.calibration.calibration import Calibration
+from meshwright.costmodels.calibration.from_runs import is_run_key
 
 SMALLEST_CHANGE = 1e-3
 """Relative change of a constant that is worth a line: documents keep four or five digits."""
@@ -66,6 +67,8 @@ def _changes(old: Values, new: Values, *, smallest: float) -> Iterator[Change]:
 
 
 def _provenance(document: Mapping[str, Any]) -> dict[str, float | str]:
+    if is_run_key(document["key"]):
+        return {"key": document["key"], "samples.digest": document["samples"]["digest"], **document["provenance"]}
     samples, board = document["samples"], document["board"]
     flat: dict[str, float | str] = {"key": document["key"], "samples.digest": samples["digest"], "board": board["source"]}
     flat |= {f"samples.{kind}": float(rows) for kind, rows in samples["kinds"].items()}
@@ -75,11 +78,13 @@ def _provenance(document: Mapping[str, Any]) -> dict[str, float | str]:
 
 
 def _errors(document: Mapping[str, Any]) -> dict[str, float | str]:
-    return {f"{score['name']} {what}": float(score[what]) for score in document["scores"] for what in ("median", "p95")}
+    return {f"{score['name']} {what}": float(score[what]) for score in document.get("scores", ()) for what in ("median", "p95")}
 
 
 def _constants(document: Mapping[str, Any]) -> dict[str, float | str]:
     flat: dict[str, float | str] = {}
+    if is_run_key(document["key"]):
+        return {**dict(_flat("time", document["time"])), "memory.runs": float(len(document["memory"]))}
     for part in ("kernels", "collectives"):
         body = {name: value for name, value in document[part].items() if name not in ("provenance", "error", "key", "schema")}
         flat |= dict(_flat(part, body))

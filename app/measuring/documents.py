@@ -9,6 +9,7 @@ from typing import Any
 import rfc8785
 
 from meshwright.costmodels.calibration.calibration import SEPARATOR, Calibration
+from meshwright.costmodels.calibration.from_runs import RUN_CALIBRATION_SCHEMA, check_run_calibration
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.fitting.check import check_calibration
 
@@ -17,8 +18,17 @@ def read_calibration_document(document: object) -> Calibration:
     """The calibration of a parsed document, checked; raises ClusterError."""
     if not isinstance(document, Mapping):
         raise ClusterError("a calibration is a JSON object", given=type(document).__name__)
-    check_calibration(document)
+    if document.get("schema") == RUN_CALIBRATION_SCHEMA:
+        check_run_calibration(document)
+    else:
+        check_calibration(document)
     return Calibration(calibration_name(document), document)
+
+
+def provenance_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sources of a calibration's measurements, each with how many there are."""
+    provenance: Mapping[str, Any] = document["provenance" if document["schema"] == RUN_CALIBRATION_SCHEMA else "kernels"]
+    return provenance if document["schema"] == RUN_CALIBRATION_SCHEMA else provenance["provenance"]
 
 
 def calibration_name(document: Mapping[str, Any]) -> str:

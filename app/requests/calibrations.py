@@ -10,6 +10,7 @@ from meshwright.app.errors import CalibrationNotFoundError, DocumentError, Field
 from meshwright.app.measuring.documents import read_calibration_document
 from meshwright.app.requests.limits import Entry, check_values
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
+from meshwright.costmodels.calibration.from_runs import is_run_key
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import InvalidInputError
 
@@ -71,7 +72,7 @@ def with_calibrations(cluster: Cluster, calibrations: Sequence[Calibration]) -> 
     devices = [group.node.device for group in cluster.groups]
     keys = {calibration_key(device.calibration) for device in devices}
     for index, key in enumerate(names):
-        if key not in keys:
+        if key not in keys and not is_run_key(key):
             raise _fault(index, "no device of the cluster has this calibration key", key, ", ".join(sorted(keys)))
     for index, device in enumerate(devices):
         if is_measured(device.calibration) and device.calibration not in names.values():

@@ -6,6 +6,7 @@ References (a catalogue name, a file) stand here as they were written; ``app.req
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from annotated_types import Len
@@ -149,6 +150,13 @@ class ServingSource(ServingWorkload):
         """Check the contents of files, once they are read."""
 
 
+class RunsUse(StrEnum):
+    """The use of what was learned from measured runs."""
+
+    NEWEST = "newest"
+    IGNORE = "ignore"
+
+
 class RequestDocument(BaseModel):
     """A request file: the model, the cluster, the workload, and what to look for."""
 
@@ -167,6 +175,10 @@ class RequestDocument(BaseModel):
         default_factory=list,
         description="Calibrations to use instead of the shipped ones of their devices: names of stored ones, inline documents; "
         "on the command line also paths of documents.",
+    )
+    runs: RunsUse = Field(
+        RunsUse.NEWEST,
+        description="Whether a training plan uses what was learned from measured runs of this hardware and framework.",
     )
 
 

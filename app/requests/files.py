@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from meshwright.app.documents.compressed import read_bounded
 from meshwright.app.documents.text import MAX_DOCUMENT_BYTES, NonFinite, parse_document
+from meshwright.app.errors import StoreError
 from meshwright.app.requests.calibrations import StoredCalibrations
 from meshwright.app.requests.limits import Entry
+from meshwright.app.requests.registry import NO_REGISTRY, Registry
 from meshwright.app.requests.resolve import NO_STORE, resolve_request
 from meshwright.app.settings import Settings
 from meshwright.costmodels.calibration.calibration import Calibration
+from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import PlanRequest
 
 STDIN = "-"
@@ -84,6 +88,42 @@ class CalibrationsOf:
             engine.dispose()
 
 
+class RunsOf:
+    """The calibrations that were learned from runs in the settings' database, for a command's request."""
+
+    def __init__(self, settings: Settings, on_trouble: Callable[[str], None]):
+        self._settings, self._on_trouble = settings, on_trouble
+
+    def model(self, name: str) -> ModelGraph:
+        """Always refuses."""
+        return NO_REGISTRY.model(name)
+
+    def cluster(self, name: str) -> Cluster:
+        """Always refuses."""
+        return NO_REGISTRY.cluster(name)
+
+    def newest_calibration(self, key: str) -> Calibration | None:
+        """The newest calibration of a key; None when there is none, and, told, when the database can't be used."""
+        from meshwright.app.calibrations.store import CalibrationStore
+        from meshwright.app.db.engine import open_engine
+        from meshwright.app.db.migrate import ensure_ready
+
+        try:
+            engine = open_engine(self._settings.database_url)
+            try:
+                ensure_ready(engine)
+                return CalibrationStore(engine).newest(key)
+            finally:
+                engine.dispose()
+        except StoreError as error:
+            self._on_trouble(f"warning: planning without what was learned from runs: {error}")
+            return None
+
+    def follows_runs(self, *, is_registered: bool) -> bool:
+        """Return True: plans on this machine use what was learned on it."""
+        return True
+
+
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
@@ -93,14 +133,24 @@ def _is_folder(path: Path) -> bool:
 
 
 def read_request(
-    path: str, *, stored: StoredCalibrations = NO_STORE, calibrations: Sequence[str] = (), entry: Entry = Entry.NEW
+    path: str,
+    *,
+    stored: StoredCalibrations = NO_STORE,
+    calibrations: Sequence[str] = (),
+    entry: Entry = Entry.NEW,
+    registry: Registry = NO_REGISTRY,
 ) -> PlanRequest:
     """The request in a file, or on stdin for "-", references resolved; raises InvalidInputError.
 
     ``calibrations`` are used instead of those that it names.
     """
     return given_request(
-        read_document(path, what="request"), folder=folder_of(path), stored=stored, calibrations=calibrations, entry=entry
+        read_document(path, what="request"),
+        folder=folder_of(path),
+        stored=stored,
+        calibrations=calibrations,
+        entry=entry,
+        registry=registry,
     )
 
 
@@ -111,11 +161,12 @@ def given_request(
     stored: StoredCalibrations = NO_STORE,
     calibrations: Sequence[str] = (),
     entry: Entry = Entry.NEW,
+    registry: Registry = NO_REGISTRY,
 ) -> PlanRequest:
     """The request of a parsed document, its paths read from a folder; raises InvalidInputError."""
     if calibrations and isinstance(document, dict):
         document = {**document, "calibrations": list(calibrations)}
-    return resolve_request(document, files=FilesBeside(folder), stored=stored, entry=entry)
+    return resolve_request(document, files=FilesBeside(folder), registry=registry, stored=stored, entry=entry)
 
 
 def folder_of(path: str) -> Path:

@@ -19,7 +19,9 @@ from meshwright.app.requests.document import (
     RequestDocument,
     ServingSource,
 )
+from meshwright.app.requests.learned import with_runs
 from meshwright.app.requests.limits import Entry, check_cluster, check_request, check_values
+from meshwright.app.requests.registry import NO_REGISTRY, Registry
 from meshwright.app.requests.units import without_units
 from meshwright.app.requests.workloads import serving_workload
 from meshwright.app.ways_in.cluster_words import cluster_of_words
@@ -82,41 +84,6 @@ class NoFiles:
         )
 
 
-class Registry(Protocol):
-    """The documents that are registered under the names that a request gives."""
-
-    def model(self, name: str) -> ModelGraph:
-        """A registered model; raises InvalidInputError when there is none."""
-        ...
-
-    def cluster(self, name: str) -> Cluster:
-        """A registered cluster; raises InvalidInputError when there is none."""
-        ...
-
-    def newest_calibration(self, key: str) -> Calibration | None:
-        """The newest calibration of a device key of a registered cluster; None when there is none."""
-        ...
-
-
-class NoRegistry:
-    """Where nothing is registered."""
-
-    def model(self, name: str) -> ModelGraph:
-        """Always refuses."""
-        raise ModelError("registered models are known to the service only", given=name, remedy="give the model itself")
-
-    def cluster(self, name: str) -> Cluster:
-        """Always refuses."""
-        raise ClusterError("registered clusters are known to the service only", given=name, remedy="give the cluster itself")
-
-    def newest_calibration(self, key: str) -> Calibration | None:
-        """None: there is no registered cluster."""
-        return None
-
-
-NO_REGISTRY = NoRegistry()
-
-
 def resolve_request(
     document: object,
     *,
@@ -138,8 +105,10 @@ def resolve_request(
         cluster = _cluster(source.cluster, registry, entry)
         check_cluster(cluster)
     calibrations = read_calibrations(source.calibrations, files, stored, entry)
-    if isinstance(source.cluster, ClusterSource) and source.cluster.source() == REGISTERED:
+    is_registered = isinstance(source.cluster, ClusterSource) and source.cluster.source() == REGISTERED
+    if is_registered:
         calibrations = _with_newest(cluster, calibrations, registry)
+    calibrations = with_runs(source, cluster, calibrations, registry, is_registered=is_registered)
     cluster = with_calibrations(cluster, calibrations)
     with _faults_at("cluster"):
         _check_calibrations(cluster)

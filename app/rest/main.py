@@ -73,7 +73,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
         app.state.replans = ReplanService(engine, queue, webhook_settings(settings))
         app.state.fleet = FleetService(engine, app.state.replans)
         app.state.calibrations = CalibrationService(engine, app.state.replans)
-        app.state.runs = RunService(engine)
+        app.state.runs = RunService(engine, app.state.replans)
         yield
         watcher.close()
         await long_work.close()

@@ -12,10 +12,12 @@ from meshwright.app.http.bodies import JSON, json_body
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from meshwright.app.http.problem_responses import problem_answers
+from meshwright.app.replans.service import ReplanOptions
 from meshwright.app.rest.gate import CalibrationWriter, Reader
 from meshwright.app.rest.preferences import IDEMPOTENCY_KEY
+from meshwright.app.rest.replans import AfterChange
 from meshwright.app.runs.repository import RunFilter, RunRepository
-from meshwright.app.runs.schemas import RUN_EXAMPLES, RunItem, RunPage, run_item
+from meshwright.app.runs.schemas import RUN_EXAMPLES, RunAnswer, RunItem, RunPage, run_item
 from meshwright.app.runs.service import Observed, RunService
 from meshwright.app.security.principal import Principal
 
@@ -35,23 +37,31 @@ _BODY: dict[str, Any] = {
     "",
     summary="Report a measured run",
     openapi_extra=_BODY,
-    response_model=RunItem,
+    response_model=RunAnswer,
     responses={
-        200: {"description": "It is stored already.", "model": RunItem},
-        201: {"description": "A new run.", "model": RunItem},
+        200: {"description": "It is stored already.", "model": RunAnswer},
+        201: {"description": "A new run.", "model": RunAnswer},
         **problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
     },
 )
 async def add_run(
     request: Request,
     caller: CalibrationWriter,
+    options: AfterChange,
     idempotency_key: Annotated[str | None, Header(description=IDEMPOTENCY_KEY, max_length=255, pattern=PRINTABLE)] = None,
 ) -> Response:
     """Add a run of a stored plan: what was measured, or that it ran out of memory. The same run again changes nothing."""
     service: RunService = request.app.state.runs
     async with json_body(request, max_bytes=MAX_RUN_BODY_BYTES) as body:
-        observed = await body.work(_add, service, caller, body.document, idempotency_key)
-    answer = run_item(observed.row)
+        observed = await body.work(_add, service, caller, body.document, key=idempotency_key, options=options)
+    kept = observed.kept
+    where = None if observed.replan is None else f"/v1/replans/{observed.replan}"
+    answer = RunAnswer(
+        **run_item(observed.row).model_dump(),
+        calibration=None if kept is None else kept.row.name,
+        stale=0 if kept is None else kept.stale,
+        replan=where,
+    )
     return JSONResponse(
         answer.model_dump(mode="json"), 201 if observed.is_new else 200, {"location": f"/v1/runs/{observed.row.digest}"}
     )
@@ -85,8 +95,8 @@ def get_run(request: Request, caller: Reader, run_id: str) -> RunItem:
     return run_item(found)
 
 
-def _add(service: RunService, caller: Principal, document: object, key: str | None) -> Observed:
-    return service.add(service.read(document, caller.tenant), caller.tenant, key=key)
+def _add(service: RunService, caller: Principal, document: object, *, key: str | None, options: ReplanOptions) -> Observed:
+    return service.add(service.read(document, caller.tenant), caller, key=key, options=options)
 
 
 def _runs(request: Request, caller: Principal) -> RunRepository:

@@ -55,6 +55,14 @@ class RunItem(BaseModel):
     label: str
 
 
+class RunAnswer(RunItem):
+    """The answer to a POST of a run."""
+
+    calibration: str | None = Field(description="Name of the calibration that was learned with it, if any was.")
+    stale: int = Field(description="Questions whose current plan became stale by it.")
+    replan: str | None = Field(description="Where the batch is that plans them again, if one was started.")
+
+
 class RunPage(BaseModel):
     """A page of runs, newest first."""
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine
 
-from meshwright.app.calibrations.run_keys import run_group
+from meshwright.app.calibrations.run_keys import RunGroup, run_group
+from meshwright.app.calibrations.store import CalibrationStore, Kept, change_of
 from meshwright.app.db.engine import writing
 from meshwright.app.db.idempotency_repository import IdempotencyRepository
 from meshwright.app.db.tables.metadata import DEFAULT_TENANT
@@ -18,14 +19,24 @@ from meshwright.app.documents.json_text import compact_json
 from meshwright.app.errors import DocumentError, FieldError, PlanNotFoundError
 from meshwright.app.plans.documents import read_plan_document
 from meshwright.app.plans.store import PlanStore
+from meshwright.app.questions.repository import QuestionFilter
+from meshwright.app.replans.service import ReplanOptions, ReplanPolicy, ReplanService, ReplanWish
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.runs.document import FIGURES_OF, MeasuredRun, read_run, run_digest, run_document
+from meshwright.app.runs.learning import MOST_RUNS, learned_from
 from meshwright.app.runs.repository import NewRun, RunRepository, StoredRun
+from meshwright.app.security.principal import LOCAL, Principal
 from meshwright.costmodels.version import COST_MODEL_VERSION
-from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.answer.cluster_time import law_of
+from meshwright.solver.answer.document import record_of
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
 
 FARTHEST = 100.0
 """A figure so many times over or under the predicted one is of another run, or in another unit."""
+
+
+MARK_ONLY = ReplanOptions()
+"""Plans that become stale are marked, no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +49,20 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The result of storing a run: its row, and whether it is new."""
+    """The result of storing a run: its row, whether it is new, what was learned by it, and the id of the batch, if one was
+    started."""
 
     row: StoredRun
     is_new: bool
+    kept: Kept | None = None
+    replan: str | None = None
 
 
 class RunService:
-    """One database's runs. Its methods block; call them in threads."""
+    """One database's runs. Its methods block; call them in threads. Without ``replans`` none can be started."""
 
-    def __init__(self, engine: Engine):
-        self._engine = engine
+    def __init__(self, engine: Engine, replans: ReplanService | None = None):
+        self._engine, self._replans = engine, replans
 
     def read(self, document: object, tenant: str = DEFAULT_TENANT) -> Observation:
         """The run of a document, whose plan is stored; raises DocumentError or StoreError."""
@@ -60,16 +74,44 @@ class RunService:
             raise DocumentError("this run can't be used", (fault,)) from error
         return observation(run, read_plan_document(json.loads(text)))
 
-    def add(self, observation: Observation, tenant: str = DEFAULT_TENANT, *, key: str | None = None) -> Observed:
-        """Store a run unless it is stored already. ``key`` is the caller's idempotency key.
+    def add(
+        self,
+        observation: Observation,
+        caller: Principal = LOCAL,
+        *,
+        key: str | None = None,
+        options: ReplanOptions = MARK_ONLY,
+    ) -> Observed:
+        """Store a run unless it is stored already, and the calibration that is learned with it, in one transaction: plans that
+        follow it become stale. ``key`` is the caller's idempotency key.
 
-        Raises KeyReusedError where the key was used for another run, StoreError.
+        Raises KeyReusedError where the key was used for another run, DocumentError for a webhook that may not be called,
+        StoreError.
         """
+        if self._replans is not None:
+            self._replans.check_webhook(options.webhook)
         with writing(self._engine) as connection:
-            row, is_new = RunRepository(self._engine, tenant).add_with(connection, observation.row)
+            row, is_new = RunRepository(self._engine, caller.tenant).add_with(connection, observation.row)
             if key is not None:
-                self._note(connection, tenant, key, observation)
-            return Observed(row, is_new)
+                self._note(connection, caller.tenant, key, observation)
+            if not is_new:
+                return Observed(row, is_new)
+            kept = self._learn(connection, caller.tenant, RunGroup(row.cluster, row.profile))
+            return Observed(row, is_new, kept, self._start_replan(connection, caller, kept, options))
+
+    def _learn(self, connection: Connection, tenant: str, group: RunGroup) -> Kept | None:
+        """Keep the calibration that all runs of a group teach together; None where they teach nothing."""
+        runs = RunRepository(self._engine, tenant).of_group(connection, group.cluster, group.profile, limit=MOST_RUNS)
+        calibration = learned_from(group, runs)
+        return None if calibration is None else CalibrationStore(self._engine, tenant).keep_with(connection, calibration)
+
+    def _start_replan(self, connection: Connection, caller: Principal, kept: Kept | None, options: ReplanOptions) -> str | None:
+        """The id of the batch that plans again what became stale, if one was asked for."""
+        if self._replans is None or kept is None or not kept.is_new or options.policy is not ReplanPolicy.START:
+            return None
+        about = QuestionFilter(calibration=kept.row.key)
+        wish = ReplanWish(about, cause=change_of(kept.row), version=kept.row.version, webhook=options.webhook)
+        return self._replans.start(connection, caller, wish)
 
     def _note(self, connection: Connection, tenant: str, key: str, observation: Observation) -> None:
         fingerprint = f"sha256:{hashlib.sha256(observation.row.run.encode()).hexdigest()}"
@@ -113,8 +155,18 @@ def _predicted(answered: AnsweredRequest) -> dict[str, Any]:
     assert figures is not None, "the plan is feasible"
     names = FIGURES_OF[answered.plan.kind]
     said = {name: value for name in names if (value := getattr(figures, name)) is not None}
+    # What was learned before is taken out again: all runs of a cluster are compared with the same predictions.
+    law = law_of(answered.request)
+    if law is not None:
+        said["step_time_s"] /= law.scale
     smallest = min(group.node.device.memory_bytes for group in answered.request.cluster.groups)
-    return said | {"device_memory_bytes": smallest}
+    return said | {"device_memory_bytes": smallest, "overhead_bytes": _overhead_bytes(answered.plan)}
+
+
+def _overhead_bytes(plan: Plan) -> float:
+    """Bytes beside all tensors on the fullest device, which an allocator does not count."""
+    fullest = max((stage.memory for stage in record_of(plan).stages), key=lambda memory: memory.total_bytes, default=None)
+    return 0.0 if fullest is None else fullest.overhead_bytes
 
 
 def _check_kind(run: MeasuredRun, kind: str) -> None:

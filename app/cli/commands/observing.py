@@ -14,7 +14,7 @@ from meshwright.app.plans.keyed import keyed_request
 from meshwright.app.runs.document import MeasuredRun, RunOutcome, read_run, run_document
 from meshwright.app.runs.logs.table import run_of_log
 from meshwright.app.runs.logs.writers import LogWriter
-from meshwright.app.runs.service import Observation, RunService, observation
+from meshwright.app.runs.service import Observation, Observed, RunService, observation
 from meshwright.app.settings import Settings
 from meshwright.app.text.quantities import DURATION, RATE, SIZE, read_quantity
 from meshwright.costmodels.errors import InvalidInputError
@@ -74,9 +74,17 @@ def run_observe(command: ObserveCommand, settings: Settings) -> int:
     if command.dry_run:
         _print(observed, command.output, "Nothing is stored: this was a dry run.")
         return EXIT_GOOD
-    is_new = _store(observed, settings)
-    _print(observed, command.output, "Stored." if is_new else "It was stored already: nothing has changed.")
+    _print(observed, command.output, _told(_store(observed, settings)))
     return EXIT_GOOD
+
+
+def _told(stored: Observed) -> str:
+    if not stored.is_new:
+        return "It was stored already: nothing has changed."
+    if stored.kept is None:
+        return "Stored."
+    row = stored.kept.row
+    return f"Stored; what runs here have told is {row.key}@{row.version}. Plan again to use it."
 
 
 def _run(command: ObserveCommand, answered: AnsweredRequest, digest: str) -> MeasuredRun:
@@ -90,14 +98,14 @@ def _run(command: ObserveCommand, answered: AnsweredRequest, digest: str) -> Mea
     return read_run(document)
 
 
-def _store(observed: Observation, settings: Settings) -> bool:
+def _store(observed: Observation, settings: Settings) -> Observed:
     from meshwright.app.db.engine import open_engine
     from meshwright.app.db.migrate import ensure_ready
 
     engine = open_engine(settings.database_url)
     try:
         ensure_ready(engine)
-        return RunService(engine).add(observed).is_new
+        return RunService(engine).add(observed)
     finally:
         engine.dispose()
 

@@ -20,9 +20,12 @@ from meshwright.app.plans.documents import answer_document, read_plan
 from meshwright.app.plans.keyed import KeyedRequest, keyed_request, plan_text
 from meshwright.app.plans.store import PlanStore
 from meshwright.app.quoting import json_text, shell_word
-from meshwright.app.requests.files import STDIN, CalibrationsOf, given_request, read_document, read_request
+from meshwright.app.requests.document import RunsUse
+from meshwright.app.requests.files import STDIN, CalibrationsOf, RunsOf, given_request, read_document, read_request
+from meshwright.app.requests.registry import NO_REGISTRY, Registry
 from meshwright.app.settings import Settings
 from meshwright.app.solving import predict_here, solve_here
+from meshwright.costmodels.calibration.from_runs import is_run_key
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.problem.choices import FrontierScope, Launcher
@@ -75,6 +78,7 @@ class PlanCommand:
     calibrations: tuple[str, ...] = ()
     explain: str | None = None
     frontier: FrontierScope | None = None
+    runs: RunsUse = RunsUse.NEWEST
 
 
 def run_plan(command: PlanCommand, settings: Settings) -> int:
@@ -130,9 +134,11 @@ def run_predict(
 
 def _request(command: PlanCommand, settings: Settings) -> PlanRequest:
     stored = CalibrationsOf(settings)
+    registry: Registry
+    registry = NO_REGISTRY if command.store is Store.NONE or command.runs is RunsUse.IGNORE else RunsOf(settings, say)
     if isinstance(command.request, str):
-        return read_request(command.request, stored=stored, calibrations=command.calibrations)
-    return given_request(command.request, folder=Path(), stored=stored, calibrations=command.calibrations)
+        return read_request(command.request, stored=stored, calibrations=command.calibrations, registry=registry)
+    return given_request(command.request, folder=Path(), stored=stored, calibrations=command.calibrations, registry=registry)
 
 
 def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) -> tuple[str, bool]:
@@ -156,6 +162,9 @@ def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) ->
 
 def _say_if_stale(store: PlanStore, digest: str) -> None:
     for use in store.stale_uses(digest):
+        if is_run_key(use.key):
+            say("note: this plan is stale: runs on this cluster were measured since; plan without --ignore-runs to use them")
+            continue
         say(
             f"note: this plan is stale: it rests on the calibration {use.used[:SHORT_NAME]}, and a newer one of {use.key} was "
             f"stored on {use.since:%Y-%m-%d}; plan with it: --calibration {use.key}"

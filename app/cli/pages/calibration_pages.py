@@ -9,10 +9,12 @@ from rich.table import Table
 
 from meshwright.app.calibrations.repository import CalibrationSummary
 from meshwright.app.measuring.comparison import CalibrationDiff, Change
+from meshwright.app.measuring.documents import provenance_of
 from meshwright.app.measuring.targets import target_of
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import percent
 from meshwright.costmodels.calibration.calibration import Calibration
+from meshwright.costmodels.calibration.from_runs import is_run_key, time_law
 from meshwright.costmodels.fitting.cross_validation import Score
 
 SHOWN_DIGEST = len("sha256:") + 12
@@ -44,11 +46,18 @@ def print_calibration(console: Console, calibration: Calibration, row: Calibrati
     console.print(
         f"stored {row.created_at:%Y-%m-%d %H:%M} UTC, {row.samples:,} measurements ({row.samples_digest[:SHOWN_DIGEST]})"
     )
-    console.print(f"relative to {document['board']['source']}")
-    for source, rows in document["kernels"]["provenance"].items():
+    if is_run_key(row.key):
+        law = time_law(calibration)
+        band = f"nine of ten runs between {law.factor(0.05):.3f} and {law.factor(0.95):.3f}"
+        console.print(f"steps take {law.scale:.3f} times what the cost model says ({band})")
+        console.print(f"memory of {len(document['memory'])} runs")
+    else:
+        console.print(f"relative to {document['board']['source']}")
+    for source, rows in provenance_of(document).items():
         console.print(plain(f"  {source}: {rows}", style="dim"))
     console.print()
-    print_scores(console, scores_of(calibration))
+    if not is_run_key(row.key):
+        print_scores(console, scores_of(calibration))
 
 
 def print_list(console: Console, rows: Sequence[CalibrationSummary]) -> None:

@@ -29,7 +29,10 @@ def test_a_run_is_stored_once(client: httpx.Client) -> None:
     run = {"plan": plan["digest"], "step_time_s": step_time_s}
     first, again = client.post("/v1/runs", json=run), client.post("/v1/runs", json={**run, "outcome": "completed"})
     assert (first.status_code, again.status_code) == (201, 200), first.text
-    assert first.json() == again.json() == client.get(first.headers["location"]).json()
+    shown = client.get(first.headers["location"]).json()
+    assert first.json() | shown == first.json() and again.json() | shown == again.json()
+    assert first.json()["calibration"].startswith(f"runs.{shown['cluster']}.{shown['profile']}@sha256:")
+    assert (again.json()["calibration"], again.json()["stale"], again.json()["replan"]) == (None, 0, None)
     assert first.json()["measured"] == {"step_time_s": step_time_s}
     assert first.json()["predicted"]["step_time_s"] == plan["predicted"]["step_time_s"]
     assert first.json()["cluster"].startswith("dgx-h100-") and first.json()["profile"] == "megatron-lm"
@@ -103,7 +106,7 @@ def test_observe_stores_what_rest_shows(cli: Cli, client: httpx.Client, settings
     assert cli("observe", path, "--step-time", step, "--dry-run", "--json") == 0, cli.err
     document = json.loads(cli.out)
     assert client.get("/v1/runs").json()["runs"] == []
-    for stored in ("Stored.", "It was stored already"):
+    for stored in ("Stored; what runs here have told is", "It was stored already"):
         assert cli("observe", plan["digest"][:20], "--step-time", f"{step}s") == 0, cli.err
         assert stored in cli.out
     assert client.post("/v1/runs", json=document).status_code == 200

@@ -1,0 +1,66 @@
+"""Calibrations that were learned from measured runs, as a part of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from meshwright.app.calibrations.run_keys import run_group
+from meshwright.app.documents.records import to_document
+from meshwright.app.errors import DocumentError, FieldError
+from meshwright.app.requests.document import RequestDocument, RunsUse
+from meshwright.costmodels.calibration.calibration import Calibration, calibration_key
+from meshwright.costmodels.calibration.from_runs import is_run_key
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.solver.problem.request import TrainingWorkload
+
+
+class Learned(Protocol):
+    """Where calibrations that were learned from runs are found."""
+
+    def newest_calibration(self, key: str) -> Calibration | None:
+        """The newest calibration of a key; None when there is none."""
+        ...
+
+    def follows_runs(self, *, is_registered: bool) -> bool:
+        """Return True if requests of such a cluster, registered or not, use what was learned from runs."""
+        ...
+
+
+def with_runs(
+    source: RequestDocument, cluster: Cluster, given: Sequence[Calibration], learned: Learned, *, is_registered: bool
+) -> tuple[Calibration, ...]:
+    """Return the given calibrations, and what was learned from runs of this hardware and framework, unless the request ignores
+    it or names such a calibration itself. Raises DocumentError for one that was learned elsewhere."""
+    named = [calibration for calibration in given if is_run_key(calibration_key(calibration.name))]
+    looks = source.runs is RunsUse.NEWEST and not named and learned.follows_runs(is_registered=is_registered)
+    if not isinstance(source.workload, TrainingWorkload):
+        if named:
+            raise _learned_elsewhere(named[0], "none for a serving workload")
+        return tuple(given)
+    if not (named or looks):
+        return tuple(given)
+    key = _key_of(source, source.workload, cluster)
+    elsewhere = [calibration for calibration in named if calibration_key(calibration.name) != key]
+    if elsewhere:
+        raise _learned_elsewhere(elsewhere[0], key)
+    newest = learned.newest_calibration(key) if looks else None
+    return tuple(given) if newest is None else (*given, newest)
+
+
+def _key_of(source: RequestDocument, workload: TrainingWorkload, cluster: Cluster) -> str:
+    stated = workload.implementation
+    group = run_group(
+        {
+            "cluster": to_document(Cluster, cluster),
+            "workload": {"kind": workload.kind, "implementation": {"profile": stated.profile if stated else None}},
+            "search": {"launcher": source.search.launcher.value},
+        }
+    )
+    assert group is not None, "all that a group is told by is there"
+    return group.key
+
+
+def _learned_elsewhere(calibration: Calibration, allowed: str) -> DocumentError:
+    fault = FieldError("calibrations", "learned from runs of other hardware or another framework", calibration.name, allowed)
+    return DocumentError("this request can't be used", (fault,))
