@@ -565,7 +565,7 @@ def main(kinds: Sequence[str]) -> int:
         addition = ADDITIONS[kind]
         found = list(faults(addition))
         wrong += len(found)
-        of_house, rest = addition.of_the_house, len(addition.pieces) - addition.of_the_house
+        of_house, rest = addition.of_the_house, len(addition.files) - addition.of_the_house - bool(addition.folder)
         count = f"{of_house} files of code and data of at most {addition.most}, {rest} pages and tests"
         print(f"{kind}: {count}; " + ("; ".join(found) or "each is missed where it is left out"), flush=True)
     return 1 if wrong else 0

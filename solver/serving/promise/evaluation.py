@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
-
-from meshwright.costmodels.queueing.analytic.capacity import demand_of, least_work_s, mean_least_work_s
-from meshwright.costmodels.queueing.analytic.percentiles import AnalyticFigures, Curves, curves, predict, predict_closed
-from meshwright.costmodels.queueing.analytic.unloaded import first_token_s, token_s
 from meshwright.costmodels.queueing.simulation.replica import (
     NO_TARGETS,
     SimulationResult,
     Targets,
-    Window,
     pooled,
-    simulate,
-    simulate_closed_loop,
 )
 from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.request import ServingWorkload, Slo
 from meshwright.solver.serving.engines.engine import Engine
-from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
-from meshwright.solver.serving.engines.traffic import Share, Traffic
-from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Alone, Candidate, CandidateKey, EngineKey, Measured
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.promise.asked_load import AskedLoad
+from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Candidate, CandidateKey, EngineKey, Measured
+from meshwright.solver.serving.promise.one_layout import OneLayout
+from meshwright.solver.serving.promise.running import P95 as P95
+from meshwright.solver.serving.promise.running import Running, answers_per_s
 
 REQUESTS = 10_000
 """Requests of a simulation: 8,500 are counted, so a 95th percentile rests on 425 above it."""
@@ -34,130 +29,43 @@ REQUESTS = 10_000
 SCREENING_REQUESTS = 2_000
 """Requests of the short simulation that comes first: its 95th percentiles must meet the targets too."""
 
-_SATURATED_REQUESTS = 2_000
-"""Requests of the simulation that finds what a full engine can keep up with."""
-
-_FULL_BATCHES = 4
-"""Full batches of every attention group that this simulation answers at least."""
-
-_SETTLING_ANSWERS = 3
-"""Answers' times after which a replica of several attention groups counts as settled, and the last one loads it still."""
-
-P95 = 0.95
-
-SURELY_COUNTED = 0.80
-"""Of all requests a fifth lie above this quantile; where none of the 15% that are not counted is another, still 5% do."""
-
 
 class SearchStoppedError(Exception):
     """The caller's stopping rule was met before a simulation; never leaves the search."""
 
 
-@dataclass
 class Evaluator:
-    """Simulates candidates for one workload and SLO; remembers what it has simulated.
-
-    Workers that run otherwise have an evaluator of their own, with ``candidates``, ``alone``, ``bounds_with``,
-    ``least_request_s``, ``expected``, ``simulations_of`` and ``capacity`` of their own; whether they keep the promise is
-    judged here alike.
+    """Judges candidates for one workload and SLO, whatever way they run in; remembers what it has simulated.
 
     Before each simulation ``stop`` is asked; True raises SearchStoppedError.
     """
 
-    workload: ServingWorkload
-    slo: Slo
-    seed: int
-    stop: Stop = never_stop
-    simulations: int = 0
-    _measured: dict[tuple[CandidateKey, tuple[float, int]], Measured] = field(default_factory=dict)
-    _candidates: dict[EngineKey, list[Candidate]] = field(default_factory=dict)
-    _rate_bounds: dict[EngineKey, dict[tuple[int, int], float]] = field(default_factory=dict)
-    _best_rate_bound: dict[EngineKey, float] = field(default_factory=dict)
-    _least_work_s: dict[tuple[EngineKey, int], npt.NDArray[np.float64]] = field(default_factory=dict)
-    _curves: dict[CandidateKey, Curves] = field(default_factory=dict)
-    _capacity: dict[CandidateKey, float] = field(default_factory=dict)
-    _alone: dict[tuple[CandidateKey, int], Alone] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.traffic = Traffic(self.workload, self.seed, REQUESTS)
-        self.prompt, self.output = self.traffic.prompt, self.traffic.output
-        self.targets = Targets(_target_s(self.slo.p95_ttft_ms), _target_s(self.slo.p95_tpot_ms))
-        self.longest_request = self.traffic.longest_request
-        self.demand = demand_of(self.traffic.whole)
-
-    def expected(self, candidate: Candidate, share: Share) -> AnalyticFigures:
-        """Return the figures that the analytic model expects of a candidate under a load."""
-        share = _of_a_group(candidate, share)
-        load = replace(self.traffic.load_of(share), output=self.traffic.output_rounds)
-        times = candidate.engine.times
-        if self.traffic.is_closed:
-            figures = predict_closed(times, load, candidate.limits, clients=self.traffic.clients(share))
-        else:
-            if candidate.key not in self._curves:
-                self._curves[candidate.key] = curves(times, load, candidate.limits)
-            figures = predict(times, load, candidate.limits, self._curves[candidate.key])
-        return replace(figures, tpot_p95_s=figures.tpot_p95_s * self.traffic.rounds_per_token)
-
-    def candidates(self, engine: Engine) -> list[Candidate]:
-        """Batch limits whose cache holds the longest request and every sequence of which may get a token, most first."""
-        if engine.key not in self._candidates:
-            every = (Candidate(engine, step, sequences) for step in STEP_TOKENS for sequences in reversed(SEQUENCES))
-            self._candidates[engine.key] = [
-                candidate
-                for candidate in every
-                if -(-candidate.sequences // engine.layout.pp) * engine.query_tokens <= candidate.step_tokens
-                and candidate.limits.kv_tokens >= self.longest_request
-            ]
-        return self._candidates[engine.key]
-
-    def alone(self, engine: Engine, step_tokens: int) -> Alone:
-        """Times of the request at the 95th percentile with nobody else in the engine.
-
-        Time to first token is that of the prompt's 95th percentile. Time per token is that of a request with this prompt:
-        with its own output when lengths are fixed, of its second token otherwise (later ones take longer).
-        """
-        prompt = int(self.prompt.quantile(P95))
-        # Steps that hold the whole prompt are alike.
-        step_tokens = min(step_tokens, max(STEP_TOKENS[0], prompt))
-        key = (engine.key, step_tokens)
-        if key not in self._alone:
-            fixed = self.prompt.is_fixed and self.output.is_fixed
-            output = max(2, int(self.output.quantile(P95))) if fixed else 2
-            times, cached = engine.alone_times, int(prompt * self.workload.prefix_hit_ratio)
-            fresh = self._fresh_tokens if self.workload.hits_by_request else prompt
-            ttft_s = first_token_s(times, prompt_tokens=fresh, cached_tokens=cached, step_tokens=step_tokens)
-            several = self.output.quantile(P95) > 1
-            tpot_s = token_s(times, prompt_tokens=prompt, output_tokens=output) if several else 0.0
-            if engine.speculation is not None:
-                tpot_s = self._verified_token_s(engine)
-            self._alone[key] = Alone(ttft_s, tpot_s)
-        return self._alone[key]
-
-    @property
-    def _fresh_tokens(self) -> int:
-        """Prompt tokens that surely 5% of the counted requests find no fewer of to compute; what lies before them in the cache
-        makes none faster."""
-        stream = self.traffic.whole
-        fresh = stream.prompt_tokens if stream.cached_tokens is None else stream.prompt_tokens - stream.cached_tokens
-        return int(np.quantile(fresh, SURELY_COUNTED, method="lower"))
-
-    def _verified_token_s(self, engine: Engine) -> float:
-        """Return the lower bound on the 95th percentile of the time per token, where rounds give several tokens. No round is
-        faster than one of a single sequence with the shortest prompt, and of the counted requests at least 5% need as many
-        rounds a token."""
-        stream = self.traffic.whole
-        several = stream.output_tokens > 1
-        if stream.rounds is None or not several.any():
-            return 0.0
-        per_token = stream.rounds[several] / (stream.output_tokens[several] - 1)
-        round_s = token_s(engine.alone_times, prompt_tokens=int(stream.prompt_tokens.min()), output_tokens=2)
-        return round_s * float(np.quantile(per_token, SURELY_COUNTED, method="lower"))
+    def __init__(
+        self,
+        workload: ServingWorkload,
+        slo: Slo,
+        seed: int,
+        stop: Stop = never_stop,
+        running: Callable[[AskedLoad], Running] = OneLayout,
+    ):
+        self.workload, self.slo, self.seed, self.stop = workload, slo, seed, stop
+        self.simulations = 0
+        self.asked = asked = AskedLoad(workload, slo, seed, REQUESTS)
+        self.traffic, self.targets, self.demand = asked.traffic, asked.targets, asked.demand
+        self.prompt, self.output, self.longest_request = asked.prompt, asked.output, asked.longest_request
+        self._running = running(asked)
+        self.candidates, self.alone = self._running.candidates, self._running.alone
+        self.expected, self.least_request_s = self._running.expected, self._running.least_request_s
+        self._measured: dict[tuple[CandidateKey, tuple[float, int]], Measured] = {}
+        self._rate_bounds: dict[EngineKey, dict[tuple[int, int], float]] = {}
+        self._best_rate_bound: dict[EngineKey, float] = {}
+        self._capacity: dict[CandidateKey, float] = {}
 
     def rate_bound(self, candidate: Candidate) -> float:
         """Requests per second that no schedule of the engine can exceed, all its attention groups together."""
         limits, bounds = (candidate.step_tokens, candidate.sequences), self._rate_bounds.setdefault(candidate.engine.key, {})
         if limits not in bounds:
-            bounds.update(self.bounds_with(candidate))
+            bounds.update(self._running.bounds_with(candidate))
         return bounds[limits]
 
     def best_rate_bound(self, engine: Engine) -> float:
@@ -165,39 +73,6 @@ class Evaluator:
         if engine.key not in self._best_rate_bound:
             self._best_rate_bound[engine.key] = max(self.rate_bound(candidate) for candidate in self.candidates(engine))
         return self._best_rate_bound[engine.key]
-
-    def bounds_with(self, asked: Candidate) -> dict[tuple[int, int], float]:
-        """Bounds of a candidate and all others of its engine, by their limits of tokens in a step and of sequences.
-
-        The tables of a given plan's engine end at its own limits, which need be none of the search's: larger ones are left out.
-        """
-        engine = asked.engine
-        candidates = (*self.candidates(engine), asked)
-        step_limits = tuple(sorted({candidate.step_tokens for candidate in candidates}))
-        least_s = least_work_s(engine.simulated_times, self.demand, step_limits)
-        found = {}
-        for candidate in candidates:
-            batch = self.largest_batch(candidate)
-            if batch <= least_s.shape[1]:
-                work_s = least_s[step_limits.index(candidate.step_tokens), batch - 1]
-                found[candidate.step_tokens, candidate.sequences] = engine.layout.schedulers / float(work_s)
-        return found
-
-    def largest_batch(self, candidate: Candidate) -> int:
-        """No batch holds more sequences than its slot, or than the cache has room for."""
-        in_a_slot = -(-candidate.sequences // candidate.engine.layout.pp)
-        kv_tokens = candidate.limits.kv_tokens - self.traffic.whole.shared_tokens
-        in_the_cache = int(kv_tokens / self.demand.least_own_kv_tokens)
-        return max(1, min(in_a_slot, in_the_cache))
-
-    def least_request_s(self, candidate: Candidate) -> float:
-        """Return the least seconds that a mean device works for a mean request of its attention group, whatever the
-        schedule."""
-        key = (candidate.engine.key, candidate.step_tokens)
-        if key not in self._least_work_s:
-            times = candidate.engine.simulated_times
-            self._least_work_s[key] = mean_least_work_s(times, self.demand, (candidate.step_tokens,))[0]
-        return float(self._least_work_s[key][self.largest_batch(candidate) - 1])
 
     def can_keep_up(self, candidate: Candidate, share: Share) -> bool:
         """Return True if no bound says that the load outruns the engine; clients of a closed loop never do."""
@@ -230,50 +105,14 @@ class Evaluator:
     ) -> list[SimulationResult]:
         """One replica under its share of a load; under a trace every one."""
         self.count_simulation()
-        times, limits = candidate.engine.simulated_times, candidate.limits
-        requests, window = self._counted(candidate, share, requests)
-        longer = requests if candidate.engine.layout.schedulers > 1 else 0
-        streams = self.traffic.streams(share, requests, at_least=longer)
-        if self.traffic.is_closed:
-            clients = self.traffic.clients(share)
-            return [simulate_closed_loop(times, streams[0], limits, concurrency=clients, targets=targets)]
-        # Of several replicas none alone shows that the percentile of all is missed.
-        early = targets if len(streams) == 1 else NO_TARGETS
-        return [simulate(times, stream, limits, targets=early, window=window) for stream in streams]
-
-    def _counted(self, candidate: Candidate, share: Share, requests: int) -> tuple[int, Window]:
-        """Requests of a simulation, and which of them count: as many as of one attention group.
-
-        Several groups hold so many more at a time that a run has to begin with several times as many before it is settled, and
-        to end with as many. They are no more than fit, nor, where targets are kept, than arrive in the time of an answer.
-        """
-        groups, window = candidate.engine.layout.schedulers, Window()
-        if groups == 1 or self.traffic.is_closed:
-            return requests, window
-        answer_s = self.targets.ttft_s + self.targets.tpot_s * self.output.mean
-        held = math.ceil(min(groups * self.largest_batch(candidate), share.each * answer_s))
-        first, end = window.measured(requests)
-        warm_up, cool_down = max(first, _SETTLING_ANSWERS * held), max(requests - end, held)
-        every = warm_up + (end - first) + cool_down
-        # Shares from which the counts come back.
-        return every, Window((warm_up + 0.5) / every, (cool_down + 0.5) / every)
+        return self._running.simulations_of(candidate, share, requests=requests, targets=targets)
 
     def capacity(self, candidate: Candidate) -> float:
         """Requests per second of an engine that always has requests waiting."""
-        key = candidate.key
-        if key not in self._capacity:
+        if candidate.key not in self._capacity:
             self.count_simulation()
-            groups, clients = candidate.engine.layout.schedulers, 2 * candidate.sequences
-            requests = _SATURATED_REQUESTS
-            if groups > 1:
-                requests = max(requests, _FULL_BATCHES * groups * self.largest_batch(candidate))
-                clients *= groups
-            (stream,) = self.traffic.streams(Share(1.0), requests, at_least=requests if groups > 1 else 0)
-            result = simulate_closed_loop(
-                candidate.engine.simulated_times, stream, candidate.limits, concurrency=clients, window=Window(0.0, 0.0)
-            )
-            self._capacity[key] = _answers_per_s(result)
-        return self._capacity[key]
+            self._capacity[candidate.key] = self._running.saturated_per_s(candidate)
+        return self._capacity[candidate.key]
 
     def _simulate(self, candidate: Candidate, share: Share, targets: Targets, within: float = 1.0) -> Measured:
         result = self._run(candidate, share, targets, SCREENING_REQUESTS)
@@ -284,7 +123,7 @@ class Evaluator:
         kept = not missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
         requests_per_s, utilisation = share.each, math.nan
         if not missed:
-            requests_per_s = _answers_per_s(result) if self.traffic.is_closed else share.each
+            requests_per_s = answers_per_s(result) if self.traffic.is_closed else share.each
             utilisation = requests_per_s / self.capacity(candidate)
         if self.traffic.is_closed:
             utilisation = min(1.0, utilisation)
@@ -316,19 +155,3 @@ def _tightened(targets: Targets, within: float) -> Targets:
     """Targets of which only a share may be taken: a hair more, so that rounding refuses nobody who takes just that."""
     ttft_s, tpot_s = (t if t == math.inf else t * within * (1.0 + 1e-9) for t in (targets.ttft_s, targets.tpot_s))
     return targets if within >= 1.0 else Targets(ttft_s, tpot_s)
-
-
-def _of_a_group(candidate: Candidate, share: Share) -> Share:
-    """The share of one attention group of a replica among others alike."""
-    return Share(share.load, share.replicas * candidate.engine.layout.schedulers)
-
-
-def _answers_per_s(result: SimulationResult) -> float:
-    """Rate of answers from a quarter to three quarters of them: the engine neither fills nor drains."""
-    answered = np.sort(result.answered_s)
-    low, high = len(answered) // 4, 3 * len(answered) // 4
-    return (high - low) / float(answered[high] - answered[low])
-
-
-def _target_s(milliseconds: float | None) -> float:
-    return math.inf if milliseconds is None else milliseconds / 1e3

@@ -13,8 +13,9 @@ from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used, step_error
 from meshwright.solver.serving.forms.switched.engine import SwitchedEngine
-from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import Found
 from meshwright.solver.serving.workers.answer import (
     axes_of,
@@ -32,7 +33,7 @@ def switched_plan(
     request: ServingRequest,
     found: Found,
     *,
-    evaluator: SwitchedEvaluator,
+    evaluator: Evaluator,
     certificate: Certificate,
     stats: SearchStats,
     notes: Sequence[str],
@@ -77,11 +78,9 @@ def _of_prompts(measured: Measured, engine: SwitchedEngine) -> Measured:
     return replace(measured, candidate=Candidate(engine.prefill, step_tokens, engine.prompts_in_a_step(step_tokens)))
 
 
-def _prompts_of(
-    measured: Measured, engine: SwitchedEngine, evaluator: SwitchedEvaluator, *, stages: tuple[Stage, ...]
-) -> PromptPhase:
+def _prompts_of(measured: Measured, engine: SwitchedEngine, evaluator: Evaluator, *, stages: tuple[Stage, ...]) -> PromptPhase:
     """Return the plan's part about prompts and changes; shares are those of one simulation under the worker's load."""
-    runs = evaluator.runs_of(measured.candidate, measured.share, requests=evaluator.traffic.requests)
+    runs = TwoLayouts(evaluator.asked).runs_of(measured.candidate, measured.share, requests=evaluator.traffic.requests)
     run, change = pooled_switched(runs), engine.change
     whole_s = run.prefill_s + run.decode_s + run.switching_s
     buffered = change.buffer_tokens * engine.host_token_bytes * engine.replicas_per_node

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.costmodels.queueing.analytic.capacity import Demand, least_work_s, mean_least_work_s
 from meshwright.costmodels.queueing.analytic.percentiles import AnalyticFigures
@@ -16,16 +17,22 @@ from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.switched.engine import SwitchedEngine
-from meshwright.solver.serving.promise.candidates import Alone, Candidate
-from meshwright.solver.serving.promise.evaluation import P95, SURELY_COUNTED, Evaluator
+from meshwright.solver.serving.promise.asked_load import AskedLoad
+from meshwright.solver.serving.promise.candidates import Alone, Candidate, CandidateKey, EngineKey
+from meshwright.solver.serving.promise.running import P95, SURELY_COUNTED, largest_batch
 
 _EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
 
 
-@dataclass
-class SwitchedEvaluator(Evaluator):
-    """Simulates candidates whose engines switch layouts; of each the step limit is that of prompts, the sequence limit that of
-    answers."""
+class TwoLayouts:
+    """The way of workers that switch layouts; of each the step limit is that of prompts, the sequence limit that of answers."""
+
+    def __init__(self, asked: AskedLoad):
+        self._asked = asked
+        self._candidates: dict[EngineKey, list[Candidate]] = {}
+        self._rate_bounds: dict[CandidateKey, float] = {}
+        self._least_work_s: dict[tuple[EngineKey, int], npt.NDArray[np.float64]] = {}
+        self._alone: dict[tuple[CandidateKey, int], Alone] = {}
 
     def candidates(self, engine: Engine) -> list[Candidate]:
         """Batch limits with room for the longest request in both layouts and on the host, most first."""
@@ -40,14 +47,14 @@ class SwitchedEvaluator(Evaluator):
         engine = _switched(candidate.engine)
         prompts, answers = engine.prefill_phase(candidate.step_tokens), engine.decode_phase(candidate.sequences)
         per_slot = -(-candidate.sequences // engine.layout.pp)
-        prompt = self.traffic.longest_prompt
-        held = prompts.limits.kv_tokens > prompt and answers.limits.kv_tokens >= self.longest_request
+        prompt = self._asked.traffic.longest_prompt
+        held = prompts.limits.kv_tokens > prompt and answers.limits.kv_tokens >= self._asked.longest_request
         return held and engine.change.buffer_tokens >= prompt and per_slot <= engine.decode_step_tokens
 
     def alone(self, engine: Engine, step_tokens: int) -> Alone:
         """Times that no load makes shorter: to first token those of the prompt's 95th percentile; per token those of the
         shortest prompt, and the change of layout that every answer waits for."""
-        switched, prompt = _switched(engine), int(self.prompt.quantile(P95))
+        switched, prompt = _switched(engine), int(self._asked.prompt.quantile(P95))
         step_tokens = min(step_tokens, max(STEP_TOKENS[0], prompt))
         key = (engine.key, step_tokens)
         if key not in self._alone:
@@ -58,7 +65,7 @@ class SwitchedEvaluator(Evaluator):
     def _least_tpot_s(self, engine: SwitchedEngine) -> float:
         """Return the lower bound on the 95th percentile of the time per token: of the counted requests at least 5% have so few
         tokens that the change takes as much of each."""
-        stream, change = self.traffic.whole, engine.change
+        stream, change = self._asked.traffic.whole, engine.change
         several = stream.output_tokens > 1
         if not several.any():
             return 0.0
@@ -74,18 +81,18 @@ class SwitchedEvaluator(Evaluator):
             prompts = mean_least_work_s(engine.prefill.times, self._prompts, (candidate.step_tokens,))[0, 0]
             answers = mean_least_work_s(engine.decode.times, self._answers, (engine.decode_step_tokens,))[0]
             self._least_work_s[key] = prompts + answers
-        return float(self._least_work_s[key][self.largest_batch(candidate) - 1])
+        return float(self._least_work_s[key][largest_batch(self._asked, candidate) - 1])
 
     def expected(self, candidate: Candidate, share: Share) -> AnalyticFigures:
         """A rough guess, for the order of the search alone: a cycle of both phases is as long as it takes for the work of what
         arrives in it and two changes of layout."""
-        engine, bound = _switched(candidate.engine), self.rate_bound(candidate)
+        engine, bound = _switched(candidate.engine), self._rate_bound(candidate)
         load, change = share.each / bound, engine.change
         if load >= 1.0:
             return AnalyticFigures(load, bound, 0.0, math.inf, math.inf)
         alone = self.alone(engine, candidate.step_tokens)
         cycle_s = (change.to_decode_s + change.to_prefill_s + alone.ttft_s) / (1.0 - load)
-        rounds = max(1.0, self.output.mean - 1.0)
+        rounds = max(1.0, self._asked.output.mean - 1.0)
         return AnalyticFigures(load, bound, 0.0, alone.ttft_s + P95 * cycle_s, alone.tpot_s + cycle_s / 2.0 / rounds)
 
     def simulations_of(
@@ -98,25 +105,27 @@ class SwitchedEvaluator(Evaluator):
         self, candidate: Candidate, share: Share, *, requests: int, targets: Targets = NO_TARGETS
     ) -> list[SwitchedResult]:
         """The same, with the time in each layout."""
-        self.count_simulation()
-        streams = self.traffic.streams(share, requests)
+        streams = self._asked.traffic.streams(share, requests)
         # Of several replicas none alone shows that the percentile of all is missed.
         early = targets if len(streams) == 1 else NO_TARGETS
         engine = _switched(candidate.engine)
         phases = engine.prefill_phase(candidate.step_tokens), engine.decode_phase(candidate.sequences)
         return [simulate_switched(*phases, engine.change, stream, targets=early) for stream in streams]
 
-    def capacity(self, candidate: Candidate) -> float:
+    def saturated_per_s(self, candidate: Candidate) -> float:
         """Requests per second of a worker all of whose requests wait from the start."""
-        if candidate.key not in self._capacity:
-            self.count_simulation()
-            (stream,) = self.traffic.streams(Share(1.0))
-            engine = _switched(candidate.engine)
-            waiting = replace(stream, arrival_s=np.zeros(len(stream)))
-            phases = engine.prefill_phase(candidate.step_tokens), engine.decode_phase(candidate.sequences)
-            run = simulate_switched(*phases, engine.change, waiting, window=_EVERYTHING)
-            self._capacity[candidate.key] = len(stream) / run.whole.duration_s
-        return self._capacity[candidate.key]
+        (stream,) = self._asked.traffic.streams(Share(1.0))
+        engine = _switched(candidate.engine)
+        waiting = replace(stream, arrival_s=np.zeros(len(stream)))
+        phases = engine.prefill_phase(candidate.step_tokens), engine.decode_phase(candidate.sequences)
+        run = simulate_switched(*phases, engine.change, waiting, window=_EVERYTHING)
+        return len(stream) / run.whole.duration_s
+
+    def _rate_bound(self, candidate: Candidate) -> float:
+        if candidate.key not in self._rate_bounds:
+            limits = candidate.step_tokens, candidate.sequences
+            self._rate_bounds[candidate.key] = self.bounds_with(candidate)[limits]
+        return self._rate_bounds[candidate.key]
 
     def bounds_with(self, asked: Candidate) -> dict[tuple[int, int], float]:
         """Bounds of a candidate and all others of its engine: both phases take their least work, or the time that keys and
@@ -126,12 +135,12 @@ class SwitchedEvaluator(Evaluator):
         steps = tuple(sorted({candidate.step_tokens for candidate in candidates}))
         prompts_s = least_work_s(engine.prefill.times, self._prompts, steps)[:, 0]
         answers_s = least_work_s(engine.decode.times, self._answers, (engine.decode_step_tokens,))[0]
-        stream, change = self.traffic.whole, engine.change
+        stream, change = self._asked.traffic.whole, engine.change
         staged = float((stream.prompt_tokens * (stream.output_tokens > 1)).mean())
         changes_s = (change.to_decode_s + change.to_prefill_s) * staged / change.buffer_tokens
         found = {}
         for candidate in candidates:
-            batch = self.largest_batch(candidate)
+            batch = largest_batch(self._asked, candidate)
             if batch <= len(answers_s):
                 prompt_s = max(float(prompts_s[steps.index(candidate.step_tokens)]), staged * change.out_token_s)
                 answer_s = max(float(answers_s[batch - 1]), staged * change.in_token_s)
@@ -140,11 +149,11 @@ class SwitchedEvaluator(Evaluator):
 
     @property
     def _prompts(self) -> Demand:
-        return replace(self.demand, rounds=0.0)
+        return replace(self._asked.demand, rounds=0.0)
 
     @property
     def _answers(self) -> Demand:
-        return replace(self.demand, prompt_tokens=0.0, pairs=0.0)
+        return replace(self._asked.demand, prompt_tokens=0.0, pairs=0.0)
 
 
 def _switched(engine: Engine) -> SwitchedEngine:

@@ -12,12 +12,12 @@ from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.forms.form import Misfit
 from meshwright.solver.serving.forms.switched.answer import switched_plan
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, SwitchedEngine, can_switch
-from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts
 from meshwright.solver.serving.forms.switched.room import room_shortfall
 from meshwright.solver.serving.forms.switched.rules import require_switchable
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.certificates import predicted_certificate
-from meshwright.solver.serving.promise.evaluation import REQUESTS
+from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
 from meshwright.solver.serving.workers.given import candidate_of, judged, one_plan_stats
 
 
@@ -40,7 +40,7 @@ class GivenSwitched:
 
     def __init__(self, request: ServingRequest, layout: Switched):
         require_switchable(request)
-        self.evaluator = SwitchedEvaluator(request.workload, request.slo, request.search.seed)
+        self.evaluator = Evaluator(request.workload, request.slo, request.search.seed, running=TwoLayouts)
         prompts, _ = candidate_of(request, layout.prefill_workers, self.evaluator)
         answers, self.share = candidate_of(request, layout.decode_workers, self.evaluator)
         layouts = prompts.engine.layout, answers.engine.layout
@@ -66,11 +66,11 @@ class GivenSwitched:
 
     def memory_shortfall(self) -> Reason | None:
         """Return the memory that the workers lack to hold their longest request; None where there is room."""
-        if self.evaluator.has_room(self.candidate):
+        if TwoLayouts(self.evaluator.asked).has_room(self.candidate):
             return None
         limits = {"step_tokens": self.candidate.step_tokens, "sequences": self.candidate.sequences}
         return room_shortfall(self.engine, self.evaluator, **limits)
 
     def simulated(self) -> list[SwitchedResult]:
         """The workers under the request's load, every request's times."""
-        return self.evaluator.runs_of(self.candidate, self.share, requests=REQUESTS)
+        return TwoLayouts(self.evaluator.asked).runs_of(self.candidate, self.share, requests=REQUESTS)

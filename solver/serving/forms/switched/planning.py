@@ -19,9 +19,10 @@ from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.forms.form import SHOWN, Asked, Earlier, FormSearch, beaten_of, floor_of
 from meshwright.solver.serving.forms.switched.answer import switched_plan
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder
-from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts
 from meshwright.solver.serving.forms.switched.room import room_shortfall
 from meshwright.solver.serving.promise.certificates import objective_of, searched_certificate
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import Cause, Found, Question, SearchResult, least_replicas
 from meshwright.solver.serving.workers.answer import leftover_notes, runners_up
 from meshwright.solver.serving.workers.cheapest import cheapest, of_equal_cost
@@ -44,7 +45,7 @@ class SwitchedSearch(FormSearch):
     def __init__(self, asked: Asked):
         self._asked, self._request = asked, asked.request
         shared = asked.question.evaluator
-        self._evaluator = SwitchedEvaluator(shared.workload, shared.slo, shared.seed, shared.stop)
+        self._evaluator = Evaluator(shared.workload, shared.slo, shared.seed, shared.stop, TwoLayouts)
         shortest = int(self._evaluator.traffic.whole.prompt_tokens.min())
         builder = SwitchedBuilder(asked.request, asked.builder, shortest_prompt=shortest)
         self._engines = list(builder.engines(asked.question.engines))

@@ -8,7 +8,7 @@ from meshwright.solver.serving import explain
 from meshwright.solver.serving.forms.pools import pools
 from meshwright.solver.serving.forms.switched import evaluation as switched_evaluation
 from meshwright.solver.serving.forms.switched import given as given_switched
-from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.promise import evaluation, one_layout
 from meshwright.solver.serving.workers import simulation
 
 
@@ -24,6 +24,6 @@ def short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_batch_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six batch limits in place of some sixty."""
-    for module in (evaluation, switched_evaluation):
+    for module in (one_layout, switched_evaluation):
         monkeypatch.setattr(module, "STEP_TOKENS", (1024, 4096))
         monkeypatch.setattr(module, "SEQUENCES", (4, 16, 64))

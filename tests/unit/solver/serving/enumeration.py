@@ -18,7 +18,7 @@ from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.pools.phases import Phase, PhaseKind, phase
 from meshwright.solver.serving.forms.pools.pools import PlacedPools, PoolsSimulator, placed
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder
-from meshwright.solver.serving.forms.switched.evaluation import SwitchedEvaluator
+from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
@@ -183,7 +183,7 @@ def _phases(request: ServingRequest, engines: list[Engine], *, load: float) -> t
 
 def switching(request: ServingRequest, engines: list[Engine]) -> tuple[Evaluator, list[Engine]]:
     """Workers that switch layouts, and what measures them."""
-    evaluator = SwitchedEvaluator(request.workload, request.slo, request.search.seed)
+    evaluator = Evaluator(request.workload, request.slo, request.search.seed, running=TwoLayouts)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     shortest = int(evaluator.traffic.whole.prompt_tokens.min())
     return evaluator, list(SwitchedBuilder(request, builder, shortest_prompt=shortest).engines(engines))

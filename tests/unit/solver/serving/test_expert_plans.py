@@ -21,7 +21,7 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
-from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.promise import one_layout
 from meshwright.solver.verify import Rule, check
 from tests.support.flat_plans import flat
 from tests.support.serving_layouts import replicas_of
@@ -43,8 +43,8 @@ pytestmark = pytest.mark.usefixtures("short_simulations")
 
 @pytest.fixture(autouse=True)
 def _few_batch_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
-    monkeypatch.setattr(evaluation, "SEQUENCES", (16, 64))
+    monkeypatch.setattr(one_layout, "STEP_TOKENS", (1024, 4096))
+    monkeypatch.setattr(one_layout, "SEQUENCES", (16, 64))
 
 
 def expert_request(search: Search, objective: Objective = Objective.DEVICES, copies: int = 0) -> ServingRequest:

@@ -12,6 +12,7 @@ import pytest
 from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.serving.forms import table
 from meshwright.solver.serving.forms.table import FORMS
+from meshwright.solver.serving.promise.evaluation import Evaluator
 
 ROOM = Path(table.__file__).parent
 
@@ -48,3 +49,8 @@ def test_what_asks_all_forms_imports_none_of_them(module: str) -> None:
     assert set(re.findall(r"serving\.forms\.([\w.]+)", text)) <= {"form", "table"}
     named = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert not named & {layout.__name__ for layout in get_args(ServingLayout)}
+
+
+def test_no_form_overrides_what_judges_workers() -> None:
+    """A form says how its workers run (`promise.running`); what judges them is one class for all."""
+    assert Evaluator.__subclasses__() == []

@@ -24,7 +24,7 @@ from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.engine_rules import runs
 from meshwright.solver.serving.engines.layouts import Tokens, layouts, prefill_layouts, worker_layouts
-from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.promise import one_layout
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.verify import Rule, check
 from tests.support.serving_layouts import pools_of, replicas_of
@@ -39,8 +39,8 @@ pytestmark = pytest.mark.usefixtures("short_simulations")
 
 @pytest.fixture(autouse=True)
 def _few_batch_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "STEP_TOKENS", (1024, 8192))
-    monkeypatch.setattr(evaluation, "SEQUENCES", (4, 16))
+    monkeypatch.setattr(one_layout, "STEP_TOKENS", (1024, 8192))
+    monkeypatch.setattr(one_layout, "SEQUENCES", (4, 16))
 
 
 def asked(
