@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Float, RowMapping, Table, func, literal_column
+from sqlalchemy import ColumnElement, Connection, Float, RowMapping, Table, func, literal_column, or_
 from sqlalchemy.dialects.postgresql import Insert as PostgresqlInsert
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
@@ -23,6 +23,14 @@ def insert_if_absent(table: Table, key: Sequence[str], *, is_sqlite: bool) -> Sq
 def now_s(connection: Connection) -> ColumnElement[float]:
     """The database's clock in seconds of the epoch: machines that share a database agree on it, their own clocks may not."""
     return clock_s(is_sqlite=connection.dialect.name == "sqlite")
+
+
+def is_silent(beat_s: ColumnElement[float], connection: Connection, *, for_s: float) -> ColumnElement[bool]:
+    """The condition that a beat is older than that, or as far in the future: then the clock was set back, and it says nothing.
+
+    Whoever is alive beats again at once.
+    """
+    return or_(beat_s < now_s(connection) - for_s, beat_s > now_s(connection) + for_s)
 
 
 def clock_s(*, is_sqlite: bool) -> ColumnElement[float]:

@@ -35,6 +35,7 @@ POOL_S = 2.0
 """The longest wait for a connection of the pool: all are in use for so long only when the database does not answer."""
 
 ALLOWED_DATABASES = "sqlite:///FILE or postgresql+psycopg://USER:PASSWORD@HOST/DATABASE"
+_RESTART = "restart the service and its workers, with the file in its place"
 _WRITER = "meshwright_writer"
 _USED_S = "meshwright_used_s"
 
@@ -57,10 +58,11 @@ def open_engine(url_text: str) -> Engine:
         _DEADLINES[engine.dialect] = Deadlines(engine, Pause())
         _ping_idle_connections(engine)
         return engine
-    if url.database and url.database != ":memory:":
-        _make_folder(Path(url.database).parent)
     engine = create_engine(url)
     event.listen(engine, "connect", _set_up_sqlite)
+    if url.database and url.database != ":memory:":
+        _make_folder(Path(url.database).parent)
+        _refuse_another_file(engine, Path(url.database))
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
@@ -172,6 +174,35 @@ def _set_up_sqlite(connection: Any, record: object) -> None:
     ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _refuse_another_file(engine: Engine, path: Path) -> None:
+    """Raise StoreError once another file has taken the place of the one that was opened first.
+
+    Connections that are open would go on writing to the old file, which nobody can open any more.
+    """
+    first: tuple[int, int] | None = None
+
+    def identity() -> tuple[int, int]:
+        try:
+            found = path.stat()
+        except OSError as error:
+            raise StoreError(f"the file of the plan store {path} is gone: {error.strerror}; {_RESTART}") from None
+        return found.st_dev, found.st_ino
+
+    def look_before(dialect: object, record: object, arguments: object, options: object) -> None:
+        # Connecting would make an empty file.
+        if first is not None:
+            identity()
+
+    def compare(connection: object, record: object, proxy: object) -> None:
+        nonlocal first
+        first = first or identity()
+        if identity() != first:
+            raise StoreError(f"another file was put in place of the plan store {path}; {_RESTART}")
+
+    event.listen(engine, "do_connect", look_before)
+    event.listen(engine, "checkout", compare)
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -30,6 +30,17 @@ def is_at_head(engine: Engine) -> bool:
     return current_revision(engine) == HEAD_REVISION
 
 
+def serves(engine: Engine, revision: str | None) -> bool:
+    """Return True if this version can work with a database at a revision: its own, or on PostgreSQL a later one.
+
+    In a rolling upgrade the database is migrated first, and processes of the release before go on until they are replaced: a
+    migration leaves them what they need. An SQLite file has no other processes to wait for.
+    """
+    if revision is None or is_sqlite(engine):
+        return revision == HEAD_REVISION
+    return revision >= HEAD_REVISION
+
+
 def upgrade(engine: Engine, revision: str = "head") -> None:
     """Migrate up to a revision, in one transaction; processes that migrate at once wait for one another."""
     from alembic import command
@@ -57,15 +68,16 @@ def downgrade(engine: Engine, revision: str) -> None:
 
 
 def ensure_ready(engine: Engine) -> None:
-    """Bring an SQLite store to this version's schema; for PostgreSQL, raise StoreError unless it is there already.
+    """Bring an SQLite store to this version's schema; for PostgreSQL, raise StoreError unless it is there or beyond already.
 
     A user's own file is ours to keep in order. A shared database is migrated when its owner says so.
     """
-    if is_at_head(engine):
+    revision = current_revision(engine)
+    if serves(engine, revision):
         return
     if not is_sqlite(engine):
         raise StoreError(
-            f"the database {shown_url(engine)} is at revision {current_revision(engine)}, this version needs "
+            f"the database {shown_url(engine)} is at revision {revision}, this version needs "
             f"{HEAD_REVISION}: run 'meshwright migrate'"
         )
     upgrade(engine)

@@ -26,6 +26,9 @@ HEAD_S = 10.0
 REFUSALS_BETWEEN_LINES = 100
 """One line of the log stands for so many refused connections of a peer."""
 
+MAX_PEERS = 10_000
+"""Peers whose refusals are counted at once; where there are more, the count begins anew."""
+
 
 class HeadTooLargeError(Exception):
     """Ends the parsing of a request whose head is too large."""
@@ -59,9 +62,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.open_of[self._peer] += 1
         if self.open_of[self._peer] > self.per_peer and self._peer not in self.unbounded:
             self._is_refused = True
-            if self.refused_of[self._peer] % REFUSALS_BETWEEN_LINES == 0:
-                log.warning("connection of %s refused: it has %d already", readable(self._peer), self.per_peer)
-            self.refused_of[self._peer] += 1
+            self._note_refusal(f"it has {self.per_peer} already")
             transport.abort()
             return
         self._expect_head()
@@ -72,7 +73,6 @@ class BoundedConnection(HttpToolsProtocol):
         self.open_of[self._peer] -= 1
         if not self.open_of[self._peer]:
             del self.open_of[self._peer]
-            self.refused_of.pop(self._peer, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -121,10 +121,19 @@ class BoundedConnection(HttpToolsProtocol):
     def _too_slow(self) -> None:
         self._refuse(HEAD_TOO_SLOW, f"the address and headers of a request may take {HEAD_S:g} s")
 
+    def _note_refusal(self, why: str) -> None:
+        """Write every hundredth refusal of a peer into the log: no request exists that could be in it."""
+        if len(self.refused_of) > MAX_PEERS:
+            self.refused_of.clear()
+        if self.refused_of[self._peer] % REFUSALS_BETWEEN_LINES == 0:
+            log.warning("connection of %s refused: %s", readable(self._peer), why)
+        self.refused_of[self._peer] += 1
+
     def _refuse(self, kind: ProblemKind, detail: str) -> None:
         if self._is_refused:
             return
         self._is_refused = True
+        self._note_refusal(kind.title.lower())
         self._end_waiting()
         body = json.dumps(problem_document(kind, detail)).encode()
         head = (

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select, update
 
-from meshwright.app.db.dialects import insert_if_absent, now_s
+from meshwright.app.db.dialects import insert_if_absent, is_silent, now_s
 from meshwright.app.db.engine import is_sqlite, reading, writing
 from meshwright.app.db.tables.jobs import jobs, workers
 from meshwright.app.jobs.job import ACTIVE, BegunJob, JobKind, JobStatus
@@ -132,7 +132,7 @@ class JobDesk:
         with reading(self._engine) as connection:
             found = connection.execute(
                 select(jobs.c.id, jobs.c.workflow, jobs.c.urgency, jobs.c.beat_s)
-                .where(jobs.c.status.in_(_ACTIVE), jobs.c.beat_s < now_s(connection) - for_s)
+                .where(jobs.c.status.in_(_ACTIVE), is_silent(jobs.c.beat_s, connection, for_s=for_s))
                 .order_by(jobs.c.beat_s)
                 .limit(limit)
             ).all()

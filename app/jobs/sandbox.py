@@ -193,7 +193,15 @@ def _end_fork_server() -> None:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel end this process when the fork server ends, as it does when the worker was killed."""
+    """Have the kernel end this process when the fork server ends, as it does when the worker was killed.
+
+    The server ends when nobody holds the other end of its line any more. Children are given that end as well, so that they
+    could start others; as long as they kept it, the server would wait for them and they for the server.
+    """
+    line = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
+    if line is not None:
+        with contextlib.suppress(OSError):
+            os.close(line)
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -20,6 +20,8 @@ from meshwright.costmodels.fitting.samples import COLUMNS, TEXT_COLUMNS, SampleE
 REQUIRED_COLUMNS = ("device", "kind", "dtype", "time_s")
 PARQUET = ".parquet"
 MAX_ROWS = 5_000_000
+FORMULA_MARKS = ("=", "+", "-", "@")
+"""Spreadsheets run what begins so (OWASP, CSV injection), and what is read here is written to files that people open."""
 MAX_CSV_BYTES = 2**29
 """Longest text read, after decompression: a hundred bytes a row."""
 
@@ -78,7 +80,9 @@ def _rows(reader: csv.DictReader[str]) -> list[dict[str, Any]]:
     for row in reader:
         if None in row or None in row.values():
             raise SampleError(f"line {reader.line_num} has not as many fields as the head line")
-        values: dict[str, Any] = {name: row[name] for name in TEXT_COLUMNS if name in row}
+        values: dict[str, Any] = {
+            name: _text(row[name], f"line {reader.line_num}: {name}") for name in TEXT_COLUMNS if name in row
+        }
         for name in COLUMNS:
             if name not in TEXT_COLUMNS and row.get(name):
                 values[name] = _number(row[name], f"line {reader.line_num}: {name}")
@@ -86,6 +90,14 @@ def _rows(reader: csv.DictReader[str]) -> list[dict[str, Any]]:
         if len(found) > MAX_ROWS:
             raise SampleError("too many rows", allowed=f"at most {MAX_ROWS:,}")
     return found
+
+
+def _text(text: str, where: str) -> str:
+    """Return a text of a row; raises SampleError for one that a spreadsheet would take for a formula."""
+    if text.startswith(FORMULA_MARKS):
+        allowed = f"a name that does not begin with one of {' '.join(FORMULA_MARKS)}"
+        raise SampleError(f"{where} is a formula to a spreadsheet", given=text, allowed=allowed)
+    return text
 
 
 def _number(text: str, where: str) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Update, and_, func, insert, or_, select, update
 
-from meshwright.app.db.dialects import in_utc, now_s
+from meshwright.app.db.dialects import in_utc, is_silent, now_s
 from meshwright.app.db.engine import reading
 from meshwright.app.db.scope import owned
 from meshwright.app.db.tables.fleet import questions, replan_items, replans
@@ -262,7 +262,7 @@ class WebhookCall:
 
 def due_webhooks(connection: Connection, *, silent_s: float, limit: int) -> tuple[WebhookCall, ...]:
     """Calls of all tenants that no worker has begun, or whose worker has said nothing for so long."""
-    silent = and_(replans.c.webhook_status == WEBHOOK_SENDING, replans.c.webhook_beat_s < now_s(connection) - silent_s)
+    silent = and_(replans.c.webhook_status == WEBHOOK_SENDING, is_silent(replans.c.webhook_beat_s, connection, for_s=silent_s))
     query = select(replans.c.tenant, replans.c.id, replans.c.webhook_status, replans.c.webhook_beat_s).where(
         or_(replans.c.webhook_status == WEBHOOK_PENDING, silent)
     )

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy import Engine
 
 from meshwright.app import catalog
-from meshwright.app.db.migrate import HEAD_REVISION, current_revision
+from meshwright.app.db.migrate import HEAD_REVISION, current_revision, serves
 from meshwright.app.errors import StoreError
 from meshwright.app.http.problem_responses import problem_answers, problem_response
 from meshwright.app.http.problems import NOT_READY, problem_document
@@ -51,7 +51,7 @@ def ready(request: Request) -> Response:
     settings: Settings = request.app.state.settings
     try:
         revision = current_revision(engine)
-        if revision != HEAD_REVISION:
+        if not serves(engine, revision):
             detail = f"the database is at revision {revision}, this version needs {HEAD_REVISION}: run 'meshwright migrate'"
             return problem_response(request, problem_document(NOT_READY, detail))
         queue = JobDesk(engine).state(worker_alive_s=WORKER_ALIVE_S)

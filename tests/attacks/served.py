@@ -25,6 +25,7 @@ class Served:
     url: str
     port: int
     process: subprocess.Popen[bytes]
+    log: Path
 
     def memory_bytes(self) -> int:
         """Resident memory of the service's process, its children left out."""
@@ -46,7 +47,7 @@ def served(database_url: str, folder: Path, environment: Mapping[str, str] | Non
         try:
             url = f"http://127.0.0.1:{port}"
             _wait_until_ready(url, process)
-            yield Served(url, port, process)
+            yield Served(url, port, process, folder / "serve.log")
         finally:
             process.terminate()
             try:

@@ -139,6 +139,7 @@ def test_a_head_within_the_limit_is_read(service: Served) -> None:
     assert httpx.get(f"{service.url}/healthz", headers={"x-long": value}).status_code == 200
     refused = httpx.get(f"{service.url}/healthz", headers={"x-long": value + 2048 * "a"})
     assert (refused.status_code, refused.json()["status"]) == (431, 431)
+    assert "connection of 127.0.0.1 refused" in service.log.read_text()
 
 
 def test_requests_that_never_end_are_ended(service: Served) -> None:

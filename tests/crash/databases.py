@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -43,9 +44,7 @@ def postgresql_cluster(settings: str = "") -> Iterator[Database]:
     folder = Path(tempfile.mkdtemp(prefix="meshwright-crash-"))
     try:
         shutil.chown(folder, "postgres")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = _free_port()
         options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 {settings}"
         control = f"{programs}/pg_ctl -D {folder}/data -l {folder}/log -w -o '{options}'"
         _as_postgres(f"{programs}/initdb -D {folder}/data -A trust")
@@ -58,6 +57,58 @@ def postgresql_cluster(settings: str = "") -> Iterator[Database]:
             _as_postgres(f"{programs}/pg_ctl -D {folder}/data -m immediate stop")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A PostgreSQL primary with a synchronous replica, the URL that finds whichever takes writes, and what ends the primary and
+    promotes the replica."""
+
+    url: str
+    failing: tuple[str, ...]
+
+    def fail_over(self) -> None:
+        """End the primary as a power failure does, for good, and promote the replica."""
+        for command in self.failing:
+            _as_postgres(command)
+
+
+@contextmanager
+def postgresql_pair(settings: str = "") -> Iterator[Pair]:
+    """A primary and a replica that has what was committed, each on a free port of the loopback address."""
+    programs = postgresql_programs()
+    assert programs is not None, "PostgreSQL is not installed"
+    folder = Path(tempfile.mkdtemp(prefix="meshwright-pair-"))
+    ports = [_free_port() for _ in range(2)]
+    # Commits wait for the replica: what was told to a caller is there after the fail-over.
+    sync = "-c synchronous_standby_names=* -c wal_level=replica -c hot_standby=on"
+
+    def control(number: int, options: str = "") -> str:
+        server = f"-p {ports[number]} -k {folder} -c listen_addresses=127.0.0.1 {settings} {options}"
+        return f"{programs}/pg_ctl -D {folder}/{number} -l {folder}/log{number} -w -o '{server}'"
+
+    try:
+        shutil.chown(folder, "postgres")
+        _as_postgres(f"{programs}/initdb -D {folder}/0 -A trust")
+        _as_postgres(f"{control(0)} start")
+        _as_postgres(f"{programs}/createdb -h 127.0.0.1 -p {ports[0]} meshwright")
+        _as_postgres(f"{programs}/pg_basebackup -h 127.0.0.1 -p {ports[0]} -D {folder}/1 -R -X stream")
+        _as_postgres(f"{control(1)} start")
+        _as_postgres(f"{control(0, sync)} -m fast restart")
+        hosts = "&".join(f"host=127.0.0.1:{port}" for port in ports)
+        url = f"postgresql+psycopg://postgres@/meshwright?{hosts}&target_session_attrs=read-write"
+        yield Pair(url, (f"{control(0)} -m immediate stop", f"{programs}/pg_ctl -D {folder}/1 -w promote"))
+    finally:
+        for number in range(2):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _as_postgres(f"{programs}/pg_ctl -D {folder}/{number} -m immediate stop 2>/dev/null")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def postgresql_programs() -> Path | None:

@@ -69,11 +69,13 @@ def _ask(database: str, down_to: str) -> None:
 def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
     """Serve REST until the process is told to stop, with worker processes of its own.
 
-    Raises SettingError for an open door to other machines.
+    Raises SettingError for an open door to other machines, StoreError for an SQLite file that can't be used.
     """
     import uvicorn
 
     from meshwright.app.cli.commands.working import Workers
+    from meshwright.app.db.engine import is_sqlite
+    from meshwright.app.db.migrate import ensure_ready
     from meshwright.app.http.connection import bounded_connections
     from meshwright.app.jobs.queue_metrics import serve_metrics
     from meshwright.app.observability.tracing import start_tracing
@@ -88,6 +90,9 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
         )
     proxies = frozenset(settings.trusted_proxies.split())
     app = create_app(settings)
+    if is_sqlite(app.state.engine):
+        # A file that can't be used is said in a line here; once the server starts, it would be a traceback.
+        ensure_ready(app.state.engine)
     serve_metrics(settings.metrics_address, app.state.engine)
     start_tracing(settings.otlp_endpoint, service="serve")
     # The access log is our own: it has the request id.

@@ -40,6 +40,8 @@ HEAD = "device,kind,dtype,moved_bytes,time_s\n"
         (HEAD + "a,stream,fp32,64\n", "line 2"),
         (HEAD + "a,stream,fp32,,1e-6\n", "moved_bytes"),
         (HEAD + "a,stream,fp32,64,inf\n", "time_s"),
+        (HEAD + "=HYPERLINK(1),stream,fp32,64,1e-6\n", "line 2: device is a formula"),
+        (HEAD + "@a,stream,fp32,64,1e-6\n", "line 2: device is a formula"),
     ],
 )
 def test_bad_files_are_refused(tmp_path: Path, text: str, said: str) -> None:

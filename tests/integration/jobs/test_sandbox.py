@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
+import select
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -140,6 +145,29 @@ def test_close_ends_running_children() -> None:
         solver.close()
         thread.join(0.05)
     assert len(errors) == 1
+
+
+def tells_and_sleeps(request: PlanRequest, on_progress: OnProgress) -> NoReturn:
+    print(os.getpid(), flush=True)
+    sleeps(request, on_progress)
+
+
+def test_a_child_ends_with_a_worker_that_is_killed() -> None:
+    code = (
+        "from meshwright.app.jobs.sandbox import ChildSolver\n"
+        "from tests.integration.jobs.test_sandbox import tells_and_sleeps\n"
+        "from tests.support.requests_given import resolved, training\n"
+        "ChildSolver(tells_and_sleeps)(resolved(training()))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=Path(__file__).parents[3]) as worker:
+        assert worker.stdout is not None
+        child = int(worker.stdout.readline())
+        worker.kill()
+        # The pipe ends with the last process that holds it: worker, fork server and child.
+        ended, _, _ = select.select([worker.stdout], [], [], 60)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+        assert ended and worker.stdout.read() == b""
 
 
 def test_solve_here_stops_at_the_limit_and_notes_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
