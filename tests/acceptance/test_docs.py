@@ -94,6 +94,21 @@ def test_every_problem_is_described() -> None:
     assert rows == {(str(kind.status), kind.name) for kind in KINDS}
 
 
+@pytest.mark.parametrize("name", ["security.md", "reliability.md"])
+def test_every_test_that_a_promise_names_is_there(name: str) -> None:
+    """A row of attacks or promises whose test is gone, or was never written, is no promise."""
+    tests = ROOT / "tests"
+    known = {path.name for path in tests.rglob("test_*.py")}
+    sources = "\n".join(path.read_text() for path in tests.rglob("test_*.py"))
+    for row in re.findall(r"^\|.*\|$", page(name), re.MULTILINE):
+        for word in re.findall(r"`([^`]+)`", row):
+            for file in re.findall(r"[\w/]*test_\w+\.py", word):
+                assert file.rsplit("/", 1)[-1] in known, row
+                assert "/" not in file or (ROOT / file).exists(), row
+            if re.fullmatch(r"test_\w+", word):
+                assert f"def {word}(" in sources, row
+
+
 def test_every_setting_and_its_default_is_described() -> None:
     rows = dict(re.findall(r"^\| `(MESHWRIGHT_\w+)` \|.*\| ([^|]+) \|$", page("cli.md"), re.MULTILINE))
     assert rows.keys() == VARIABLES.keys()

@@ -49,6 +49,14 @@ def test_a_script_runs_nothing_but_its_launcher(form: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("form", REQUESTS)
+@pytest.mark.parametrize("name", ["../../etc/cron.d/x", "/etc/cron.d/x", "..", "a/b", "x\0y", "~/.bashrc"])
+def test_no_name_leads_a_written_file_out_of_its_folder(form: str, name: str) -> None:
+    good, bad = (export(*renamed(planned(form), each), REQUESTS[form][0].value).files for each in ("good", name))
+    assert set(bad) == set(good), "what files are called is the launcher's, never the request's"
+    assert all(Path(file).name == file for file in good)
+
+
+@pytest.mark.parametrize("form", REQUESTS)
 @settings(max_examples=20, deadline=None)
 @given(name=names)
 def test_a_shell_splits_commands_as_they_were_meant(form: str, name: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import signal
 import socket
 import threading
 import time
@@ -175,6 +176,35 @@ def test_a_peer_has_so_many_connections_at_most(service: Served) -> None:
             time.sleep(0.1)
     else:
         pytest.fail("the peer is never served again")
+
+
+def test_followers_that_never_read_hold_nobody_up(tmp_path: Path) -> None:
+    """Nor do they keep the service from ending: that it does within its time ``served`` asserts."""
+    followers: list[socket.socket] = []
+    with served(f"sqlite:///{tmp_path / 'plans.db'}", tmp_path) as service, httpx.Client(base_url=service.url) as client:
+        asked = client.post("/v1/plans", json=large_request(2), headers={"prefer": "respond-async"})
+        assert asked.status_code == 202
+        before = service.memory_bytes()
+        try:
+            for _ in range(60):
+                follower = socket.socket()
+                # The kernel takes little for it, so the service has to wait with what it would send.
+                follower.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+                follower.connect(("127.0.0.1", service.port))
+                follower.sendall(f"GET {asked.headers['location']}/events HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+                followers.append(follower)
+            with watching(f"{service.url}/healthz") as watch:
+                assert client.post(asked.headers["location"] + "/cancel").status_code == 200
+                for seed in range(20):
+                    document = large_request(1) | {"search": {"seed": seed}}
+                    assert client.post("/v1/plans", json=document, headers={"prefer": "respond-async"}).status_code == 202
+            assert watch.statuses == {200}
+            assert service.memory_bytes() < before + 64 * MIB
+            service.process.terminate()
+            assert service.process.wait(60) in (0, -signal.SIGTERM)
+        finally:
+            for follower in followers:
+                follower.close()
 
 
 def test_memory_comes_back(service: Served, tmp_path: Path) -> None:

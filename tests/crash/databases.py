@@ -34,14 +34,14 @@ def sqlite_file(folder: Path) -> Iterator[Database]:
 
 
 @contextmanager
-def postgresql_cluster(settings: str = "") -> Iterator[Database]:
+def postgresql_cluster(settings: str = "", parent: Path | None = None) -> Iterator[Database]:
     """A new PostgreSQL cluster on a free port of the loopback address; needs its programs, and root to become another user.
 
-    ``settings`` are further options of the server, as ``-c fsync=off``.
+    ``settings`` are further options of the server, as ``-c fsync=off``; its files are in a new folder of ``parent``.
     """
     programs = postgresql_programs()
     assert programs is not None, "PostgreSQL is not installed"
-    folder = Path(tempfile.mkdtemp(prefix="meshwright-crash-"))
+    folder = Path(tempfile.mkdtemp(prefix="meshwright-crash-", dir=parent))
     try:
         shutil.chown(folder, "postgres")
         port = _free_port()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,24 +21,30 @@ from meshwright.app.jobs.job import JobStatus
 from meshwright.app.planning.service import Call, PlanService
 from meshwright.app.security.principal import LOCAL
 from meshwright.app.settings import Settings
+from tests.crash.databases import postgresql_cluster, postgresql_programs
 from tests.crash.trial import Workers
 from tests.support.requests_given import training
 
 DISK_BYTES = 6 * 2**20
+POSTGRESQL_DISK_BYTES = 160 * 2**20
+"""An empty cluster takes 40 MB, and its log another 16 to 80 MB."""
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few megabytes."""
-    folder = tmp_path / "small"
-    folder.mkdir()
+def small_disk(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system of a few megabytes, or of so many bytes as a test asks for."""
+    # A short path: that of PostgreSQL's socket has 107 bytes at most.
+    folder = Path(tempfile.mkdtemp(prefix="mw"))
+    size = getattr(request, "param", DISK_BYTES)
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, check=False
     )
     if mounted.returncode:
+        folder.rmdir()
         pytest.skip("a small file system can't be mounted here")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.rmdir()
 
 
 def fill(path: Path) -> None:
@@ -94,3 +102,48 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
         assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
     queue.close()
     engine.dispose()
+
+
+@pytest.mark.skipif(postgresql_programs() is None, reason="needs PostgreSQL's programs, and root to become another user")
+@pytest.mark.parametrize("small_disk", [POSTGRESQL_DISK_BYTES], indirect=True)
+def test_a_full_disk_under_postgresql_loses_nothing(small_disk: Path) -> None:
+    with postgresql_cluster("-c wal_recycle=off -c min_wal_size=32MB -c max_wal_size=32MB", parent=small_disk) as database:
+        engine = open_engine(database.url)
+        upgrade(engine)
+        migrate_queue(database.url)
+        queue = QueueClient(engine)
+        service = PlanService(engine, queue, Settings(database.url))
+        accepted = 0
+        for seed in range(4):
+            service.submit(Call(LOCAL, training(search={"seed": seed}), urgency=3))
+        fill(small_disk / "ballast")
+        refused: list[str] = []
+        for seed in range(4, 5000):
+            try:
+                service.submit(Call(LOCAL, training(search={"seed": seed}), urgency=3))
+                accepted += 1
+            except StoreError as error:
+                # Nothing but this comes of it: 503 for who asks.
+                refused.append(str(error))
+                if len(refused) == 3:
+                    break
+        assert len(refused) == 3
+        (small_disk / "ballast").unlink()
+        # Where the log had no room either, the server has ended, and its supervisor starts it again.
+        database.crash()
+        workers = Workers(database.url, 1)
+        try:
+            deadline_s = time.monotonic() + 180
+            states = select(jobs.c.status, func.count()).group_by(jobs.c.status)
+            found: dict[str, int] = {}
+            while found.get(JobStatus.SUCCEEDED.value, 0) < 4 and time.monotonic() < deadline_s:
+                workers.revive()
+                time.sleep(0.2)
+                with contextlib.suppress(StoreError), reading(engine) as connection:
+                    found = dict(connection.execute(states).all())
+            assert sum(found.values()) >= 4 + accepted
+            assert found[JobStatus.SUCCEEDED.value] >= 4 and JobStatus.FAILED.value not in found
+        finally:
+            workers.stop()
+        queue.close()
+        engine.dispose()
