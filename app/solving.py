@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from meshwright.app.compile_time import compiled_s
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, ignore_progress
 from meshwright.solver.problem.request import PlanRequest
@@ -45,25 +46,35 @@ def ignore_beat(progress: Progress | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """Ends a search at a moment of `time.monotonic`."""
+    """Ends a search at a moment of a clock that stands still while functions are compiled."""
 
     deadline_s: float
 
+    @staticmethod
+    def after(limit_s: float) -> TimeLimit:
+        """The limit of a search that begins now."""
+        return TimeLimit(_counted_s() + limit_s)
+
     def __call__(self) -> bool:
         """Return True if the moment has come."""
-        return time.monotonic() >= self.deadline_s
+        return _counted_s() >= self.deadline_s
 
     def part(self, share: float) -> TimeLimit:
         """The limit of a part of the search that may take this share of the time left."""
-        now_s = time.monotonic()
+        now_s = _counted_s()
         return TimeLimit(now_s + share * max(0.0, self.deadline_s - now_s))
+
+
+def _counted_s() -> float:
+    """Return the time of the clock without what this process has spent compiling."""
+    return time.monotonic() - compiled_s()
 
 
 def solve_here(request: PlanRequest, on_progress: OnProgress = ignore_progress) -> Plan:
     """Solve in this process until the request's time limit, and note the CPU time it took."""
     from meshwright.solver.api import solve
 
-    began_s, limit = time.process_time(), TimeLimit(time.monotonic() + request.search.time_limit_s)
+    began_s, limit = time.process_time(), TimeLimit.after(request.search.time_limit_s)
     plan = solve(request, stop=limit, progress=on_progress)
     return replace(plan, search=replace(plan.search, seconds=time.process_time() - began_s))
 
