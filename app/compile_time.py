@@ -21,6 +21,6 @@ def compiled_s() -> float:
 def _listener() -> TimingListener:
     from numba.core.event import TimingListener, register
 
-    listener = TimingListener()
-    register(_COMPILING, listener)
+    listener = TimingListener()  # type: ignore[no-untyped-call]
+    register(_COMPILING, listener)  # type: ignore[no-untyped-call]
     return listener

@@ -200,6 +200,10 @@ def _recompute_words(plan: PipelinePlan, shape: DecoderShape) -> list[Words]:
         case Recompute.SELECTIVE:
             return [(*flag("recompute-granularity", "selective"), *flag("recompute-modules", "core_attn", "layernorm"))]
         case Recompute.FULL:
+            some = plan.stages[0].recompute_layers
+            if some is not None:
+                block = (*flag("recompute-method", "block"), *flag("recompute-num-layers", some))
+                return [(*flag("recompute-granularity", "full"), *block)]
             uniform = (*flag("recompute-method", "uniform"), *flag("recompute-num-layers", 1))
             return [(*flag("recompute-granularity", "full"), *uniform)]
 

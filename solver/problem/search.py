@@ -146,6 +146,7 @@ class Search:
     modes                        allowed ways of serving; pools and switching layouts are searched only where this names them
     worker_kinds                 layouts that workers of a serving plan which do both phases may have at once
     recompute, zero_stages       allowed memory choices
+    recompute_layers             allowed numbers of layers that a stage recomputes whole, where it is neither none nor all
     shard_ranks                  allowed numbers of ranks among which ZeRO-3 shards, where they are fewer than dp x cp
     optimizers                   optimizers that the plan may choose from; none named: the workload's alone
     gradients                    whether gradients may be released layer by layer; none named: they are kept
@@ -227,6 +228,17 @@ class Search:
             launched=Launched.BY_EVERY,
             published=Published.BY_PRESET,
             lock=Lock.STAGES,
+        ),
+    ] = ()
+    # With a published planner, `solver.training.space.candidates` lets a stage recompute all of its layers or none.
+    recompute_layers: Annotated[
+        tuple[PositiveInt, ...],
+        _restriction(
+            "recompute_layers",
+            Place(Part.STAGES, "recompute_layers"),
+            launched=Launched.BY_RULES,
+            published=Published.AS_ASKED,
+            lock=Lock.CHOICES,
         ),
     ] = ()
     zero_stages: Annotated[

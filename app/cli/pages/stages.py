@@ -33,7 +33,7 @@ def stage_table(stages: Sequence[Stage], *, step: str) -> Table:
             _layers(first) + (" each" if len(run) > 1 else ""),
             _ranks(first, alike[-1]),
             *([axes(first.axes)] if differ else []),
-            first.recompute.value,
+            recompute(first),
             str(first.zero_stage),
             spread(seconds(time_s) for time_s in sorted(stage.time_s for stage in alike)),
         )
@@ -60,9 +60,15 @@ def folded(stages: Sequence[Stage]) -> list[list[NumberedStage]]:
     return [list(run) for _, run in groupby(enumerate(stages), key=lambda numbered: _likeness(numbered[1]))]
 
 
+def recompute(stage: Stage) -> str:
+    """Return the recompute mode of a stage, and of how many layers where not of all."""
+    some = "" if stage.recompute_layers is None else f" of {stage.recompute_layers}"
+    return stage.recompute.value + some
+
+
 def _likeness(stage: Stage) -> tuple[object, ...]:
     n_devices = sum(part.count for part in stage.devices)
-    return (tuple(_counts(stage).items()), n_devices, stage.axes, stage.recompute, stage.zero_stage)
+    return (tuple(_counts(stage).items()), n_devices, stage.axes, recompute(stage), stage.zero_stage)
 
 
 def _layers(stage: Stage) -> str:

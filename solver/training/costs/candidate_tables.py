@@ -5,7 +5,7 @@ One module, because a table is made in one pass of small steps that share what i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from functools import cached_property
@@ -40,7 +40,7 @@ from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, S
 from meshwright.solver.training.costs.state_memory import training_state
 from meshwright.solver.training.costs.state_sync import SharedParameters, StateSync, state_sync, sync_after_backward
 from meshwright.solver.training.costs.tied_weights import node_index
-from meshwright.solver.training.space.candidates import Candidate, padded_dims
+from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, padded_dims
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import PLAIN, pass_shares, waiting
 from meshwright.solver.training.space.sequence_split import has_scans, sequence_parts
@@ -277,7 +277,8 @@ class TrainingCosts(BlockCosts):
             copies=self._tied_copies(candidate, setting, sharding),
             only_weights=setting.implementation.trained is TrainedWeights.ADAPTERS,
         )
-        time_s, activation, transient = self._by_mode(candidate, setting, costs, sync)
+        modes = candidate.recompute if candidate.recompute_layers is None else SOME_LAYERS
+        time_s, activation, transient = self._by_mode(modes, setting, costs, sync)
         moved = candidate.offload.activations * activation * self.recomputable
         moves = HostMoves(
             weights_bytes=state.away_weights_bytes,
@@ -302,12 +303,16 @@ class TrainingCosts(BlockCosts):
             context_bytes=implementation.context_bytes,
         ) + chunk_buffer_bytes(self.model, setting)
         layer = self.layer_block
+
+        def of_layers(by_mode: FloatArray) -> FloatArray:
+            return self._of_layers(by_mode, candidate.recompute_layers)
+
         host_s = step_host_s(setting.device, setting.implementation)
         first_bucket_s = sync.hidden_step_s[layer] + host_s
         return StageTable(
-            time_s=time_s[:, layer],
-            activation_bytes=activation[:, layer],
-            transient_bytes=transient[:, layer],
+            time_s=of_layers(time_s),
+            activation_bytes=of_layers(activation),
+            transient_bytes=of_layers(transient),
             static_bytes=(state.device_bytes + slice_gradients)[layer] + beside_state,
             extra_s=_plus_first(
                 (sync.exposed_step_s + state.update_s + costs[:, Criterion.SYNC_S])[layer], float(first_bucket_s[0])
@@ -330,9 +335,9 @@ class TrainingCosts(BlockCosts):
                 step_host_s=host_s,
                 first_bucket_s=first_bucket_s,
                 overhead_bytes=overhead,
-                moves_s=moves_s[:, layer],
+                moves_s=of_layers(moves_s),
                 host_static_bytes=state.host_bytes[layer],
-                host_activation_bytes=moved[:, layer],
+                host_activation_bytes=of_layers(moved),
                 host_buffer_bytes=state.host_buffer_bytes,
                 host_capacity_bytes=state.host.memory_bytes - state.host_buffer_bytes,
                 nvme_bytes=state.nvme_bytes[layer],
@@ -345,10 +350,36 @@ class TrainingCosts(BlockCosts):
             side_bytes=0.0 if self._dag is None else boundary_bytes(self.model, setting),
         )
 
+    def _of_layers(self, by_mode: FloatArray, recomputed: int | None) -> FloatArray:
+        """Rows of modes over distinct blocks as rows over layers; one row where some layers are recomputed and others not."""
+        rows: FloatArray = by_mode[:, self.layer_block]
+        if recomputed is None:
+            return rows
+        none, full = rows
+        again = self.recomputable[self.layer_block]
+        return np.array([np.where(again & (np.cumsum(again) <= recomputed), full, none)])
+
+    def fewest_recomputed(self, candidate: Candidate, sharding: Sharding, kind: StageKind) -> int | None:
+        """The fewest layers of a model on one stage that must be recomputed whole for it to fit, of those that the request
+        allows; None where not some but all must be, or none. ``candidate`` has the modes none and full."""
+        table = self.table(candidate, kind, sharding)
+        again = self.recomputable[self.layer_block]
+        numbers = np.arange(1, int(again.sum()))
+        if self.request.search.recompute_layers:
+            numbers = numbers[np.isin(numbers, self.request.search.recompute_layers)]
+        first = again & (np.cumsum(again) <= numbers[:, None])
+        none, full = table.activation_bytes
+        transient_none, transient_full = table.transient_bytes
+        need = table.static_bytes.sum() + np.where(first, full, none).sum(axis=1)
+        need = need + np.where(first, transient_full, transient_none).max(axis=1, initial=0.0)
+        fits = numbers[need <= table.capacity_bytes]
+        unneeded = table.static_bytes.sum() + none.sum() + transient_none.max() <= table.capacity_bytes
+        return None if unneeded or not len(fits) else int(fits[0])
+
     def _by_mode(
-        self, candidate: Candidate, setting: BlockSetting, costs: FloatArray, sync: StateSync
+        self, modes: Sequence[Recompute], setting: BlockSetting, costs: FloatArray, sync: StateSync
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Time, kept activations and transient memory: rows the candidate's modes, columns the distinct blocks."""
+        """Time, kept activations and transient memory: rows the modes, columns the distinct blocks."""
         entry = boundary_bytes(self.model, setting)
         held_inputs, working = self.block_memory(setting)
         elements = entry / setting.dtype.size_bytes
@@ -357,7 +388,7 @@ class TrainingCosts(BlockCosts):
         transient = costs[:, Criterion.TRANSIENT_BYTES] + sync.gathered_bytes + working
         base = costs[:, Criterion.TIME_S] + sync.exposed_microbatch_s
         time_s, held, live = [], [], []
-        for mode in candidate.recompute:
+        for mode in modes:
             match mode:
                 case Recompute.NONE:
                     stays = saved

@@ -122,6 +122,7 @@ def decided_plan(
             axes=_axes(mesh),
             recompute=spans[0].recompute,
             zero_stage=candidate.zero_stage,
+            recompute_layers=candidate.recompute_layers,
             shard_ranks=candidate.shard_ranks,
             offload=candidate.offload,
             gradients=candidate.gradients,

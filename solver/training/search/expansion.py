@@ -8,11 +8,12 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
 from meshwright.costmodels.pipeline import ChunkCount
+from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.stage_table import Sharding, StageKind
 from meshwright.solver.training.search.bounds import Member, first_rank_lacks_bytes, host_suffices, least_shortfall_bytes
 from meshwright.solver.training.search.crowding import crowded_candidates
-from meshwright.solver.training.space.candidates import Candidate, Family
+from meshwright.solver.training.space.candidates import Candidate, Family, RecomputedLayers
 from meshwright.solver.training.space.schedules import PLAIN
 from meshwright.solver.training.space.state_places import StatePlace
 
@@ -58,6 +59,9 @@ def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoic
 
     A candidate that fits under none of them comes with the roomiest alone, which is enough to tell by how much.
     """
+    if family.layers is RecomputedLayers.SOME:
+        yield from _of_some_layers(family, costs)
+        return
     kinds = costs.stage_kinds(next(family.candidates()))
     for _, alike in itertools.groupby(family.candidates(), key=_PLACE_AND_MODES):
         candidates = tuple(alike)
@@ -67,6 +71,17 @@ def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoic
         for sharding in shardings:
             yield from _nodes(fitting, sharding, kinds, costs)
         yield from _nodes(crowded, roomiest, kinds, costs)
+
+
+def _of_some_layers(family: Family, costs: TrainingCosts) -> Iterator[Member]:
+    """Members that recompute some layers of their one stage whole: as few as fit, since each layer more takes longer."""
+    for candidate in family.candidates():
+        kinds = costs.stage_kinds(candidate)
+        for sharding in costs.shardings(candidate, kinds):
+            fewest = costs.fewest_recomputed(candidate, sharding, kinds[0])
+            if fewest is not None:
+                chosen = replace(candidate, recompute=(Recompute.FULL,), recompute_layers=fewest)
+                yield from _members_of((chosen,), sharding, kinds, costs)
 
 
 def _nodes(

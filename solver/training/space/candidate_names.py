@@ -30,7 +30,8 @@ def summary(candidate: Candidate) -> str:
         parts.append("sequence parallel")
     if candidate.tp_overlap is TpOverlap.CHUNKED:
         parts.append("chunked products")
-    parts.append("recompute " + "/".join(mode.value for mode in candidate.recompute))
+    some = "" if candidate.recompute_layers is None else f" of {candidate.recompute_layers} layers"
+    parts.append("recompute " + "/".join(mode.value for mode in candidate.recompute) + some)
     if candidate.pipelining != PLAIN:
         chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.traits.chunk_count is ChunkCount.ANY else ""
         slices = f" x {candidate.pipelining.n_slices} slices" if candidate.pipelining.slices else ""

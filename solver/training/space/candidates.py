@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
+from enum import Enum, auto
 
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
@@ -36,7 +37,8 @@ from meshwright.solver.training.space.tensor_overlaps import max_zero_stage, tp_
 class Candidate:
     """One point of the outer space. ``n_microbatches`` follows from the global batch.
 
-    ``recompute`` holds the modes that each stage may choose from: one where the launcher has one setting for all stages.
+    ``recompute`` holds the modes that each stage may choose from: one where the launcher has one setting for all stages. Where
+    that is full and ``recompute_layers`` is not None, so many first layers are recomputed, and the rest is not.
     ZeRO-3 shards among ``shard_ranks`` neighbours where that is not None, and else among all of dp x cp. ``optimizer`` is None
     for the workload's own.
     """
@@ -53,6 +55,7 @@ class Candidate:
     optimizer: Optimizer | None = None
     gradients: Gradients = Gradients.KEPT
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
+    recompute_layers: int | None = None
 
     @property
     def place(self) -> StatePlace:
@@ -68,12 +71,28 @@ class Candidate:
         state = (self.zero_stage, self.shard_ranks or 0, *astuple(self.offload))
         optimizer = "" if self.optimizer is None else self.optimizer.value
         forms = (modes, optimizer, self.gradients.value, self.tp_overlap is not TpOverlap.EXPOSED)
-        return (*split, self.microbatch, *state, self.boundary.dim or "", *forms)
+        return (*split, self.microbatch, *state, self.boundary.dim or "", *forms, self.recompute_layers or 0)
+
+
+class RecomputedLayers(Enum):
+    """The layers of a stage that members of a family recompute whole."""
+
+    ALL_OR_NONE = auto()
+    SOME = auto()
+    ANY = auto()
+    """Both of these."""
+
+
+SOME_LAYERS = (Recompute.NONE, Recompute.FULL)
+"""Recompute modes of the layers of a stage that recomputes some of them whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Candidates that differ only in places of state, recompute modes and pipeline schedule."""
+    """Candidates that differ only in places of state, recompute modes and pipeline schedule.
+
+    ``layers`` says whether some layers of a stage may be recomputed whole and others not.
+    """
 
     mesh: Mesh
     microbatch: int
@@ -83,6 +102,7 @@ class Family:
     recompute: tuple[tuple[Recompute, ...], ...]
     pipelinings: tuple[Pipelining, ...]
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
+    layers: RecomputedLayers = RecomputedLayers.ALL_OR_NONE
 
     def candidates(self) -> Iterator[Candidate]:
         """The family's members, those that differ only in schedule after one another."""
@@ -120,11 +140,19 @@ class Family:
         return sum(place.suits(schedule) for place in self.places for schedule in schedules)
 
     def by_recompute(self) -> Iterator[Family]:
-        """The same candidates in families of one choice of recompute modes each, none of them empty."""
+        """The same candidates in families of one choice of recompute modes each, none of them empty; and one of those that
+        recompute some layers of a stage."""
+        if self.layers is RecomputedLayers.SOME:
+            yield self
+            return
+        if self.layers is RecomputedLayers.ANY:
+            still = tuple(place for place in self.places if not place.offload.activations)
+            if still:
+                yield replace(self, places=still, recompute=(SOME_LAYERS,), layers=RecomputedLayers.SOME)
         for modes, choices in self._modes_and_schedules():
             possible = tuple(choice for choice in choices if any(place.suits(choice.schedule) for place in self.places))
             if possible:
-                yield replace(self, recompute=(modes,), pipelinings=possible)
+                yield replace(self, recompute=(modes,), pipelinings=possible, layers=RecomputedLayers.ALL_OR_NONE)
 
     def _modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
         """Modes that each stage may choose from with the schedules that leave it the choice; single modes with all others."""
@@ -159,6 +187,8 @@ def families(request: TrainingRequest) -> Iterator[Family]:
     gradient_choices(search)
     schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
     n_layers = len(request.model.layers)
+    # Which layers of a stage are its first is known before its borders are where there is one stage.
+    of_one_stage = _recomputed_layers(request)
     known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
     slices = SliceLengths(request)
     for mesh in meshes(request):
@@ -192,7 +222,8 @@ def families(request: TrainingRequest) -> Iterator[Family]:
                 for way in tp_overlaps(request, tp=mesh.tp, cp=mesh.cp, boundary=boundary):
                     highest = max_zero_stage(request, way)
                     running = tuple(place for place in places if place.runs(count) and place.zero_stage <= highest)
-                    family = Family(mesh, microbatch, count, boundary, running, modes, choices, way)
+                    layers = of_one_stage if mesh.pp == 1 else RecomputedLayers.ALL_OR_NONE
+                    family = Family(mesh, microbatch, count, boundary, running, modes, choices, way, layers)
                     if family.n_candidates:
                         yield family
 
@@ -222,6 +253,16 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
             allowed=", ".join(mode.value for mode in recompute_modes(replace(search, recompute=()))),
         )
     return (modes,) if search.space is Space.FREE else tuple((mode,) for mode in modes)
+
+
+def _recomputed_layers(request: TrainingRequest) -> RecomputedLayers:
+    """The layers that a stage may recompute: some only where all and none are allowed, and the launcher has a flag for it."""
+    search = request.search
+    if search.space is Space.LAUNCHABLE and not TRAINERS[search.launcher].layers_recomputed:
+        return RecomputedLayers.ALL_OR_NONE
+    if search.system is not None or not request.model.is_chain or not {*SOME_LAYERS} <= {*recompute_modes(search)}:
+        return RecomputedLayers.ALL_OR_NONE
+    return RecomputedLayers.ANY
 
 
 def recompute_modes(search: Search) -> tuple[Recompute, ...]:

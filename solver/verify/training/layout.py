@@ -8,6 +8,7 @@ from meshwright.costmodels.model.dims import HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
+from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.rules.layers import layer_violations
 from meshwright.solver.verify.training.branches import branch_violations
@@ -36,6 +37,8 @@ def layout_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
     for index, stage in enumerate(plan.stages):
         if stage.shard_ranks is not None:
             yield from _hybrid_violations(plan, index)
+        if stage.recompute_layers is not None:
+            yield from _some_layers_violations(plan, request, index)
         if stage.zero_stage > MAX_ZERO_STAGE:
             given = f"ZeRO stage {stage.zero_stage}, allowed: 0 to {MAX_ZERO_STAGE}"
             yield Violation(Rule.ZERO, f"plan.stages[{index}].zero_stage", given)
@@ -51,6 +54,16 @@ def _hybrid_violations(plan: PipelinePlan, index: int) -> Iterator[Violation]:
     if not 1 < stage.shard_ranks < ranks or ranks % stage.shard_ranks or stage.shard_ranks % axes.cp:
         given = f"{stage.shard_ranks}, no divisor of dp x cp = {ranks} between, or no multiple of cp {axes.cp}"
         yield Violation(Rule.ZERO, where, given)
+
+
+def _some_layers_violations(plan: PipelinePlan, request: TrainingRequest, index: int) -> Iterator[Violation]:
+    """Some layers of a stage recomputed whole, and others not: on one stage of a chain, whose activations all stay there."""
+    stage, where = plan.stages[index], f"plan.stages[{index}].recompute_layers"
+    number = stage.recompute_layers or 0
+    alone = plan.axes.pp == 1 and request.model.is_chain and not stage.offload.activations
+    if not alone or stage.recompute is not Recompute.FULL or not 0 < number < len(request.model.layers):
+        given = f"{stage.recompute_layers} layers under recompute {stage.recompute.value}, pp {plan.axes.pp}"
+        yield Violation(Rule.STAGES, where, f"{given}; it is some of the layers of one stage under recompute full")
 
 
 def _name_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:

@@ -185,7 +185,7 @@ def layer_activations(request: TrainingRequest, stage: Stage, share: Share, spli
     """Bytes that each layer of a stage keeps for one micro-batch, and the most that one makes again in its backward pass."""
     dtype = request.workload.precision
     kept: dict[int, float] = {}
-    remade = 0.0
+    remade, left = 0.0, stage.recompute_layers
     for span in stage.blocks:
         block = request.model.block(span.block)
         entry = entry_bytes(block, share, dtype, split=split)
@@ -193,9 +193,16 @@ def layer_activations(request: TrainingRequest, stage: Stage, share: Share, spli
         whole = kept_bytes(block, share, request, Recompute.NONE, entry=entry)
         ends = {operator.kind for operator in block.operators} & {OperatorKind.EMBEDDING, OperatorKind.LOSS}
         stays = 1.0 if ends else 1.0 - stage.offload.activations
-        kept |= dict.fromkeys(range(span.first, span.first + span.count), stays * layer)
+        again = span.count
+        if left is not None and not ends:
+            # The stage's first layers are recomputed, the others keep all.
+            again = min(left, span.count)
+            left -= again
+        kept |= dict.fromkeys(range(span.first, span.first + again), stays * layer)
+        kept |= dict.fromkeys(range(span.first + again, span.first + span.count), stays * whole)
         # What a layer moved is back while its backward pass runs.
-        remade = max(remade, whole - stays * layer)
+        if again:
+            remade = max(remade, whole - stays * layer)
     return kept, remade
 
 

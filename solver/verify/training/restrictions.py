@@ -62,6 +62,9 @@ def _search_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
             choices.append(("stages[0].chunk_layers", chunks, search.virtual_stages))
     for index, stage in enumerate(plan.stages):
         choices.append((f"stages[{index}].recompute", stage.recompute, search.recompute))
+        if stage.recompute_layers is not None:
+            choices.append((f"stages[{index}].recompute_layers", stage.recompute_layers, search.recompute_layers))
+            choices.append((f"stages[{index}].recompute", Recompute.NONE, search.recompute))
         choices.append((f"stages[{index}].zero_stage", stage.zero_stage, search.zero_stages))
         if stage.shard_ranks is not None or (stage.zero_stage == 3 and axes.dp * axes.cp > 1):
             shards = stage.shard_ranks or axes.dp * axes.cp
@@ -185,6 +188,11 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             not limits.fine_grained and any(stage.recompute is Recompute.FINE_GRAINED for stage in plan.stages),
             "stages",
             "fine-grained recompute; it can't recompute norms alone",
+        ),
+        (
+            any(stage.recompute_layers is not None for stage in plan.stages) and not limits.some_layers,
+            "stages",
+            "some layers of a stage recomputed; it recomputes all of them or none",
         ),
         (
             any(stage.shard_ranks is not None for stage in plan.stages) and not limits.hybrid_sharding,

@@ -103,6 +103,23 @@ def _require_movable(stage: Stage, axes: Axes, schedule: str) -> None:
         )
 
 
+def given_recompute_layers(pipelines: Pipelines, model: ModelGraph) -> int | None:
+    """Return the number of first layers that are recomputed whole, None where not some are; raises PlanFileError where it
+    can't be."""
+    stages = pipelines.stages
+    number = next((stage.recompute_layers for stage in stages if stage.recompute_layers is not None), None)
+    if number is None:
+        return None
+    some = number in range(1, len(model.layers)) and model.is_chain
+    if len(stages) > 1 or stages[0].recompute is not Recompute.FULL or stages[0].offload.activations or not some:
+        raise PlanFileError(
+            "recompute_layers can't be",
+            given=f"{number} of {len(model.layers)} layers on {len(stages)} stages, recompute {stages[0].recompute.value}",
+            allowed="some of the layers of one stage, recompute full, no activations on the host, no branches",
+        )
+    return number
+
+
 def given_tp_overlap(pipelines: Pipelines) -> TpOverlap:
     """Return the overlap of gathers and scatters over tp; raises PlanFileError for chunks of what is neither gathered nor
     scattered."""

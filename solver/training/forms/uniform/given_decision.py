@@ -14,6 +14,7 @@ from meshwright.solver.training.costs.stage_table import Sharding
 from meshwright.solver.training.forms.uniform.given import (
     given_branches,
     given_pipelining,
+    given_recompute_layers,
     given_shard_ranks,
     given_spans,
     given_tp_overlap,
@@ -78,6 +79,7 @@ def decision_of(
         optimizer=optimizer,
         gradients=pipelines.stages[0].gradients,
         tp_overlap=given_tp_overlap(pipelines),
+        recompute_layers=given_recompute_layers(pipelines, request.model),
     )
     is_chain = costs.model.is_chain
     spans = (

@@ -57,6 +57,10 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
     workload, search, n = request.workload, request.search, request.cluster.n_devices
     free = search.space is Space.FREE
     modes = [m for m in modes_of(search.space, search.launcher) if not search.recompute or m in search.recompute]
+    # Each number of layers comes once beside the modes of whole stages.
+    some_from: tuple[Recompute, ...] | None = tuple(modes) if free else (Recompute.FULL,)
+    if not {Recompute.NONE, Recompute.FULL} <= {*modes} or not (free or search.launcher == "megatron-lm"):
+        some_from = None
     for dp, tp, pp, cp in itertools.product(range(1, n + 1), repeat=4):
         if any(named and degree not in named for degree, named in ((dp, search.dp), (tp, search.tp), (cp, search.cp))):
             continue
@@ -103,7 +107,20 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                                 for way in every_tp_overlap(request, outer):
                                     if sliced and (way is TpOverlap.CHUNKED or moves_with_passes(place)):
                                         continue
-                                    yield replace(outer, shard_ranks=shards, tp_overlap=way, **vars(place))
+                                    found = replace(outer, shard_ranks=shards, tp_overlap=way, **vars(place))
+                                    yield found
+                                    if choice == some_from:
+                                        yield from every_number_of_layers(request, found)
+
+
+def every_number_of_layers(request: TrainingRequest, whole: Candidate) -> Iterator[Candidate]:
+    """The same plan with each number of first layers recomputed whole, and the rest not, on one stage."""
+    model = request.model
+    if whole.mesh.pp > 1 or not model.is_chain or whole.offload.activations or request.search.system is not None:
+        return
+    for number in range(1, len(model.layers)):
+        if not request.search.recompute_layers or number in request.search.recompute_layers:
+            yield replace(whole, recompute=(Recompute.FULL,), recompute_layers=number)
 
 
 def crosses_stages(model: ModelGraph, launcher: Launcher) -> bool:

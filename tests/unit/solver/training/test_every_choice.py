@@ -38,6 +38,7 @@ NARROW: dict[str, Any] = {
 BESIDE: dict[str, dict[str, Any]] = {
     "ulysses": {"cp": (2,)},
     "etp": {"tp": (2,), "ep": (2,)},
+    "recompute_layers": {"recompute": (Recompute.NONE, Recompute.FULL), "pp": (1,)},
     "shard_ranks": {"zero_stages": (3,), "dp": (4, 8), "pp": (1,)},
     "tp_overlap": {"tp": (2,)},
     "virtual_stages": {"schedules": (Schedule.INTERLEAVED,), "pp": (2,)},

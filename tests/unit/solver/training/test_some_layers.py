@@ -1,0 +1,88 @@
+"""Models on one stage that recompute some of their layers whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright.app.exporters import export
+from meshwright.costmodels.errors import ExportError, PlanFileError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.problem.choices import Launcher, Recompute, Space, System
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training import predict_training
+from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
+from tests.unit.solver.training.enumerated import enumerated, is_the_best
+from tests.unit.solver.training.layered import layered_request
+from tests.unit.solver.training.planned import planned
+
+SEEDS = range(14)
+
+
+def test_plans_equal_enumeration_of_every_number_of_layers() -> None:
+    found = set()
+    for seed in SEEDS:
+        request = layered_request(seed)
+        plan = planned(request)
+        assert is_the_best(plan, enumerated(request)), seed
+        if plan.feasible:
+            assert plan.certificate.status is Status.OPTIMAL
+            assert predict_training(request, plan).predicted == plan.predicted, seed
+            found.add((request.search.space, flat(plan).stages[0].recompute_layers))
+    assert {space for space, number in found if number is not None} == set(Space), found
+    assert len({number for _, number in found if number is not None}) > 1, found
+
+
+def some_layers(space: Space) -> tuple[TrainingRequest, Plan]:
+    """A request of a space and its plan that recomputes some layers."""
+    for seed in range(60):
+        request = layered_request(seed)
+        if request.search.space is space:
+            plan = planned(request)
+            if plan.feasible and flat(plan).stages[0].recompute_layers is not None:
+                return request, plan
+    raise AssertionError("no request of the first 60 asks for some layers")
+
+
+@pytest.mark.parametrize("space", Space)
+def test_a_plan_with_fewer_layers_recomputed_than_it_says_is_refused(space: Space) -> None:
+    request, plan = some_layers(space)
+    (stage,) = flat(plan).stages
+    assert stage.recompute is Recompute.FULL and stage.recompute_layers is not None
+    rules = {
+        number: {v.rule for v in check(with_fields(plan, stages=(replace(stage, recompute_layers=number),)), request)}
+        for number in (stage.recompute_layers - 1, stage.recompute_layers + 1, len(request.model.layers), None)
+    }
+    assert all(rules.values()), rules
+    assert Rule.STAGES in rules[len(request.model.layers)]
+    selective = with_fields(plan, stages=(replace(stage, recompute=Recompute.NONE),))
+    assert Rule.STAGES in {v.rule for v in check(selective, request)}
+    with pytest.raises(PlanFileError, match="recompute_layers"):
+        predict_training(request, selective)
+
+
+def test_requests_restrict_the_number_of_layers() -> None:
+    request, plan = some_layers(Space.LAUNCHABLE)
+    number = flat(plan).stages[0].recompute_layers
+    assert number is not None
+    others = tuple(n for n in range(1, len(request.model.layers)) if n != number)
+    asked = replace(request, search=replace(request.search, recompute_layers=others))
+    assert "search" in {v.rule for v in check(plan, asked)}
+    assert flat(planned(asked)).stages[0].recompute_layers != number
+    whole = replace(request, search=replace(request.search, recompute=(Recompute.FULL,)))
+    assert flat(planned(whole)).stages[0].recompute_layers is None
+
+
+def test_published_planners_and_launchers_without_a_flag_recompute_all_layers_or_none() -> None:
+    request, plan = some_layers(Space.FREE)
+    mist = replace(request, search=replace(request.search, system=System.MIST, zero_stages=()))
+    answer = planned(mist)
+    assert not answer.feasible or flat(answer).stages[0].recompute_layers is None
+    request, plan = some_layers(Space.LAUNCHABLE)
+    titan = replace(request, search=replace(request.search, launcher=Launcher.TORCHTITAN))
+    assert "launcher" in {v.rule for v in check(plan, titan)}
+    with pytest.raises(ExportError, match="some layers"):
+        export(plan, request, "torchtitan")
