@@ -22,6 +22,7 @@ from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.verify import check
 from tests.support.opened_choices import opened
 from tests.unit.solver.training.instances import memory_request, sliced_request
+from tests.unit.solver.training.layered import layered_request
 
 LISTED = [name for name, entry in LEDGER.items() if entry.choice.said is Said.LISTED and entry.choice.forms & TRAINING]
 
@@ -38,7 +39,7 @@ NARROW: dict[str, Any] = {
 BESIDE: dict[str, dict[str, Any]] = {
     "ulysses": {"cp": (2,)},
     "etp": {"tp": (2,), "ep": (2,)},
-    "recompute_layers": {"recompute": (Recompute.NONE, Recompute.FULL), "pp": (1,)},
+    "recompute_layers": {"recompute": (Recompute.NONE, Recompute.FULL), "pp": (1,), "zero_stages": (0, 1)},
     "shard_ranks": {"zero_stages": (3,), "dp": (4, 8), "pp": (1,)},
     "tp_overlap": {"tp": (2,)},
     "virtual_stages": {"schedules": (Schedule.INTERLEAVED,), "pp": (2,)},
@@ -48,6 +49,9 @@ BESIDE: dict[str, dict[str, Any]] = {
     "offload_weights_to": {"offload_weights": (1.0,)},
 }
 """Values beside which a choice says something."""
+
+DRAWS = {"recompute_layers": (layered_request,)}
+"""Requests of a choice that depends on memory between two figures."""
 
 
 @pytest.mark.parametrize("name", LISTED)
@@ -65,7 +69,7 @@ def unusual_plans(name: str) -> Iterator[tuple[Any, TrainingRequest, Plan]]:
     place, of_no_launcher = LEDGER[name].choice.place, LEDGER[name].choice.launched is Launched.BY_NONE
     assert place is not None
     unusual = [value for value in opened(name, group_names=[]) if value != usual(place)]
-    for seed, draw in itertools.product(range(60), (memory_request, sliced_request)):
+    for seed, draw in itertools.product(range(60), DRAWS.get(name, (memory_request, sliced_request))):
         drawn = draw(seed)
         if of_no_launcher and drawn.search.space is not Space.FREE:
             continue

@@ -12,7 +12,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.problem.choices import Launcher, Recompute, Space, System
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training import predict_training
+from meshwright.solver.training.planner import predict_training
 from meshwright.solver.verify import Rule, check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
