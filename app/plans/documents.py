@@ -17,13 +17,23 @@ from meshwright.solver.answer.plan import PLAN_SCHEMA, AnsweredRequest, Plan
 from meshwright.solver.answer.plan_record import PlanRecord
 
 REQUEST_FIELD = "request"
+LATER_FIELDS = frozenset({"recompute_layers"})
+"""Fields that came after documents were stored: left out where they say nothing, so that those are written as they were."""
 _FIRST_FIELDS = ("schema", "digest", "kind", "model", "feasible", "reason", "certificate", "predicted", "devices", "axes")
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as a document, what a reader looks for first coming first; without its request."""
-    fields = to_document(PlanRecord, record_of(plan))
+    fields: dict[str, Any] = _without_unsaid(to_document(PlanRecord, record_of(plan)))
     return {name: fields.pop(name) for name in _FIRST_FIELDS} | fields
+
+
+def _without_unsaid(value: Any) -> Any:
+    """The document without later fields that say nothing."""
+    if isinstance(value, dict):
+        said = {name: each for name, each in value.items() if each is not None or name not in LATER_FIELDS}
+        return {name: _without_unsaid(each) for name, each in said.items()}
+    return [_without_unsaid(each) for each in value] if isinstance(value, list) else value
 
 
 def answer_document(answered: AnsweredRequest) -> dict[str, Any]:
