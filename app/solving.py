@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from meshwright.app.compile_time import compiled_s
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, ignore_progress
-from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+
+if TYPE_CHECKING:
+    from meshwright.solver.training.report.trials import Trial
 
 
 class OnBeat(Protocol):
@@ -77,6 +80,14 @@ def solve_here(request: PlanRequest, on_progress: OnProgress = ignore_progress) 
     began_s, limit = time.process_time(), TimeLimit.after(request.search.time_limit_s)
     plan = solve(request, stop=limit, progress=on_progress)
     return replace(plan, search=replace(plan.search, seconds=time.process_time() - began_s))
+
+
+def trials_here(request: TrainingRequest, plan: Plan, *, most: int) -> tuple[Trial, ...]:
+    """Plans to run one after another, found in this process until the request's time limit."""
+    from meshwright.solver.api import trials
+
+    limit = TimeLimit(time.monotonic() + request.search.time_limit_s)
+    return trials(request, plan, most=most, stop=limit, progress=ignore_progress)
 
 
 def predict_here(request: PlanRequest, plan: Plan) -> Plan:

@@ -24,6 +24,7 @@ from meshwright.solver.training.explain import explain as explain_sharding
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
 from meshwright.solver.training.report.slo import slo_reason
+from meshwright.solver.training.report.trials import Trial, training_trials
 from meshwright.solver.verify import check
 
 SECONDS = "s"
@@ -91,6 +92,25 @@ def simulate(request: PlanRequest, plan: Plan) -> ServingSimulation:
         raise WorkloadError("only serving can be simulated", given=request.workload.kind, allowed="a serving workload")
     with calibrations_in_force(request.calibrations):
         return simulate_serving(request, plan)
+
+
+def trials(request: TrainingRequest, plan: Plan, *, most: int, stop: Stop, progress: OnProgress) -> tuple[Trial, ...]:
+    """Plans to run for a request one after another, its own plan among them, in the order that leaves the least regret.
+
+    Every one is checked; raises PlanFileError for an infeasible plan, PlanRejectedError if the checker refuses one.
+    """
+    if not plan.feasible:
+        raise PlanFileError("an infeasible request has nothing to try", given=plan.kind)
+    asked = in_model_time(request)
+    assert isinstance(asked, TrainingRequest), "bringing targets into another time keeps the kind of a request"
+    with calibrations_in_force(request.calibrations):
+        own = predict_training(asked, plan)
+        found = training_trials(asked, own, most=most, stop=stop, progress=progress)
+        for trial in found:
+            violations = check(replace(trial.plan, certificate=replace(trial.plan.certificate, bound=None)), asked)
+            if violations and trial.plan is not own:
+                raise PlanRejectedError(f"the checker refused a trial: {violations[0].rule}: {violations[0].message}")
+    return tuple(replace(trial, plan=_told(trial.plan, request)) for trial in found)
 
 
 def predict(request: PlanRequest, plan: Plan) -> Plan:

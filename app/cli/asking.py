@@ -12,6 +12,7 @@ from meshwright.app.cli.environment import environment_settings
 from meshwright.app.cli.line_options import LineOptions, with_line_options
 from meshwright.app.cli.options import AsJson, output_file
 from meshwright.app.cli.plans import Calibrations, ExplainOption
+from meshwright.app.documents.output_files import check_output
 
 RequestOrModel = Annotated[
     str,
@@ -34,8 +35,14 @@ def plan(
     as_json: AsJson = False,
     file: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", parser=output_file, help="Write the plan document to a file."),
+        typer.Option("--output", "-o", metavar="FILE", help="Write the plan document to a file; with --trials a folder."),
     ] = None,
+    trials: Annotated[
+        int | None, typer.Option("--trials", metavar="N", min=1, max=8, help="Training: plans to run one after another.")
+    ] = None,
+    next_trial: Annotated[
+        bool, typer.Option("--next", help="Training: the next plan to run after those that 'observe' has stored.")
+    ] = False,
     no_store: Annotated[bool, typer.Option("--no-store", help="Neither look in the plan store nor keep the plan.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,
     calibration: Calibrations = None,
@@ -60,6 +67,12 @@ def plan(
     runs = RunsUse.IGNORE if ignore_runs else RunsUse.NEWEST
     document, calibrations = line_document(asked, download=line.download), tuple(calibration or ())
     command = PlanCommand(document, asked.words, file, store, output, calibrations, explain, scope, runs)
+    if trials is not None or next_trial:
+        from meshwright.app.cli.commands.trying import run_trials
+
+        return run_trials(command, None if next_trial else trials, file, environment_settings())
+    if file is not None:
+        check_output(file, what="output")
     return run_plan(command, environment_settings())
 
 

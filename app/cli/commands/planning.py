@@ -105,6 +105,14 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
     return EXIT_GOOD if plan.feasible else EXIT_NO
 
 
+def planned(command: PlanCommand, settings: Settings) -> tuple[PlanRequest, Plan]:
+    """The request of a command and its plan, from the store or made now and kept."""
+    request = _request(command, settings)
+    store = None if command.store is Store.NONE else open_store(settings)
+    text, _ = _answer(keyed_request(request), store, command)
+    return request, read_plan(json.loads(text))
+
+
 def run_predict(
     request_path: str,
     plan_path: str,

@@ -1,0 +1,119 @@
+"""Trials of a request as documents and folders, each under the digest of its layout, and those that have run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+
+from meshwright.app.calibrations.run_keys import run_group
+from meshwright.app.documents.json_text import compact_json
+from meshwright.app.documents.output_files import write_output
+from meshwright.app.errors import PlanNotFoundError
+from meshwright.app.exporters import startable_by
+from meshwright.app.exporters.launch import launch, write_export
+from meshwright.app.fleet.registry import canonical_digest
+from meshwright.app.plans.documents import answer_document, plan_document, read_plan
+from meshwright.app.plans.store import PlanStore
+from meshwright.app.quoting import json_text
+from meshwright.app.requests.resolve import request_document
+from meshwright.app.runs.repository import RunFilter, RunRepository
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.report.trials import Trial
+
+TRIALS_SCHEMA = "meshwright.trials/1"
+PLAN_NAME, TRIALS_NAME = "plan.json", "trials.json"
+MOST_LOOKED_AT = 1000
+"""The latest runs of a model that are looked at for what has run."""
+
+_DECIDED = ("blocks", "devices", "axes", "recompute", "zero_stage", "shard_ranks", "offload", "chunk_layers")
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTrial:
+    """A trial and the folder that holds its plan and its launch files."""
+
+    trial: Trial
+    folder: Path
+
+
+def under_digests(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return the trials whose plans are named by their layouts: runs of two trials of one request are runs of two plans."""
+    return tuple(replace(trial, plan=replace(trial.plan, digest=layout_digest(trial.plan))) for trial in trials)
+
+
+def layout_digest(plan: Plan) -> str:
+    """Return ``sha256:<hex>`` of what a plan decides, whatever is predicted of it."""
+    document = plan_document(plan)
+    stages = [{name: stage.get(name) for name in _DECIDED} for stage in document["stages"]]
+    kept = ("kind", "model", "devices", "axes", "schedule", "microbatch", "optimizer")
+    return canonical_digest({**{name: document.get(name) for name in kept}, "stages": stages})
+
+
+def not_yet_run(trials: Sequence[Trial], request: TrainingRequest, engine: Engine) -> tuple[Trial, ...]:
+    """Return the trials of which no run is stored for this model, hardware and framework."""
+    group = run_group(request_document(request))
+    assert group is not None, "a resolved request names its hardware"
+    wanted = RunFilter(cluster=group.cluster, profile=group.profile, model=request.model.name)
+    ran = {run.plan for run in RunRepository(engine).page(wanted, before=None, limit=MOST_LOOKED_AT)}
+    store = PlanStore(engine)
+    for digest in sorted(ran):
+        try:
+            ran.add(layout_digest(read_plan(json.loads(store.get(digest)))))
+        except PlanNotFoundError:
+            # A trial's plan is in its file; its digest is that of its layout already.
+            continue
+    return tuple(trial for trial in trials if trial.plan.digest not in ran)
+
+
+def write_trials(trials: Sequence[Trial], request: TrainingRequest, folder: Path) -> list[WrittenTrial]:
+    """Write each trial's plan and launch files into a folder of its own, and what all are; raises PlanFileError."""
+    written = []
+    for number, trial in enumerate(trials, start=1):
+        place = folder / f"trial-{number}"
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PlanFileError(f"the folder can't be made: {error.strerror}", given=str(place)) from None
+        answered = AnsweredRequest(trial.plan, request)
+        write_output(place / PLAN_NAME, json_text(answer_document(answered)) + "\n", what="plan")
+        launcher = startable_by(trial.plan, request, request.search.launcher)
+        if launcher is not None:
+            write_export(launch(answered, launcher), place)
+        written.append(WrittenTrial(trial, place))
+    write_output(folder / TRIALS_NAME, json_text(trials_document(trials)) + "\n", what="trials")
+    return written
+
+
+def trials_document(trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return the trials in order, each with its plan's figures and what its outcome would tell."""
+    return {"schema": TRIALS_SCHEMA, "trials": [_trial_document(trial) for trial in trials]}
+
+
+def _trial_document(trial: Trial) -> dict[str, Any]:
+    predicted = trial.plan.predicted
+    assert predicted is not None, "a trial is a feasible plan"
+    return {
+        "plan": trial.plan.digest,
+        "summary": summary_of(trial.plan),
+        "step_time_s": predicted.step_time_s,
+        "tokens_per_s": predicted.tokens_per_s,
+        "peak_memory_bytes": predicted.peak_memory_bytes,
+        "chance_out_of_memory": trial.chance_out_of_memory,
+        "expected_regret": trial.expected_regret,
+        "tells": list(trial.tells),
+    }
+
+
+def summary_of(plan: Plan) -> str:
+    """Return the degrees, the micro-batch and the recomputation of a training plan, in words."""
+    document = json.loads(compact_json(plan_document(plan)))
+    axes = " x ".join(f"{name} {n}" for name, n in document["axes"].items() if isinstance(n, int) and n > 1) or "one device"
+    modes = " and ".join(dict.fromkeys(stage["recompute"] for stage in document["stages"]))
+    return f"{axes}, micro-batches of {document['microbatch']['size']}, recompute {modes}"

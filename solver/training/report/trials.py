@@ -1,0 +1,201 @@
+"""Plans to run one after another: an order that leaves the least regret after each trial, and what each outcome would tell.
+
+The search finds plans that leave more and more memory free, and the best of meshes that lost. Which of them is really the
+fastest that starts is not known: memory has a shift that all runs on a cluster share, and every plan has something of its own
+in memory and time. The order is greedy over scenarios of these: each trial is the one that lowers most what the best plan found
+so far is expected to take, among those that start well enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean
+
+import numpy as np
+
+from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME, run_calibration
+from meshwright.costmodels.memory.law import MemoryLaw, MemoryOutcome, Outcome, learned_law
+from meshwright.solver.answer.layouts import Uniform
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.control import OnProgress, Stop
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import evaluate_decision
+from meshwright.solver.training.report.plan_report import decided_plan
+from meshwright.solver.training.search.aims import LeastStepTime
+from meshwright.solver.training.search.best_first import Solved, decision_tables, search
+
+MOST_TRIALS = 8
+MORE_RESERVES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.45)
+"""Shares of memory that plans leave free beside the user's own reserve: the fastest of each is a candidate."""
+
+RISK = 0.05
+"""The chance to run out of memory that a trial may have, where any has less."""
+
+SCENARIOS = 400
+SHARED_BY_MESH = 0.8
+"""The part of the variance of a plan's own time that plans of one mesh share. Assumed: tables have too few plans of one."""
+
+BEFORE_RUNS = MemoryLaw(
+    allocator=1.0,
+    activations=1.0,
+    transients=1.0,
+    shared_sigma=0.09,
+    own_sigma=0.03,
+    origin="measured peaks of 15 pairs of source and device (docs/decisions-accuracy.md)",
+)
+
+_STANDARD = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A plan to run.
+
+    chance_out_of_memory  before any other trial has run
+    expected_regret       of the best plan found after this trial and those before it, over the best of all
+    tells                 what each outcome would say of the others
+    """
+
+    plan: Plan
+    chance_out_of_memory: float
+    expected_regret: float
+    tells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    plan: Plan
+    mesh: object
+    step_s: float
+    fullness: float
+
+
+def training_trials(request: TrainingRequest, plan: Plan, *, most: int, stop: Stop, progress: OnProgress) -> tuple[Trial, ...]:
+    """Return at most ``most`` trials for the plan of a request, in the order in which to run them."""
+    candidates = _candidates(request, plan, stop=stop, progress=progress)
+    law = law_of_memory(request)
+    chances = [law.chance_to_exceed(each.fullness * law.scale, 1.0) for each in candidates]
+    scenarios = list(_scenarios(candidates, law, seed=request.search.seed))
+    slowest = max(each.step_s for each in candidates)
+    ideal = fmean(min([*(s for s in scenario if s is not None), slowest]) for scenario in scenarios)
+    chosen: list[int] = []
+    found = [slowest] * len(scenarios)
+    trials: list[Trial] = []
+    while len(chosen) < min(most, len(candidates)):
+        left = [index for index in range(len(candidates)) if index not in chosen]
+        safe = [index for index in left if chances[index] <= RISK] or [min(left, key=lambda index: chances[index])]
+        taken = min(safe, key=lambda index: (fmean(_after(found, scenarios, index)), candidates[index].step_s, index))
+        chosen.append(taken)
+        found = list(_after(found, scenarios, taken))
+        others = [candidates[index] for index in left if index != taken]
+        trials.append(
+            Trial(
+                candidates[taken].plan,
+                chances[taken],
+                max(0.0, fmean(found) / ideal - 1.0),
+                _tells(candidates[taken], others, law),
+            )
+        )
+    return tuple(trials)
+
+
+def law_of_memory(request: TrainingRequest) -> MemoryLaw:
+    """Return the law of memory after the runs that the request knows of."""
+    learned = run_calibration(request.calibrations)
+    if learned is None:
+        return BEFORE_RUNS
+    outcomes = [
+        MemoryOutcome(Outcome(each["outcome"]), each["median_bytes"], each["told_bytes"]) for each in learned.document["memory"]
+    ]
+    return learned_law(BEFORE_RUNS, outcomes, origin="runs of this cluster")
+
+
+def _candidates(request: TrainingRequest, plan: Plan, *, stop: Stop, progress: OnProgress) -> list[_Candidate]:
+    """The plan, and others of equal pipelines: the fastest that leave more memory, and the best of other meshes."""
+    found: dict[tuple[object, ...], _Candidate] = {}
+    _add(found, plan, request)
+    costs = TrainingCosts(request)
+    for more in MORE_RESERVES:
+        reserve = request.cluster.memory_reserve + more
+        if reserve >= 1.0 or stop():
+            break
+        tighter = costs.with_memory_reserve(reserve)
+        result = search(tighter.request, tighter, aim=LeastStepTime(tighter), stop=stop, progress=progress)
+        for solved in [result.best, *result.alternatives]:
+            if solved is not None:
+                _add(found, _plan_of(solved, request, costs), request)
+    return list(found.values())
+
+
+def _plan_of(solved: Solved, request: TrainingRequest, costs: TrainingCosts) -> Plan:
+    cost = evaluate_decision(solved.decision, decision_tables(solved.decision, costs))
+    certificate = Certificate(Status.FEASIBLE, cost.step_time_s, None, None, "s", "a trial: other plans may be faster")
+    stats = SearchStats(1, 1, 0.0)
+    return decided_plan(request, costs, solved.decision, cost, certificate=certificate, stats=stats)
+
+
+def _add(found: dict[tuple[object, ...], _Candidate], plan: Plan, request: TrainingRequest) -> None:
+    """Add a plan unless a faster one of its kind is there."""
+    predicted = plan.predicted
+    assert predicted is not None and predicted.step_time_s is not None, "a trial is a feasible training plan"
+    memory_bytes = min(group.node.device.memory_bytes for group in request.cluster.groups)
+    usable_bytes = memory_bytes * (1.0 - request.cluster.memory_reserve)
+    mesh = plan.layout.pipelines.axes if isinstance(plan.layout, Uniform) else plan.layout
+    candidate = _Candidate(plan, mesh, predicted.step_time_s, predicted.peak_memory_bytes / usable_bytes)
+    key = (*_kind(plan), candidate.fullness * BEFORE_RUNS.margin(RISK) <= 1.0)
+    if key not in found or candidate.step_s < found[key].step_s:
+        found[key] = candidate
+
+
+def _kind(plan: Plan) -> tuple[object, ...]:
+    """The choices by which plans differ enough for a trial: of plans that differ in less, the fastest stands for all."""
+    if not isinstance(plan.layout, Uniform):
+        return (plan.layout,)
+    pipelines = plan.layout.pipelines
+    recomputed = tuple(dict.fromkeys(stage.recompute for stage in pipelines.stages))
+    return (pipelines.axes, pipelines.schedule, pipelines.microbatch, recomputed, pipelines.stages[0].zero_stage)
+
+
+def _scenarios(candidates: Sequence[_Candidate], law: MemoryLaw, *, seed: int) -> Iterator[tuple[float | None, ...]]:
+    """Yield the times of all plans in worlds that may be; None where a plan runs out of memory."""
+    # Uniform doubles of PCG64 are the same bits on every machine.
+    random = np.random.Generator(np.random.PCG64(seed))
+    own = UNMEASURED_TIME.own_sigma
+
+    def drawn() -> float:
+        return _STANDARD.inv_cdf(min(max(float(random.random()), 1e-12), 1.0 - 1e-12))
+
+    meshes = list(dict.fromkeys(each.mesh for each in candidates))
+    for _ in range(SCENARIOS):
+        shift = math.log(law.scale) + law.shared_sigma * drawn()
+        of_mesh = {mesh: drawn() for mesh in meshes}
+        world: list[float | None] = []
+        for each in candidates:
+            memory = math.log(each.fullness) + shift + law.own_sigma * drawn()
+            noise = math.sqrt(SHARED_BY_MESH) * of_mesh[each.mesh] + math.sqrt(1.0 - SHARED_BY_MESH) * drawn()
+            world.append(None if memory > 0.0 else each.step_s * math.exp(own * noise))
+        yield tuple(world)
+
+
+def _after(found: Sequence[float], scenarios: Sequence[tuple[float | None, ...]], index: int) -> Iterator[float]:
+    """The best found in each scenario after one more trial."""
+    for best, scenario in zip(found, scenarios, strict=True):
+        step_s = scenario[index]
+        yield best if step_s is None else min(best, step_s)
+
+
+def _tells(taken: _Candidate, others: Sequence[_Candidate], law: MemoryLaw) -> tuple[str, ...]:
+    """Sentences on what the outcomes of a trial would say of the others."""
+    said = taken.fullness * law.scale
+    peak = learned_law(law, [MemoryOutcome(Outcome.PEAK, said, said)], origin="")
+    ran_out = learned_law(law, [MemoryOutcome(Outcome.RAN_OUT, said, 1.0)], origin="")
+    safe = sum(each.fullness * law.scale * law.margin(RISK) <= 1.0 for each in others)
+    still = sum(each.fullness * ran_out.scale * ran_out.margin(RISK) <= 1.0 for each in others)
+    return (
+        f"its peak tells the memory of the others to {peak.margin(RISK) - 1:.0%} instead of {law.margin(RISK) - 1:.0%}",
+        f"if it runs out of memory, {still} of the other {len(others)} plans are still safe to try, {safe} are now",
+    )

@@ -1,0 +1,89 @@
+"""Trials: an order of plans that differ, each exportable; those that have run are left out of the next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.app.runs.trials import layout_digest, under_digests
+from meshwright.app.settings import Settings
+from meshwright.app.solving import solve_here, trials_here
+from meshwright.costmodels.errors import PlanFileError
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.report.trials import RISK, Trial
+from tests.support.command_line import Cli
+from tests.support.requests_given import serving, training
+
+ASKED = training()
+
+
+@pytest.fixture(scope="module")
+def found() -> tuple[TrainingRequest, tuple[Trial, ...]]:
+    request = resolve_request(ASKED, files=NoFiles())
+    assert isinstance(request, TrainingRequest)
+    return request, under_digests(trials_here(request, solve_here(request), most=8))
+
+
+def test_trials_differ_and_regret_falls(found: tuple[TrainingRequest, tuple[Trial, ...]]) -> None:
+    request, trials = found
+    assert 4 <= len(trials) <= 8
+    assert len({trial.plan.digest for trial in trials}) == len(trials)
+    regrets = [trial.expected_regret for trial in trials]
+    assert regrets == sorted(regrets, reverse=True) and regrets[-1] < regrets[0] / 2
+    assert trials[0].chance_out_of_memory <= RISK
+    assert all(trial.tells and trial.plan.feasible for trial in trials)
+    again = under_digests(trials_here(request, solve_here(request), most=3))
+    assert [trial.plan.digest for trial in again] == [trial.plan.digest for trial in trials[:3]]
+
+
+def test_an_infeasible_plan_has_no_trials() -> None:
+    request = resolve_request(training(model={"catalog": "llama-3.1-405b"}), files=NoFiles())
+    assert isinstance(request, TrainingRequest)
+    with pytest.raises(PlanFileError, match="nothing to try"):
+        trials_here(request, solve_here(request), most=3)
+
+
+def test_trials_are_written_run_and_left_out(cli: Cli, settings: Settings, monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.setenv("MESHWRIGHT_DATABASE_URL", settings.database_url)
+    request, folder = cli.write("request.json", ASKED), tmp_path / "trials"
+    assert cli("plan", request, "--trials", "2", "-o", str(folder)) == 0, cli.err
+    listed = json.loads((folder / "trials.json").read_text())["trials"]
+    assert len(listed) == 2
+    for number, trial in enumerate(listed, start=1):
+        place = folder / f"trial-{number}"
+        plan = json.loads((place / "plan.json").read_text())
+        assert plan["digest"] == trial["plan"]
+        assert "megatron" in (place / "launch.sh").read_text() or "torchrun" in (place / "launch.sh").read_text()
+        assert cli("export", str(place / "plan.json"), "--to", "megatron-lm") == 0, cli.err
+    first = folder / "trial-1" / "plan.json"
+    assert cli("observe", str(first), "--out-of-memory") == 0, cli.err
+    assert cli("plan", request, "--next", "--json") == 0, cli.err
+    (following,) = cli.json()["trials"]
+    assert following["plan"] != listed[0]["plan"]
+    assert following["peak_memory_bytes"] < listed[0]["peak_memory_bytes"]
+    # The other framework's trials know nothing of that run.
+    assert cli("plan", request, "--trials", "1", "--json", "--no-store") == 0, cli.err
+    assert cli.json()["trials"][0]["plan"] == listed[0]["plan"]
+
+
+def test_layouts_are_told_by_what_they_decide(found: tuple[TrainingRequest, tuple[Trial, ...]]) -> None:
+    from dataclasses import replace
+
+    plan = found[1][0].plan
+    assert plan.predicted is not None
+    assert layout_digest(replace(plan, predicted=replace(plan.predicted, step_time_s=1.0), notes=())) == plan.digest
+
+
+@pytest.mark.parametrize("options", [("--trials", "0"), ("--trials", "9"), ("--trials", "2", "-o", "-")])
+def test_trials_that_can_not_be_asked_for(cli: Cli, options: tuple[str, ...]) -> None:
+    assert cli("plan", cli.write("request.json", ASKED), *options, "--no-store") == 2
+
+
+def test_serving_has_no_trials(cli: Cli) -> None:
+    small = serving(workload={**serving()["workload"], "output_tokens": {"fixed": 100}})
+    assert cli("plan", cli.write("request.json", small), "--trials", "2", "--no-store") == 2
+    assert "only training has trials" in cli.err
