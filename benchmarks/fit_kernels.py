@@ -41,13 +41,14 @@ DTYPES = {"bfloat16": DType.BF16, "fp8": DType.FP8, "nvfp4": DType.FP4}
 MEMORY_SOURCE = {"a100_sxm": "a100", "h100_sxm": "h100"}
 MEMORY_CLOCK_S = 2.5e-6
 
-# The unit of host work (solver/training/costs/host.py), and where it is from.
+# Seconds of one launch on the hosts of a device, and where they are from.
 AMPERE_HOST = (
-    2.5e-5,
-    "the unit of host work (solver/training/costs/host.py), set on A100 nodes by vTrain (MICRO'24) and Megatron-LM's tests",
+    5e-6,
+    "one launch on the hosts of A100 nodes, by vTrain's runs (MICRO'24) and Megatron-LM's functional tests "
+    "(costmodels/kernels/host_work.py)",
 )
 HOPPER_HOST = (
-    2.0e-5,
+    4e-6,
     "Megatron-LM's functional tests: layers that wait for the host take 0.8 on DGX H100 of what they take on DGX A100",
 )
 HOSTS = {"a100_sxm": AMPERE_HOST}

@@ -97,7 +97,7 @@ def shapes_of(backend: Backend, kinds: frozenset[SampleKind], *, ranks: int) -> 
     """Every shape of the kinds asked for, in a fixed order; collectives over each group size that divides ``ranks``."""
     sizes = RANGES[backend]
     found = itertools.chain(
-        _products(sizes), _attention(sizes), _vectors(sizes), _launches(backend), _collectives(sizes, ranks)
+        _products(sizes), _attention(sizes), _vectors(sizes), _launches(backend, kinds), _collectives(sizes, ranks)
     )
     return tuple(shape for shape in found if shape.kind in kinds)
 
@@ -134,9 +134,9 @@ def _vectors(sizes: Range) -> Iterator[Shape]:
         yield Shape(kind, sizes.dtypes[0], moved_bytes=moved)
 
 
-def _launches(backend: Backend) -> Iterator[Shape]:
-    """A CPU's kernels run where they are launched: their own times hold the launch."""
-    if backend is Backend.CUDA:
+def _launches(backend: Backend, kinds: frozenset[SampleKind]) -> Iterator[Shape]:
+    """A CPU's kernels run where they are launched, and their own times hold the launch: it is measured if alone asked for."""
+    if backend is Backend.CUDA or kinds == {SampleKind.LAUNCH}:
         yield Shape(SampleKind.LAUNCH, DType.FP32)
 
 

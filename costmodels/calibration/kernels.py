@@ -99,7 +99,7 @@ class KernelCalibration:
     """Curves of one device.
 
     cores              compute units (SMs, CUs, AI cores)
-    host_launch_s      time the host spends to launch one kernel from an eager training framework
+    host_launch_s      time the host takes to launch one kernel from eager PyTorch
     gemm               by input format
     prefill, decode    by input (prefill) or cache (decode) format, then head dimension
     attention_backward time of attention's backward pass over that of its forward pass

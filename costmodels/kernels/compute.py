@@ -149,7 +149,7 @@ def memory_bound_s(device: Device, bytes_moved: Sizes, *, kernel: VectorKernel =
 
 
 def launch_s(device: Device) -> float:
-    """Seconds the host needs to launch one kernel from an eager training framework: its Python included, no CUDA graph."""
+    """Seconds that hosts of this device's nodes take to launch one kernel from eager PyTorch, its Python included."""
     return kernel_calibration(device.calibration).host_launch_s
 
 

@@ -23,5 +23,5 @@ def sustained_memory_s(device: Device, bytes_moved: float, *, kernel: VectorKern
 
 
 def sustained_launch_s(device: Device) -> float:
-    """Seconds of the unit of host work (`costmodels.kernels.compute.launch_s`)."""
+    """Seconds of one launch, the unit of host work (`costmodels.kernels.host_work`)."""
     return launch_s(device) / device.sustained.host

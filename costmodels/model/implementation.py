@@ -104,9 +104,12 @@ class HostPath(StrEnum):
     """The host's work for each operator before its kernels are launched."""
 
     MODULES = "modules"
-    """PyTorch modules that call their kernels (Hugging Face, torchtitan, Megatron-LM of 2022)."""
+    """PyTorch modules that call their kernels (Hugging Face, torchtitan, Megatron-LM of 2022); where their kernels are
+    compiled, one function a layer."""
     MEGATRON_CORE = "megatron-core"
     """Megatron Core with its hooks for gradients and communication, Transformer Engine or not."""
+    CUDA_GRAPHS = "cuda-graphs"
+    """Each pass of a layer is one captured graph, collectives over tp among its kernels (Megatron-LM's --cuda-graph-impl)."""
 
 
 class Projections(StrEnum):

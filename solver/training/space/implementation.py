@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.costmodels.model.implementation import HAND_FUSED, AttentionKernels, Dropout, Implementation, TensorOverlap
+from meshwright.costmodels.model.implementation import (
+    HAND_FUSED,
+    AttentionKernels,
+    Dropout,
+    Implementation,
+    ScanOverRanks,
+    TensorOverlap,
+)
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
@@ -27,18 +34,17 @@ def chunked_implementation(implementation: Implementation, search: Search) -> Im
     )
 
 
-FREE = replace(HAND_FUSED, tensor_overlap=TensorOverlap.WEIGHT_GRADIENT)
-"""The kernels of the free space: the best that can be written by hand, sums over tp hidden under weight gradients as launchers
-hide them. A launchable plan is no faster than the same plan of the free space."""
-
-
 def launcher_implementation(search: Search) -> Implementation:
-    """The launcher's kernels; in the free space, which names no launcher, `FREE`."""
-    if search.space is Space.FREE:
-        return FREE
-    if search.launcher not in TRAINERS:
-        return HAND_FUSED
-    return TRAINERS[search.launcher].implementation
+    """The launcher's kernels; one that trains nothing stands for the best that can be written by hand.
+
+    The free space has the same kernels, so that what its plans gain is worth of freedom. What ranks tell one another is free in
+    it: sums over tp hide under weight gradients, and ranks of a sequence share states.
+    """
+    trainer = TRAINERS.get(search.launcher)
+    launchers = HAND_FUSED if trainer is None else trainer.implementation
+    if search.space is not Space.FREE:
+        return launchers
+    return replace(launchers, tensor_overlap=TensorOverlap.WEIGHT_GRADIENT, scan_over_ranks=ScanOverRanks.STATES)
 
 
 def implementation_of(workload: TrainingWorkload, search: Search) -> Implementation:

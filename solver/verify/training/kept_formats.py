@@ -12,15 +12,17 @@ from meshwright.solver.verify.rules.parameters import picked_dims
 
 
 def layers_of(request: TrainingRequest, overlap: TpOverlap) -> Layers:
-    """Return the parts of the layers: as the request states them, else the launcher's."""
-    limits = None if request.search.space is Space.FREE else TRAINERS.get(request.search.launcher)
+    """Return the parts of the layers: as the request states them, else the launcher's, in the free space too."""
+    limits = TRAINERS.get(request.search.launcher)
     stated = request.workload.implementation
+    # The free space cuts products of any layers.
+    cut = overlap is TpOverlap.CHUNKED and request.search.space is not Space.FREE
     if stated is not None and stated.kernels is not None:
-        compiled = limits is not None and overlap is TpOverlap.CHUNKED and limits.cut_layers is Layers.COMPILED
+        compiled = limits is not None and cut and limits.cut_layers is Layers.COMPILED
         return Layers.COMPILED if compiled and _is_plain(request.workload) else _stated_layers(request.workload)
     if limits is None:
         return Layers.HAND_WRITTEN
-    return limits.cut_layers if overlap is TpOverlap.CHUNKED else limits.layers
+    return limits.cut_layers if cut else limits.layers
 
 
 _LAYERS = {

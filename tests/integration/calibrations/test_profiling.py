@@ -26,6 +26,9 @@ def test_every_kind_has_shapes_and_no_shape_twice() -> None:
     assert len(set(shapes)) == len(shapes)
     assert {shape.kind for shape in shapes} == KINDS - {SampleKind.LAUNCH}
     assert {shape.ranks for shape in shapes if shape.kind is SampleKind.ALL_REDUCE} == {2, 4}
+    assert SampleKind.LAUNCH not in {shape.kind for shape in shapes}
+    (launch,) = shapes_of(Backend.CPU, frozenset({SampleKind.LAUNCH}), ranks=1)
+    assert launch.kind is SampleKind.LAUNCH
     assert {shape.kind for shape in shapes_of(Backend.CUDA, KINDS, ranks=1)} >= {SampleKind.LAUNCH, SampleKind.GEMM}
     assert max(2.0 * s.m * s.n * s.k for s in shapes) <= RANGES[Backend.CPU].most_flops
 

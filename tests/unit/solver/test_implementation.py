@@ -22,7 +22,7 @@ from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training.space.implementation import FREE, implementation_of, launcher_implementation
+from meshwright.solver.training.space.implementation import implementation_of, launcher_implementation
 from tests.support.flat_plans import flat
 from tests.support.requests_given import resolved, training
 
@@ -100,7 +100,16 @@ def test_the_launcher_picks_the_profile() -> None:
         assert replace(found, stated_loss=None) == replace(expected, dropout=Dropout.MASKED)
     free = request_of({"kernels": "eager"}, space=Space.FREE.value).workload
     found = implementation_of(free, Search(space=Space.FREE))
-    assert replace(found, stated_loss=None) == replace(FREE, kernels=VectorKernels.EAGER)
+    expected = launcher_implementation(Search(space=Space.FREE))
+    assert replace(found, stated_loss=None) == replace(expected, kernels=VectorKernels.EAGER)
+
+
+@pytest.mark.parametrize("launcher", TRAINERS)
+def test_the_free_space_has_the_kernels_of_the_launcher(launcher: Launcher) -> None:
+    free, launchable = (launcher_implementation(Search(launcher=launcher, space=space)) for space in Space)
+    free_of_communication = {"tensor_overlap", "scan_over_ranks"}
+    differing = {field.name for field in fields(free) if getattr(free, field.name) != getattr(launchable, field.name)}
+    assert differing <= free_of_communication
 
 
 def test_a_request_without_an_implementation_has_none_in_its_document() -> None:
