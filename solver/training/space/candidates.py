@@ -28,6 +28,7 @@ from meshwright.solver.training.space.state_places import (
     divisors,
     gradient_choices,
     optimizer_choices,
+    refuse_shards_without_zero_3,
     state_places,
 )
 from meshwright.solver.training.space.tensor_overlaps import max_zero_stage, tp_overlaps
@@ -185,6 +186,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
     modes = _recompute_choices(search)
     optimizers = optimizer_choices(search, workload)
     gradient_choices(search)
+    refuse_shards_without_zero_3(search)
     schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
     n_layers = len(request.model.layers)
     # Which layers of a stage are its first is known before its borders are where there is one stage.

@@ -87,6 +87,10 @@ def optimizer_choices(search: Search, workload: TrainingWorkload) -> tuple[Optim
     return (*own, *others)
 
 
+WITHIN_A_PART = 3
+"""The ZeRO stage that may shard among fewer ranks than dp x cp."""
+
+
 def gradient_choices(search: Search) -> tuple[Gradients, ...]:
     """Return the lifetimes that gradients may have; raises WorkloadError where the request wants them released and its launcher
     can't."""
@@ -100,6 +104,17 @@ def gradient_choices(search: Search) -> tuple[Gradients, ...]:
             allowed="space: free, or gradients: [kept]",
         )
     return left
+
+
+def refuse_shards_without_zero_3(search: Search) -> None:
+    """Raise WorkloadError for numbers of ranks that shard beside ZeRO stages none of which shards within a part of the ranks."""
+    if search.shard_ranks and search.zero_stages and WITHIN_A_PART not in search.zero_stages:
+        raise WorkloadError(
+            "only ZeRO-3 shards within a part of dp x cp",
+            given=f"search.shard_ranks {list(search.shard_ranks)} beside zero_stages {list(search.zero_stages)}",
+            allowed="zero_stages with 3",
+            remedy="leave search.shard_ranks out: ZeRO-1 and 2 shard among all of dp x cp",
+        )
 
 
 def state_places(mesh: Degrees, request: TrainingRequest, search: Search, chosen: Optimizer | None) -> Iterator[StatePlace]:

@@ -66,7 +66,8 @@ def ablations(request: TrainingRequest) -> Iterator[tuple[str, Search]]:
         "exchanges of heads": replace(search, ulysses=(1,)),
     }
     yield from without_axis.items()
-    yield "sharding within groups", replace(search, shard_ranks=(1, *divisors))
+    if not search.zero_stages or 3 in search.zero_stages:
+        yield "sharding within groups", replace(search, shard_ranks=(1, *divisors))
     yield from memory_ablations(request)
     if search.stage_degrees is StageDegrees.ANY:
         yield "stages that differ", replace(search, stage_degrees=StageDegrees.SAME)

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.app.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, Nvme
-from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.memory.offload import HOST_ADAM_PARAMETERS_PER_S, Offload, Tier, host_update_s
 from meshwright.costmodels.units import DType
@@ -236,3 +236,10 @@ def test_the_checker_wants_host_memory_as_it_is_and_groups_that_divide() -> None
     assert Rule.ZERO in {violation.rule for violation in check(with_stages(grouped, shard_ranks=6), request())}
     with pytest.raises(PlanFileError, match="shard_ranks"):
         predict_training(request(), with_stages(grouped, shard_ranks=6))
+
+
+@pytest.mark.parametrize("zero_stages", [(1,), (0, 2)])
+def test_numbers_of_ranks_that_shard_are_refused_where_no_zero_stage_shards_so(zero_stages: tuple[int, ...]) -> None:
+    with pytest.raises(WorkloadError, match="only ZeRO-3"):
+        planned(request(zero_stages=zero_stages, shard_ranks=(8,)))
+    assert planned(request(zero_stages=(*zero_stages, 3), shard_ranks=(8, 16))).kind == "training"
