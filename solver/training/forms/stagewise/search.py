@@ -18,7 +18,7 @@ from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.arrangement import Arrangement, arranged, in_arrangement
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.control import OnProgress, Stop
+from meshwright.solver.control import OnProgress, SearchStopped, Stop, heed
 from meshwright.solver.problem.choices import GroupOrder, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import Partition, partition
@@ -79,7 +79,10 @@ def best_stagewise(request: TrainingRequest, given: Plan | None, *, stop: Stop, 
         for count in space.counts:
             if stop():
                 break
-            found = space.best(count, below_s=limit_s)
+            try:
+                found = space.best(count, below_s=limit_s, stop=stop)
+            except SearchStopped:
+                break
             if found is not None and found.objective_s < limit_s * (1 - RELATIVE_TIE):
                 best, limit_s = _Found(arrangement, space, count, found), found.objective_s
         finished = finished and not stop()
@@ -176,11 +179,15 @@ class _Space:
                     ]
         self.counts = sorted({count for column in self._columns for count in column.ways})
 
-    def best(self, count: int, *, below_s: float) -> Partition | None:
+    def best(self, count: int, *, below_s: float, stop: Stop) -> Partition | None:
         """The best stages for a number of micro-batches, at least two of them, that take less than ``below_s``; configs are
-        ways."""
+        ways. Raises SearchStopped."""
         columns = [column for column in self._columns if column.ways.get(count)]
-        listed = [unbeaten_runs(column.ways[count], column.border, n_microbatches=count, below_s=below_s) for column in columns]
+        listed = [
+            unbeaten_runs(column.ways[count], column.border, n_microbatches=count, below_s=below_s, stop=stop)
+            for column in columns
+        ]
+        heed(stop)
         most = max((int(runs.number.max()) for runs in listed), default=0)
         if not most:
             return None

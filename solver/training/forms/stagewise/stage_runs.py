@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.costmodels.compiling import kept_compiled
+from meshwright.solver.control import Stop, heed
 from meshwright.solver.training.forms.stagewise.stage_ways import Way
 
 Floats = NDArray[np.float64]
@@ -28,12 +29,14 @@ class Runs(NamedTuple):
     way: Ints
 
 
-def unbeaten_runs(ways: list[Way], border: int, *, n_microbatches: int, below_s: float) -> Runs:
+def unbeaten_runs(ways: list[Way], border: int, *, n_microbatches: int, below_s: float, stop: Stop) -> Runs:
     """For every run of layers the ways that no other equals or beats in time, extra and memory, between one of the borders;
-    those left out whose micro-batches take ``below_s`` by themselves, and all of a run that is the whole model."""
+    those left out whose micro-batches take ``below_s`` by themselves, and all of a run that is the whole model. Raises
+    SearchStopped."""
     n_layers = ways[0].table.time_s.shape[1]
     runs = _roomier(None, n_layers)
     for index, way in enumerate(ways):
+        heed(stop)
         while int(runs.number.max()) == runs.time_s.shape[2]:
             runs = _roomier(runs, n_layers)
         table, parts = way.table, way.table.parts

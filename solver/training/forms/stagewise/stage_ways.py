@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.solver.control import Stop
+from meshwright.solver.control import SearchStopped, Stop, heed
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
@@ -35,17 +35,20 @@ def stage_ways(request: TrainingRequest, borders: Sequence[Borders], *, stop: St
     """Ways to run a stage of `stage_sizes.sized_request` by the number of micro-batches; those that others beat between all of
     these borders left out. None when stopped."""
     found: dict[int, list[Way]] = {}
-    costs = TrainingCosts(request)
-    for family in families(request):
-        if stop():
-            return None
-        if PLAIN in family.pipelinings:
-            known = found.setdefault(family.n_microbatches, [])
-            for candidate in family.candidates():
-                if candidate.pipelining == PLAIN:
-                    known += _of_candidate(costs, candidate, borders)
-    layers = _unlike_layers(request.model)
-    return {count: _unbeaten(ways, layers) for count, ways in found.items()}
+    costs, layers = TrainingCosts(request), _unlike_layers(request.model)
+    try:
+        with costs.stopped_by(stop):
+            for family in families(request):
+                heed(stop)
+                if PLAIN in family.pipelinings:
+                    known = found.setdefault(family.n_microbatches, [])
+                    for candidate in family.candidates():
+                        heed(stop)
+                        if candidate.pipelining == PLAIN:
+                            known += _of_candidate(costs, candidate, borders)
+        return {count: _unbeaten(ways, layers, stop) for count, ways in found.items()}
+    except SearchStopped:
+        return None
 
 
 def stage_table(costs: TrainingCosts, candidate: Candidate, sharding: Sharding, borders: Borders) -> StageTable:
@@ -86,14 +89,15 @@ def _unlike_layers(model: ModelGraph) -> list[int]:
     return sorted({0, *{name: layer for layer, name in enumerate(model.layers)}.values()})
 
 
-def _unbeaten(ways: list[Way], layers: list[int]) -> list[Way]:
-    """Ways that no other beats or equals in every cost of every layer; of equal ones the first."""
+def _unbeaten(ways: list[Way], layers: list[int], stop: Stop) -> list[Way]:
+    """Ways that no other beats or equals in every cost of every layer; of equal ones the first. Raises SearchStopped."""
     if not ways:
         return []
     costs = np.array([_losses(way, layers) for way in ways])
     order = np.lexsort((np.arange(len(ways)), costs.sum(axis=1)))
     kept: list[int] = []
     for index in order:
+        heed(stop)
         if not kept or not (costs[kept] <= costs[index]).all(axis=1).any():
             kept.append(int(index))
     return [ways[index] for index in sorted(kept)]
