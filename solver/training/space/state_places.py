@@ -107,7 +107,7 @@ def gradient_choices(search: Search) -> tuple[Gradients, ...]:
 
 
 def refuse_shards_without_zero_3(search: Search) -> None:
-    """Raise WorkloadError for numbers of ranks that shard beside ZeRO stages none of which shards within a part of the ranks."""
+    """Raise WorkloadError for numbers of ranks that shard where no ZeRO stage shards within a part of the ranks."""
     if search.shard_ranks and search.zero_stages and WITHIN_A_PART not in search.zero_stages:
         raise WorkloadError(
             "only ZeRO-3 shards within a part of dp x cp",
