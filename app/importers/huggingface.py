@@ -10,17 +10,26 @@ from meshwright.app.importers.config_fields import ConfigFields
 from meshwright.app.importers.families import FAMILIES
 from meshwright.app.importers.families.family import Family
 from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.names import did_you_mean
 from meshwright.solver.problem.graph import ModelGraph
 
 # Models of text and images, and the text model that their 'text_config' describes unless it says otherwise.
 TEXT_MODELS = {
     "gemma3": "gemma3_text",
+    "glm4v_moe": "glm4v_moe_text",
+    "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
     "mistral3": "mistral",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
 }
+# Of these, older files give the text model's fields beside those of the vision tower.
+FLAT_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl"})
 
 
 def read_huggingface_config(document: Mapping[str, Any], *, name: str) -> ModelGraph:
@@ -43,19 +52,25 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str) -> ModelG
 
 
 def _holds_text_model(document: Mapping[str, Any]) -> bool:
+    """Return True for a model known to hold a text model, and for an unknown one whose ``text_config`` names a known type."""
     model_type = document.get("model_type")
-    return isinstance(model_type, str) and model_type in TEXT_MODELS
+    if not isinstance(model_type, str) or model_type in FAMILIES:
+        return False
+    text = document.get("text_config")
+    return model_type in TEXT_MODELS or (isinstance(text, Mapping) and text.get("model_type") in FAMILIES)
 
 
 def _text_config(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The nested config of the text model; what it leaves out and the outer file says about tied weights holds."""
     text = document.get("text_config") or {}
+    if not text and document["model_type"] in FLAT_MODELS:
+        text = {key: value for key, value in document.items() if key != "model_type"}
     if not isinstance(text, Mapping):
         raise ModelError("'text_config' must be an object", given=text)
     outer = {key: document[key] for key in ("tie_word_embeddings",) if key in document}
     if _holds_text_model(text):
         raise ModelError("'text_config' must describe a text model", given=text["model_type"])
-    return {"model_type": TEXT_MODELS[document["model_type"]], **outer, **text, "architectures": None}
+    return {"model_type": TEXT_MODELS.get(document["model_type"]), **outer, **text, "architectures": None}
 
 
 def supported_model_types() -> tuple[str, ...]:
@@ -70,7 +85,11 @@ def _family(document: Mapping[str, Any]) -> Family:
     if not isinstance(model_type, str):
         raise ModelError("'model_type' must be a string", given=model_type, allowed=", ".join(supported_model_types()))
     if model_type not in FAMILIES:
-        raise ModelError("unknown model_type", given=model_type, allowed=", ".join(supported_model_types()))
+        known = supported_model_types()
+        remedy = did_you_mean(
+            model_type, known, otherwise="give the model as a model graph, or as a config.json of a listed type"
+        )
+        raise ModelError("unknown model_type", given=model_type, allowed=", ".join(known), remedy=remedy)
     return FAMILIES[model_type]
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from meshwright.app.importers.families.cohere import COHERE_FAMILIES
 from meshwright.app.importers.families.deepseek import DEEPSEEK_FAMILIES
 from meshwright.app.importers.families.encoders import ENCODER_FAMILIES
 from meshwright.app.importers.families.family import Family
 from meshwright.app.importers.families.gemma import GEMMA_FAMILIES
+from meshwright.app.importers.families.glm import GLM_FAMILIES
 from meshwright.app.importers.families.gpt import GPT_FAMILIES
 from meshwright.app.importers.families.hybrid import HYBRID_FAMILIES
 from meshwright.app.importers.families.linear_attention import LINEAR_ATTENTION_FAMILIES
 from meshwright.app.importers.families.llama import LLAMA_FAMILIES
+from meshwright.app.importers.families.llama_kin import LLAMA_KIN_FAMILIES
 from meshwright.app.importers.families.moe import MOE_FAMILIES
 from meshwright.app.importers.families.nemotron import NEMOTRON_FAMILIES
+from meshwright.app.importers.families.olmo import OLMO_FAMILIES
+from meshwright.app.importers.families.phi import PHI_FAMILIES
+from meshwright.app.importers.families.starcoder import STARCODER_FAMILIES
 
 _GROUPS = (
     LLAMA_FAMILIES,
@@ -22,6 +28,12 @@ _GROUPS = (
     HYBRID_FAMILIES,
     NEMOTRON_FAMILIES,
     LINEAR_ATTENTION_FAMILIES,
+    COHERE_FAMILIES,
+    GLM_FAMILIES,
+    LLAMA_KIN_FAMILIES,
+    OLMO_FAMILIES,
+    PHI_FAMILIES,
+    STARCODER_FAMILIES,
     ENCODER_FAMILIES,
 )
 

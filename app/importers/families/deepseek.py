@@ -85,6 +85,15 @@ _GLM_DEFAULTS = _V3_DEFAULTS | {
     "index_topk_freq": 1,
     "index_skip_topk_offset": 2,
 }
+_V32_DEFAULTS = _V3_DEFAULTS | {
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "mlp_layer_types": None,
+    "indexer_types": None,
+    "index_topk_pattern": None,
+    "index_topk_freq": 1,
+    "index_skip_topk_offset": 0,
+}
 _DENSE, _SPARSE = "dense", "sparse"
 _INDEXERS = {"full": Indexer.OWN, "shared": Indexer.SHARED}
 _INDEXER_LETTERS = {"F": "full", "S": "shared"}
@@ -175,6 +184,8 @@ def _dims(fields: ConfigFields) -> dict[str, int]:
 DEEPSEEK_FAMILIES = (
     Family("deepseek_v2", ("DeepseekV2ForCausalLM",), _read_v2, _V2_DEFAULTS, _ALIASES),
     Family("deepseek_v3", ("DeepseekV3ForCausalLM",), _read_v3, _V3_DEFAULTS, _ALIASES),
+    # DeepSeek-V3.2 has the attention of GLM-5, with an indexer in every layer.
+    Family("deepseek_v32", ("DeepseekV32ForCausalLM",), _read_glm, _V32_DEFAULTS, _ALIASES),
     Family("glm_moe_dsa", ("GlmMoeDsaForCausalLM",), _read_glm, _GLM_DEFAULTS, _ALIASES),
     # Kimi-K2 has a model_type of its own and the classes of DeepSeek-V3.
     Family("kimi_k2", ("DeepseekV3ForCausalLM",), _read_v3, _V3_DEFAULTS, _ALIASES),

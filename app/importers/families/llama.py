@@ -37,6 +37,21 @@ _QWEN_DEFAULTS = _COMMON | {
 }
 _QWEN3_DEFAULTS = _QWEN_DEFAULTS | {"head_dim": 128}
 _PHI3_DEFAULTS = _COMMON | {"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192, "sliding_window": None}
+_MINISTRAL3_DEFAULTS = _MISTRAL_DEFAULTS | {
+    "vocab_size": 131072,
+    "num_hidden_layers": 34,
+    "head_dim": 128,
+    "sliding_window": None,
+}
+_QWEN2_VL_DEFAULTS = _QWEN_DEFAULTS | {
+    "vocab_size": 152064,
+    "hidden_size": 8192,
+    "intermediate_size": 29568,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "max_window_layers": 80,
+}
 _OLMO2_DEFAULTS = _COMMON | {"vocab_size": 50304, "intermediate_size": 11008}
 
 
@@ -53,6 +68,15 @@ def windows(fields: ConfigFields, n_layers: int) -> tuple[int | None, ...]:
         return tuple(window if kind == SLIDING else None for kind in given)
     first_windowed = fields.count("max_window_layers")
     return tuple(window if i >= first_windowed else None for i in range(n_layers))
+
+
+def listed_windows(fields: ConfigFields, *, pattern: int) -> tuple[int | None, ...]:
+    """Sliding window of each layer as listed, else of all but every ``pattern``-th; None where attention is full."""
+    n_layers, window = fields.layers(), fields.optional_size("sliding_window")
+    kinds = fields.optional_words("layer_types", length=n_layers, allowed=(FULL, SLIDING))
+    if kinds is None:
+        kinds = tuple(SLIDING if (i + 1) % pattern else FULL for i in range(n_layers))
+    return tuple(window if kind == SLIDING else None for kind in kinds)
 
 
 def _dims(fields: ConfigFields) -> dict[str, int]:
@@ -116,5 +140,10 @@ LLAMA_FAMILIES = (
     Family("phi3", ("Phi3ForCausalLM",), _read_mistral, _PHI3_DEFAULTS),
     Family("qwen2", ("Qwen2ForCausalLM",), _read_qwen2, _QWEN_DEFAULTS),
     Family("qwen3", ("Qwen3ForCausalLM",), _read_qwen3, _QWEN3_DEFAULTS),
+    Family("ministral3", ("Ministral3ForCausalLM",), _read_mistral, _MINISTRAL3_DEFAULTS),
+    # Text decoders of models of text and images, which have no class of their own to name.
+    Family("qwen2_vl_text", (), _read_qwen2, _QWEN2_VL_DEFAULTS),
+    Family("qwen2_5_vl_text", (), _read_qwen2, _QWEN2_VL_DEFAULTS),
+    Family("qwen3_vl_text", (), _read_qwen3, _QWEN3_DEFAULTS),
     Family("olmo2", ("Olmo2ForCausalLM",), _read_olmo2, _OLMO2_DEFAULTS),
 )

@@ -58,6 +58,16 @@ _QWEN3_MOE_DEFAULTS = _QWEN2_MOE_DEFAULTS | {
     "num_experts": 128,
     "attention_bias": False,
 }
+_QWEN3_VL_MOE_DEFAULTS = _QWEN3_MOE_DEFAULTS | {
+    "intermediate_size": 5632,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "moe_intermediate_size": 1408,
+    "num_experts_per_tok": 4,
+    "num_experts": 60,
+    "sliding_window": None,
+}
+_GRANITE_MOE_DEFAULTS = _MIXTRAL_DEFAULTS | {"intermediate_size": 11008, "num_key_value_heads": None, "attention_bias": False}
 _MINIMAX_M2_DEFAULTS = {
     "vocab_size": 200064,
     "hidden_size": 3072,
@@ -153,6 +163,13 @@ def _read_mixtral(fields: ConfigFields) -> Architecture:
     width = fields.size("intermediate_size")
     attention = Attention(window=fields.optional_size("sliding_window"))
     layer = _layer(attention, Experts(fields.text("hidden_act")))
+    dims = _dims(fields, ffn=width) | expert_dims(fields, width=width)
+    return Architecture(dims, (layer,) * fields.layers(), rms_head(fields))
+
+
+def _read_granite_moe(fields: ConfigFields) -> Architecture:
+    width, attention_bias = fields.size("intermediate_size"), bias(fields.flag("attention_bias"))
+    layer = _layer(Attention(qkv_bias=attention_bias, out_bias=attention_bias), Experts(fields.text("hidden_act")))
     dims = _dims(fields, ffn=width) | expert_dims(fields, width=width)
     return Architecture(dims, (layer,) * fields.layers(), rms_head(fields))
 
@@ -271,6 +288,8 @@ MOE_FAMILIES = (
     Family("mixtral", ("MixtralForCausalLM",), _read_mixtral, _MIXTRAL_DEFAULTS, _EXPERT_ALIASES),
     Family("qwen2_moe", ("Qwen2MoeForCausalLM",), _read_qwen2_moe, _QWEN2_MOE_DEFAULTS),
     Family("qwen3_moe", ("Qwen3MoeForCausalLM",), _read_qwen3_moe, _QWEN3_MOE_DEFAULTS, _EXPERT_ALIASES),
+    Family("qwen3_vl_moe_text", (), _read_qwen3_moe, _QWEN3_VL_MOE_DEFAULTS, _EXPERT_ALIASES),
+    Family("granitemoe", ("GraniteMoeForCausalLM",), _read_granite_moe, _GRANITE_MOE_DEFAULTS, _EXPERT_ALIASES),
     Family("minimax_m2", ("MiniMaxM2ForCausalLM",), _read_minimax_m2, _MINIMAX_M2_DEFAULTS, _EXPERT_ALIASES),
     Family("gpt_oss", ("GptOssForCausalLM",), _read_gpt_oss, _GPT_OSS_DEFAULTS, _EXPERT_ALIASES),
     Family("llama4_text", ("Llama4ForCausalLM",), _read_llama4, _LLAMA4_DEFAULTS, _EXPERT_ALIASES),

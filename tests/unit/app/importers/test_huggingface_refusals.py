@@ -61,6 +61,18 @@ def test_unknown_model_type_lists_every_supported_one() -> None:
     assert all(model_type in str(refusal.value) for model_type in supported_model_types())
 
 
+def test_unknown_model_type_is_told_the_nearest_one() -> None:
+    with pytest.raises(ModelError, match="did you mean 'glm4_moe'"):
+        read_huggingface_config({"model_type": "glm4_mo"}, name="model")
+
+
+def test_of_an_unknown_type_the_text_model_that_it_names_is_read() -> None:
+    text = {"model_type": "qwen3", "num_hidden_layers": 2}
+    model = read_huggingface_config({"model_type": "mystery_vl", "text_config": text}, name="model")
+    assert model.name == "model (text decoder)"
+    assert model.blocks == read_huggingface_config(text, name="model").blocks
+
+
 def test_model_type_may_follow_from_the_architecture() -> None:
     by_name = read_huggingface_config({"architectures": ["Qwen3ForCausalLM"]}, name="model")
     assert by_name == read_huggingface_config({"model_type": "qwen3"}, name="model")
