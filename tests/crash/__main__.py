@@ -1,4 +1,7 @@
-"""The long trials: ``python -m tests.crash [postgresql|sqlite] [--jobs N] [--rounds N]``. Figures: docs/reliability.md."""
+"""The long trials: ``python -m tests.crash [postgresql|failover|sqlite] [--jobs N] [--rounds N]``.
+
+Figures: docs/reliability.md. ``failover`` is PostgreSQL whose first restart is a fail-over to its replica.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,14 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.crash.databases import postgresql_cluster, sqlite_file
+from tests.crash.databases import postgresql_cluster, postgresql_failing_over, sqlite_file
 from tests.crash.trial import Outcome, Violence, run_trial
 
-DATABASES = {"postgresql": lambda folder: postgresql_cluster(), "sqlite": sqlite_file}
+DATABASES = {
+    "postgresql": lambda folder: postgresql_cluster(),
+    "failover": lambda folder: postgresql_failing_over(),
+    "sqlite": sqlite_file,
+}
 
 
 def main() -> int:
@@ -21,7 +28,7 @@ def main() -> int:
     given = parser.parse_args()
     faults = 0
     for kind in given.databases:
-        workers = 3 if kind == "postgresql" else 1
+        workers = 1 if kind == "sqlite" else 3
         violence = Violence(given.jobs, workers, given.rounds, seed=given.seed)
         with tempfile.TemporaryDirectory() as folder, DATABASES[kind](Path(folder)) as database:
             outcome = run_trial(database, violence, lambda line: print(line, flush=True))

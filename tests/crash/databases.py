@@ -61,16 +61,27 @@ def postgresql_cluster(settings: str = "", parent: Path | None = None) -> Iterat
 
 @dataclass(frozen=True)
 class Pair:
-    """A PostgreSQL primary with a synchronous replica, the URL that finds whichever takes writes, and what ends the primary and
-    promotes the replica."""
+    """A PostgreSQL primary with a synchronous replica, the URL that finds whichever takes writes, the commands that end the
+    primary and promote the replica, and the one that controls the replica."""
 
     url: str
-    failing: tuple[str, ...]
+    failing: tuple[str, str]
+    survivor: str
 
     def fail_over(self) -> None:
         """End the primary as a power failure does, for good, and promote the replica."""
         for command in self.failing:
             _as_postgres(command)
+
+
+@contextmanager
+def postgresql_failing_over() -> Iterator[Database]:
+    """A primary with a replica, which fails over the first time that it is restarted, and then restarts."""
+    with postgresql_pair() as pair:
+        stop, promote = pair.failing
+        primary, replica = stop.replace("-m immediate stop", "status"), pair.survivor
+        command = f"if {primary} > /dev/null; then {stop} && {promote}; else {replica} -m immediate restart; fi"
+        yield Database(pair.url, ("su", "postgres", "-s", "/bin/sh", "-c", command))
 
 
 @contextmanager
@@ -97,7 +108,7 @@ def postgresql_pair(settings: str = "") -> Iterator[Pair]:
         _as_postgres(f"{control(0, sync)} -m fast restart")
         hosts = "&".join(f"host=127.0.0.1:{port}" for port in ports)
         url = f"postgresql+psycopg://postgres@/meshwright?{hosts}&target_session_attrs=read-write"
-        yield Pair(url, (f"{control(0)} -m immediate stop", f"{programs}/pg_ctl -D {folder}/1 -w promote"))
+        yield Pair(url, (f"{control(0)} -m immediate stop", f"{programs}/pg_ctl -D {folder}/1 -w promote"), control(1))
     finally:
         for number in range(2):
             with contextlib.suppress(subprocess.CalledProcessError):
