@@ -249,6 +249,7 @@ def test_a_dash_is_stdout_and_holds_nothing_else(
         "--junit": "<?xml",
         "--sarif": "{",
         "--summary": "#",
+        "--trace": "{",
         "plan --output": "{",
         "init --output": "schema: ",
         "export --output": "#!/bin/sh",

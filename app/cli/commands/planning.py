@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from meshwright.app.cli.commands.exits import print_json, say
 from meshwright.app.cli.commands.stored_plans import is_readable, open_store
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
-from meshwright.app.documents.output_files import is_stdout, write_output
+from meshwright.app.documents.output_files import check_one_stdout, is_stdout, write_output
 from meshwright.app.documents.records import to_document
 from meshwright.app.errors import EXIT_GOOD, EXIT_NO, StoreError
+from meshwright.app.pictures.files import Picture, check_pictures, write_pictures
 from meshwright.app.plans.documents import answer_document, read_plan
 from meshwright.app.plans.keyed import KeyedRequest, keyed_request, plan_text
 from meshwright.app.plans.store import PlanStore
@@ -67,8 +68,8 @@ class Output(Enum):
 class PlanCommand:
     """Options of ``plan``: the request's path, or its document with paths from here; the words that
     ask for it again in a shell, the file to write, the store's
-    use, what is printed, calibrations to use, the operator or layout that is explained, if any, and the frontier's scope where
-    it is not the request's."""
+    use, what is printed, calibrations to use, the operator or layout that is explained, if any, the frontier's scope where
+    it is not the request's, and files to draw the plan into."""
 
     request: str | Mapping[str, Any]
     words: str
@@ -79,6 +80,7 @@ class PlanCommand:
     explain: str | None = None
     frontier: FrontierScope | None = None
     runs: RunsUse = RunsUse.NEWEST
+    pictures: Mapping[Picture, Path] = field(default_factory=dict)
 
 
 def run_plan(command: PlanCommand, settings: Settings) -> int:
@@ -87,20 +89,24 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
     if command.frontier is not None:
         request = replace(request, search=replace(request.search, frontier=command.frontier))
     _check_name(request, command.explain)
+    check_pictures(request, command.pictures)
+    is_json = command.output is Output.JSON
+    check_one_stdout(taken=is_json, outputs=[None if is_json else command.file, *command.pictures.values()])
     key = keyed_request(request)
     store = None if command.store is Store.NONE else open_store(settings)
     text, stored = _answer(key, store, command)
     document = json.loads(text)
-    prints_json = command.output is Output.JSON
-    if command.file is not None and not (prints_json and is_stdout(command.file)):
+    if command.file is not None and not (is_json and is_stdout(command.file)):
         # With --json stdout has the document already, once.
         _write_file(command.file, document)
     plan = read_plan(document)
+    if plan.feasible:
+        write_pictures(AnsweredRequest(plan, request), command.pictures)
     explained = _explained(request, plan, command.explain)
-    if prints_json:
+    if is_json:
         print_json(document | _explanation_field(explained))
     else:
-        to = sys.stderr if is_stdout(command.file) else sys.stdout
+        to = sys.stderr if any(map(is_stdout, [command.file, *command.pictures.values()])) else sys.stdout
         _print_page(plan, request, _next_step(plan, request, command, is_stored=stored), explained, to=to)
     return EXIT_GOOD if plan.feasible else EXIT_NO
 

@@ -25,6 +25,9 @@ def run_trials(command: PlanCommand, most: int | None, folder: Path | None, sett
     """
     if folder is not None and is_stdout(folder):
         raise InvalidInputError("trials are written into a folder", given=str(folder), remedy="name a folder")
+    if command.pictures:
+        given = ", ".join(f"--{kind.value}" for kind in command.pictures)
+        raise InvalidInputError("several trials are in no one picture", given=given, remedy="plan without --trials and --next")
     request, plan = planned(command, settings)
     if not isinstance(request, TrainingRequest):
         raise WorkloadError("only training has trials", given=request.workload.kind, allowed="a training workload")

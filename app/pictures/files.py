@@ -1,0 +1,42 @@
+"""The files that a plan is drawn into, by kind; each kind has one writer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from meshwright.app.documents.output_files import OutputFile, write_outputs
+from meshwright.app.pictures.trace import trace_text
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.problem.request import PlanRequest, ServingRequest
+
+
+class Picture(StrEnum):
+    """The kinds of files."""
+
+    TRACE = "trace"
+
+
+OF_TRAINING = frozenset({Picture.TRACE})
+"""Kinds that training plans alone have."""
+_WRITERS = {Picture.TRACE: trace_text}
+
+
+def named(files: Mapping[Picture, Path | None]) -> dict[Picture, Path]:
+    """Return the files that have a name."""
+    return {kind: path for kind, path in files.items() if path is not None}
+
+
+def check_pictures(request: PlanRequest, files: Collection[Picture]) -> None:
+    """Refuse a picture that no answer to the request has; raises InvalidInputError. Commands ask before they solve."""
+    wrong = [kind.value for kind in files if kind in OF_TRAINING]
+    if wrong and isinstance(request, ServingRequest):
+        raise InvalidInputError("serving plans have no pipeline timeline", given=wrong[0], allowed="a training request")
+
+
+def write_pictures(answered: AnsweredRequest, files: Mapping[Picture, Path]) -> None:
+    """Write a plan into files, all of them or none; raises InvalidInputError where a plan has no such picture."""
+    drawn = [OutputFile(path, _WRITERS[kind](answered)) for kind, path in files.items()]
+    write_outputs(drawn, what="picture")
