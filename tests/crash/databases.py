@@ -103,7 +103,7 @@ def postgresql_pair(settings: str = "") -> Iterator[Pair]:
         _as_postgres(f"{programs}/initdb -D {folder}/0 -A trust")
         _as_postgres(f"{control(0)} start")
         _as_postgres(f"{programs}/createdb -h 127.0.0.1 -p {ports[0]} meshwright")
-        _as_postgres(f"{programs}/pg_basebackup -h 127.0.0.1 -p {ports[0]} -D {folder}/1 -R -X stream")
+        _as_postgres(f"{programs}/pg_basebackup -h 127.0.0.1 -p {ports[0]} -D {folder}/1 -R -X stream --checkpoint=fast")
         _as_postgres(f"{control(1)} start")
         _as_postgres(f"{control(0, sync)} -m fast restart")
         hosts = "&".join(f"host=127.0.0.1:{port}" for port in ports)
