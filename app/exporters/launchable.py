@@ -55,7 +55,8 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
     """
     if not plan.feasible:
         message = None if plan.reason is None else plan.reason.message
-        raise ExportError("an infeasible answer has nothing to launch", given=message)
+        answer = "an infeasible answer" if plan.is_decided else "an undecided answer"
+        raise ExportError(f"{answer} has nothing to launch", given=message)
     if isinstance(plan.layout, ByGroup | Stagewise):
         raise ExportError(
             "no launcher runs replicas that differ by node group, or stages that differ in degrees",

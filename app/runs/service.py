@@ -122,7 +122,8 @@ def observation(run: MeasuredRun, answered: AnsweredRequest) -> Observation:
     """The run beside what was predicted of its plan; raises DocumentError where the two can't belong together."""
     plan, request = answered.plan, answered.request
     if not plan.feasible or plan.predicted is None or plan.layout is None:
-        raise _fault("plan", "the plan is infeasible: there is nothing to run", run.plan)
+        why = "infeasible" if plan.is_decided else "undecided, not found yet"
+        raise _fault("plan", f"the plan is {why}: there is nothing to run", run.plan)
     _check_kind(run, plan.kind)
     predicted = _predicted(answered)
     for name, value in run.measured().items():

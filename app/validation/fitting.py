@@ -29,8 +29,9 @@ OUTLIER = 0.1
 """Relative error from which a row counts by its size and no longer by its square."""
 
 PRIOR = 0.1
-"""Weight of a constant's distance from 1 (natural logarithm) over that of a source's mean error: a constant that no row
-depends on stays 1."""
+"""Weight of a constant's distance from what is expected of it (natural logarithm) over that of a source's mean error. Of a
+cluster's link the catalogue's speed is expected. Of a chip's rate the mean over chips is, which a chip takes that no row tells
+of; of that mean, 1."""
 
 NO_FASTER_THAN_ALONE = (Constant.MATRIX, Constant.MEMORY)
 """Kernels of a run are no faster than the same timed one by one. Those of fp8 and fp4 may be: their tables hold a quantisation
@@ -60,12 +61,12 @@ class Parts:
     part_s: Floats
 
 
-def fitted_runs(runs: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """At most `RUNS_OF_SOURCE` runs of each source, evenly spaced in the order given."""
+def fitted_runs(runs: Sequence[MeasuredRun], *, of_source: int = RUNS_OF_SOURCE) -> list[MeasuredRun]:
+    """At most so many runs of each source, evenly spaced in the order given."""
     by_source: dict[str, list[MeasuredRun]] = {}
     for measured in runs:
         by_source.setdefault(measured.run.source, []).append(measured)
-    return [run for of_source in by_source.values() for run in of_source[:: -(-len(of_source) // RUNS_OF_SOURCE)]]
+    return [run for members in by_source.values() for run in members[:: -(-len(members) // of_source)]]
 
 
 def fit_constants(runs: Sequence[MeasuredRun]) -> tuple[Constants, Parts]:
@@ -105,15 +106,16 @@ def refit(parts: Parts, runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) 
     start = np.array([-np.log(parts.at.rate(*column)) for column in parts.columns])
     part_s, rest_s = parts.part_s[chosen], (parts.step_s - parts.part_s.sum(axis=1))[chosen]
     measured_s = np.array([measured.outcome.step_time_s for measured in runs])[chosen]
+    expected = PRIOR * _distances([constant for constant, _ in parts.columns])
 
     def residuals(slowdown: Floats) -> Floats:
         predicted_s = rest_s + part_s @ np.exp(slowdown - start)
-        return np.concatenate([weights * np.log(predicted_s / measured_s), PRIOR * slowdown])
+        return np.concatenate([weights * np.log(predicted_s / measured_s), expected @ slowdown])
 
     def jacobian(slowdown: Floats) -> Floats:
         scaled_s = part_s * np.exp(slowdown - start)
         predicted_s = rest_s + scaled_s.sum(axis=1)
-        return np.concatenate([(weights / predicted_s)[:, None] * scaled_s, PRIOR * np.eye(len(slowdown))])
+        return np.concatenate([(weights / predicted_s)[:, None] * scaled_s, expected])
 
     fastest = np.array([0.0 if constant in NO_FASTER_THAN_ALONE else -np.inf for constant, _ in parts.columns])
     solved = least_squares(
@@ -121,6 +123,19 @@ def refit(parts: Parts, runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) 
     )
     rates = {column: float(np.exp(-x)) for column, x in zip(parts.columns, solved.x, strict=True)}
     return Constants({column: rate for column, rate in rates.items() if abs(rate - 1.0) > 1e-6})
+
+
+def _distances(constants: Sequence[Constant]) -> Floats:
+    """The matrix that takes slow-downs to their distances from what is expected: for each link its own; for each rate that from
+    the mean over the chips; and the means themselves."""
+    rows = [np.eye(len(constants))]
+    for constant in dict.fromkeys(constants):
+        if constant not in LINKS:
+            of_kind = np.array([other is constant for other in constants], np.float64)
+            mean = of_kind / of_kind.sum()
+            rows[0] = rows[0] - np.outer(of_kind, mean)
+            rows.append(mean[None, :])
+    return np.concatenate(rows)
 
 
 def _weights(runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) -> Floats:

@@ -9,18 +9,21 @@ from statistics import fmean
 from meshwright.app.validation.constants import Constants, cluster_name, with_constants
 from meshwright.app.validation.plans import given_plan
 from meshwright.app.validation.rows import Run
-from meshwright.app.validation.sources import MemoryCount, MemoryRank, Source, UnstatedRecompute
+from meshwright.app.validation.sources import UNKNOWN, MemoryCount, MemoryRank, Source, UnstatedRecompute
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchStats, Status
 from meshwright.solver.blocks.sharding_problem import Criterion
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from meshwright.solver.training.costs.stage_table import Sharding, StageKind
+from meshwright.solver.training.report.bands import step_time_bands, unmeasured_kernels
 from meshwright.solver.training.report.plan_report import decided_plan
+from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepTraits, step_traits
 from meshwright.solver.training.space.candidates import Candidate
 
 INCREASING = ("fine-grained", "selective", "full")
@@ -29,11 +32,18 @@ INCREASING = ("fine-grained", "selective", "full")
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted figures of a run; memory is on the device and in the units that its source reports."""
+    """Predicted figures of a run; memory is on the device and in the units that its source reports.
+
+    ``step_time_band_s`` holds 90% of measured steps of sources like this one, and ``traits`` and the error of
+    ``unmeasured_kernels`` are what it depends on.
+    """
 
     step_time_s: float
     peak_memory_gb: float
     fits: bool
+    step_time_band_s: tuple[float, float] | None = None
+    traits: StepTraits | None = None
+    unmeasured_kernels: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class CostedRun:
 
     def plan(self) -> Plan:
         """The plan, as `meshwright predict` takes it."""
-        certificate = Certificate(Status.FEASIBLE, self.cost.step_time_s, None, None, "s", "a given plan: no search was made")
+        certificate = Certificate(Status.FEASIBLE, self.cost.step_time_s, None, None, "s", GIVEN_PLAN)
         stats = SearchStats(1, 1, 0.0)
         return decided_plan(self.request, self.costs, self.decision, self.cost, certificate=certificate, stats=stats)
 
@@ -59,6 +69,22 @@ def predict_run(run: Run, constants: Constants | None = None) -> Prediction:
     """
     cost = costed_run(run, constants).cost
     return Prediction(cost.step_time_s, _shown_memory(cost, run.reading), _fits(cost))
+
+
+def predict_run_with_band(run: Run, constants: Constants | None = None) -> Prediction:
+    """The same with the band of the step time, which is wider where nothing is known of the source."""
+    costed = costed_run(run, constants)
+    cost, decision = costed.cost, costed.decision
+    kinds = costed.costs.stage_kinds(decision.candidate)
+    tables = costed.costs.stage_tables(decision.candidate, decision.sharding, kinds)
+    breakdown = time_breakdown(decision, cost, tables)
+    traits = step_traits(costed.request.model, breakdown, [stage.time_s for stage in cost.stages])
+    model = ASSUMED_FRAMEWORK if run.reading == UNKNOWN else KNOWN_FRAMEWORK
+    figures = {"step_time_s": cost.step_time_s, "tokens_per_s": 1.0, "mfu": 1.0}
+    band = step_time_bands(costed.request, traits, **figures, model=model)["step_time_s"]
+    shown = _shown_memory(cost, run.reading)
+    kernels = unmeasured_kernels(costed.request)[1]
+    return Prediction(cost.step_time_s, shown, _fits(cost), (band.low, band.high), traits, kernels)
 
 
 def costed_run(run: Run, constants: Constants | None = None) -> CostedRun:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.app.validation.plans import assumptions
+from meshwright.app.validation.prediction import Prediction
 from meshwright.app.validation.rows import Quality, read_measured_runs
 from meshwright.app.validation.scores import (
     ScoredRun,
@@ -76,13 +77,20 @@ def _score_document(score: SourceScore) -> dict[str, Any]:
     return asdict(score) | {"reasons": dict(score.reasons)}
 
 
+def _prediction_document(prediction: Prediction) -> dict[str, Any]:
+    """A prediction as a document, with the ends of its band."""
+    figures = {name: getattr(prediction, name) for name in ("step_time_s", "peak_memory_gb", "fits")}
+    band = prediction.step_time_band_s
+    return figures if band is None else figures | {"step_time_band_s": {"low": band[0], "high": band[1]}}
+
+
 def _run_document(run: ScoredRun) -> dict[str, Any]:
     row, outcome, prediction = run.measured.run, run.measured.outcome, run.prediction
     document: dict[str, Any] = {"line": row.line, "source": row.source, "group": row.group, "model": row.model}
     if prediction is None:
         return document | {"not_predicted": run.reason}
     return document | {
-        "predicted": asdict(prediction),
+        "predicted": _prediction_document(prediction),
         "assumed": list(assumptions(row)),
         "measured": {
             "status": outcome.status.value,

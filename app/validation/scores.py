@@ -10,7 +10,7 @@ from statistics import fmean, median
 from typing import TypeVar
 
 from meshwright.app.validation.constants import Constants
-from meshwright.app.validation.prediction import Prediction, predict_run
+from meshwright.app.validation.prediction import Prediction, predict_run_with_band
 from meshwright.app.validation.rows import MeasuredRun, Quality, RunStatus
 from meshwright.app.validation.unpredicted import NotPredictedError
 
@@ -93,7 +93,7 @@ class SourceScore:
 def score_run(measured: MeasuredRun, constants: Constants | None = None) -> ScoredRun:
     """Predict one run, at rates other than those shipped if given; what was measured is not looked at."""
     try:
-        return ScoredRun(measured, predict_run(measured.run, constants))
+        return ScoredRun(measured, predict_run_with_band(measured.run, constants))
     except NotPredictedError as error:
         return ScoredRun(measured, None, str(error))
 

@@ -25,6 +25,10 @@ def status_without_plan(reason: Reason) -> Status:
     return Status.UNDECIDED if reason.constraint == UNFINISHED_SEARCH else Status.INFEASIBLE
 
 
+GIVEN_PLAN = "a given plan: no search was made"
+"""The space of a certificate that speaks of one given plan alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """The distance from optimal that the plan can have.

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import GIVEN_PLAN
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.forms.form import Form, Misfit
 from meshwright.solver.serving.forms.table import FORMS
@@ -23,7 +24,8 @@ def predict_serving(request: ServingRequest, plan: Plan) -> Plan:
     form, layout = form_and_layout(request, plan)
     found = form.predict(request, plan, layout)
     if isinstance(found, Misfit):
-        return infeasible_serving(request, found.reason, found.stats)
+        missed = infeasible_serving(request, found.reason, found.stats)
+        return replace(missed, certificate=replace(missed.certificate, space=GIVEN_PLAN))
     return found
 
 

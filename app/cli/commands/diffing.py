@@ -27,7 +27,8 @@ def run_diff(old_plan: str, new_plan: str, lost: tuple[str, ...], output: Output
     old, new = (read_plan_document(given_plan_document(plan, settings)) for plan in (old_plan, new_plan))
     for name, answered in (("old", old), ("new", new)):
         if not answered.plan.feasible:
-            raise InfeasibleError(f"the {name} plan is infeasible: there is nothing to move")
+            why = "infeasible" if answered.plan.is_decided else "undecided, not found yet"
+            raise InfeasibleError(f"the {name} plan is {why}: there is nothing to move")
     switch = switch_bytes(old, new, device_of_old_rank=_devices_left(lost, old, new))
     if output is Output.JSON:
         print_json(diff_document(switch, old, new))

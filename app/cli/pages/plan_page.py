@@ -28,7 +28,7 @@ from meshwright.solver.answer.layouts import (
 )
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Status, TimeBreakdown
+from meshwright.solver.answer.predicted import GIVEN_PLAN, Status, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Launcher, Objective, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of
@@ -100,9 +100,13 @@ def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
     match certificate.status:
         case Status.OPTIMAL:
             return f"Optimal: no plan in the {space} space {better} under this cost model."
+        case Status.FEASIBLE if certificate.space == GIVEN_PLAN:
+            return "A given plan meets every constraint under this cost model. No search was made: others may be better."
         case Status.FEASIBLE:
             gap = "" if certificate.gap is None else f" by more than {percent(certificate.gap)}"
             return f"Best found: no plan in the {space} space {better}{gap} under this cost model."
+        case Status.INFEASIBLE if certificate.space == GIVEN_PLAN:
+            return "This plan misses a constraint under this cost model. Of other plans it says nothing: no search was made."
         case Status.INFEASIBLE:
             return f"Proven: no plan in the {space} space meets every constraint under this cost model."
         case Status.UNDECIDED:

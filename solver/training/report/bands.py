@@ -1,10 +1,11 @@
-"""The basis of a training prediction: the calibrations used, and the error bands that follow from their measured errors."""
+"""The basis of a training prediction: the calibrations used, and bands from measured errors of whole steps and kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshwright.costmodels.calibration.borrowed import MEASURED
 from meshwright.costmodels.calibration.kernels import KernelError, KernelKind, VectorKernel
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.kernels.compute import kernel_error
@@ -13,6 +14,7 @@ from meshwright.costmodels.model.dims import BATCH, HEAD_DIM, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.predicted import Band, CalibrationUse
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.report.whole_steps import KNOWN_FRAMEWORK, StepErrorModel, StepTraits
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +41,41 @@ def calibrations_used(request: TrainingRequest) -> tuple[CalibrationUse, ...]:
     )
 
 
-def step_time_bands(request: TrainingRequest, *, step_time_s: float, tokens_per_s: float, mfu: float) -> Mapping[str, Band]:
-    """Bands of the figures that follow from kernel times.
+def step_time_bands(
+    request: TrainingRequest,
+    traits: StepTraits,
+    *,
+    step_time_s: float,
+    tokens_per_s: float,
+    mfu: float,
+    model: StepErrorModel = KNOWN_FRAMEWORK,
+) -> Mapping[str, Band]:
+    """Bands in which 90% of measured steps are expected, of the step time and of the figures that follow from it.
 
-    The relative width is the 95th-percentile error of each kind of kernel, weighted by its share of compute: as if all
-    kernels of a kind erred the same way, which they do not. What is not a kernel (overlap, stragglers, data loading) is not
-    in it: the band says how sure the parts are, not yet the whole.
+    Errors of kernels are inside the error of whole steps, which has been measured on devices with kernels of their own. Where
+    a device borrows a calibration, or has one from its data sheet, the 95th-percentile errors of its kernels, weighted by
+    their share of compute, come on top.
     """
-    widths = {
-        device.calibration: sum(used.share * used.error.p95 for used in kernel_shares(request, device))
-        for device in _devices(request)
-    }
-    key = max(widths, key=lambda name: (widths[name], name))
-    error, basis = widths[key], f"95th-percentile held-out kernel errors of {key}, weighted by share of compute"
+    device, error = unmeasured_kernels(request)
+    low, high = model.factors(traits, kernels=error)
+    basis = model.basis if device is None else f"{model.basis}, and errors of kernels that were not measured on {device}"
     return {
-        name: Band(value / (1 + error), value * (1 + error), basis)
-        for name, value in (("step_time_s", step_time_s), ("tokens_per_s", tokens_per_s), ("mfu", mfu))
+        "step_time_s": Band(step_time_s * low, step_time_s * high, basis),
+        "tokens_per_s": Band(tokens_per_s / high, tokens_per_s / low, basis),
+        "mfu": Band(mfu / high, mfu / low, basis),
     }
+
+
+def unmeasured_kernels(request: TrainingRequest) -> tuple[str | None, float]:
+    """The device whose kernels were not measured on it and err most, with their 95th-percentile errors weighted by their share
+    of compute; None and 0 where all devices have measurements of their own."""
+    errors = {
+        device.name: sum(used.share * used.error.p95 for used in kernel_shares(request, device))
+        for device in _devices(request)
+        if device.calibration not in MEASURED
+    }
+    widest = max(errors, key=lambda name: (errors[name], name), default=None)
+    return widest, 0.0 if widest is None else errors[widest]
 
 
 def kernel_shares(request: TrainingRequest, device: Device) -> list[KernelShare]:

@@ -33,6 +33,7 @@ from meshwright.solver.training.report.bands import calibrations_used, step_time
 from meshwright.solver.training.report.device_counts import SizedResult
 from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP, runners_up
+from meshwright.solver.training.report.whole_steps import step_traits
 from meshwright.solver.training.search.best_first import SearchResult, Solved
 from meshwright.solver.training.search.partition import Shortfall
 from meshwright.solver.training.space.candidate_names import summary
@@ -137,6 +138,7 @@ def decided_plan(
         for spans in (decision.spans_of_rank(position),)
     )
     peak_bytes = max(stage.memory.total_bytes for stage in stages)
+    breakdown = time_breakdown(decision, cost, tables)
     return Plan(
         kind="training",
         feasible=True,
@@ -152,7 +154,13 @@ def decided_plan(
             mfu=mfu,
             cost_per_million_tokens=cost_per_million_tokens(devices, tokens_per_s),
             energy_per_step_j=step_energy_j(request.cluster, decision, cost, tables),
-            bands=step_time_bands(request, step_time_s=cost.step_time_s, tokens_per_s=tokens_per_s, mfu=mfu),
+            bands=step_time_bands(
+                request,
+                step_traits(request.model, breakdown, [stage.time_s for stage in cost.stages]),
+                step_time_s=cost.step_time_s,
+                tokens_per_s=tokens_per_s,
+                mfu=mfu,
+            ),
         ),
         layout=Uniform(
             Pipelines(
@@ -165,7 +173,7 @@ def decided_plan(
                 tp_overlap=candidate.tp_overlap,
                 token_slices=_token_slices(candidate, tables[0]),
             ),
-            Placement(optimizer=candidate.optimizer, breakdown=time_breakdown(decision, cost, tables)),
+            Placement(optimizer=candidate.optimizer, breakdown=breakdown),
         ),
         runners_up=runners_up,
         frontier=frontier,

@@ -20,7 +20,7 @@ from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
 from meshwright.solver.answer.layouts import EngineLoad, Kinds, Replicas, WorkerKind
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import ReplicaPool, ReplicaShares
-from meshwright.solver.answer.predicted import Band, Certificate, Predicted, Status
+from meshwright.solver.answer.predicted import GIVEN_PLAN, Band, Certificate, Predicted, Status
 from meshwright.solver.answer.stage import LayerSpan
 from meshwright.solver.problem.choices import Launcher, Objective
 from meshwright.solver.problem.request import PlanRequest
@@ -144,6 +144,21 @@ def test_certificate_in_words(status: Status, gap: float | None, objective: str,
     request = replace(resolved(), objective=Objective(objective))
     plan = replace(feasible_plan(request), certificate=Certificate(status, 1.0, 1.0, gap, "s", "launchable by x"))
     assert certificate_in_words(plan, request).startswith(said)
+
+
+@pytest.mark.parametrize("status", [Status.FEASIBLE, Status.INFEASIBLE])
+def test_a_given_plan_claims_nothing_of_others(status: Status) -> None:
+    request = resolved()
+    plan = replace(feasible_plan(request), certificate=Certificate(status, 1.0, None, None, "s", GIVEN_PLAN))
+    said = certificate_in_words(plan, request)
+    assert "Proven" not in said and "no plan" not in said and "no search was made" in said.lower()
+
+
+def test_undecided_is_not_infeasible() -> None:
+    request = resolved()
+    plan = replace(feasible_plan(request), certificate=Certificate(Status.UNDECIDED, None, None, None, "s", "launchable"))
+    said = certificate_in_words(plan, request).lower()
+    assert said.startswith("undecided") and "infeasible" not in said and "proven" not in said
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import Slo, TrainingRequest
 from meshwright.solver.training.report.bands import calibrations_used, step_time_bands
 from meshwright.solver.training.report.frontier import cost_per_million_tokens
+from meshwright.solver.training.report.whole_steps import step_traits
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,13 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
             mfu=mfu,
             cost_per_million_tokens=cost_per_million_tokens(devices, tokens_per_s),
             energy_per_step_j=_energy_j(request.cluster, plans, step_s),
-            bands=step_time_bands(request, step_time_s=step_s, tokens_per_s=tokens_per_s, mfu=mfu),
+            bands=step_time_bands(
+                request,
+                step_traits(request.model, breakdown, [stage.time_s for stage in pipelines_of(first).stages]),
+                step_time_s=step_s,
+                tokens_per_s=tokens_per_s,
+                mfu=mfu,
+            ),
         ),
         layout=ByGroup(
             groups=tuple(

@@ -8,7 +8,7 @@ from meshwright.solver.answer.arrangement import arranged, arrangement_of, in_ar
 from meshwright.solver.answer.layouts import Stagewise
 from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchStats, Status
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -36,7 +36,7 @@ def predict_stagewise(request: TrainingRequest, layout: Stagewise) -> Plan:
         ways.append(given_way(request, pipelines, index, costs, decision))
         spans = decision.spans
     require_room(request, ways)
-    certificate = Certificate(Status.FEASIBLE, None, None, None, "s", "a given plan: no search was made")
+    certificate = Certificate(Status.FEASIBLE, None, None, None, "s", GIVEN_PLAN)
     predicted = stagewise_plan(request, ways, spans, certificate=certificate, stats=SearchStats(1, 1, 0.0))
     assert predicted.predicted is not None and predicted.predicted.step_time_s is not None
     step_s = predicted.predicted.step_time_s

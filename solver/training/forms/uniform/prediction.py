@@ -7,7 +7,7 @@ from dataclasses import replace
 from meshwright.solver.answer.arrangement import arranged, arrangement_of, in_arrangement
 from meshwright.solver.answer.layouts import Pipelines, Placement, Uniform
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchStats, Status
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -34,7 +34,7 @@ def predict_pipelines(request: TrainingRequest, pipelines: Pipelines, placement:
     kinds = costs.stage_kinds(decision.candidate)
     tables = costs.stage_tables(decision.candidate, decision.sharding, kinds)
     cost = evaluate_decision(decision, tables)
-    certificate = Certificate(Status.FEASIBLE, cost.step_time_s, None, None, "s", "a given plan: no search was made")
+    certificate = Certificate(Status.FEASIBLE, cost.step_time_s, None, None, "s", GIVEN_PLAN)
     predicted = decided_plan(request, costs, decision, cost, certificate=certificate, stats=SearchStats(1, 1, 0.0))
     predicted = in_arrangement(predicted, arrangement_of(placement))
     worst = max(range(len(cost.stages)), key=lambda i: cost.stages[i].need_bytes - cost.stages[i].capacity_bytes)

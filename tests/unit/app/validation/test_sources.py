@@ -46,6 +46,16 @@ def test_planning_a_written_row_gives_what_was_validated(cli: Cli) -> None:
         assert predicted["feasible"] == run["predicted"]["fits"]
 
 
+def test_predicting_a_plan_that_does_not_fit_proves_nothing_of_others(cli: Cli) -> None:
+    table = write_table(cli.folder / "m.csv", {"dp": "8", "tp": "1", "pp": "1", "micro_batch": "8"})
+    folder = cli.folder / "requests"
+    assert cli("validate", str(table), "--requests", str(folder)) == 0
+    files = [str(folder / f"row-2.{kind}.json") for kind in ("request", "plan")]
+    assert cli("predict", files[0], "--plan", files[1]) == 1
+    assert "Infeasible" in cli.out and "Proven" not in cli.out
+    assert "no search was made" in " ".join(cli.out.split())
+
+
 def test_renaming_every_source_and_its_mapping_changes_no_figure(tmp_path: Path) -> None:
     names = {row["source_id"]: f"source {index}" for index, row in enumerate(ROWS)}
     document = yaml.safe_load(MAPPING.read_text(encoding="utf-8"))

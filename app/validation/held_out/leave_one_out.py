@@ -1,0 +1,98 @@
+"""Scores of sources that were left out of every fit: of the constants of devices and links, and of the bands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.app.validation.constants import Constants
+from meshwright.app.validation.fitting import fit_constants, fitted_runs, refit
+from meshwright.app.validation.held_out.step_errors import HeldOutStep, fit_step_errors, step_errors_without
+from meshwright.app.validation.report import Report, report_of
+from meshwright.app.validation.rows import MeasuredRun
+from meshwright.app.validation.scores import ScoredRun, score_run
+from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel
+
+RUNS_OF_SOURCE = 60
+"""Runs of a source that the fits look at: there are as many fits as sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class Banded:
+    """The error model of left-out steps, and by source how many of them there are and how many are inside the band that was
+    fitted to the steps of all other sources."""
+
+    model: StepErrorModel
+    covered: dict[str, tuple[int, int]]
+
+    @property
+    def coverage(self) -> float:
+        """Share of all steps inside their band."""
+        return sum(inside for _, inside in self.covered.values()) / sum(rows for rows, _ in self.covered.values())
+
+    def least(self, of_at_least: int) -> tuple[str, float]:
+        """The source of which the least share is inside, among those of at least so many steps, and that share."""
+        shares = {source: inside / rows for source, (rows, inside) in self.covered.items() if rows >= of_at_least}
+        source = min(shares, key=lambda name: shares[name])
+        return source, shares[source]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Scores of every source by fits to all others.
+
+    constants   of the fit to all sources
+    report      scores of left-out sources
+    known       bands of steps whose framework the mapping of their table states
+    assumed     bands of the same steps, predicted as if nothing were known of their source
+    """
+
+    constants: Constants
+    report: Report
+    known: Banded
+    assumed: Banded
+
+
+def leave_one_source_out(rows: Sequence[MeasuredRun], unmapped: Sequence[MeasuredRun]) -> LeftOut:
+    """Fit constants and bands to all sources but one, and score that one, for each.
+
+    The rows have at least two timed sources; ``unmapped`` are the same rows, read without a mapping.
+    """
+    nothing = Constants()
+    timed = [scored.measured for scored in (score_run(row, nothing) for row in rows) if scored.time_ratio is not None]
+    runs = fitted_runs(timed, of_source=RUNS_OF_SOURCE)
+    constants, parts = fit_constants(runs)
+    sources = np.array([row.run.source for row in runs])
+    of_others = {source: refit(parts, runs, sources != source) for source in dict.fromkeys(row.run.source for row in timed)}
+    scored, bare = ([score_run(row, of_others.get(row.run.source, constants)) for row in each] for each in (rows, unmapped))
+    return LeftOut(
+        constants,
+        report_of(scored, file="all tables"),
+        banded(held_out_steps(scored), KNOWN_FRAMEWORK.basis),
+        banded(held_out_steps(bare), ASSUMED_FRAMEWORK.basis),
+    )
+
+
+def held_out_steps(scored: Sequence[ScoredRun]) -> list[HeldOutStep]:
+    """The timed steps among scored runs."""
+    return [
+        HeldOutStep(
+            each.measured.run.source, -math.log(each.time_ratio), each.prediction.traits, each.prediction.unmeasured_kernels
+        )
+        for each in scored
+        if each.time_ratio is not None and each.prediction is not None and each.prediction.traits is not None
+    ]
+
+
+def banded(steps: Sequence[HeldOutStep], basis: str) -> Banded:
+    """The error model of steps, and its coverage of sources that it was not fitted to."""
+    models = step_errors_without(steps, basis=basis)
+    found: dict[str, tuple[int, int]] = {}
+    for step in steps:
+        low, high = (math.log(factor) for factor in models[step.source].factors(step.traits, kernels=step.kernels))
+        rows, inside = found.get(step.source, (0, 0))
+        found[step.source] = rows + 1, inside + (low <= step.log_ratio <= high)
+    return Banded(fit_step_errors(steps, basis=basis), found)

@@ -1,0 +1,98 @@
+"""Scores of left-out sources as Markdown tables."""
+
+from __future__ import annotations
+
+from meshwright.app.quoting import markdown_text
+from meshwright.app.text.figures import percent
+from meshwright.app.validation.held_out.leave_one_out import Banded, LeftOut
+from meshwright.app.validation.rows import Quality
+from meshwright.app.validation.scores import SourceScore
+
+NOTHING = "–"
+
+ROWS_THAT_TELL = 20
+"""Rows of a source from which its share inside bands says something."""
+
+
+def left_out_tables(found: LeftOut) -> str:
+    """The headline, and by source errors, shares inside bands and the order of plans."""
+    return "\n\n".join((_headline(found), _sources(found), _memory(found)))
+
+
+def band_table(found: LeftOut) -> str:
+    """The error models of whole steps, in Markdown."""
+    lines = [
+        "| framework | base | small layers | communication | experts | below | above | inside, all rows | least of a source |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for name, banded in (("stated", found.known), ("assumed", found.assumed)):
+        model = banded.model
+        shares = (model.base, model.small, model.communication, model.experts, model.below, model.above)
+        cells = (f"{share:.3f}" for share in shares)
+        lines.append(f"| {' | '.join((name, *cells, percent(banded.coverage), _least(banded)))} |")
+    return "\n".join(lines)
+
+
+def _headline(found: LeftOut) -> str:
+    report = found.report
+    known = [report.coverage[quality] for quality in (Quality.A, Quality.B) if quality in report.coverage]
+    rows, predicted = sum(n for n, _ in known), sum(n for _, n in known)
+    figures = (
+        ("Time, mean over sources", _exact(report.mean_time_mape), "at most 12%"),
+        ("Memory, mean over sources", _exact(report.mean_memory_mape), "at most 8%"),
+        ("Rows of quality A and B that are predicted", _exact(predicted / rows), "at least 95%"),
+        ("Rows inside their 90% band", _exact(found.known.coverage), "86 to 94%"),
+        (f"The same of the worst source of {ROWS_THAT_TELL} rows or more", _least(found.known), "at least 75%"),
+    )
+    lines = ["| figure | left out by source | target |", "|---|---:|---:|", *(f"| {' | '.join(line)} |" for line in figures)]
+    return "\n".join(lines)
+
+
+def _sources(found: LeftOut) -> str:
+    lines = [
+        "| source | rows | predicted | timed | time MAPE | median | bias | inside the band | Spearman | mean regret |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    lines += [_source(score, found.known) for score in found.report.sources]
+    return "\n".join(lines)
+
+
+def _source(score: SourceScore, banded: Banded) -> str:
+    cells = [markdown_text(score.source), f"{score.rows:,}", f"{score.predicted:,}"]
+    if score.time is None:
+        cells += [NOTHING] * 5
+    else:
+        rows, inside = banded.covered[score.source]
+        time = score.time
+        cells += [f"{time.n:,}", percent(time.mape), percent(time.median), f"{time.bias:+.0%}", percent(inside / rows)]
+    order = score.ranking
+    cells += [NOTHING, NOTHING] if order is None else [f"{order.spearman:.2f}", percent(order.mean_regret)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _memory(found: LeftOut) -> str:
+    lines = [
+        "| source | with memory | memory MAPE | bias | labelled rows | ran out | fit rightly said | foreseen | false alarms |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for score in found.report.sources:
+        memory, fit = score.memory, score.fit
+        if memory is None and fit is None:
+            continue
+        cells = [NOTHING] * 3 if memory is None else [f"{memory.n:,}", percent(memory.mape), f"{memory.bias:+.0%}"]
+        if fit is None:
+            cells += [NOTHING] * 5
+        else:
+            shares = percent(fit.accuracy), percent(fit.recall)
+            cells += [f"{fit.n:,}", f"{fit.n_out_of_memory:,}", *shares, f"{fit.false_alarms:,}"]
+        lines.append(f"| {' | '.join((markdown_text(score.source), *cells))} |")
+    return "\n".join(lines)
+
+
+def _least(banded: Banded) -> str:
+    source, share = banded.least(ROWS_THAT_TELL)
+    return f"{percent(share)} ({markdown_text(source)})"
+
+
+def _exact(share: float | None) -> str:
+    return NOTHING if share is None else f"{share:.1%}"

@@ -1,0 +1,98 @@
+"""The error of whole steps: how far a measured step may lie from the predicted one, by what the step is made of.
+
+Errors of single kernels do not add up to that of a step: overlap, the host, networks that nobody measured and what frameworks
+do besides are in it too. So the model is fitted to whole measured steps, each predicted by constants that were fitted to other
+sources (`benchmarks/accuracy.py`). The logarithm of measured over predicted time spreads in proportion to a scale, linear in
+the traits of the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright.solver.answer.predicted import TimeBreakdown
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.training.space.meshes import numbers_of_experts
+
+SMALL_LAYER_S = 0.008
+"""Seconds of a layer, forward and backward, at which half of a step's scale for small layers counts: hosts launch a layer's
+kernels in 4 to 8 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTraits:
+    """The traits of a step that its error depends on.
+
+    small           nearly 1 where layers are so short that the host decides, nearly 0 where the device does
+    communication   share of the step in which devices wait for one another's data
+    experts         1 for a model with routed experts, else 0
+    """
+
+    small: float
+    communication: float
+    experts: float
+
+
+def step_traits(model: ModelGraph, breakdown: TimeBreakdown, stage_times_s: Sequence[float]) -> StepTraits:
+    """Traits of a step whose pipeline ranks take ``stage_times_s`` for a micro-batch, forward and backward."""
+    sent_s = breakdown.tp_comm_s + breakdown.cp_comm_s + breakdown.pp_comm_s + breakdown.dp_comm_s + breakdown.ep_comm_s
+    here_s = breakdown.compute_s + breakdown.recompute_s + breakdown.optimizer_s + breakdown.offload_s
+    layer_s = max(stage_times_s) * len(stage_times_s) / len(model.layers)
+    return StepTraits(
+        small=1.0 / (1.0 + (layer_s / SMALL_LAYER_S) ** 2),
+        communication=sent_s / (here_s + breakdown.bubble_s + sent_s),
+        experts=float(bool(numbers_of_experts(model))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepErrorModel:
+    """Scale of the error by traits, and how many scales below and above the predicted time 90% of measured steps lie.
+
+    base, small, communication, experts   scale of every step, and what full traits add
+    below, above                          scales to the 5th and 95th percentile of measured steps
+    basis                                 where it was measured
+    """
+
+    base: float
+    small: float
+    communication: float
+    experts: float
+    below: float
+    above: float
+    basis: str
+
+    def scale(self, traits: StepTraits) -> float:
+        """Scale of the logarithm of measured over predicted time."""
+        return self.base + self.small * traits.small + self.communication * traits.communication + self.experts * traits.experts
+
+    def factors(self, traits: StepTraits, *, kernels: float = 0.0) -> tuple[float, float]:
+        """Measured over predicted time at the ends of the band. ``kernels`` is the relative error of kernels that the model's
+        steps did not have: those of a device without measurements of its own."""
+        scale, more = self.scale(traits), math.log1p(kernels)
+        return math.exp(-math.hypot(self.below * scale, more)), math.exp(math.hypot(self.above * scale, more))
+
+
+KNOWN_FRAMEWORK = StepErrorModel(
+    base=0.081,
+    small=0.057,
+    communication=0.35,
+    experts=0.24,
+    below=1.8,
+    above=3.6,
+    basis="90% of measured steps of sources that the fit had not seen",
+)
+"""Of plans whose framework is known: the request states its implementation, or the launcher is that of the plan."""
+
+ASSUMED_FRAMEWORK = StepErrorModel(
+    base=0.13,
+    small=0.31,
+    communication=0.78,
+    experts=0.06,
+    below=4.7,
+    above=3.0,
+    basis="90% of measured steps of sources that the fit had not seen, whose framework was assumed",
+)
+"""Of rows of which nothing is known but their columns."""

@@ -1,0 +1,65 @@
+"""Bands of whole steps are fitted to sources that the fit had not seen, and hold what they say."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import fields
+
+from meshwright.app.validation.held_out.leave_one_out import banded
+from meshwright.app.validation.held_out.step_errors import HeldOutStep, fit_step_errors, step_errors_without
+from meshwright.solver.training.report.whole_steps import StepTraits
+
+PLAIN = StepTraits(small=0.0, communication=0.0, experts=0.0)
+MIXTURE = StepTraits(small=0.0, communication=0.0, experts=1.0)
+
+
+def steps(spread: Callable[[str, StepTraits], float], *, sources: int = 12, rows: int = 60) -> list[HeldOutStep]:
+    """Steps of sources whose errors have the given spread, half of them of models with experts."""
+    chance = random.Random(5)
+    return [
+        HeldOutStep(f"source {n}", chance.gauss(0.0, spread(f"source {n}", traits)), traits)
+        for n in range(sources)
+        for row in range(rows)
+        for traits in (MIXTURE if row % 2 else PLAIN,)
+    ]
+
+
+def test_a_band_holds_nine_of_ten_steps_of_sources_that_it_has_not_seen() -> None:
+    found = banded(steps(lambda source, traits: 0.05 + 0.3 * traits.experts), "made up")
+    assert 0.88 < found.coverage < 0.96
+    assert found.least(20)[1] > 0.75
+    low, high = found.model.factors(PLAIN)
+    wider_low, wider_high = found.model.factors(MIXTURE)
+    assert wider_low < low < 1 < high < wider_high
+
+
+def test_a_source_that_is_left_out_does_not_change_its_own_band() -> None:
+    others = steps(lambda source, traits: 0.05)
+    own = [HeldOutStep("own", 3.0 * (-1) ** n, PLAIN) for n in range(20)]
+    without = step_errors_without(others + own, basis="made up")["own"]
+    assert without.factors(PLAIN) == fit_step_errors(others, basis="made up").factors(PLAIN)
+    assert banded(others + own, "made up").covered["own"] == (20, 0)
+
+
+def test_one_large_source_does_not_decide() -> None:
+    few = steps(lambda source, traits: 0.2, sources=10, rows=20)
+    many = [HeldOutStep("large", 0.001 * (-1) ** n, PLAIN) for n in range(5_000)]
+    low, high = fit_step_errors(few + many, basis="made up").factors(PLAIN)
+    assert high > 1.2 and low < 1 / 1.2
+
+
+def test_every_trait_widens_the_band() -> None:
+    model = fit_step_errors(steps(lambda source, traits: 0.1), basis="made up")
+    for trait in fields(StepTraits):
+        values = {each.name: 0.0 for each in fields(StepTraits)} | {trait.name: 1.0}
+        assert model.scale(StepTraits(**values)) > model.scale(PLAIN), trait.name
+
+
+def test_kernels_that_were_not_measured_come_on_top() -> None:
+    model = fit_step_errors(steps(lambda source, traits: 0.1), basis="made up")
+    low, high = model.factors(PLAIN)
+    wider_low, wider_high = model.factors(PLAIN, kernels=0.5)
+    assert wider_low < low and wider_high > high
+    assert math.log(wider_high) < math.log(high) + math.log(1.5)

@@ -1,0 +1,56 @@
+"""The bands that plans print: of whole steps, wider where less is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from meshwright.app.catalog import model
+from meshwright.costmodels.calibration.borrowed import borrowed_name
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.solver.answer.predicted import TimeBreakdown
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.training.report.bands import step_time_bands
+from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel, step_traits
+
+PARTS = TimeBreakdown(
+    compute_s=6.0, recompute_s=0.0, tp_comm_s=1.0, cp_comm_s=0.0, pp_comm_s=0.0, dp_comm_s=1.0, bubble_s=2.0, optimizer_s=0.0
+)
+
+
+def request(calibration: str | None = None, name: str = "llama-3.1-8b") -> TrainingRequest:
+    """Training on one node, whose devices have their own calibration or the one given."""
+    node = node_type("dgx-h100")
+    node = node if calibration is None else replace(node, device=replace(node.device, calibration=calibration))
+    workload = TrainingWorkload("training", global_batch=64, seq_len=4096)
+    return TrainingRequest(model(name), Cluster((NodeGroup("nodes", node, 1),)), workload)
+
+
+def band(asked: TrainingRequest, layer_s: float = 0.05, error: StepErrorModel = KNOWN_FRAMEWORK) -> tuple[float, float, str]:
+    """Return ends and basis of the band of a step of 10 s."""
+    traits = step_traits(asked.model, PARTS, [layer_s * len(asked.model.layers)])
+    found = step_time_bands(asked, traits, step_time_s=10.0, tokens_per_s=5.0, mfu=0.4, model=error)["step_time_s"]
+    return found.low, found.high, found.basis
+
+
+def test_a_step_is_inside_its_bands() -> None:
+    asked = request()
+    traits = step_traits(asked.model, PARTS, [1.0])
+    assert traits.communication == 0.2 and traits.experts == 0.0
+    bands = step_time_bands(asked, traits, step_time_s=10.0, tokens_per_s=5.0, mfu=0.4)
+    for name, value in (("step_time_s", 10.0), ("tokens_per_s", 5.0), ("mfu", 0.4)):
+        assert bands[name].low < value < bands[name].high
+    assert bands["tokens_per_s"].high / 5.0 == 10.0 / bands["step_time_s"].low
+
+
+def test_small_layers_experts_and_unknown_frameworks_widen_the_band() -> None:
+    low, high, _ = band(request())
+    experts, assumed = band(request(name="qwen3-30b-a3b")), band(request(), error=ASSUMED_FRAMEWORK)
+    for wider in (band(request(), layer_s=0.002), experts, assumed):
+        assert wider[0] < low and wider[1] > high
+
+
+def test_a_borrowed_calibration_widens_the_band_and_says_so() -> None:
+    own, borrowed = band(request()), band(request(borrowed_name("mine", "a100_sxm")))
+    assert borrowed[0] < own[0] and borrowed[1] > own[1]
+    assert "not measured on" in borrowed[2] and "not measured on" not in own[2]
