@@ -131,6 +131,18 @@ class Plan:
         print_plan(page_console(text), self._answered.plan, self._answered.request, NextStep("", None))
         return text.getvalue().rstrip() + "\n"
 
+    def to_html(self) -> str:
+        """Return the plan as one page of HTML, which needs no network and runs no script."""
+        from meshwright.app.pictures.page import plan_page
+
+        return plan_page(self._answered)
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame of its own, for notebooks: its style touches nothing else there."""
+        from meshwright.app.quoting import html_attribute
+
+        return f'<iframe sandbox srcdoc="{html_attribute(self.to_html())}" style="width:100%;height:640px;border:0"></iframe>'
+
     def to_frame(self, rows: PlanRows = "stages") -> pd.DataFrame:
         """Return a table of the plan as a pandas data frame.
 

@@ -11,7 +11,7 @@ from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
 from meshwright.app.cli.line_options import LineOptions, with_line_options
 from meshwright.app.cli.options import AsJson, output_file
-from meshwright.app.cli.picture_options import TraceFile
+from meshwright.app.cli.picture_options import FrontierFile, HtmlFile, MemoryFile, TimelineFile, TraceFile
 from meshwright.app.cli.plans import Calibrations, ExplainOption
 from meshwright.app.documents.output_files import check_output
 
@@ -52,7 +52,11 @@ def plan(
         bool, typer.Option("--ignore-runs", help="Use nothing that was learned from measured runs.")
     ] = False,
     frontier: Annotated[bool, typer.Option("--frontier", help="Sweep for the frontier, as search.frontier: swept.")] = False,
+    html: HtmlFile = None,
     trace: TraceFile = None,
+    svg_timeline: TimelineFile = None,
+    svg_memory: MemoryFile = None,
+    svg_frontier: FrontierFile = None,
 ) -> int:
     """Find the best plan for a request, or for a model and one line of options."""
     from meshwright.app.cli.commands.one_line import line_document, print_line
@@ -68,7 +72,8 @@ def plan(
     output = Output.JSON if as_json else Output.PAGE
     scope = FrontierScope.SWEPT if frontier else None
     runs = RunsUse.IGNORE if ignore_runs else RunsUse.NEWEST
-    pictures = named({Picture.TRACE: trace})
+    drawings = {Picture.TIMELINE: svg_timeline, Picture.MEMORY: svg_memory, Picture.FRONTIER: svg_frontier}
+    pictures = named({Picture.HTML: html, Picture.TRACE: trace, **drawings})
     document, calibrations = line_document(asked, download=line.download), tuple(calibration or ())
     command = PlanCommand(document, asked.words, file, store, output, calibrations, explain, scope, runs, pictures)
     if trials is not None or next_trial:

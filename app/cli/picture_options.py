@@ -13,3 +13,16 @@ TraceFile = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", parser=output_file, help="Training: write the step as a trace for Perfetto."),
 ]
+HtmlFile = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", parser=output_file, help="Write the plan as one page of HTML.")
+]
+TimelineFile = Annotated[
+    Path | None,
+    typer.Option("--svg-timeline", metavar="FILE", parser=output_file, help="Training: draw the pipeline timeline."),
+]
+MemoryFile = Annotated[
+    Path | None, typer.Option("--svg-memory", metavar="FILE", parser=output_file, help="Draw the memory of each stage.")
+]
+FrontierFile = Annotated[
+    Path | None, typer.Option("--svg-frontier", metavar="FILE", parser=output_file, help="Draw the frontier.")
+]

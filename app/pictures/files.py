@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from meshwright.app.documents.output_files import OutputFile, write_outputs
+from meshwright.app.pictures.drawings import frontier_drawing, memory_drawing, timeline_drawing
+from meshwright.app.pictures.page import plan_page
 from meshwright.app.pictures.trace import trace_text
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
@@ -16,12 +18,22 @@ from meshwright.solver.problem.request import PlanRequest, ServingRequest
 class Picture(StrEnum):
     """The kinds of files."""
 
+    HTML = "html"
     TRACE = "trace"
+    TIMELINE = "svg-timeline"
+    MEMORY = "svg-memory"
+    FRONTIER = "svg-frontier"
 
 
-OF_TRAINING = frozenset({Picture.TRACE})
+OF_TRAINING = frozenset({Picture.TRACE, Picture.TIMELINE})
 """Kinds that training plans alone have."""
-_WRITERS = {Picture.TRACE: trace_text}
+_WRITERS = {
+    Picture.HTML: plan_page,
+    Picture.TRACE: trace_text,
+    Picture.TIMELINE: timeline_drawing,
+    Picture.MEMORY: memory_drawing,
+    Picture.FRONTIER: frontier_drawing,
+}
 
 
 def named(files: Mapping[Picture, Path | None]) -> dict[Picture, Path]:

@@ -7,6 +7,7 @@ Nothing else writes a name into a script, a page or a report.
 from __future__ import annotations
 
 from meshwright.app.quoting.github import workflow_message, workflow_property
+from meshwright.app.quoting.html import html_attribute, html_lines, html_text
 from meshwright.app.quoting.json_text import json_line, json_text
 from meshwright.app.quoting.markdown import markdown_code, markdown_code_cell, markdown_text
 from meshwright.app.quoting.readable import HIDDEN, readable, terminal_line, terminal_lines, without_commands
@@ -16,6 +17,9 @@ from meshwright.app.quoting.xml import xml_line
 __all__ = [
     "HIDDEN",
     "here_document",
+    "html_attribute",
+    "html_lines",
+    "html_text",
     "json_line",
     "json_text",
     "markdown_code",

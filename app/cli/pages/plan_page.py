@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import assert_never
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -12,11 +11,12 @@ from rich.text import Text
 from meshwright.app.cli.pages.frontier_table import frontier_parts
 from meshwright.app.cli.pages.interactivity_chart import interactivity_parts
 from meshwright.app.cli.pages.serving_layout import serving_parts
-from meshwright.app.cli.pages.speed import speed_in_words
 from meshwright.app.cli.pages.stages import memory_bars, stage_table
 from meshwright.app.text.bars import BarRow, bar, parts_table
+from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import amount, axes, counted, percent, seconds, significant
+from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.chosen import unusual_choices
 from meshwright.solver.answer.layouts import (
     ByGroup,
@@ -28,9 +28,9 @@ from meshwright.solver.answer.layouts import (
 )
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import GIVEN_PLAN, Status, TimeBreakdown
+from meshwright.solver.answer.predicted import TimeBreakdown
 from meshwright.solver.answer.reason import Reason
-from meshwright.solver.problem.choices import Launcher, Objective, TpOverlap
+from meshwright.solver.problem.choices import Launcher, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of
 from meshwright.solver.problem.request import Arrivals, PlanRequest, ServingRequest, TrainingWorkload
 from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
@@ -91,37 +91,6 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
         parts.append(_time(breakdown))
     parts += [_comparison(plan), *frontier_parts(plan), *interactivity_parts(plan), _calibration(plan)]
     return parts
-
-
-def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
-    """Return the claim of the certificate in a sentence; it speaks of the cost model's figures, not of the real machine."""
-    certificate = plan.certificate
-    space, better = request.search.space.value, _BETTER[request.objective]
-    match certificate.status:
-        case Status.OPTIMAL:
-            return f"Optimal: no plan in the {space} space {better} under this cost model."
-        case Status.FEASIBLE if certificate.space == GIVEN_PLAN:
-            return "A given plan meets every constraint under this cost model. No search was made: others may be better."
-        case Status.FEASIBLE:
-            gap = "" if certificate.gap is None else f" by more than {percent(certificate.gap)}"
-            return f"Best found: no plan in the {space} space {better}{gap} under this cost model."
-        case Status.INFEASIBLE if certificate.space == GIVEN_PLAN:
-            return "This plan misses a constraint under this cost model. Of other plans it says nothing: no search was made."
-        case Status.INFEASIBLE:
-            return f"Proven: no plan in the {space} space meets every constraint under this cost model."
-        case Status.UNDECIDED:
-            return f"Undecided: whether a plan in the {space} space meets every constraint is not known."
-        case _:
-            assert_never(certificate.status)
-
-
-_BETTER = {
-    Objective.THROUGHPUT: "is faster",
-    Objective.STEP_TIME: "is faster",
-    Objective.DEVICES: "needs fewer devices",
-    Objective.COST: "costs less",
-    Objective.ENERGY: "takes less energy",
-}
 
 
 def _layout_parts(plan: Plan) -> list[RenderableType]:

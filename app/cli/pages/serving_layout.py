@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 
-from meshwright.app.cli.pages.speed import speed_in_words
 from meshwright.app.cli.pages.stages import memory_bars, stage_table
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import amount, axes, counted, percent, seconds, significant
+from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.layouts import (
     Kinds,
     OfWorkers,

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from meshwright.app.cli.pages.plan_page import NextStep, certificate_in_words, default_launcher, print_plan
+from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
 from meshwright.app.cli.pages.stages import folded
 from meshwright.app.text.bars import bar
+from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.figures import axes, band, gib, number_range, percent, seconds, significant, spread
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.axes import Axes
