@@ -9,6 +9,7 @@ import pytest
 
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training
@@ -22,7 +23,9 @@ def crowded_request() -> TrainingRequest:
     """A request in the free space whose devices are too small: hundreds of shardings, none of which fits."""
     asked = random_request(200002)
     degrees = replace(asked.search, space=Space.FREE, tp=(2,), cp=(1,), dp=(2,), pp=(2,), microbatch=(1,))
-    return replace(asked, search=replace(degrees, offload_optimizer=(0.0,), offload_activations=(0.0,), tp_overlap=()))
+    workload = replace(asked.workload, implementation=StatedImplementation(profile="hand-fused"))
+    search = replace(degrees, offload_optimizer=(0.0,), offload_activations=(0.0,), tp_overlap=())
+    return replace(asked, workload=workload, search=search)
 
 
 def alike(asked: TrainingRequest) -> tuple[Candidate, ...]:
