@@ -12,6 +12,7 @@ from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.pipeline import Durations, Schedule, Sends, build, simulate
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.stages.longest import objective_s
@@ -21,13 +22,13 @@ from meshwright.solver.training.space.schedules import pass_shares
 
 
 def solved(search_options: Search, *, slower: float = 1.0) -> tuple[TrainingCosts, Solved]:
-    """The best plan on nodes whose network is so many times slower."""
+    """The best plan of kernels that wait for no host, on nodes whose network is so many times slower."""
     node = node_type("dgx-h100")
     node = replace(node, inter=replace(node.inter, bytes_per_s=node.inter.bytes_per_s / slower))
     request = TrainingRequest(
         model("llama-3.1-70b"),
         Cluster((NodeGroup("pool", node, 8),)),
-        TrainingWorkload("training", global_batch=128, seq_len=8192),
+        TrainingWorkload("training", global_batch=128, seq_len=8192, implementation=StatedImplementation("hand-fused")),
         search=search_options,
     )
     costs = TrainingCosts(request)

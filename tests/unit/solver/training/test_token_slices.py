@@ -20,6 +20,7 @@ from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Recompute, Space, StageDegrees
+from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.stages.longest import objective_s
@@ -147,8 +148,10 @@ def test_slices_are_cut_where_they_take_least() -> None:
 
 
 def test_few_long_sequences_gain_by_slices() -> None:
-    plain = planned(long_request(Schedule.ONE_F_ONE_B, batch=1, slices=1))
-    sliced = planned(long_request(Schedule.SEQ_1F1B, batch=1))
+    asked = long_request(Schedule.ONE_F_ONE_B, batch=1, slices=1), long_request(Schedule.SEQ_1F1B, batch=1)
+    # A slice is launched as a sequence is: kernels of Megatron Core would wait for the host here.
+    by_hand = StatedImplementation("hand-fused")
+    plain, sliced = (planned(replace(each, workload=replace(each.workload, implementation=by_hand))) for each in asked)
     assert plain.predicted is not None and sliced.predicted is not None
     assert plain.predicted.step_time_s is not None and sliced.predicted.step_time_s is not None
     assert sliced.predicted.step_time_s < 0.65 * plain.predicted.step_time_s
