@@ -32,7 +32,7 @@ from meshwright.app.validation.scores import score_run
 from meshwright.app.validation.sources import sources_of
 from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME
 from meshwright.costmodels.fitting.run_times import learned_time
-from meshwright.costmodels.memory.law import MemoryLaw, MemoryOutcome, Outcome, learned_law
+from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
 
 TABLES = Path("../shared/data/training")
 SOURCES = Path("benchmarks/measured.sources.yaml")

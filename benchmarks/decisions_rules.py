@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from meshwright.costmodels.memory.law import MemoryLaw, MemoryOutcome, Outcome, learned_law
+from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
 
 TRIALS = (1, 2, 3, 5)
 RISK = 0.05

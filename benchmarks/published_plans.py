@@ -17,7 +17,6 @@ from benchmarks.full_search import deepseek_request, request, summary, timed
 from meshwright.app.catalog import model
 from meshwright.app.importers.huggingface import read_huggingface_config
 from meshwright.app.validation.prediction import launchers_spans
-from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
 from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.model.implementation import HAND_FUSED, Implementation, Projections
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
@@ -197,11 +196,9 @@ def print_memory() -> None:
         peak["separate projections"] = cost.peak_bytes
         # Each part that a rank holds has one layer, so each held micro-batch of a part has one tensor that entered it.
         chunks = run.candidate.pipelining.chunks
-        freed = [RESERVED_OVER_ALLOCATED * chunks * stage.in_flight * entry_bytes for stage in cost.stages]
+        freed = [stage.law.allocator * chunks * stage.in_flight * entry_bytes for stage in cost.stages]
         inputs = zip(cost.stages, freed, strict=True)
-        peak["and inputs of stages freed"] = max(
-            RESERVED_OVER_ALLOCATED * stage.need_bytes + stage.overhead_bytes - less for stage, less in inputs
-        )
+        peak["and inputs of stages freed"] = max(stage.device_bytes - less for stage, less in inputs)
         peak["or no allocator's share"] = max(stage.need_bytes + stage.overhead_bytes for stage in cost.stages)
         for reading, value in peak.items():
             readings.setdefault(reading, []).append(value / GIB)

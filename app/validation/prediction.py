@@ -12,7 +12,6 @@ from meshwright.app.validation.rows import Run
 from meshwright.app.validation.sources import UNKNOWN, MemoryCount, MemoryRank, Source, UnstatedRecompute
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchStats, Status
 from meshwright.solver.blocks.sharding_problem import Criterion
@@ -166,14 +165,14 @@ def _fits(cost: DecisionCost) -> bool:
 def _shown_memory(cost: DecisionCost, source: Source) -> float:
     """Memory on the device and in the unit that the source reports."""
     allocated = [stage.need_bytes for stage in cost.stages]
-    reserved = [RESERVED_OVER_ALLOCATED * need for need in allocated]
+    reserved = [stage.law.scale * stage.law.allocator * stage.need_bytes for stage in cost.stages]
     match source.memory_count:
         case MemoryCount.ALLOCATED:
             shown_by_rank = allocated
         case MemoryCount.RESERVED:
             shown_by_rank = reserved
         case MemoryCount.PROCESS:
-            shown_by_rank = [need + stage.overhead_bytes for need, stage in zip(reserved, cost.stages, strict=True)]
+            shown_by_rank = [stage.device_bytes for stage in cost.stages]
     match source.memory_rank:
         case MemoryRank.FULLEST:
             shown = max(shown_by_rank)

@@ -17,6 +17,7 @@ from typing import Any, get_args, get_type_hints
 
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.model.implementation import Implementation
+from meshwright.costmodels.model.memory_law import MemoryLaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ def _read_profiles() -> Iterator[Profile]:
 def _value(name: str, given: Any) -> Any:
     """The value of a field, an enum's by its word."""
     assert name in {field.name for field in fields(Implementation)}, f"a profile states {name}, which is no field"
+    if name == "memory":
+        return MemoryLaw(**given)
     kind = get_type_hints(Implementation)[name]
     word = next((each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, StrEnum)), None)
     return given if word is None else word(given)

@@ -34,11 +34,6 @@ _MOMENTS = {
 
 MAX_ZERO_STAGE = 3
 
-RESERVED_OVER_ALLOCATED = 1.06
-"""Reserved memory of PyTorch's caching allocator over the memory of the tensors. Freed blocks can't serve requests of other
-sizes. Fitted to the V100-32GB rows of BigScience's 1.3B benchmark, and to its V100-16GB rows with the same result; memory error
-of the rows left out 9 and 14%. On Aleph Alpha's layouts, not fitted to, it foretells 89% of what fits instead of 86%."""
-
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:

@@ -3,8 +3,10 @@ and keep."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
 
 
 class VectorKernels(StrEnum):
@@ -215,6 +217,8 @@ class Implementation:
     head_gradients: HeadGradients = HeadGradients.IN_BACKWARD
     state_buffers: StateBuffers = StateBuffers.NONE
     context_bytes: int = CONTEXT_BYTES
+    # No cost of a block depends on it, and implementations are hashed wherever costs of blocks are kept.
+    memory: MemoryLaw = field(default=GENERIC_LAW, hash=False)
 
     @property
     def loss(self) -> LossKernels:

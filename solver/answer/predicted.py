@@ -61,7 +61,11 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Predicted figures; those that do not go with the workload are None."""
+    """Predicted figures; those that do not go with the workload are None.
+
+    ``peak_memory_bytes`` is the median of the fullest device, ``peak_memory_p95_bytes`` what it exceeds in one run of twenty,
+    ``chance_out_of_memory`` the chance that a device exceeds what it has beside the user's reserve.
+    """
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -75,6 +79,8 @@ class Predicted:
     energy_per_step_j: float | None = None
     energy_per_token_j: float | None = None
     power_w: float | None = None
+    peak_memory_p95_bytes: float | None = None
+    chance_out_of_memory: float | None = None
     bands: Mapping[str, Band] = field(default_factory=dict)
 
 

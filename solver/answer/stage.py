@@ -44,7 +44,10 @@ class OperatorSharding:
 
 @dataclass(frozen=True, slots=True)
 class StageMemory:
-    """Peak memory of the fullest device of a stage, by kind, in bytes; ``capacity_bytes`` is what may be used.
+    """Peak memory of the fullest device of a stage, by kind, in bytes, median; ``capacity_bytes`` is what may be used.
+
+    ``fragmentation_bytes`` is what runs take over what is counted of them, ``learned_bytes`` by how much more or less runs of
+    one's own took.
 
     ``host_bytes`` are those of each device in its host's memory, ``nvme_bytes`` those on its node's drives, both
     in no sum."""
@@ -62,10 +65,11 @@ class StageMemory:
     fragmentation_bytes: float = 0.0
     host_bytes: float = 0.0
     nvme_bytes: float = 0.0
+    learned_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:
-        """All kinds together."""
+        """All kinds together, median."""
         return (
             self.weights_bytes
             + self.gradients_bytes
@@ -75,6 +79,7 @@ class StageMemory:
             + self.overhead_bytes
             + self.kv_cache_bytes
             + self.fragmentation_bytes
+            + self.learned_bytes
         )
 
 

@@ -26,6 +26,7 @@ from meshwright.costmodels.model.implementation import (
     ValueStorage,
     VectorKernels,
 )
+from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.costmodels.units import STRICT_RECORD, Name, NonNegativeInt
 
 
@@ -55,6 +56,7 @@ class StatedImplementation:
     head_gradients      when weight gradients of the head are computed
     state_buffers       buffers beside the training state
     context_bytes       what a process takes on its device without any tensors
+    memory              memory of a run over what is counted of it: medians and spread
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -79,6 +81,7 @@ class StatedImplementation:
     head_gradients: HeadGradients | None = None
     state_buffers: StateBuffers | None = None
     context_bytes: NonNegativeInt | None = None
+    memory: MemoryLaw | None = None
 
     def over(self, launchers: Implementation) -> Implementation:
         """The implementation with all fields decided, ``launchers`` being that of the search's launcher.

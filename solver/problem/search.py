@@ -14,6 +14,7 @@ from annotated_types import Interval, Len
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.offload import Tier
 from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.memory_law import DEFAULT_RISK, Risk
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import STRICT_RECORD, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
@@ -165,6 +166,8 @@ class Search:
     idle_groups                  node groups of whose nodes a training plan may leave devices idle, as many in each, or all
     stage_degrees                whether stages may differ in degrees, shardings and places of state
     batch_shares                 whether replicas may lie on one node group each and take unequal shares of the batch
+    risk                         chance that a training plan may run out of memory when it is started
+    price_risk                   another chance, at which the plan is solved too, to say what the risk costs; None: not solved
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
     """
@@ -378,6 +381,8 @@ class Search:
         StageDegrees,
         _opening("stage_degrees", frozenset({Form.STAGEWISE}), Place(Part.FORM), launched=Launched.BY_NONE, lock=Lock.STAGES),
     ] = StageDegrees.SAME
+    risk: Annotated[Risk, _setting("risk", TRAINING, said=Said.BY_FORM)] = DEFAULT_RISK
+    price_risk: Annotated[Risk | None, _setting("price_risk", TRAINING, said=Said.NOT_OF_THE_SPACE)] = None
     max_candidates: Annotated[PositiveInt | None, _setting("max_candidates", said=Said.NOT_OF_THE_SPACE)] = None
     time_limit_s: Annotated[PositiveFloat, _setting("time_limit_s", said=Said.NOT_OF_THE_SPACE, at_most=MAX_TIME_LIMIT_S)] = (
         60.0

@@ -9,6 +9,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.forms.table import FORMS
 from meshwright.solver.training.report.device_counts import UNITS, search_sizes
 from meshwright.solver.training.report.plan_report import feasible_plan
+from meshwright.solver.training.report.price_of_risk import with_price_of_risk
 from meshwright.solver.training.report.slo import slo_limit_s
 from meshwright.solver.training.report.sweep import swept_plans
 from meshwright.solver.training.space.forms_asked import forms_asked
@@ -28,6 +29,10 @@ def plan_training(request: TrainingRequest, *, stop: Stop, progress: OnProgress)
     check_stageable(request.model)
     for form in FORMS:
         form.refuse(request)
+    return with_price_of_risk(request, _best_plan(request, stop=stop, progress=progress), _best_plan, stop=stop)
+
+
+def _best_plan(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     if request.objective in UNITS:
         sized = search_sizes(request, slo_limit_s=slo_limit_s(request), stop=stop, progress=progress)
         if sized is not None:

@@ -20,6 +20,7 @@ from meshwright.solver.verify.training.group_order import order_violations, orde
 from meshwright.solver.verify.training.host import host_violations
 from meshwright.solver.verify.training.layout import layout_violations
 from meshwright.solver.verify.training.memory import memory_violations
+from meshwright.solver.verify.training.memory_quantiles import risk_violations
 from meshwright.solver.verify.training.restrictions import restriction_violations
 from meshwright.solver.verify.training.sharding import sharding_violations
 from meshwright.solver.verify.training.stagewise import stagewise_violations
@@ -80,6 +81,7 @@ _TRAINING = (
         restriction_violations,
         overlap_violations,
         memory_violations,
+        risk_violations,
         host_violations,
         time_violations,
         frontier_violations,

@@ -84,6 +84,7 @@ class TrainerLimits:
     splits_mixers         whether ranks of a sequence may share state-space mixers
     pads_vocabulary       whether the vocabulary is padded to a multiple of tp
     cuts                  how it cuts products over tp into chunks, None where it does not
+    profile               its implementation, whose law of memory its plans have
     """
 
     zero_with_pipeline: int
@@ -108,6 +109,7 @@ class TrainerLimits:
     splits_mixers: bool = False
     pads_vocabulary: bool = False
     cuts: CutLimits | None = None
+    profile: str = ""
 
 
 TRAINERS = {
@@ -135,6 +137,7 @@ TRAINERS = {
         # Its FSDP (ZeRO-2 and 3) refuses the order of launches that they need. Transformer Engine scatters a product's output
         # in four parts, each over all tp ranks (initialize_ub, num_splits).
         cuts=CutLimits(highest_zero=1, scattered_parts=4, held=USERBUFFERS),
+        profile="megatron-core-0.20",
     ),
     # DeepSpeed 0.19: PipelineEngine asserts ZeRO below 2; AutoTP replicates norms, and leaves ranks beyond the key/value
     # heads without attention; its long-context axis is Ulysses.
@@ -150,6 +153,7 @@ TRAINERS = {
         optimizers=("adamw", "sgd_momentum", "muon"),
         layers=Layers.MODULES,
         cut_layers=Layers.MODULES,
+        profile="deepspeed-0.19",
     ),
     # torchtitan 0.3: key/value heads must divide by tp.
     Launcher.TORCHTITAN: TrainerLimits(
@@ -165,6 +169,7 @@ TRAINERS = {
         cut_layers=Layers.COMPILED,
         # PyTorch's symmetric memory holds two shares of a rank for chunks on their way.
         cuts=CutLimits(highest_zero=3, scattered_parts=1, held=Buffers(2, Of.RANK)),
+        profile="torchtitan-0.3",
     ),
 }
 

@@ -15,7 +15,7 @@ from meshwright.app.cli.pages.stages import memory_bars, stage_table
 from meshwright.app.text.bars import BarRow, bar, parts_table
 from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.console import plain
-from meshwright.app.text.figures import amount, axes, counted, percent, seconds, significant
+from meshwright.app.text.figures import amount, axes, counted, gib, percent, seconds, significant
 from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.chosen import unusual_choices
 from meshwright.solver.answer.layouts import (
@@ -28,7 +28,7 @@ from meshwright.solver.answer.layouts import (
 )
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import TimeBreakdown
+from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Launcher, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of
@@ -85,12 +85,23 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
         Group(headline, plain(certificate_in_words(plan, request)), plain(f"Space: {plan.certificate.space}", style="dim")),
         *_layout_parts(plan),
         *_choices(plan),
+        *_memory_at_risk(plan.predicted),
     ]
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
         parts.append(_time(breakdown))
     parts += [_comparison(plan), *frontier_parts(plan), *interactivity_parts(plan), _calibration(plan)]
     return parts
+
+
+def _memory_at_risk(predicted: Predicted) -> list[RenderableType]:
+    """The quantiles of a training plan's memory; nothing of serving plans, and of plans of versions that told none."""
+    if predicted.peak_memory_p95_bytes is None or predicted.chance_out_of_memory is None:
+        return []
+    median, p95 = gib(predicted.peak_memory_bytes), gib(predicted.peak_memory_p95_bytes)
+    chance = percent(predicted.chance_out_of_memory)
+    text = f"{median} at the median, more than {p95} in one run of 20, out of memory in {chance} of runs"
+    return [plain("Memory at risk: ", style="bold") + plain(text)]
 
 
 def _layout_parts(plan: Plan) -> list[RenderableType]:

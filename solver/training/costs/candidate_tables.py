@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 
 from meshwright.costmodels.cluster.cluster import group_topology
-from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED, framework_overhead_bytes
+from meshwright.costmodels.memory.training_state import framework_overhead_bytes
 from meshwright.costmodels.model.dims import EXPERTS, TOP_K
 from meshwright.costmodels.model.expert_routing import expert_placement
 from meshwright.costmodels.model.implementation import GradientReduction, Implementation, TrainedWeights
@@ -293,7 +293,10 @@ class TrainingCosts(BlockCosts):
             moves_s = moves.exposed_s(setting.device, forward_s=forward_s, backward_s=time_s - forward_s)
         # What a layer's backward pass reads is back on the device, and what the next one reads is on its way.
         time_s, activation = time_s + moves_s, activation - moved
-        transient = transient + moves.at_once_bytes + state.passing_bytes
+        law = implementation.memory
+        activation = law.activations * activation
+        transient = law.transients * (transient + moves.at_once_bytes + state.passing_bytes)
+        usable_bytes = setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve)
         slice_gradients = costs[:, Criterion.KEY_VALUE_BYTES]
         held_parameters = np.sum([share.parameters for share in shared], axis=0)[self.layer_block]
         beside_state = bytes_beside_state(self.request, candidate, implementation, held_parameters)
@@ -313,14 +316,15 @@ class TrainingCosts(BlockCosts):
             time_s=of_layers(time_s),
             activation_bytes=of_layers(activation),
             transient_bytes=of_layers(transient),
-            static_bytes=(state.device_bytes + slice_gradients)[layer] + beside_state,
+            static_bytes=(state.device_bytes + law.activations * slice_gradients)[layer] + beside_state,
             extra_s=_plus_first(
                 (sync.exposed_step_s + state.update_s + costs[:, Criterion.SYNC_S])[layer], float(first_bucket_s[0])
             ),
             boundary_s=0.0,
             step_s=float(first_bucket_s[1:-1].max() if len(layer) > 2 else first_bucket_s.max()),
-            capacity_bytes=(setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve) - overhead)
-            / RESERVED_OVER_ALLOCATED,
+            capacity_bytes=law.counted_bytes(usable_bytes, overhead_bytes=overhead, risk=self.request.search.risk),
+            usable_bytes=usable_bytes,
+            law=law,
             parts=StageParts(
                 weights_bytes=state.weights_bytes[layer],
                 gradients_bytes=state.gradients_bytes[layer],
@@ -347,7 +351,7 @@ class TrainingCosts(BlockCosts):
             ),
             slices=self.slice_shares(setting, sharding, candidate.recompute[0]) if setting.slices else None,
             dag=self._dag,
-            side_bytes=0.0 if self._dag is None else boundary_bytes(self.model, setting),
+            side_bytes=0.0 if self._dag is None else law.activations * boundary_bytes(self.model, setting),
         )
 
     def _of_layers(self, by_mode: FloatArray, recomputed: int | None) -> FloatArray:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
+from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.costmodels.pipeline import held_passes, held_tokens, n_copies, peak_in_flight, positions_of_ranks
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.stages.longest import objective_s
@@ -78,6 +78,8 @@ class StageCost:
     transient_bytes: float
     overhead_bytes: float
     capacity_bytes: float
+    usable_bytes: float
+    law: MemoryLaw
     host_bytes: float = 0.0
     host_capacity_bytes: float = math.inf
     nvme_bytes: float = 0.0
@@ -85,8 +87,14 @@ class StageCost:
 
     @property
     def need_bytes(self) -> float:
-        """Bytes of tensors at their most: neither what their allocator adds nor the framework's overhead is in it."""
+        """Bytes of tensors at their most, those of activations and transients with the law's factors: neither what their
+        allocator adds nor the framework's overhead is in it."""
         return self.static_bytes + self.activation_bytes + self.transient_bytes
+
+    @property
+    def device_bytes(self) -> float:
+        """Memory of the fullest device, median."""
+        return self.law.device_bytes(self.need_bytes, overhead_bytes=self.overhead_bytes)
 
     @property
     def fits(self) -> bool:
@@ -108,8 +116,8 @@ class DecisionCost:
 
     @property
     def peak_bytes(self) -> float:
-        """Memory in use on the fullest device, the framework's overhead included."""
-        return max(RESERVED_OVER_ALLOCATED * stage.need_bytes + stage.overhead_bytes for stage in self.stages)
+        """Memory in use on the fullest device, the framework's overhead included, median."""
+        return max(stage.device_bytes for stage in self.stages)
 
     @property
     def fits(self) -> bool:
@@ -186,6 +194,8 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
                 ),
                 overhead_bytes=table.parts.overhead_bytes,
                 capacity_bytes=table.capacity_bytes,
+                usable_bytes=table.usable_bytes,
+                law=table.law,
                 host_bytes=_host_bytes(decision, rank, table, held[rank]),
                 host_capacity_bytes=table.parts.host_capacity_bytes,
                 nvme_bytes=sum(float(table.parts.nvme_bytes[span.layers].sum()) for span in spans),

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.cluster.cluster import Device, GroupTopology
+from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.costmodels.model.token_slice import SliceShares
 from meshwright.solver.blocks.mesh import StageTopology
 from meshwright.solver.problem.layer_dag import LayerDag
@@ -56,7 +57,10 @@ class StageTable:
                        micro-batch waits for it on its way through the pipeline
     step_s             what a step adds once to a stage after the first: its own first bucket, which nothing hides, and
                        the host's work between steps (those of the model's first stage are in its first layer's extra_s)
-    capacity_bytes     bytes of tensors that fit: usable memory less the framework's overhead and what their allocator adds
+    capacity_bytes     bytes of tensors that fit with the chance that the request asks for: usable memory less its margin, the
+                       framework's overhead and what their allocator adds
+    usable_bytes       memory of the device that the request lets plans use
+    law                how much more than is counted a run takes; activation, side and transient bytes have its factors
     waiting            how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`)
     slices             what each token slice takes of a micro-batch's time in all layers; None: sequences pass whole
     dag                which layer reads which, of a model that branches; boundary_s and beside_s are then of each tensor that
@@ -72,6 +76,8 @@ class StageTable:
     boundary_s: float
     step_s: float
     capacity_bytes: float
+    usable_bytes: float
+    law: MemoryLaw
     parts: StageParts
     waiting: float = 1.0
     beside_s: float = 0.0
@@ -128,6 +134,8 @@ def max_table(tables: list[StageTable]) -> StageTable:
         boundary_s=max(t.boundary_s for t in tables),
         step_s=max(t.step_s for t in tables),
         capacity_bytes=min(t.capacity_bytes for t in tables),
+        usable_bytes=min(t.usable_bytes for t in tables),
+        law=slowest.law,
         parts=replace(
             slowest.parts,
             first_bucket_s=np.max([t.parts.first_bucket_s for t in tables], axis=0),

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
 from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -30,7 +29,7 @@ class Costed:
 
 def headroom_bytes(cost: DecisionCost) -> float:
     """Return the memory that the fullest device has left, in bytes that its driver counts."""
-    return max(0.0, min(RESERVED_OVER_ALLOCATED * (stage.capacity_bytes - stage.need_bytes) for stage in cost.stages))
+    return max(0.0, min(stage.usable_bytes - stage.device_bytes for stage in cost.stages))
 
 
 def frontier(best: Costed, others: Iterable[Costed]) -> tuple[FrontierPoint, ...]:

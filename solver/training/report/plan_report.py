@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
 from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule
 from meshwright.costmodels.units import GIB
@@ -40,6 +39,8 @@ from meshwright.solver.training.space.candidate_names import summary
 from meshwright.solver.training.space.candidates import Candidate, launcher_schedules
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
+
+ONE_IN_TWENTY = 0.05
 
 NOTES = (
     "gradient buckets are layers: each travels under the next layer's backward pass and slows it, the last one is exposed",
@@ -137,7 +138,7 @@ def decided_plan(
         for position, (stage, table) in enumerate(zip(cost.stages, tables, strict=True))
         for spans in (decision.spans_of_rank(position),)
     )
-    peak_bytes = max(stage.memory.total_bytes for stage in stages)
+    law, peak_bytes = cost.stages[0].law, max(stage.memory.total_bytes for stage in stages)
     breakdown = time_breakdown(decision, cost, tables)
     return Plan(
         kind="training",
@@ -150,6 +151,8 @@ def decided_plan(
         predicted=Predicted(
             tokens_per_s=tokens_per_s,
             peak_memory_bytes=peak_bytes,
+            peak_memory_p95_bytes=law.margin(ONE_IN_TWENTY) * peak_bytes,
+            chance_out_of_memory=max(law.chance_to_exceed(stage.device_bytes, stage.usable_bytes) for stage in cost.stages),
             step_time_s=cost.step_time_s,
             mfu=mfu,
             cost_per_million_tokens=cost_per_million_tokens(devices, tokens_per_s),
@@ -221,13 +224,16 @@ def space_text(request: TrainingRequest) -> str:
     names = ", ".join(schedule.value for schedule in Schedule if schedule in schedules)
     return (
         f"{space}; equal dp x tp x cp in every stage, all {request.cluster.n_devices} devices, schedules {names}, uneven "
-        f"stages where a rank holds one part of the model, else even parts but for the first and last, ZeRO 0-3{restricted}"
+        f"stages where a rank holds one part of the model, else even parts but for the first and last, ZeRO 0-3, out of memory "
+        f"with a chance of {search.risk:g} at most{restricted}"
     )
 
 
-def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: float) -> Reason:
-    """Reason of a request in which no candidate fits: the one that comes closest, in numbers."""
-    need, have = (RESERVED_OVER_ALLOCATED * held + overhead_bytes for held in (shortfall.need_bytes, shortfall.have_bytes))
+def memory_reason(candidate: Candidate, shortfall: Shortfall, table: StageTable, *, risk: float) -> Reason:
+    """Reason of a request in which no candidate fits: the one that comes closest, in numbers; ``table`` is of its stage."""
+    law = table.law
+    median = law.device_bytes(shortfall.need_bytes, overhead_bytes=table.parts.overhead_bytes)
+    need, have = law.margin(risk) * median, table.usable_bytes
     return Reason(
         constraint="device_memory",
         need=need,
@@ -235,8 +241,9 @@ def memory_reason(candidate: Candidate, shortfall: Shortfall, overhead_bytes: fl
         unit="bytes",
         stage=shortfall.stage,
         message=(
-            f"device memory: the plan that comes closest ({summary(candidate)}) needs {need / GIB:.2f} GiB on stage "
-            f"{shortfall.stage}, a device has {have / GIB:.2f} GiB: {(need - have) / GIB:.2f} GiB too little"
+            f"device memory: the plan that comes closest ({summary(candidate)}) takes {median / GIB:.2f} GiB on stage "
+            f"{shortfall.stage}, {need / GIB:.2f} GiB at a risk of {risk:g}; a device has {have / GIB:.2f} GiB: "
+            f"{(need - have) / GIB:.2f} GiB too little"
         ),
         remedies=(
             "add devices, or devices with more memory",
@@ -285,13 +292,13 @@ def _layer_spans(layers: Sequence[str], span: StageSpan) -> tuple[LayerSpan, ...
 
 def _memory(table: StageTable, spans: Sequence[StageSpan], cost: StageCost) -> StageMemory:
     layers = np.r_[tuple(span.layers for span in spans)]
-    parts = table.parts
-    activations = cost.activation_bytes + float(parts.slice_gradients_bytes[layers].sum())
-    transient = cost.transient_bytes
+    parts, law = table.parts, cost.law
+    activations = cost.activation_bytes / law.activations + float(parts.slice_gradients_bytes[layers].sum())
+    transient = cost.transient_bytes / law.transients
     state = (parts.weights_bytes, parts.gradients_bytes, parts.optimizer_bytes)
     weights, gradients, optimizer = (float(part[layers].sum()) for part in state)
     beside = float(parts.beside_state_bytes[layers].sum())
-    allocated = weights + gradients + optimizer + activations + transient + beside
+    counted = weights + gradients + optimizer + activations + transient + beside
     return StageMemory(
         weights_bytes=weights,
         gradients_bytes=gradients,
@@ -301,8 +308,9 @@ def _memory(table: StageTable, spans: Sequence[StageSpan], cost: StageCost) -> S
         overhead_bytes=parts.overhead_bytes + beside,
         host_bytes=cost.host_bytes + parts.host_buffer_bytes,
         nvme_bytes=cost.nvme_bytes,
-        capacity_bytes=RESERVED_OVER_ALLOCATED * table.capacity_bytes + parts.overhead_bytes,
-        fragmentation_bytes=(RESERVED_OVER_ALLOCATED - 1) * allocated,
+        capacity_bytes=table.usable_bytes,
+        fragmentation_bytes=law.allocator * cost.need_bytes - counted,
+        learned_bytes=(law.scale - 1.0) * cost.device_bytes / law.scale,
     )
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.costmodels.cluster.cluster import Cluster
-from meshwright.costmodels.memory.training_state import RESERVED_OVER_ALLOCATED
 from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.choices import FrontierScope
 from meshwright.solver.problem.request import TrainingRequest
@@ -63,7 +62,7 @@ def _of_part(request: TrainingRequest, slo_limit_s: float, stop: Stop, progress:
         tables = decision_tables(found.decision, costs)
         solved = replace(found, cost=evaluate_decision(found.decision, tables))
         yield Costed(request, costs, solved)
-        reserve = request.cluster.memory_reserve + RESERVE_STEP + _free_share(solved.cost, request.cluster.memory_reserve)
+        reserve = request.cluster.memory_reserve + RESERVE_STEP + _free_share(solved.cost, request)
 
 
 def _best(costs: TrainingCosts, aim: Aim, limit: float, stop: Stop, progress: OnProgress) -> Solved | None:
@@ -71,12 +70,7 @@ def _best(costs: TrainingCosts, aim: Aim, limit: float, stop: Stop, progress: On
     return None if found is None or found.value > limit else found
 
 
-def _free_share(cost: DecisionCost, reserve: float) -> float:
-    """Share of the fullest device's memory that a plan leaves, beside what is reserved."""
-    return min(
-        RESERVED_OVER_ALLOCATED
-        * (stage.capacity_bytes - stage.need_bytes)
-        * (1.0 - reserve)
-        / (RESERVED_OVER_ALLOCATED * stage.capacity_bytes + stage.overhead_bytes)
-        for stage in cost.stages
-    )
+def _free_share(cost: DecisionCost, request: TrainingRequest) -> float:
+    """Share of the fullest device's memory that a plan leaves at the quantile asked for, beside what is reserved."""
+    taken = max(stage.law.margin(request.search.risk) * stage.device_bytes / stage.usable_bytes for stage in cost.stages)
+    return (1.0 - request.cluster.memory_reserve) * (1.0 - taken)

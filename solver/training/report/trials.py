@@ -16,7 +16,7 @@ from statistics import NormalDist, fmean
 import numpy as np
 
 from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME, run_calibration
-from meshwright.costmodels.memory.law import MemoryLaw, MemoryOutcome, Outcome, learned_law
+from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
 from meshwright.solver.answer.layouts import Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status

@@ -19,6 +19,7 @@ from meshwright.solver.verify.rules.devices import peak_violations
 from meshwright.solver.verify.training.host import host_violations
 from meshwright.solver.verify.training.layout import layout_violations
 from meshwright.solver.verify.training.memory import memory_violations
+from meshwright.solver.verify.training.memory_quantiles import risk_violations
 from meshwright.solver.verify.training.restrictions import restriction_violations
 from meshwright.solver.verify.training.sharding import sharding_violations
 from meshwright.solver.verify.training.tensor_overlap import overlap_violations
@@ -126,6 +127,7 @@ def _whole_violations(plan: Plan, layout: ByGroup, request: TrainingRequest) -> 
     if plan.devices != used:
         yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the stages hold {used} devices")
     yield from peak_violations(whole.predicted, stages)
+    yield from risk_violations(whole, request)
     yield from whole_violations(whole, request)
 
 

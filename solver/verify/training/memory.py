@@ -22,6 +22,7 @@ from meshwright.solver.verify.rules.devices import capacity_violations, peak_vio
 from meshwright.solver.verify.rules.parameters import Share, owned_parameters, tied_copies
 from meshwright.solver.verify.training.branches import side_bytes
 from meshwright.solver.verify.training.experts import ranks_with_an_expert
+from meshwright.solver.verify.training.memory_quantiles import quantile_violations
 from meshwright.solver.verify.training.schedule import chunks, held_at_most
 from meshwright.solver.verify.training.stage_bytes import (
     StateBytes,
@@ -45,6 +46,7 @@ def memory_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
         yield from _state_violations(plan, request, stage, share, where)
         yield from _activation_violations(plan, request, index, share)
         yield from capacity_violations(request, stage, where)
+        yield from quantile_violations(request, stage.memory, f"{where}.memory")
     yield from peak_violations(plan.predicted, plan.stages)
 
 

@@ -15,6 +15,7 @@ from meshwright.solver.verify.rules.devices import devices_by_group, peak_violat
 from meshwright.solver.verify.training.host import host_violations
 from meshwright.solver.verify.training.layout import layout_violations, stage_ranks
 from meshwright.solver.verify.training.memory import memory_violations
+from meshwright.solver.verify.training.memory_quantiles import risk_violations
 from meshwright.solver.verify.training.restrictions import restriction_violations
 from meshwright.solver.verify.training.sharding import sharding_violations
 from meshwright.solver.verify.training.times import pipeline_violations, stage_time_violations, whole_violations
@@ -34,7 +35,7 @@ def stagewise_violations(plan: PipelinePlan, request: TrainingRequest, counted: 
             if _concerns(violation, index)
         )
     peak = peak_violations(plan.predicted, plan.stages)
-    whole = (peak, pipeline_violations(plan, request), whole_violations(plan, request))
+    whole = (peak, risk_violations(plan, request), pipeline_violations(plan, request), whole_violations(plan, request))
     return broken or counted.of(chain.from_iterable(whole))
 
 

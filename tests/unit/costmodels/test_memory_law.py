@@ -7,7 +7,7 @@ import math
 import pytest
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.memory.law import MemoryLaw, MemoryOutcome, Outcome, learned_law
+from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
 
 LAW = MemoryLaw(allocator=1.06, activations=1.2, transients=1.5, shared_sigma=0.083, own_sigma=0.012, origin="a test")
 GB = 1e9

@@ -13,6 +13,7 @@ from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.implementations.profile import implementation_profile, implementation_profiles
 from meshwright.costmodels.model.implementation import HAND_FUSED, Dropout, Implementation, LossKernels, VectorKernels
+from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import predict, solve
@@ -26,7 +27,7 @@ from meshwright.solver.training.space.implementation import implementation_of, l
 from tests.support.flat_plans import flat
 from tests.support.requests_given import resolved, training
 
-SMALL = {"dp": [2], "tp": [2], "pp": [2], "cp": [1], "microbatch": [1], "recompute": ["none"], "zero_stages": [1]}
+SMALL = {"dp": [2], "tp": [2], "pp": [2], "cp": [1], "microbatch": [1], "recompute": ["none"], "zero_stages": [1], "risk": 0.5}
 
 
 def request_of(implementation: dict[str, Any] | None, **search: Any) -> TrainingRequest:
@@ -72,6 +73,8 @@ def _another(name: str) -> Any:
     assert default is not MISSING
     if isinstance(default, int):
         return default + 1
+    if isinstance(default, MemoryLaw):
+        return replace(default, activations=default.activations + 1.0)
     kind = LossKernels if default is None else type(default)
     return next(value for value in kind if value is not default)
 

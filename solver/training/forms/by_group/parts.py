@@ -134,13 +134,16 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
     first, placement = plans[0], placement_of(plans[0])
     breakdown = placement.breakdown
     assert breakdown is not None
+    predicted = [plan.predicted for plan in plans if plan.predicted is not None]
     return replace(
         first,
         devices=sum(plan.devices for plan in plans),
         calibration=calibrations_used(request),
         predicted=Predicted(
             tokens_per_s=tokens_per_s,
-            peak_memory_bytes=max(plan.predicted.peak_memory_bytes for plan in plans if plan.predicted is not None),
+            peak_memory_bytes=max(each.peak_memory_bytes for each in predicted),
+            peak_memory_p95_bytes=max(each.peak_memory_p95_bytes or 0.0 for each in predicted),
+            chance_out_of_memory=max(each.chance_out_of_memory or 0.0 for each in predicted),
             step_time_s=step_s,
             mfu=mfu,
             cost_per_million_tokens=cost_per_million_tokens(devices, tokens_per_s),

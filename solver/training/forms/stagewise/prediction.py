@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from meshwright.solver.answer.arrangement import arranged, arrangement_of, in_arrangement
 from meshwright.solver.answer.layouts import Stagewise
-from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchStats, Status
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import StageSpan
+from meshwright.solver.training.costs.evaluate import DecisionCost, StageSpan
 from meshwright.solver.training.forms.stagewise.given import given_way, pipelines_of_its_like, require_room
 from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_cost, stagewise_plan
 from meshwright.solver.training.forms.uniform.given_decision import decision_of
@@ -42,15 +41,16 @@ def predict_stagewise(request: TrainingRequest, layout: Stagewise) -> Plan:
     step_s = predicted.predicted.step_time_s
     predicted = replace(predicted, certificate=replace(certificate, objective=step_s))
     predicted = in_arrangement(predicted, arrangement_of(placement))
-    reason = _memory_reason(predicted) or crowded_reason(stagewise_cost(ways, spans)) or slo_reason(request, step_s)
+    cost = stagewise_cost(ways, spans)
+    reason = _memory_reason(cost, request.search.risk) or crowded_reason(cost) or slo_reason(request, step_s)
     return judged(predicted, reason)
 
 
-def _memory_reason(predicted: Plan) -> Reason | None:
+def _memory_reason(cost: DecisionCost, risk: float) -> Reason | None:
     """Reason of the first stage that needs more memory than a device has; None where all fit."""
-    for index, stage in enumerate(pipelines_of(predicted).stages):
-        need, have = stage.memory.total_bytes, stage.memory.capacity_bytes
-        if need > have:
-            message = f"device memory: stage {index} needs {need:.4g} bytes, a device has {have:.4g}"
+    for index, stage in enumerate(cost.stages):
+        if stage.need_bytes > stage.capacity_bytes:
+            need, have = stage.law.margin(risk) * stage.device_bytes, stage.usable_bytes
+            message = f"device memory: stage {index} needs {need:.4g} bytes at a risk of {risk:g}, a device has {have:.4g}"
             return Reason("device_memory", need, have, "bytes", message, index)
     return None

@@ -41,8 +41,8 @@ def predict_pipelines(request: TrainingRequest, pipelines: Pipelines, placement:
     stage = cost.stages[worst]
     reason = crowded_reason(cost) or slo_reason(request, cost.step_time_s)
     if stage.need_bytes > stage.capacity_bytes:
-        overhead = tables[worst].parts.overhead_bytes
-        reason = memory_reason(decision.candidate, Shortfall(worst, stage.need_bytes, stage.capacity_bytes), overhead)
+        shortfall = Shortfall(worst, stage.need_bytes, stage.capacity_bytes)
+        reason = memory_reason(decision.candidate, shortfall, tables[worst], risk=request.search.risk)
     return judged(predicted, reason)
 
 

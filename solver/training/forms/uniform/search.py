@@ -104,8 +104,8 @@ def _plan_in_given_order(
 def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: Shortfall) -> Reason:
     kinds = costs.stage_kinds(candidate)
     sharding = next(costs.shardings(candidate, kinds))
-    overhead = costs.table(candidate, kinds[shortfall.stage], sharding).parts.overhead_bytes
-    return memory_reason(candidate, shortfall, overhead)
+    table = costs.table(candidate, kinds[shortfall.stage], sharding)
+    return memory_reason(candidate, shortfall, table, risk=costs.request.search.risk)
 
 
 def _unfinished_reason(result: SearchResult) -> Reason:

@@ -19,9 +19,11 @@ from meshwright.solver.problem.choices import Gradients, GroupOrder, Launcher, R
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
+from meshwright.solver.training.space.implementation import launcher_implementation
 
 T = TypeVar("T")
 TOKENS = ("batch", "seq")
+RISKS = (0.5, 0.5, 0.3, 0.05, 0.01)
 ODD_SHAPES = ((3, 1), (3, 2), (1, 3), (2, 3), (6, 1), (5, 1))
 """Devices of a node and nodes, of clusters whose degrees are no powers of two."""
 
@@ -54,7 +56,24 @@ def random_request(seed: int) -> TrainingRequest:
     groups = tuple(
         replace(group, node=replace(group.node, intra=replace(group.node.intra, name=link))) for group in cluster.groups
     )
-    return TrainingRequest(model, replace(cluster, groups=groups), workload, search=search)
+    request = TrainingRequest(model, replace(cluster, groups=groups), workload, search=search)
+    return _at_risk(request, RISKS[int(np.random.default_rng([seed, 5]).integers(len(RISKS)))])
+
+
+def _at_risk(request: TrainingRequest, risk: float) -> TrainingRequest:
+    """The request at a risk of running out of memory, on devices that have so much more: as tight as it was at the median."""
+    margin = launcher_implementation(request.search).memory.margin(risk)
+    groups = tuple(
+        replace(
+            group,
+            node=replace(
+                group.node, device=replace(group.node.device, memory_bytes=int(margin * group.node.device.memory_bytes))
+            ),
+        )
+        for group in request.cluster.groups
+    )
+    search = replace(request.search, risk=risk)
+    return replace(request, cluster=replace(request.cluster, groups=groups), search=search)
 
 
 def varied_request(seed: int) -> TrainingRequest:

@@ -20,7 +20,9 @@ def layered_request(seed: int) -> TrainingRequest:
     """A random request on one stage, with memory between what all layers recomputed need and none."""
     rng, asked = np.random.default_rng([seed, 5]), random_request(seed)
     launcher = asked.search.launcher if asked.search.space is Space.FREE else Launcher.MEGATRON_LM
-    search = Search(space=asked.search.space, launcher=launcher, tp=(1,), cp=(1,), pp=(1,), zero_stages=(0, 1), microbatch=(1,))
+    narrow = {"tp": (1,), "cp": (1,), "pp": (1,), "zero_stages": (0, 1), "microbatch": (1,)}
+    # Memory lies between two medians.
+    search = Search(space=asked.search.space, launcher=launcher, risk=0.5, **narrow)  # type: ignore[arg-type]
     workload = replace(asked.workload, global_batch=2 * asked.cluster.n_devices)
     asked = replace(asked, search=search, workload=workload)
     least, most = (_peak_bytes(asked, mode) for mode in (Recompute.FULL, Recompute.NONE))

@@ -45,7 +45,7 @@ def small_request(seed: int) -> TrainingRequest:
     model = encoder_decoder(rng)
     workload = TrainingWorkload("training", global_batch=int(rng.choice([4, 8])), seq_len=128, precision=DType.BF16)
     pp = ((1, 2), (2,), (2, 4))[seed % 3]
-    search = Search(launcher=Launcher.DEEPSPEED, pp=pp, tp=(1,), microbatch=(1, 2), zero_stages=(0, 1))
+    search = Search(launcher=Launcher.DEEPSPEED, pp=pp, tp=(1,), microbatch=(1, 2), zero_stages=(0, 1), risk=0.5)
     return TrainingRequest(model, random_cluster(rng, model, free=False), workload, search=search)
 
 

@@ -85,7 +85,9 @@ def unusual_plans(name: str) -> Iterator[tuple[Any, TrainingRequest, Plan]]:
 
 def asking_for(value: Any, name: str, drawn: TrainingRequest) -> TrainingRequest:
     asked = {**NARROW, **BESIDE.get(name, {}), name: (value,)}
-    return replace(drawn, search=Search(space=drawn.search.space, launcher=drawn.search.launcher, **asked))
+    return replace(
+        drawn, search=Search(space=drawn.search.space, launcher=drawn.search.launcher, risk=drawn.search.risk, **asked)
+    )
 
 
 def values_in(plan: Plan, name: str) -> tuple[Any, ...]:

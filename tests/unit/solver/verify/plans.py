@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType
+from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
@@ -30,6 +31,7 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choices import Launcher, Recompute
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
+from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
@@ -121,9 +123,16 @@ def cluster(nodes: int = 2, memory_bytes: int = 80_000, reserve: float = 0.1) ->
     return Cluster((NodeGroup("a", node, nodes),), memory_reserve=reserve)
 
 
+COUNTED = StatedImplementation(
+    memory=MemoryLaw(allocator=1.0, activations=1.0, transients=1.0, shared_sigma=0.0, own_sigma=0.0, origin="a test")
+)
+"""Runs take what is counted of them, always."""
+
+
 def training_request(**changes: object) -> PlanRequest:
     """Global batch 8, sequence 16, AdamW, launchable by Megatron-LM; ``changes`` replaces parts."""
-    request = TrainingRequest(model(), cluster(), TrainingWorkload("training", global_batch=8, seq_len=16))
+    workload = TrainingWorkload("training", global_batch=8, seq_len=16, implementation=COUNTED)
+    request = TrainingRequest(model(), cluster(), workload)
     return replace(request, **changes)  # type: ignore[arg-type]
 
 

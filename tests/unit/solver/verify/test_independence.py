@@ -11,6 +11,9 @@ import meshwright.solver.verify
 
 ALLOWED = {
     "meshwright.costmodels.cluster.cluster",
+    "meshwright.costmodels.implementations.profile",
+    "meshwright.costmodels.model.implementation",
+    "meshwright.costmodels.model.memory_law",
     "meshwright.costmodels.serving.engine_profile",
     "meshwright.costmodels.errors",
     "meshwright.costmodels.model.dims",

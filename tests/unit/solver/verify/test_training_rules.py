@@ -19,7 +19,15 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.verify import Rule, check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.verify.changes import at, changed
-from tests.unit.solver.verify.plans import cluster, infeasible_plan, model, serving_plan, training_plan, training_request
+from tests.unit.solver.verify.plans import (
+    COUNTED,
+    cluster,
+    infeasible_plan,
+    model,
+    serving_plan,
+    training_plan,
+    training_request,
+)
 
 ADAM_STATE = 12.0
 
@@ -227,7 +235,7 @@ def test_only_megatron_pads_the_vocabulary() -> None:
 
 
 def test_sequence_parallel_needs_tokens_that_divide() -> None:
-    request = training_request(workload=TrainingWorkload("training", global_batch=8, seq_len=15))
+    request = training_request(workload=TrainingWorkload("training", global_batch=8, seq_len=15, implementation=COUNTED))
     assert Rule.SEQUENCE in rules(training_plan(), request)
 
 
@@ -237,7 +245,9 @@ def test_ring_attention_needs_two_chunks_a_rank() -> None:
     plan = changed(plan, "microbatch.count", 8)
     good = training_request()
     assert not {Rule.SEQUENCE, Rule.BATCH, Rule.DEVICES, Rule.AXES} & rules(plan, good)
-    assert rules(plan, replace(good, workload=TrainingWorkload("training", global_batch=8, seq_len=18))) == {Rule.SEQUENCE}
+    assert rules(
+        plan, replace(good, workload=TrainingWorkload("training", global_batch=8, seq_len=18, implementation=COUNTED))
+    ) == {Rule.SEQUENCE}
 
 
 def test_a_model_without_attention_has_no_context_parallelism() -> None:
@@ -364,7 +374,7 @@ def test_few_key_value_heads_are_copied_to_every_rank() -> None:
 
 
 def test_fp32_has_no_master_copy() -> None:
-    workload = TrainingWorkload("training", global_batch=8, seq_len=16, precision=DType.FP32)
+    workload = TrainingWorkload("training", global_batch=8, seq_len=16, precision=DType.FP32, implementation=COUNTED)
     plan = every_stage(training_plan(), "memory.weights_bytes", 4.0 * 592)
     plan = every_stage(plan, "memory.optimizer_bytes", 8.0 * 592 / 2)
     plan = changed(plan, "stages.0.memory.activations_bytes", 2 * 2.0 * 2 * 1280)
@@ -449,7 +459,7 @@ def test_one_rank_has_no_axis_to_shard_over() -> None:
 
 
 def test_few_micro_batches_fill_no_pipeline() -> None:
-    request = training_request(workload=TrainingWorkload("training", global_batch=2, seq_len=16))
+    request = training_request(workload=TrainingWorkload("training", global_batch=2, seq_len=16, implementation=COUNTED))
     assert Rule.IN_FLIGHT in rules(changed(training_plan(), "microbatch.count", 1), request)
 
 
