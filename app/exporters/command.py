@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from meshwright.app.quoting import shell_word
+from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.solver.problem.request import PlanRequest
 
 PORT = 29500
@@ -63,7 +64,7 @@ def node_assumptions(request: PlanRequest, n_devices: int) -> tuple[str, ...]:
     per_node = devices_per_node(request, n_devices)
     if len(per_node) == 1:
         return ()
-    names = ", ".join(f"{group.name} ({group.nodes})" for group in request.cluster.groups)
+    names = ", ".join(f"{group.name} ({group.nodes * len(_hosts(group.node))})" for group in request.cluster.groups)
     said = [
         f"NODE_RANK is the node's place in the cluster, 0 to {len(per_node) - 1}, through the groups in order: {names}; "
         "MASTER_ADDR is the address of node 0"
@@ -75,16 +76,22 @@ def node_assumptions(request: PlanRequest, n_devices: int) -> tuple[str, ...]:
 
 
 def devices_per_node(request: PlanRequest, n_devices: int) -> tuple[int, ...]:
-    """Devices that each node takes part with, first to last."""
+    """Devices that each node takes part with, first to last; of a rack, each of its hosts is a node of the launcher."""
     counts: list[int] = []
     left = n_devices
     for group in request.cluster.groups:
-        for _ in range(group.nodes):
+        for devices in _hosts(group.node) * group.nodes:
             if left <= 0:
                 return tuple(counts)
-            counts.append(min(left, group.node.devices_per_node))
+            counts.append(min(left, devices))
             left -= counts[-1]
     return tuple(counts)
+
+
+def _hosts(node: NodeType) -> tuple[int, ...]:
+    """Devices of each host of a node; the last has what is left where a part of a rack is no whole number of hosts."""
+    full, rest = divmod(node.devices_per_node, node.host_devices)
+    return (node.host_devices,) * full + ((rest,) if rest else ())
 
 
 def _quoted(word: str | ShellVariable) -> str:

@@ -142,6 +142,10 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     if whole["workload"].get("implementation", True) is None:
         # Requests from before implementations keep theirs.
         del whole["workload"]["implementation"]
+    for group in whole["cluster"]["groups"]:
+        if group["node"].get("devices_per_host", True) is None:
+            # Requests from before hosts of racks keep theirs.
+            del group["node"]["devices_per_host"]
     if given:
         whole["calibrations"] = [calibration["document"] for calibration in given]
     return {

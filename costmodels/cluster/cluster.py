@@ -135,6 +135,7 @@ class NodeType:
     inter    the node's network: all its NICs together, bytes/s one direction
     host_memory_bytes   memory of the host(s), for offload
     nvme     drives that state may lie on; None: there are none
+    devices_per_host    devices of one host of a rack, which launchers start as a node each; None: the node is one host
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -147,6 +148,21 @@ class NodeType:
     host_memory_bytes: PositiveInt = 2**40
     nvme: Nvme | None = None
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    devices_per_host: PositiveInt | None = None
+
+    def __post_init__(self) -> None:
+        if self.devices_per_host is not None and self.devices_per_host > self.devices_per_node:
+            raise ClusterError(
+                "a host has more devices than its node",
+                given=f"devices_per_host {self.devices_per_host}, devices_per_node {self.devices_per_node}",
+                allowed="devices_per_host up to devices_per_node",
+                remedy="leave devices_per_host out where a node is one host",
+            )
+
+    @property
+    def host_devices(self) -> int:
+        """Devices of one host: what one launcher process group of torchrun, vLLM or SGLang can start."""
+        return self.devices_per_host or self.devices_per_node
 
 
 def part_of_node(node: NodeType, devices: int) -> NodeType:
@@ -154,7 +170,8 @@ def part_of_node(node: NodeType, devices: int) -> NodeType:
     if devices == node.devices_per_node:
         return node
     inter = replace(node.inter, bytes_per_s=node.inter.bytes_per_s * devices / node.devices_per_node)
-    return replace(node, devices_per_node=devices, inter=inter)
+    hosts_of = None if node.devices_per_host is None else min(node.devices_per_host, devices)
+    return replace(node, devices_per_node=devices, inter=inter, devices_per_host=hosts_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ def _replicas_share_a_server(workers: Workers, request: ServingRequest) -> bool:
     (--dp-size goes without --attn-dp-size)."""
     axes = workers.axes
     devices = workers.count * _ranks(axes) * axes.pp
-    return devices <= request.cluster.groups[0].node.devices_per_node and axes.attention_dp == 1
+    return devices <= request.cluster.groups[0].node.host_devices and axes.attention_dp == 1
 
 
 def _ranks(axes: Axes) -> int:
@@ -177,7 +177,7 @@ def _expert_words(axes: Axes, workload: ServingWorkload) -> list[Words]:
 
 
 def _nodes(axes: Axes, request: ServingRequest) -> int:
-    return math.ceil(_ranks(axes) * axes.pp / request.cluster.groups[0].node.devices_per_node)
+    return math.ceil(_ranks(axes) * axes.pp / request.cluster.groups[0].node.host_devices)
 
 
 def _node_words(axes: Axes, request: ServingRequest) -> list[Words]:

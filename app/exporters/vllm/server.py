@@ -79,7 +79,7 @@ def replicas_share_a_server(workers: Workers, request: ServingRequest) -> bool:
     Data-parallel ranks of a model with experts share those, so its replicas are servers of their own.
     """
     devices = workers.count * _devices_of_one(workers.axes)
-    return devices <= request.cluster.groups[0].node.devices_per_node and EXPERTS not in request.model.dims
+    return devices <= request.cluster.groups[0].node.host_devices and EXPERTS not in request.model.dims
 
 
 def _devices_of_one(axes: Axes) -> int:
@@ -92,8 +92,8 @@ def _expert_words(axes: Axes, request: ServingRequest) -> list[Words]:
     words: list[Words] = []
     if axes.attention_dp > 1:
         words.append(flag("data-parallel-size", axes.attention_dp))
-    here = request.cluster.groups[0].node.devices_per_node // (axes.tp * axes.kvp)
-    if axes.attention_dp > here:
+    here = request.cluster.groups[0].node.host_devices // (axes.tp * axes.kvp)
+    if 0 < here < axes.attention_dp:
         words.append((*flag("data-parallel-size-local", here), *flag("data-parallel-start-rank", ShellVariable("FIRST_RANK"))))
         words.append(flag("data-parallel-address", ShellVariable("MASTER_ADDR")))
     if axes.ep > 1:
@@ -133,7 +133,7 @@ def memory_utilisation(workers: Workers, request: ServingRequest) -> float:
 
 def _node_words(axes: Axes, request: ServingRequest) -> list[Words]:
     """A replica that is larger than a node runs the same command on each of its nodes."""
-    per_node = request.cluster.groups[0].node.devices_per_node
+    per_node = request.cluster.groups[0].node.host_devices
     n_nodes = math.ceil(axes.tp * axes.kvp * axes.pp / per_node)
     if n_nodes == 1:
         return []
@@ -179,9 +179,9 @@ def server_assumptions(model: str, workers: Workers, request: ServingRequest, *,
             f"this is one replica of {workers.count}, on {devices} devices: start it {workers.count} times, "
             "each on devices and a port of its own, behind a load balancer that spreads requests evenly"
         )
-    per_node = request.cluster.groups[0].node.devices_per_node
-    if axes.attention_dp > 1 and devices > per_node:
-        here = per_node // (axes.tp * axes.kvp)
+    per_node = request.cluster.groups[0].node.host_devices
+    here = per_node // (axes.tp * axes.kvp)
+    if 0 < here < axes.attention_dp:
         said.append(
             f"run it on every node of the replica, with --headless on all but the first; FIRST_RANK is {here} times the node's "
             "number, from 0; MASTER_ADDR is the address of node 0"

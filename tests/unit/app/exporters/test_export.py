@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.exporters import LAUNCHERS, Export, export
-from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
-from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
+from meshwright.costmodels.errors import ClusterError, ExportError
+from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
@@ -150,6 +151,36 @@ def test_nodes_are_counted_from_the_cluster() -> None:
     assert "--nnodes" not in one_node
     four = flags(export(*training(dp=8, tp=4), "megatron-lm"))
     assert (four["--nnodes"], four["--nproc-per-node"]) == (("4",), ("8",))
+
+
+def test_a_rack_is_launched_as_its_hosts() -> None:
+    plan, request = training(dp=8, tp=8)
+    rack = replace(request.cluster.groups[0].node, devices_per_node=72, devices_per_host=4)
+    request = replace(request, cluster=Cluster((NodeGroup("rack", part_of_node(rack, 64), 1),)))
+    result = export(plan, request, "megatron-lm")
+    assert (flags(result)["--nnodes"], flags(result)["--nproc-per-node"]) == (("16",), ("4",))
+    assert any("0 to 15, through the groups in order: rack (16)" in line for line in result.assumptions)
+
+
+def test_a_server_in_a_rack_counts_its_hosts() -> None:
+    plan, request = serving(tp=8)
+    rack = replace(request.cluster.groups[0].node, devices_per_node=72, devices_per_host=4)
+    request = replace(request, cluster=Cluster((NodeGroup("rack", rack, 1),)))
+    found = flags(export(plan, request, "vllm"))
+    assert found["--nnodes"] == ("2",)
+    assert "--data-parallel-size-local" not in found
+
+
+@pytest.mark.parametrize("name", ["gb200-nvl72", "gb300-nvl72"])
+def test_racks_of_the_catalogue_have_eighteen_hosts(name: str) -> None:
+    rack = node_type(name)
+    assert rack.devices_per_node == 18 * rack.host_devices
+
+
+def test_a_host_has_no_more_devices_than_its_node() -> None:
+    node = training(dp=1)[1].cluster.groups[0].node
+    with pytest.raises(ClusterError, match="devices_per_host"):
+        replace(node, devices_per_host=9)
 
 
 def test_nodes_that_differ_say_how_many_devices_take_part() -> None:
