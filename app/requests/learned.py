@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from meshwright.app.calibrations.run_keys import run_group
@@ -10,9 +11,13 @@ from meshwright.app.documents.records import to_document
 from meshwright.app.errors import DocumentError, FieldError
 from meshwright.app.requests.document import RequestDocument, RunsUse
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key
-from meshwright.costmodels.calibration.from_runs import is_run_key
+from meshwright.costmodels.calibration.from_runs import is_run_key, run_calibration
 from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.model.memory_law import MemoryOutcome, Outcome, learned_law
+from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingWorkload
+from meshwright.solver.problem.search import Search
+from meshwright.solver.training.space.implementation import implementation_of
 
 
 class Learned(Protocol):
@@ -46,6 +51,19 @@ def with_runs(
         raise _learned_elsewhere(elsewhere[0], key)
     newest = learned.newest_calibration(key) if looks else None
     return tuple(given) if newest is None else (*given, newest)
+
+
+def with_memory_of_runs(workload: TrainingWorkload, search: Search, calibrations: Sequence[Calibration]) -> TrainingWorkload:
+    """Return the workload with the law of memory after the runs of its calibrations, unless it states a law itself."""
+    learned, stated = run_calibration(calibrations), workload.implementation
+    if learned is None or not learned.document["memory"] or (stated is not None and stated.memory is not None):
+        return workload
+    outcomes = [
+        MemoryOutcome(Outcome(each["outcome"]), each["median_bytes"], each["told_bytes"]) for each in learned.document["memory"]
+    ]
+    origin = f"{len(outcomes)} measured runs of this framework on this hardware"
+    law = learned_law(implementation_of(workload, search).memory, outcomes, origin=origin)
+    return replace(workload, implementation=replace(stated or StatedImplementation(), memory=law))
 
 
 def _key_of(source: RequestDocument, workload: TrainingWorkload, cluster: Cluster) -> str:

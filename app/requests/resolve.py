@@ -19,7 +19,7 @@ from meshwright.app.requests.document import (
     RequestDocument,
     ServingSource,
 )
-from meshwright.app.requests.learned import with_runs
+from meshwright.app.requests.learned import with_memory_of_runs, with_runs
 from meshwright.app.requests.limits import Entry, check_cluster, check_request, check_values
 from meshwright.app.requests.registry import NO_REGISTRY, Registry
 from meshwright.app.requests.units import without_units
@@ -117,6 +117,7 @@ def resolve_request(
         _check_trace(workload, traced_seq_len)
         if isinstance(workload, TrainingWorkload):
             with _faults_at("implementation"):
+                workload = with_memory_of_runs(workload, source.search, calibrations)
                 model, workload = as_implemented(model, workload, source.search)
     with _faults_at("slo"):
         request = plan_request(

@@ -30,6 +30,8 @@ from meshwright.costmodels.version import COST_MODEL_VERSION
 from meshwright.solver.answer.cluster_time import law_of
 from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.space.implementation import implementation_of
 
 FARTHEST = 100.0
 """A figure so many times over or under the predicted one is of another run, or in another unit."""
@@ -160,6 +162,8 @@ def _predicted(answered: AnsweredRequest) -> dict[str, Any]:
     law = law_of(answered.request)
     if law is not None:
         said["step_time_s"] /= law.scale
+    if isinstance(answered.request, TrainingRequest):
+        said["peak_memory_bytes"] /= implementation_of(answered.request.workload, answered.request.search).memory.scale
     smallest = min(group.node.device.memory_bytes for group in answered.request.cluster.groups)
     return said | {"device_memory_bytes": smallest, "overhead_bytes": _overhead_bytes(answered.plan)}
 

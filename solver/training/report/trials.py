@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean
 
 import numpy as np
 
-from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME, run_calibration
+from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME
 from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
 from meshwright.solver.answer.layouts import Uniform
 from meshwright.solver.answer.plan import Plan
@@ -27,26 +27,15 @@ from meshwright.solver.training.costs.evaluate import evaluate_decision
 from meshwright.solver.training.report.plan_report import decided_plan
 from meshwright.solver.training.search.aims import LeastStepTime
 from meshwright.solver.training.search.best_first import Solved, decision_tables, search
+from meshwright.solver.training.space.implementation import implementation_of
 
 MOST_TRIALS = 8
 MORE_RESERVES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.45)
 """Shares of memory that plans leave free beside the user's own reserve: the fastest of each is a candidate."""
 
-RISK = 0.05
-"""The chance to run out of memory that a trial may have, where any has less."""
-
 SCENARIOS = 400
 SHARED_BY_MESH = 0.8
 """The part of the variance of a plan's own time that plans of one mesh share. Assumed: tables have too few plans of one."""
-
-BEFORE_RUNS = MemoryLaw(
-    allocator=1.0,
-    activations=1.0,
-    transients=1.0,
-    shared_sigma=0.09,
-    own_sigma=0.03,
-    origin="measured peaks of 15 pairs of source and device (docs/decisions-accuracy.md)",
-)
 
 _STANDARD = NormalDist()
 
@@ -77,7 +66,7 @@ class _Candidate:
 def training_trials(request: TrainingRequest, plan: Plan, *, most: int, stop: Stop, progress: OnProgress) -> tuple[Trial, ...]:
     """Return at most ``most`` trials for the plan of a request, in the order in which to run them."""
     candidates = _candidates(request, plan, stop=stop, progress=progress)
-    law = law_of_memory(request)
+    law, risk = law_of_memory(request), request.search.risk
     chances = [law.chance_to_exceed(each.fullness * law.scale, 1.0) for each in candidates]
     scenarios = list(_scenarios(candidates, law, seed=request.search.seed))
     slowest = max(each.step_s for each in candidates)
@@ -87,7 +76,9 @@ def training_trials(request: TrainingRequest, plan: Plan, *, most: int, stop: St
     trials: list[Trial] = []
     while len(chosen) < min(most, len(candidates)):
         left = [index for index in range(len(candidates)) if index not in chosen]
-        safe = [index for index in left if chances[index] <= RISK] or [min(left, key=lambda index: chances[index])]
+        safe = [index for index in left if chances[index] <= request.search.risk] or [
+            min(left, key=lambda index: chances[index])
+        ]
         taken = min(safe, key=lambda index: (fmean(_after(found, scenarios, index)), candidates[index].step_s, index))
         chosen.append(taken)
         found = list(_after(found, scenarios, taken))
@@ -97,21 +88,16 @@ def training_trials(request: TrainingRequest, plan: Plan, *, most: int, stop: St
                 candidates[taken].plan,
                 chances[taken],
                 max(0.0, fmean(found) / ideal - 1.0),
-                _tells(candidates[taken], others, law),
+                _tells(candidates[taken], others, law, risk),
             )
         )
     return tuple(trials)
 
 
 def law_of_memory(request: TrainingRequest) -> MemoryLaw:
-    """Return the law of memory after the runs that the request knows of."""
-    learned = run_calibration(request.calibrations)
-    if learned is None:
-        return BEFORE_RUNS
-    outcomes = [
-        MemoryOutcome(Outcome(each["outcome"]), each["median_bytes"], each["told_bytes"]) for each in learned.document["memory"]
-    ]
-    return learned_law(BEFORE_RUNS, outcomes, origin="runs of this cluster")
+    """Return the law of memory after the runs that the request knows of, around what is predicted."""
+    # Predicted memory has the law's scale in it already.
+    return replace(implementation_of(request.workload, request.search).memory, scale=1.0)
 
 
 def _candidates(request: TrainingRequest, plan: Plan, *, stop: Stop, progress: OnProgress) -> list[_Candidate]:
@@ -146,7 +132,7 @@ def _add(found: dict[tuple[object, ...], _Candidate], plan: Plan, request: Train
     usable_bytes = memory_bytes * (1.0 - request.cluster.memory_reserve)
     mesh = plan.layout.pipelines.axes if isinstance(plan.layout, Uniform) else plan.layout
     candidate = _Candidate(plan, mesh, predicted.step_time_s, predicted.peak_memory_bytes / usable_bytes)
-    key = (*_kind(plan), candidate.fullness * BEFORE_RUNS.margin(RISK) <= 1.0)
+    key = (*_kind(plan), candidate.fullness * law_of_memory(request).margin(request.search.risk) <= 1.0)
     if key not in found or candidate.step_s < found[key].step_s:
         found[key] = candidate
 
@@ -188,14 +174,14 @@ def _after(found: Sequence[float], scenarios: Sequence[tuple[float | None, ...]]
         yield best if step_s is None else min(best, step_s)
 
 
-def _tells(taken: _Candidate, others: Sequence[_Candidate], law: MemoryLaw) -> tuple[str, ...]:
+def _tells(taken: _Candidate, others: Sequence[_Candidate], law: MemoryLaw, risk: float) -> tuple[str, ...]:
     """Sentences on what the outcomes of a trial would say of the others."""
     said = taken.fullness * law.scale
     peak = learned_law(law, [MemoryOutcome(Outcome.PEAK, said, said)], origin="")
     ran_out = learned_law(law, [MemoryOutcome(Outcome.RAN_OUT, said, 1.0)], origin="")
-    safe = sum(each.fullness * law.scale * law.margin(RISK) <= 1.0 for each in others)
-    still = sum(each.fullness * ran_out.scale * ran_out.margin(RISK) <= 1.0 for each in others)
+    safe = sum(each.fullness * law.scale * law.margin(risk) <= 1.0 for each in others)
+    still = sum(each.fullness * ran_out.scale * ran_out.margin(risk) <= 1.0 for each in others)
     return (
-        f"its peak tells the memory of the others to {peak.margin(RISK) - 1:.0%} instead of {law.margin(RISK) - 1:.0%}",
+        f"its peak tells the memory of the others to {peak.margin(risk) - 1:.0%} instead of {law.margin(risk) - 1:.0%}",
         f"if it runs out of memory, {still} of the other {len(others)} plans are still safe to try, {safe} are now",
     )

@@ -169,3 +169,36 @@ def stored(settings: Settings) -> tuple[int, int]:
         counts = len(connection.execute(select(runs.c.id)).all()), len(connection.execute(select(calibrations.c.id)).all())
     engine.dispose()
     return counts
+
+
+def test_one_peak_narrows_what_memory_may_be(cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWRIGHT_DATABASE_URL", settings.database_url)
+    request, plan = cli.write("request.json", training()), str(cli.folder / "plan.json")
+
+    def margin() -> float:
+        assert cli("plan", request, "-o", plan, "--json") == 0, cli.err
+        predicted = cli.json()["predicted"]
+        return float(predicted["peak_memory_p95_bytes"] / predicted["peak_memory_bytes"])
+
+    before = margin()
+    measured = cli.json()["predicted"]["peak_memory_bytes"] - cli.json()["stages"][0]["memory"]["overhead_bytes"]
+    assert cli("observe", plan, "--peak-memory", f"{measured:.0f}B") == 0, cli.err
+    after = margin()
+    assert before > 1.1 and after < 1.04
+    law = cli.json()["request"]["workload"]["implementation"]["memory"]
+    assert law["scale"] == pytest.approx(1.0, abs=0.01) and "measured runs" in law["origin"]
+
+
+def test_a_plan_that_ran_out_of_memory_is_not_planned_again(
+    cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWRIGHT_DATABASE_URL", settings.database_url)
+    request, plan = cli.write("request.json", training()), str(cli.folder / "plan.json")
+    assert cli("plan", request, "-o", plan, "--json") == 0, cli.err
+    first = cli.json()
+    assert cli("observe", plan, "--out-of-memory") == 0, cli.err
+    assert cli("plan", request, "-o", plan, "--json") == 0, cli.err
+    second = cli.json()
+    assert second["predicted"]["peak_memory_bytes"] / second["request"]["workload"]["implementation"]["memory"]["scale"] < (
+        0.97 * first["predicted"]["peak_memory_bytes"]
+    )

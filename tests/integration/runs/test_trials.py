@@ -14,7 +14,7 @@ from meshwright.app.settings import Settings
 from meshwright.app.solving import solve_here, trials_here
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.report.trials import RISK, Trial
+from meshwright.solver.training.report.trials import Trial
 from tests.support.command_line import Cli
 from tests.support.requests_given import serving, training
 
@@ -34,7 +34,7 @@ def test_trials_differ_and_regret_falls(found: tuple[TrainingRequest, tuple[Tria
     assert len({trial.plan.digest for trial in trials}) == len(trials)
     regrets = [trial.expected_regret for trial in trials]
     assert regrets == sorted(regrets, reverse=True) and regrets[-1] < regrets[0] / 2
-    assert trials[0].chance_out_of_memory <= RISK
+    assert trials[0].chance_out_of_memory <= request.search.risk
     assert all(trial.tells and trial.plan.feasible for trial in trials)
     again = under_digests(trials_here(request, solve_here(request), most=3))
     assert [trial.plan.digest for trial in again] == [trial.plan.digest for trial in trials[:3]]
