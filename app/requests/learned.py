@@ -20,6 +20,10 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.implementation import implementation_of
 
 
+MOST_SCALE = 10.0
+"""The most that memory may be over what is predicted, in a law that a request states."""
+
+
 class Learned(Protocol):
     """Where calibrations that were learned from runs are found."""
 
@@ -63,6 +67,8 @@ def with_memory_of_runs(workload: TrainingWorkload, search: Search, calibrations
     ]
     origin = f"{len(outcomes)} measured runs of this framework on this hardware"
     law = learned_law(implementation_of(workload, search).memory, outcomes, origin=origin)
+    # Runs that contradict a prediction by more than this were of something else; a plan is still to be had.
+    law = replace(law, scale=min(max(law.scale, 1.0 / MOST_SCALE), MOST_SCALE))
     return replace(workload, implementation=replace(stated or StatedImplementation(), memory=law))
 
 
