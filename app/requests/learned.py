@@ -19,7 +19,6 @@ from meshwright.solver.problem.request import TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.implementation import implementation_of
 
-
 MOST_SCALE = 10.0
 """The most that memory may be over what is predicted, in a law that a request states."""
 
