@@ -10,7 +10,7 @@ import typer
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
 from meshwright.app.cli.line_options import LineOptions, with_line_options
-from meshwright.app.cli.options import AsJson, output_file
+from meshwright.app.cli.options import AsJson, output_file, output_file_or_folder
 from meshwright.app.cli.picture_options import FrontierFile, HtmlFile, MemoryFile, TimelineFile, TraceFile
 from meshwright.app.cli.plans import Calibrations, ExplainOption
 from meshwright.app.documents.output_files import check_output
@@ -36,7 +36,13 @@ def plan(
     as_json: AsJson = False,
     file: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the plan document to a file; with --trials a folder."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            parser=output_file_or_folder,
+            help="Write the plan document to a file; with --trials a folder.",
+        ),
     ] = None,
     trials: Annotated[
         int | None, typer.Option("--trials", metavar="N", min=1, max=8, help="Training: plans to run one after another.")

@@ -9,7 +9,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson
+from meshwright.app.cli.options import AsJson, input_file
 from meshwright.app.runs.logs.writers import LogWriter
 
 
@@ -33,7 +33,10 @@ def observe(
         str | None, typer.Option("--tpot-p95", metavar="TIME", help="Serving: P95 time per output token.")
     ] = None,
     log: Annotated[
-        Path | None, typer.Option("--log", metavar="FILE", help="Log of the run, or JSON of a serving benchmark, instead.")
+        Path | None,
+        typer.Option(
+            "--log", metavar="FILE", parser=input_file, help="Log of the run, or JSON of a serving benchmark, instead."
+        ),
     ] = None,
     log_format: Annotated[
         LogWriter | None, typer.Option("--log-format", help="The log's writer, if not to be found out.")

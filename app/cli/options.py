@@ -13,6 +13,11 @@ from meshwright.costmodels.errors import InvalidInputError
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
+def input_file(text: str) -> Path:
+    """Return the path of a file that a command reads; what it does not find is said where it is read."""
+    return Path(text)
+
+
 def output_file(name: str) -> Path:
     """Return the path of an option that names a file to write; every such option has this as its parser.
 
@@ -23,6 +28,14 @@ def output_file(name: str) -> Path:
     except InvalidInputError as error:
         raise typer.BadParameter(str(error)) from None
     return Path(name)
+
+
+def output_file_or_folder(name: str) -> Path:
+    """Return the path of an option that names a file or, as another option asks, a folder; the command checks which.
+
+    Raises BadParameter for what can be neither, before any work.
+    """
+    return Path(name) if Path(name).is_dir() else output_file(name)
 
 
 def output_folder(name: str) -> Path:

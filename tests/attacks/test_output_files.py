@@ -22,7 +22,13 @@ import typer
 from typer.models import OptionInfo
 
 from meshwright.app.cli.main import cli as registered
-from meshwright.app.cli.options import output_file, output_folder, output_folder_of_many
+from meshwright.app.cli.options import (
+    input_file,
+    output_file,
+    output_file_or_folder,
+    output_folder,
+    output_folder_of_many,
+)
 from meshwright.app.documents.output_files import OutputFile, write_output, write_outputs
 from meshwright.app.measuring.sample_files import write_samples
 from meshwright.app.regression.lock import LOCK_NAME
@@ -72,9 +78,9 @@ def names_of(option: OptionInfo) -> tuple[str, ...]:
 
 
 OUTPUTS = [
-    Option(words, names_of(option)[0], option.parser is not output_file)
+    Option(words, names_of(option)[0], option.parser not in (output_file, output_file_or_folder))
     for words, option, _ in every_option()
-    if option.parser in (output_file, output_folder, output_folder_of_many)
+    if option.parser in (output_file, output_file_or_folder, output_folder, output_folder_of_many)
 ]
 FILES = [option for option in OUTPUTS if not option.is_folder]
 OF_MANY = [
@@ -86,12 +92,14 @@ OF_MANY = [
 def test_every_option_that_names_an_output_is_parsed_as_one() -> None:
     assert len(OUTPUTS) >= 7
     known = {(option.command, option.name) for option in OUTPUTS}
+    read = {(words, names_of(option)[0]) for words, option, _ in every_option() if option.parser is input_file}
+    assert read == {(("observe",), "--log")}, "files that are read, not written"
     suspects = {
         (words, names_of(option)[0] if names_of(option) else "an option without a name")
         for words, option, kind in every_option()
         if option.metavar in FILE_METAVARS or Path in (kind, *get_args(kind)) or "-o" in names_of(option)
     }
-    assert suspects <= known, "give these options one of the parsers of outputs in meshwright.app.cli.options"
+    assert suspects <= known | read, "give these options one of the parsers of outputs in meshwright.app.cli.options"
 
 
 @pytest.fixture
