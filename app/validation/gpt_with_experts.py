@@ -27,10 +27,10 @@ from meshwright.costmodels.model.dims import (
 from meshwright.solver.problem.graph import ModelGraph
 
 
-def gpt_with_experts(name: str, sizes: Mapping[str, int]) -> ModelGraph:
-    """The graph of these sizes, by the names of config.json and of a table's columns; raises NotPredictedError for heads that
+def gpt_with_experts(name: str, figures: Mapping[str, int]) -> ModelGraph:
+    """The graph of these figures, by the names of config.json and of a table's columns; raises NotPredictedError for heads that
     do not divide."""
-    hidden, heads, kv_heads = sizes["hidden"], sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    hidden, heads, kv_heads = figures["hidden"], figures["num_attention_heads"], figures["num_key_value_heads"]
     if hidden % heads or heads % kv_heads:
         raise NotPredictedError(f"{heads} heads and {kv_heads} key/value heads in {hidden}")
     dims = {
@@ -38,14 +38,14 @@ def gpt_with_experts(name: str, sizes: Mapping[str, int]) -> ModelGraph:
         HEADS: heads,
         KV_HEADS: kv_heads,
         HEAD_DIM: hidden // heads,
-        FFN: sizes["ffn_hidden"],
-        VOCAB: sizes["vocab"],
-        POSITIONS: sizes["seq_len"],
-        EXPERTS: sizes["num_experts"],
-        TOP_K: sizes["num_experts_per_tok"],
-        EXPERT_FFN: sizes["ffn_hidden"],
+        FFN: figures["ffn_hidden"],
+        VOCAB: figures["vocab"],
+        POSITIONS: figures["seq_len"],
+        EXPERTS: figures["num_experts"],
+        TOP_K: figures["num_experts_per_tok"],
+        EXPERT_FFN: figures["ffn_hidden"],
     }
     attention = Branch("attn", Attention(Position.ELSEWHERE, Bias.ADDED, Bias.ADDED), NormKind.LAYER)
     layer = Layer((attention, Branch("mlp", Experts("gelu", Gate.PLAIN), NormKind.LAYER)))
     head, embedding = Head(Tie.TIED, NormKind.LAYER), Embedding(position_dim=POSITIONS)
-    return assemble(name, Architecture(dims, (layer,) * sizes["n_layers"], head, embedding))
+    return assemble(name, Architecture(dims, (layer,) * figures["n_layers"], head, embedding))

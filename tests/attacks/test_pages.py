@@ -31,6 +31,7 @@ OWN_WAY = {
         "cli/commands/api_keys.py",
         "cli/commands/one_line.py",
         "cli/commands/operating.py",
+        "cli/commands/webhook_secrets.py",
         "cli/main.py",
     },
     "Console": {"cli/pages/progress_bar.py"},

@@ -46,8 +46,9 @@ OTHERWISE: dict[str, Any] = {
 
 @cache
 def planned(kind: str) -> Plan:
-    """A plan by the planner, of one pipeline or of equal replicas."""
-    request = resolved(training() if kind == "training" else serving())
+    """A plan by the planner, of equal pipelines of two stages, which have a schedule, or of equal replicas."""
+    search = training().get("search", {}) | {"pp": [2]}
+    request = resolved(training(search=search) if kind == "training" else serving())
     plan = solve_here(request, ignore_progress)
     assert plan.feasible
     return plan

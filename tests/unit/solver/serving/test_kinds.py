@@ -92,15 +92,15 @@ def mixed() -> tuple[ServingRequest, Plan]:
     request = asked()
     with pytest.MonkeyPatch.context() as patch:
         from meshwright.solver.serving.forms.pools import pools
-        from meshwright.solver.serving.promise import evaluation
+        from meshwright.solver.serving.promise import evaluation, one_layout
         from meshwright.solver.serving.workers import simulation
 
         for module in (evaluation, pools, simulation):
             patch.setattr(module, "REQUESTS", 1500)
         for module in (evaluation, pools):
             patch.setattr(module, "SCREENING_REQUESTS", 300)
-        patch.setattr(evaluation, "STEP_TOKENS", (1024, 4096))
-        patch.setattr(evaluation, "SEQUENCES", (4, 16, 64))
+        patch.setattr(one_layout, "STEP_TOKENS", (1024, 4096))
+        patch.setattr(one_layout, "SEQUENCES", (4, 16, 64))
         return request, plan(request)
 
 
