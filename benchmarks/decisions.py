@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def coverage(rows: Sequence[Row]) -> str:
-    """How wide nine-of-ten bands are and how many runs fall into them, before and after one run of the same cluster."""
+    """Return the width of nine-of-ten bands and the share of runs in them, before and after one run of the same cluster."""
     times: dict[str, list[float]] = defaultdict(list)
     memory: dict[str, list[float]] = defaultdict(list)
     for row in rows:

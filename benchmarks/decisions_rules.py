@@ -94,7 +94,7 @@ def _outcome(plan: Plan, law: MemoryLaw) -> MemoryOutcome:
 
 @dataclass(frozen=True)
 class Result:
-    """What a rule found: crashes among the first k plans, and how much slower than the best the best found is, by k."""
+    """The findings of a rule: crashes among the first k plans, and how much slower than the best the best found is, by k."""
 
     first_crashes: float
     first_regret: float

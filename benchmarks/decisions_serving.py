@@ -110,7 +110,7 @@ def order(choice: Choice, margin: float) -> list[Layout]:
 
 
 def result(rule: str, choices: Sequence[Choice], margins: dict[str, float]) -> ServingResult:
-    """What comes of a rule."""
+    """The outcome of a rule."""
     broken, regrets, of_two = [], [], []
     for choice in choices:
         first, second = order(choice, margins[choice.model])[:2]

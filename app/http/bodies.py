@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -28,9 +28,10 @@ P = ParamSpec("P")
 Answer = TypeVar("Answer")
 
 
-def body_of(schema: str) -> dict[str, Any]:
+def body_of(schema: str, *, examples: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the OpenAPI entry of an operation whose body is read by hand: one of the document's component schemas."""
-    return {"requestBody": {"required": True, "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{schema}"}}}}}
+    content = {"schema": {"$ref": f"#/components/schemas/{schema}"}} | ({} if examples is None else {"examples": examples})
+    return {"requestBody": {"required": True, "content": {JSON: content}}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from meshwright.app.pictures.step_timeline import StageTimeline, Work, step_time
 from meshwright.app.pictures.svg import LEFT, WIDTH, circle, drawing, legend, rectangle, words
 from meshwright.app.pictures.trace import no_timeline
 from meshwright.app.text.figures import gib, percent, seconds, significant
+from meshwright.app.text.memory import memory_kinds
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.layouts import ByGroup, OfWorkers, Stagewise, Uniform
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
@@ -113,20 +114,6 @@ def stages_of(plan: Plan) -> tuple[Stage, ...]:
             return tuple(stage for workers in layout.all_workers for stage in workers.stages)
         case _:
             return ()
-
-
-def memory_kinds(memory: StageMemory) -> tuple[tuple[str, float], ...]:
-    """Return what fills the memory of a stage's device."""
-    return (
-        ("weights", memory.weights_bytes),
-        ("gradients", memory.gradients_bytes),
-        ("optimizer", memory.optimizer_bytes),
-        ("activations", memory.activations_bytes),
-        ("KV cache", memory.kv_cache_bytes),
-        ("transient", memory.transient_bytes),
-        ("fragmentation", memory.fragmentation_bytes),
-        ("overhead", memory.overhead_bytes),
-    )
 
 
 def _fullness(memory: StageMemory) -> str:

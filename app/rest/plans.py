@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from meshwright.app.db.engine import read_soon
 from meshwright.app.db.writes import Writes
-from meshwright.app.http.bodies import JSON, json_body
+from meshwright.app.http.bodies import JSON, body_of, json_body
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from meshwright.app.http.problem_responses import problem_answers, problem_response
@@ -38,12 +38,7 @@ router = APIRouter(prefix="/v1/plans", tags=["plans"])
 _CURSOR = "plan"
 _PLAN_ANSWER = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/PlanDocument"}}}}
 _JOB_ANSWER = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/JobDocument"}}}}
-_REQUEST_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/RequestDocument"}, "examples": REQUEST_EXAMPLES}},
-    }
-}
+_REQUEST_BODY = body_of("RequestDocument", examples=REQUEST_EXAMPLES)
 
 
 @router.post(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from meshwright.app.errors import NoSuchError
-from meshwright.app.http.bodies import JSON, json_body
+from meshwright.app.http.bodies import body_of, json_body
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from meshwright.app.http.problem_responses import problem_answers
@@ -25,12 +25,7 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 MAX_RUN_BODY_BYTES = 16_384
 _CURSOR = "run"
-_BODY: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/MeasuredRun"}, "examples": RUN_EXAMPLES}},
-    }
-}
+_BODY = body_of("MeasuredRun", examples=RUN_EXAMPLES)
 
 
 @router.post(

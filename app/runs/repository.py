@@ -30,21 +30,11 @@ class NewRun:
     predicted: str
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun(NewRun):
     """A run's row; ``id`` is its place in the order of arrival."""
 
     id: int
-    digest: str
-    created_at: datetime
-    cluster: str
-    profile: str
-    model: str
-    plan: str
-    kind: str
-    outcome: str
-    run: str
-    predicted: str
 
 
 @dataclass(frozen=True, slots=True)

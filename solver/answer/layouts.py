@@ -5,6 +5,7 @@ Training plans are `Uniform`, `ByGroup` or `Stagewise`; serving plans `Replicas`
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -111,15 +112,15 @@ class ByGroup:
     placement: Placement
 
 
-class OfWorkers:
+class OfWorkers(ABC):
     """A layout of a serving plan: workers, and which of them answer. Consumers that show all forms alike ask this alone."""
 
     __slots__ = ()
 
     @property
+    @abstractmethod
     def all_workers(self) -> tuple[Workers, ...]:
         """All workers, those that compute prompts first; workers that switch layouts once for each."""
-        raise NotImplementedError(type(self).__name__)
 
     @property
     def answering(self) -> Replicas | None:

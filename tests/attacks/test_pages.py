@@ -62,7 +62,7 @@ def page(form: str, name: str) -> str:
 @example("::set-output name=x::y")
 @given(name=names)
 def test_cells_and_texts_are_only_shown(name: str) -> None:
-    """Whatever page gives a name to a table or prints it, and wherever the line wraps."""
+    """A hostile name stays words on every page that prints it or gives it to a table, wherever the line wraps."""
     for width in (12, 80):
         out = io.StringIO()
         console = PageConsole(file=out, width=width)

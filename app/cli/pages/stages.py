@@ -13,6 +13,7 @@ from rich.table import Table
 from meshwright.app.text.bars import bar
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import axes, gib, number_range, percent, seconds, spread
+from meshwright.app.text.memory import memory_kinds
 from meshwright.solver.answer.stage import Stage
 
 NumberedStage = tuple[int, Stage]
@@ -92,15 +93,4 @@ def _fullness(stage: Stage) -> float:
 
 
 def _memory_kinds(stage: Stage) -> str:
-    memory = stage.memory
-    kinds = (
-        ("weights", memory.weights_bytes),
-        ("gradients", memory.gradients_bytes),
-        ("optimizer", memory.optimizer_bytes),
-        ("activations", memory.activations_bytes),
-        ("KV cache", memory.kv_cache_bytes),
-        ("transient", memory.transient_bytes),
-        ("fragmentation", memory.fragmentation_bytes),
-        ("overhead", memory.overhead_bytes),
-    )
-    return ", ".join(f"{name} {gib(amount)}" for name, amount in kinds if amount > 0)
+    return ", ".join(f"{name} {gib(amount)}" for name, amount in memory_kinds(stage.memory) if amount > 0)

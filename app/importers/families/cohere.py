@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.app.importers.architecture import Architecture, Branch, Head, Joining, Layer, NormPlace
 from meshwright.app.importers.bodies.attention import Attention, Position, QkNorm
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import Family, bias, decoder_dims, gated_mlp, tie
+from meshwright.app.importers.families.family import Family, bias, gated_mlp, llama_dims, tie
 from meshwright.app.importers.families.llama import listed_windows
 from meshwright.app.importers.parts import NormKind
 
@@ -52,12 +52,7 @@ def _architecture(fields: ConfigFields, attentions: tuple[Attention, ...]) -> Ar
     layers = tuple(
         Layer((Branch("attn", attention, NormKind.LAYER_SCALE_ONLY), mlp), Joining.PARALLEL) for attention in attentions
     )
-    dims = decoder_dims(
-        fields,
-        ffn=fields.size("intermediate_size"),
-        head_dim=fields.optional_size("head_dim"),
-        kv_heads=fields.optional_size("num_key_value_heads"),
-    )
+    dims = llama_dims(fields)
     return Architecture(dims, layers, Head(tie(fields), NormKind.LAYER_SCALE_ONLY))
 
 

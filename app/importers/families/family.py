@@ -58,6 +58,16 @@ def decoder_dims(
     return sizes | {VOCAB: fields.size("vocab_size") if vocab is None else vocab}
 
 
+def llama_dims(fields: ConfigFields, *, ffn: int | None = None) -> dict[str, int]:
+    """Sizes of the dims of a decoder whose file names heads as Llama's does; ``ffn`` is intermediate_size unless given."""
+    return decoder_dims(
+        fields,
+        ffn=fields.size("intermediate_size") if ffn is None else ffn,
+        head_dim=fields.optional_size("head_dim"),
+        kv_heads=fields.optional_size("num_key_value_heads"),
+    )
+
+
 def bias(present: bool) -> Bias:
     """A config flag as Bias."""
     return Bias.ADDED if present else Bias.NONE

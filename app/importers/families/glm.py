@@ -6,7 +6,7 @@ from meshwright.app.importers.architecture import Architecture, Branch, Layer, N
 from meshwright.app.importers.bodies.attention import Attention, QkNorm
 from meshwright.app.importers.bodies.experts import Experts, SharedExpert
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.families.family import Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.app.importers.families.moe import expert_dims, group_dims
 from meshwright.app.importers.parts import NormKind
 
@@ -42,15 +42,6 @@ _GLM4V_MOE_DEFAULTS = _GLM_MOE_DEFAULTS | {"vocab_size": 151424, "attention_bias
 _EXPERT_ALIASES = {"num_experts": ("n_routed_experts", "num_local_experts")}
 
 
-def _dims(fields: ConfigFields) -> dict[str, int]:
-    return decoder_dims(
-        fields,
-        ffn=fields.size("intermediate_size"),
-        head_dim=fields.optional_size("head_dim"),
-        kv_heads=fields.optional_size("num_key_value_heads"),
-    )
-
-
 def _read_glm(fields: ConfigFields) -> Architecture:
     return _dense(fields, NormPlace.BEFORE)
 
@@ -63,7 +54,7 @@ def _read_glm4(fields: ConfigFields) -> Architecture:
 def _dense(fields: ConfigFields, place: NormPlace) -> Architecture:
     attention = Attention(qkv_bias=bias(fields.flag("attention_bias")))
     layer = Layer((Branch("attn", attention, NormKind.RMS, place), Branch("mlp", gated_mlp(fields), NormKind.RMS, place)))
-    return Architecture(_dims(fields), (layer,) * fields.layers(), rms_head(fields))
+    return Architecture(llama_dims(fields), (layer,) * fields.layers(), rms_head(fields))
 
 
 def _read_glm4_moe(fields: ConfigFields) -> Architecture:
@@ -78,7 +69,7 @@ def _read_glm4_moe(fields: ConfigFields) -> Architecture:
     experts = Experts(fields.text("hidden_act"), shared=SharedExpert.ADDED)
     sparse = Layer((branch, Branch("mlp", experts, NormKind.RMS)))
     n_dense = min(fields.count("first_k_dense_replace"), n_layers)
-    dims = _dims(fields) | expert_dims(fields, width=width, shared_width=fields.size("n_shared_experts") * width)
+    dims = llama_dims(fields) | expert_dims(fields, width=width, shared_width=fields.size("n_shared_experts") * width)
     return Architecture(dims | group_dims(fields), (dense,) * n_dense + (sparse,) * (n_layers - n_dense), rms_head(fields))
 
 

@@ -21,7 +21,7 @@ _GPT2_DEFAULTS = {
     "add_cross_attention": False,
     "tie_word_embeddings": True,
 }
-_GPT2_ALIASES = {
+GPT2_ALIASES = {
     "hidden_size": ("n_embd",),
     "max_position_embeddings": ("n_positions",),
     "num_attention_heads": ("n_head",),
@@ -169,7 +169,7 @@ def _read_falcon(fields: ConfigFields) -> Architecture:
 
 
 GPT_FAMILIES = (
-    Family("gpt2", ("GPT2LMHeadModel",), _read_gpt2, _GPT2_DEFAULTS, _GPT2_ALIASES),
+    Family("gpt2", ("GPT2LMHeadModel",), _read_gpt2, _GPT2_DEFAULTS, GPT2_ALIASES),
     Family("gpt_neox", ("GPTNeoXForCausalLM",), _read_gpt_neox, _NEOX_DEFAULTS),
     Family("opt", ("OPTForCausalLM",), _read_opt, _OPT_DEFAULTS),
     Family("bloom", ("BloomForCausalLM",), _read_bloom, _BLOOM_DEFAULTS, _BLOOM_ALIASES),

@@ -8,7 +8,7 @@ from meshwright.app.importers.bodies.experts import Experts
 from meshwright.app.importers.bodies.mamba import Mamba1, Mamba2, OutputNorm
 from meshwright.app.importers.bodies.shared_transformer import ADAPTER_RANK, SHARED_HIDDEN, WIDE, SharedTransformer
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.families.family import Family, bias, decoder_dims, gated_mlp, llama_dims, rms_head
 from meshwright.app.importers.families.moe import expert_dims
 from meshwright.app.importers.parts import NormKind
 from meshwright.costmodels.errors import ModelError
@@ -199,12 +199,7 @@ def _read_falcon_h1(fields: ConfigFields) -> Architecture:
             Branch("mlp", gated_mlp(fields, with_bias=bias(fields.flag("mlp_bias"))), NormKind.RMS),
         )
     )
-    dims = decoder_dims(
-        fields,
-        ffn=fields.size("intermediate_size"),
-        head_dim=fields.optional_size("head_dim"),
-        kv_heads=fields.optional_size("num_key_value_heads"),
-    )
+    dims = llama_dims(fields)
     dims |= {
         SSM_HEADS: heads,
         SSM_HEAD_DIM: head_dim,

@@ -7,7 +7,7 @@ from meshwright.app.importers.bodies.attention import Attention, OutputGate, QkN
 from meshwright.app.importers.bodies.delta_net import GATES, GatedDeltaNet
 from meshwright.app.importers.bodies.experts import Experts, SharedExpert
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import FULL, Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.families.family import FULL, Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.app.importers.families.moe import expert_dims
 from meshwright.app.importers.parts import NormKind
 from meshwright.costmodels.errors import ModelError
@@ -114,9 +114,7 @@ def _dims(fields: ConfigFields, *, ffn: int) -> dict[str, int]:
             f"{fields.family}: value heads of linear attention must be a multiple of its key heads",
             given={"linear_num_value_heads": heads, "linear_num_key_heads": groups},
         )
-    attention = decoder_dims(
-        fields, ffn=ffn, head_dim=fields.optional_size("head_dim"), kv_heads=fields.optional_size("num_key_value_heads")
-    )
+    attention = llama_dims(fields, ffn=ffn)
     return attention | {
         SSM_HEADS: heads,
         SSM_HEAD_DIM: fields.size("linear_value_head_dim"),

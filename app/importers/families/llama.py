@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.app.importers.architecture import Architecture, Branch, Layer, NormPlace
 from meshwright.app.importers.bodies.attention import Attention, QkNorm
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.families.family import FULL, SLIDING, Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.app.importers.parts import Bias, NormKind
 
 _COMMON = {
@@ -79,26 +79,17 @@ def listed_windows(fields: ConfigFields, *, pattern: int) -> tuple[int | None, .
     return tuple(window if kind == SLIDING else None for kind in kinds)
 
 
-def _dims(fields: ConfigFields) -> dict[str, int]:
-    return decoder_dims(
-        fields,
-        ffn=fields.size("intermediate_size"),
-        head_dim=fields.optional_size("head_dim"),
-        kv_heads=fields.optional_size("num_key_value_heads"),
-    )
-
-
 def _read_llama(fields: ConfigFields) -> Architecture:
     attention_bias = bias(fields.flag("attention_bias"))
     attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias)
     mlp = Branch("mlp", gated_mlp(fields, with_bias=bias(fields.flag("mlp_bias"))), NormKind.RMS)
-    return Architecture(_dims(fields), (pre_norm_layer(attention, mlp),) * fields.layers(), rms_head(fields))
+    return Architecture(llama_dims(fields), (pre_norm_layer(attention, mlp),) * fields.layers(), rms_head(fields))
 
 
 def _read_mistral(fields: ConfigFields) -> Architecture:
     attention = Attention(window=fields.optional_size("sliding_window"))
     mlp = Branch("mlp", gated_mlp(fields), NormKind.RMS)
-    return Architecture(_dims(fields), (pre_norm_layer(attention, mlp),) * fields.layers(), rms_head(fields))
+    return Architecture(llama_dims(fields), (pre_norm_layer(attention, mlp),) * fields.layers(), rms_head(fields))
 
 
 def _read_qwen2(fields: ConfigFields) -> Architecture:
@@ -107,7 +98,7 @@ def _read_qwen2(fields: ConfigFields) -> Architecture:
         pre_norm_layer(Attention(qkv_bias=Bias.ADDED, window=window), mlp) for window in windows(fields, fields.layers())
     )
     # Qwen2 has no head_dim field: a file that gives one is read as transformers reads it.
-    return Architecture(_dims(fields), layers, rms_head(fields))
+    return Architecture(llama_dims(fields), layers, rms_head(fields))
 
 
 def _read_qwen3(fields: ConfigFields) -> Architecture:
@@ -117,7 +108,7 @@ def _read_qwen3(fields: ConfigFields) -> Architecture:
         pre_norm_layer(Attention(qkv_bias=attention_bias, out_bias=attention_bias, window=window, qk_norm=QkNorm.PER_HEAD), mlp)
         for window in windows(fields, fields.layers())
     )
-    return Architecture(_dims(fields), layers, rms_head(fields))
+    return Architecture(llama_dims(fields), layers, rms_head(fields))
 
 
 def _read_olmo2(fields: ConfigFields) -> Architecture:
@@ -129,7 +120,7 @@ def _read_olmo2(fields: ConfigFields) -> Architecture:
             Branch("mlp", gated_mlp(fields), NormKind.RMS, NormPlace.AFTER),
         )
     )
-    return Architecture(_dims(fields), (layer,) * fields.layers(), rms_head(fields))
+    return Architecture(llama_dims(fields), (layer,) * fields.layers(), rms_head(fields))
 
 
 LLAMA_FAMILIES = (

@@ -6,7 +6,7 @@ from meshwright.app.importers.architecture import Architecture, Branch, Layer, N
 from meshwright.app.importers.bodies.attention import Attention, Position, QkNorm
 from meshwright.app.importers.bodies.mlp import Gate, Mlp
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.families.family import Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.app.importers.families.llama import listed_windows, pre_norm_layer, windows
 from meshwright.app.importers.parts import Bias, NormKind
 
@@ -78,19 +78,10 @@ _HELIUM_DEFAULTS = _COMMON | {
 }
 
 
-def _dims(fields: ConfigFields) -> dict[str, int]:
-    return decoder_dims(
-        fields,
-        ffn=fields.size("intermediate_size"),
-        head_dim=fields.optional_size("head_dim"),
-        kv_heads=fields.optional_size("num_key_value_heads"),
-    )
-
-
 def _stack(fields: ConfigFields, attention: Attention, mlp: Mlp) -> Architecture:
     """Return equal layers of that attention and feed-forward network."""
     layer = pre_norm_layer(attention, Branch("mlp", mlp, NormKind.RMS))
-    return Architecture(_dims(fields), (layer,) * fields.layers(), rms_head(fields))
+    return Architecture(llama_dims(fields), (layer,) * fields.layers(), rms_head(fields))
 
 
 def _read_smollm3(fields: ConfigFields) -> Architecture:
@@ -107,7 +98,7 @@ def _read_smollm3(fields: ConfigFields) -> Architecture:
         )
         for i, window in enumerate(windows(fields, n_layers))
     )
-    return Architecture(_dims(fields), layers, rms_head(fields))
+    return Architecture(llama_dims(fields), layers, rms_head(fields))
 
 
 def _read_seed_oss(fields: ConfigFields) -> Architecture:
@@ -149,7 +140,7 @@ def _read_exaone4(fields: ConfigFields) -> Architecture:
         position = Position.ELSEWHERE if mixed and window is None else Position.ROTARY
         attention = Attention(position, window=window, qk_norm=QkNorm.PER_HEAD)
         layers.append(Layer((Branch("attn", attention, NormKind.RMS, NormPlace.AFTER), mlp)))
-    return Architecture(_dims(fields), tuple(layers), rms_head(fields))
+    return Architecture(llama_dims(fields), tuple(layers), rms_head(fields))
 
 
 LLAMA_KIN_FAMILIES = (

@@ -6,7 +6,7 @@ from meshwright.app.importers.architecture import Architecture, Body, Branch, La
 from meshwright.app.importers.bodies.attention import Attention, Position, QkNorm
 from meshwright.app.importers.bodies.experts import Experts, SharedExpert
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import FULL, SLIDING, Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.families.family import FULL, SLIDING, Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.app.importers.parts import Bias, NormKind
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERT_GROUPS, EXPERTS, HEADS, SHARED_FFN, TOP_GROUPS, TOP_K
@@ -153,24 +153,18 @@ def _layer(attention: Attention, feed_forward: Body) -> Layer:
     return Layer((Branch("attn", attention, NormKind.RMS), Branch("mlp", feed_forward, NormKind.RMS)))
 
 
-def _dims(fields: ConfigFields, *, ffn: int) -> dict[str, int]:
-    return decoder_dims(
-        fields, ffn=ffn, head_dim=fields.optional_size("head_dim"), kv_heads=fields.optional_size("num_key_value_heads")
-    )
-
-
 def _read_mixtral(fields: ConfigFields) -> Architecture:
     width = fields.size("intermediate_size")
     attention = Attention(window=fields.optional_size("sliding_window"))
     layer = _layer(attention, Experts(fields.text("hidden_act")))
-    dims = _dims(fields, ffn=width) | expert_dims(fields, width=width)
+    dims = llama_dims(fields, ffn=width) | expert_dims(fields, width=width)
     return Architecture(dims, (layer,) * fields.layers(), rms_head(fields))
 
 
 def _read_granite_moe(fields: ConfigFields) -> Architecture:
     width, attention_bias = fields.size("intermediate_size"), bias(fields.flag("attention_bias"))
     layer = _layer(Attention(qkv_bias=attention_bias, out_bias=attention_bias), Experts(fields.text("hidden_act")))
-    dims = _dims(fields, ffn=width) | expert_dims(fields, width=width)
+    dims = llama_dims(fields, ffn=width) | expert_dims(fields, width=width)
     return Architecture(dims, (layer,) * fields.layers(), rms_head(fields))
 
 
@@ -178,7 +172,7 @@ def _read_minimax_m2(fields: ConfigFields) -> Architecture:
     """Queries and keys are normed over all heads; the bias that corrects routing is a buffer, no parameter."""
     width = fields.size("intermediate_size")
     layer = _layer(Attention(qk_norm=QkNorm.ALL_HEADS), Experts(fields.text("hidden_act")))
-    dims = _dims(fields, ffn=width) | expert_dims(fields, width=width)
+    dims = llama_dims(fields, ffn=width) | expert_dims(fields, width=width)
     return Architecture(dims, (layer,) * fields.layers(), rms_head(fields))
 
 
@@ -197,7 +191,7 @@ def _read_qwen3_moe(fields: ConfigFields) -> Architecture:
 
 def _qwen_moe(fields: ConfigFields, attentions: tuple[Attention, ...], shared: SharedExpert) -> Architecture:
     """Experts in every ``decoder_sparse_step``-th layer that is not among ``mlp_only_layers``."""
-    dims = _dims(fields, ffn=fields.size("intermediate_size"))
+    dims = llama_dims(fields, ffn=fields.size("intermediate_size"))
     dense, experts = gated_mlp(fields), Experts(fields.text("hidden_act"), shared=shared)
     step, mlp_only = fields.size("decoder_sparse_step"), fields.optional_indices("mlp_only_layers") or frozenset()
     has_experts = fields.count("num_experts") > 0
@@ -240,7 +234,7 @@ def _read_gpt_oss(fields: ConfigFields) -> Architecture:
         )
         for kind in kinds
     )
-    return Architecture(_dims(fields, ffn=width) | expert_dims(fields, width=width), layers, rms_head(fields))
+    return Architecture(llama_dims(fields, ffn=width) | expert_dims(fields, width=width), layers, rms_head(fields))
 
 
 def _read_llama4(fields: ConfigFields) -> Architecture:
@@ -252,7 +246,7 @@ def _read_llama4(fields: ConfigFields) -> Architecture:
     dense = gated_mlp(fields)
     attentions = _llama4_attentions(fields, n_layers)
     layers = tuple(_layer(attentions[i], experts if i in sparse else dense) for i in range(n_layers))
-    dims = _dims(fields, ffn=fields.size("intermediate_size_mlp"))
+    dims = llama_dims(fields, ffn=fields.size("intermediate_size_mlp"))
     return Architecture(dims | expert_dims(fields, width=width, shared_width=width), layers, rms_head(fields))
 
 

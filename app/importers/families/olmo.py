@@ -6,7 +6,7 @@ from meshwright.app.importers.architecture import Architecture, Branch, Layer, N
 from meshwright.app.importers.bodies.attention import Attention, QkNorm
 from meshwright.app.importers.bodies.experts import Experts
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.importers.families.family import Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.app.importers.families.llama import listed_windows
 from meshwright.app.importers.families.moe import expert_dims
 from meshwright.app.importers.parts import NormKind
@@ -37,15 +37,6 @@ _OLMOE_DEFAULTS = _OLMO3_DEFAULTS | {
 _OLMO3_PATTERN = 4
 
 
-def _dims(fields: ConfigFields) -> dict[str, int]:
-    return decoder_dims(
-        fields,
-        ffn=fields.size("intermediate_size"),
-        head_dim=fields.optional_size("head_dim"),
-        kv_heads=fields.optional_size("num_key_value_heads"),
-    )
-
-
 def _read_olmo3(fields: ConfigFields) -> Architecture:
     attention_bias = bias(fields.flag("attention_bias"))
     mlp = Branch("mlp", gated_mlp(fields), NormKind.RMS, NormPlace.AFTER)
@@ -53,7 +44,7 @@ def _read_olmo3(fields: ConfigFields) -> Architecture:
     for window in listed_windows(fields, pattern=_OLMO3_PATTERN):
         attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias, window=window, qk_norm=QkNorm.ALL_HEADS)
         layers.append(Layer((Branch("attn", attention, NormKind.RMS, NormPlace.AFTER), mlp)))
-    return Architecture(_dims(fields), tuple(layers), rms_head(fields))
+    return Architecture(llama_dims(fields), tuple(layers), rms_head(fields))
 
 
 def _read_olmoe(fields: ConfigFields) -> Architecture:
@@ -61,7 +52,7 @@ def _read_olmoe(fields: ConfigFields) -> Architecture:
     attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias, qk_norm=QkNorm.ALL_HEADS)
     experts = Experts(fields.text("hidden_act"))
     layer = Layer((Branch("attn", attention, NormKind.RMS), Branch("mlp", experts, NormKind.RMS)))
-    dims = _dims(fields) | expert_dims(fields, width=fields.size("intermediate_size"))
+    dims = llama_dims(fields) | expert_dims(fields, width=fields.size("intermediate_size"))
     return Architecture(dims, (layer,) * fields.layers(), rms_head(fields))
 
 

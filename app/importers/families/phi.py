@@ -7,7 +7,7 @@ from meshwright.app.importers.bodies.attention import Attention, QkNorm
 from meshwright.app.importers.bodies.experts import Experts
 from meshwright.app.importers.bodies.mlp import Gate, Mlp
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import Family, bias, decoder_dims, tie
+from meshwright.app.importers.families.family import Family, bias, decoder_dims, llama_dims, tie
 from meshwright.app.importers.families.moe import expert_dims
 from meshwright.app.importers.parts import Bias, NormKind
 
@@ -61,9 +61,7 @@ def _read_phimoe(fields: ConfigFields) -> Architecture:
     attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias, window=fields.optional_size("sliding_window"))
     experts = Experts(fields.text("hidden_act"))
     layer = Layer((Branch("attn", attention, NormKind.LAYER), Branch("mlp", experts, NormKind.LAYER)))
-    dims = decoder_dims(
-        fields, ffn=width, head_dim=fields.optional_size("head_dim"), kv_heads=fields.optional_size("num_key_value_heads")
-    )
+    dims = llama_dims(fields, ffn=width)
     head = Head(tie(fields), NormKind.LAYER, bias(fields.flag("lm_head_bias")))
     return Architecture(dims | expert_dims(fields, width=width), (layer,) * fields.layers(), head)
 

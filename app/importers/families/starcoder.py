@@ -6,7 +6,8 @@ from meshwright.app.importers.architecture import Architecture, Branch, Embeddin
 from meshwright.app.importers.bodies.attention import Attention, Position
 from meshwright.app.importers.bodies.mlp import Gate, Mlp
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import Family, bias, decoder_dims, tie
+from meshwright.app.importers.families.family import Family, bias, decoder_dims, llama_dims, tie
+from meshwright.app.importers.families.gpt import GPT2_ALIASES
 from meshwright.app.importers.parts import Bias, NormKind
 from meshwright.costmodels.model.dims import POSITIONS
 
@@ -21,12 +22,6 @@ _BIGCODE_DEFAULTS = {
     "multi_query": True,
     "add_cross_attention": False,
     "tie_word_embeddings": True,
-}
-_BIGCODE_ALIASES = {
-    "hidden_size": ("n_embd",),
-    "max_position_embeddings": ("n_positions",),
-    "num_attention_heads": ("n_head",),
-    "num_hidden_layers": ("n_layer",),
 }
 _STARCODER2_DEFAULTS = {
     "vocab_size": 49152,
@@ -84,12 +79,7 @@ def _read_nemotron4(fields: ConfigFields) -> Architecture:
 
 def _rotary(fields: ConfigFields, attention: Attention, mlp_bias: Bias) -> Architecture:
     mlp = Mlp(Gate.PLAIN, fields.text("hidden_act"), mlp_bias)
-    dims = decoder_dims(
-        fields,
-        ffn=fields.size("intermediate_size"),
-        head_dim=fields.optional_size("head_dim"),
-        kv_heads=fields.optional_size("num_key_value_heads"),
-    )
+    dims = llama_dims(fields)
     return Architecture(dims, (_layer(attention, mlp),) * fields.layers(), Head(tie(fields), NormKind.LAYER))
 
 
@@ -98,7 +88,7 @@ def _layer(attention: Attention, mlp: Mlp) -> Layer:
 
 
 STARCODER_FAMILIES = (
-    Family("gpt_bigcode", ("GPTBigCodeForCausalLM",), _read_bigcode, _BIGCODE_DEFAULTS, _BIGCODE_ALIASES),
+    Family("gpt_bigcode", ("GPTBigCodeForCausalLM",), _read_bigcode, _BIGCODE_DEFAULTS, GPT2_ALIASES),
     Family("starcoder2", ("Starcoder2ForCausalLM",), _read_starcoder2, _STARCODER2_DEFAULTS),
     Family("nemotron", ("NemotronForCausalLM",), _read_nemotron4, _NEMOTRON4_DEFAULTS),
 )

@@ -1,4 +1,4 @@
-"""What compiling takes is not taken from a search's time."""
+"""The time that compiling takes is not taken from a search's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the form of a serving plan: it is planned, checked, predicted, simulated, written, locked, shown and exported or
+"""Every form of a serving plan: it is planned, checked, predicted, simulated, written, locked, shown and exported or
 refused, without anything but its own folder and its types naming it."""
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def with_memory(request: TrainingRequest, memory_bytes: int) -> TrainingRequest:
 
 
 def _peak_bytes(request: TrainingRequest, mode: Recompute) -> float:
-    """What the fullest device needs under a mode of all layers, with ZeRO-1."""
+    """Return the memory that the fullest device needs under a mode of all layers, with ZeRO-1."""
     search = replace(request.search, recompute=(mode,), zero_stages=(1,))
     plan = planned(with_memory(replace(request, search=search), PLENTY_BYTES))
     assert plan.predicted is not None

@@ -1,4 +1,4 @@
-"""Whatever is predicted of a given training plan, the checker accepts: also of plans that are too big, too slow, or of other
+"""The checker accepts all that is predicted of a given training plan: also of plans that are too big, too slow, or of other
 degrees than any search would choose."""
 
 from __future__ import annotations
