@@ -85,7 +85,7 @@ class PlanCommand:
 
 def run_plan(command: PlanCommand, settings: Settings) -> int:
     """Plan a request, print the plan, keep it; exit code 1 when the answer is no."""
-    request = _request(command, settings)
+    request = request_of(command, settings)
     if command.frontier is not None:
         request = replace(request, search=replace(request.search, frontier=command.frontier))
     _check_name(request, command.explain)
@@ -111,12 +111,11 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
     return EXIT_GOOD if plan.feasible else EXIT_NO
 
 
-def planned(command: PlanCommand, settings: Settings) -> tuple[PlanRequest, Plan]:
-    """The request of a command and its plan, from the store or made now and kept."""
-    request = _request(command, settings)
+def plan_of(request: PlanRequest, command: PlanCommand, settings: Settings) -> Plan:
+    """The plan of a command's request, from the store or made now and kept."""
     store = None if command.store is Store.NONE else open_store(settings)
     text, _ = _answer(keyed_request(request), store, command)
-    return request, read_plan(json.loads(text))
+    return read_plan(json.loads(text))
 
 
 def run_predict(
@@ -146,7 +145,8 @@ def run_predict(
     return EXIT_GOOD if predicted.feasible else EXIT_NO
 
 
-def _request(command: PlanCommand, settings: Settings) -> PlanRequest:
+def request_of(command: PlanCommand, settings: Settings) -> PlanRequest:
+    """The request of a command, with the calibrations and measured runs that it may rest on."""
     stored = CalibrationsOf(settings)
     registry: Registry
     registry = NO_REGISTRY if command.store is Store.NONE or command.runs is RunsUse.IGNORE else RunsOf(settings, say)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from meshwright.app.cli.commands.exits import print_json, say, tell
-from meshwright.app.cli.commands.planning import Output, PlanCommand, Store, planned
+from meshwright.app.cli.commands.planning import Output, PlanCommand, Store, plan_of, request_of
 from meshwright.app.documents.output_files import is_stdout
 from meshwright.app.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.runs.trials import not_yet_run, summary_of, trials_document, under_digests, write_trials
@@ -28,9 +28,10 @@ def run_trials(command: PlanCommand, most: int | None, folder: Path | None, sett
     if command.pictures:
         given = ", ".join(f"--{kind.value}" for kind in command.pictures)
         raise InvalidInputError("several trials are in no one picture", given=given, remedy="plan without --trials and --next")
-    request, plan = planned(command, settings)
+    request = request_of(command, settings)
     if not isinstance(request, TrainingRequest):
         raise WorkloadError("only training has trials", given=request.workload.kind, allowed="a training workload")
+    plan = plan_of(request, command, settings)
     if not plan.feasible:
         assert plan.reason is not None, "an infeasible plan says why"
         say(plan.reason.message)

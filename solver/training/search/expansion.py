@@ -77,7 +77,9 @@ def _of_some_layers(family: Family, costs: TrainingCosts) -> Iterator[Member]:
     """Members that recompute some layers of their one stage whole: as few as fit, since each layer more takes longer."""
     for candidate in family.candidates():
         kinds = costs.stage_kinds(candidate)
-        for sharding in costs.shardings(candidate, kinds):
+        shardings = tuple(costs.shardings(candidate, kinds))
+        _, crowded = crowded_candidates((candidate,), shardings, kinds, costs)
+        for sharding in () if crowded else shardings:
             fewest = costs.fewest_recomputed(candidate, sharding, kinds[0])
             if fewest is not None:
                 chosen = replace(candidate, recompute=(Recompute.FULL,), recompute_layers=fewest)
