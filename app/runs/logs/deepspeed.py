@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from meshwright.app.runs.logs.logged import Logged
+from meshwright.app.runs.logs.logged import Logged, highest_bytes
 
 _RATE = re.compile(r"CurrSamplesPerSec=([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)")
 _PEAK = re.compile(r"MaxMemAllocated=([0-9]+(?:\.[0-9]+)?)GB")
@@ -22,4 +22,4 @@ def read(lines: Sequence[str]) -> Logged:
     rates = [rate for line in lines if (found := _RATE.search(line)) and (rate := float(found[1])) > 0.0]
     steps = [float(found[1]) for line in lines if (found := _PIPELINE_STEP.search(line))]
     peaks = [float(found[1]) * _GIB for line in lines if (found := _PEAK.search(line))]
-    return Logged(step_times_s=steps, sequences_per_s=rates, peak_memory_bytes=round(max(peaks)) if peaks else None)
+    return Logged(step_times_s=steps, sequences_per_s=rates, peak_memory_bytes=highest_bytes(peaks))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from meshwright.app.runs.logs.logged import Logged
+from meshwright.app.runs.logs.logged import Logged, highest_bytes
 
 _METRIC = re.compile(
     r"['\"]?\b(train_samples_per_second|train_steps_per_second|before_init_mem_gpu|init_mem_gpu_alloc_delta|"
@@ -28,7 +28,7 @@ def read(lines: Sequence[str]) -> Logged:
         for found in _METRIC.finditer(line):
             said[found[1]] = float(found[2]) * (_MIB if found[3] else 1)
     rate, steps = said.get("train_samples_per_second", 0.0), said.get("train_steps_per_second", 0.0)
-    peak = round(sum(said.get(name, 0.0) for name in _PARTS)) if said.get(_PEAK) else None
+    peak = highest_bytes([sum(said.get(name, 0.0) for name in _PARTS)]) if said.get(_PEAK) else None
     return Logged(
         # The rate of samples is rounded to fewer parts of itself than the rate of steps.
         sequences_per_s=[rate] if rate > 0.0 else [],

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -42,6 +43,11 @@ class Logged:
     def has_times(self) -> bool:
         """True if the log says how fast the run was."""
         return bool(self.step_times_s or self.tokens_per_s_per_device or self.sequences_per_s or self.figures)
+
+
+def highest_bytes(sizes: Iterable[float]) -> int | None:
+    """Return the highest of the sizes that a log names, in bytes; digits that make no finite number are passed over."""
+    return max((round(size) for size in sizes if math.isfinite(size)), default=None)
 
 
 def ran_out_of_memory(lines: Sequence[str]) -> bool:

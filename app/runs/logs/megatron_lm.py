@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from meshwright.app.runs.logs.logged import Logged
+from meshwright.app.runs.logs.logged import Logged, highest_bytes
 
 _STEP = re.compile(r"elapsed time per iteration \(ms\):\s*([0-9]+(?:\.[0-9]+)?)")
 _RESERVED = re.compile(r"memory \(MB\) \|.*?max reserved:\s*([0-9]+(?:\.[0-9]+)?)")
@@ -21,4 +21,4 @@ def read(lines: Sequence[str]) -> Logged:
     """Return what the lines say of a run."""
     steps = [float(found[1]) / 1e3 for line in lines if (found := _STEP.search(line))]
     peaks = [float(found[1]) * _MIB for line in lines if (found := _RESERVED.search(line))]
-    return Logged(step_times_s=steps, peak_memory_bytes=round(max(peaks)) if peaks else None)
+    return Logged(step_times_s=steps, peak_memory_bytes=highest_bytes(peaks))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from meshwright.app.runs.logs.logged import Logged
+from meshwright.app.runs.logs.logged import Logged, highest_bytes
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]{0,12}m")
 _STEP = re.compile(
@@ -23,4 +23,4 @@ def read(lines: Sequence[str]) -> Logged:
     found = [step for line in lines if (step := _STEP.search(_COLOUR.sub("", line)))]
     rates = [rate for step in found if (rate := float(step[2].replace(",", ""))) > 0.0]
     peaks = [float(step[1]) * _GIB for step in found]
-    return Logged(tokens_per_s_per_device=rates, peak_memory_bytes=round(max(peaks)) if peaks else None)
+    return Logged(tokens_per_s_per_device=rates, peak_memory_bytes=highest_bytes(peaks))
