@@ -11,6 +11,7 @@ core, and nothing it moves is in a cache.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import platform
@@ -47,6 +48,9 @@ class ProfileTask:
     ranks      processes that measure at once
     threads    CPU threads of each
     repeat_s   seconds that one shape is repeated for, at least five times
+    most       shapes measured at most, spread over all of the kinds asked for; None for all of them
+    within_s   seconds after which no further shape is begun; shapes are then measured in an order that spreads over all of
+               them, so that those left out leave no size unmeasured
     """
 
     key: str
@@ -55,14 +59,15 @@ class ProfileTask:
     ranks: int
     threads: int
     repeat_s: float
+    most: int | None = None
+    within_s: float | None = None
 
 
 def profile(task: ProfileTask, on_measured: OnMeasured) -> Samples:
-    """Measure every shape of the task; raises MissingExtraError without PyTorch, SampleError where it can't run."""
+    """Measure the shapes of the task; raises MissingExtraError without PyTorch, SampleError where it can't run."""
     torch = import_torch()
     _check(task, torch)
-    shapes = shapes_of(task.backend, task.kinds, ranks=task.ranks)
-    if not shapes:
+    if not shapes_of(task.backend, task.kinds, ranks=task.ranks):
         raise SampleError("there is nothing to measure", given=sorted(task.kinds), remedy="collectives need at least two ranks")
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
@@ -72,7 +77,7 @@ def profile(task: ProfileTask, on_measured: OnMeasured) -> Samples:
         for process in others:
             process.start()
         try:
-            seconds = _measure(0, task, store, on_measured)
+            measured = _measure(0, task, store, on_measured)
             for process in others:
                 process.join(JOIN_S)
         finally:
@@ -82,7 +87,7 @@ def profile(task: ProfileTask, on_measured: OnMeasured) -> Samples:
     rows = [
         {**asdict(shape), "kind": shape.kind.value, "dtype": shape.dtype.value, "device": task.key, "time_s": time_s,
          "software": software, "source": source}
-        for shape, time_s in zip(shapes, seconds, strict=True)
+        for shape, time_s in measured
     ]  # fmt: skip
     return samples_of(rows)
 
@@ -122,8 +127,8 @@ def _measure_as(rank: int, task: ProfileTask, store: str) -> None:
     _measure(rank, task, store, lambda done, total, what: None)
 
 
-def _measure(rank: int, task: ProfileTask, store: str, on_measured: OnMeasured) -> list[float]:
-    """Seconds of every shape, averaged over the ranks that measure with this one."""
+def _measure(rank: int, task: ProfileTask, store: str, on_measured: OnMeasured) -> list[tuple[Shape, float]]:
+    """Shapes in their order, each with its seconds, averaged over the ranks that measure with this one."""
     import torch
 
     threads = torch.get_num_threads()
@@ -131,14 +136,32 @@ def _measure(rank: int, task: ProfileTask, store: str, on_measured: OnMeasured) 
     kernels = Kernels(task.backend, rank, task.ranks, store)
     try:
         shapes = shapes_of(task.backend, task.kinds, ranks=task.ranks)
-        middles = []
-        for done, shape in enumerate(shapes, start=1):
-            middles.append(_middle_s(kernels, shape, task))
-            on_measured(done, len(shapes), shape.kind.value)
-        return kernels.mean_over_ranks(middles)
+        order = range(len(shapes)) if task.most is None and task.within_s is None else spread(len(shapes))[: task.most]
+        middles: dict[int, float] = {}
+        began_s = time.perf_counter()
+        for done, place in enumerate(order, start=1):
+            middles[place] = _middle_s(kernels, shapes[place], task)
+            on_measured(done, len(order), shapes[place].kind.value)
+            # All ranks end together: the first one's clock decides.
+            if task.within_s is not None and kernels.agreed(int(time.perf_counter() - began_s >= task.within_s)):
+                break
+        places = sorted(middles)
+        seconds = kernels.mean_over_ranks([middles[place] for place in places])
+        return [(shapes[place], time_s) for place, time_s in zip(places, seconds, strict=True)]
     finally:
         kernels.close()
         torch.set_num_threads(threads)
+
+
+def spread(count: int) -> list[int]:
+    """The numbers from 0 to count - 1 in an order of which every beginning is spread over all of them.
+
+    Steps of the golden section, whose multiples are nowhere denser than they must be (three-distance theorem).
+    """
+    if count < 3:
+        return list(range(count))
+    step = next(step for step in range(round(count * (math.sqrt(5) - 1) / 2), 0, -1) if math.gcd(step, count) == 1)
+    return [number * step % count for number in range(count)]
 
 
 def _middle_s(kernels: Kernels, shape: Shape, task: ProfileTask) -> float:

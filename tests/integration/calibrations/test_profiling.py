@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from meshwright.app.measuring.profile_shapes import RANGES, Backend, Shape, shapes_of
-from meshwright.app.measuring.profiling import ProfileTask, _middle_s, profile
+from meshwright.app.measuring.profiling import ProfileTask, _middle_s, profile, spread
 from meshwright.costmodels.fitting.samples import COLLECTIVE_KINDS, SampleError, SampleKind, check_samples
 from meshwright.costmodels.units import DType
 from tests.support.command_line import Cli
@@ -46,6 +46,29 @@ def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
     assert seen == [(n, len(samples)) for n in range(1, len(samples) + 1)]
     assert set(samples.device.tolist()) == {"here"}
     assert all(software.startswith("torch ") for software in samples.software.tolist())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("limit", [{"most": 5}, {"within_s": 0.0}])
+def test_a_part_of_the_shapes_is_measured(ranks: int, limit: dict[str, Any]) -> None:
+    pytest.importorskip("torch")
+    kinds = frozenset({SampleKind.STREAM})
+    task = ProfileTask("here", Backend.CPU, kinds, ranks=ranks, threads=1, repeat_s=1e-4, **limit)
+    samples = profile(task, lambda done, total, what: None)
+    # One is begun before any clock can end it.
+    assert len(samples) == limit.get("most", 1)
+    sizes = samples.moved_bytes.tolist()
+    assert sizes == sorted(sizes) and set(sizes) < {shape.moved_bytes for shape in shapes_of(Backend.CPU, kinds, ranks=ranks)}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 6, 13, 100, 1782])
+def test_every_beginning_of_the_order_is_spread(count: int) -> None:
+    order = spread(count)
+    assert sorted(order) == list(range(count))
+    for taken in range(4, count, 7):
+        chosen = sorted(order[:taken])
+        longest = max(b - a for a, b in zip([-1, *chosen], [*chosen, count], strict=True))
+        assert longest <= max(4, 4 * count / taken)
 
 
 def test_gpus_that_are_not_there() -> None:
