@@ -85,17 +85,21 @@ def export(plan: PlanLike, to: str) -> Launch:
     return Launch(launch(given._answered, to))
 
 
-def validate(measured: FileName, *, folds: int | None = None, sources: FileName | None = None) -> Validation:
+def validate(
+    measured: FileName, *, folds: int | None = None, sources: FileName | None = None, models: FileName | None = None
+) -> Validation:
     """Return predictions for every row of a CSV table of measured training runs or serving points, and their errors.
 
     With ``folds``, device rates and link speeds are fitted to training runs, and runs are scored that the fit has not seen.
     ``sources`` is the file that says what the table's sources do not repeat in each row; without one it is looked for beside
-    the table. Raises InvalidInputError for a file that is no such table.
+    the table. ``models`` is a folder of config files in which the models of serving points are looked up before the catalogue.
+    Raises InvalidInputError for a file that is no such table.
     """
     from meshwright.app.validation.tables import validate_table
 
     mapping = None if sources is None else Path(absolute(sources))
-    return Validation(validate_table(Path(absolute(measured)), folds=folds, sources=mapping))
+    folder = None if models is None else Path(absolute(models))
+    return Validation(validate_table(Path(absolute(measured)), folds=folds, sources=mapping, models=folder))
 
 
 def read_plan(source: FileName | Mapping[str, Any]) -> Plan:

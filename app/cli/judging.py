@@ -26,6 +26,9 @@ def validate(
         Path | None,
         typer.Option("--requests", metavar="DIR", parser=output_folder_of_many, help="Write each row as a request and a plan."),
     ] = None,
+    models: Annotated[
+        Path | None, typer.Option("--models", metavar="DIR", help="Folder of configs of models that serving points name.")
+    ] = None,
 ) -> int:
     """Predict measured training runs or serving points and report the errors."""
     from meshwright.app.cli.commands.planning import Output
@@ -33,7 +36,8 @@ def validate(
 
     environment_settings()
     output = Output.JSON if as_json else Output.PAGE
-    return run_validate(measured, output, folds=folds, sources=None if sources is None else Path(sources), requests=requests)
+    mapping = None if sources is None else Path(sources)
+    return run_validate(measured, output, folds=folds, sources=mapping, requests=requests, models=models)
 
 
 @exits

@@ -17,14 +17,17 @@ def read_header(path: Path) -> tuple[str, ...]:
     return tuple(next(_lines(path), []))
 
 
-def read_table(path: Path, columns: tuple[str, ...], *, what: str) -> Iterator[Cells]:
+def read_table(path: Path, columns: tuple[str, ...], *, what: str, optional: tuple[str, ...] | None = None) -> Iterator[Cells]:
     """The lines of a table that has each of the columns once, in any order.
 
+    With ``optional`` columns, cells of those that are not there are empty, and columns of other names are not looked at.
     Raises InvalidInputError that says what of the header or which line can't be used.
     """
     lines = _lines(path)
     header = next(lines, [])
-    missing, unknown = sorted(set(columns) - set(header)), sorted(set(header) - set(columns))
+    absent = {} if optional is None else dict.fromkeys(optional, "")
+    missing = sorted(set(columns) - set(header))
+    unknown = sorted(set(header) - set(columns)) if optional is None else []
     if missing or unknown or len(set(header)) < len(header):
         raise InvalidInputError(
             f"the table does not have the columns of {what}",
@@ -36,7 +39,7 @@ def read_table(path: Path, columns: tuple[str, ...], *, what: str) -> Iterator[C
             continue
         if len(values) != len(header):
             raise InvalidInputError(f"line {number} has {len(values)} values", allowed=f"{len(header)}, one for each column")
-        yield Cells(number, dict(zip(header, values, strict=True)))
+        yield Cells(number, absent | dict(zip(header, values, strict=True)))
 
 
 def _lines(path: Path) -> Iterator[list[str]]:

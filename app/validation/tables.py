@@ -20,7 +20,12 @@ TableReport = Report | FoldedReport | ServingReport
 
 
 def validate_table(
-    path: Path, *, folds: int | None = None, sources: Path | None = None, requests: Path | None = None
+    path: Path,
+    *,
+    folds: int | None = None,
+    sources: Path | None = None,
+    requests: Path | None = None,
+    models: Path | None = None,
 ) -> TableReport:
     """Predict every row of a table of training runs or of serving points, and return how far off the predictions are.
 
@@ -28,13 +33,24 @@ def validate_table(
     InvalidInputError for a file that is no such table, and for folds of serving points.
 
     ``sources`` is the file that says what the table's sources do not repeat in each row; without one it is looked for beside
-    the table. ``requests`` is a folder to which each row is written as a request and a plan.
+    the table. ``requests`` is a folder to which each row is written as a request and a plan. ``models`` is a folder of config
+    files in which the models of serving points are looked up before the catalogue.
     """
     if is_serving_table(read_header(path)):
         for name, given in (("folds", folds), ("sources", sources), ("requests", requests)):
             if given is not None:
                 raise InvalidInputError(f"{name} go with a table of training runs", given=path.name, remedy=f"leave {name} out")
-        return validate_serving(path)
+        if models is not None and not models.is_dir():
+            raise InvalidInputError(
+                "there is no such folder of models", given=str(models), allowed="a folder of config.json files"
+            )
+        return validate_serving(path, models)
+    if models is not None:
+        raise InvalidInputError(
+            "models go with a table of serving points",
+            given=path.name,
+            remedy="say models of training runs in the mapping file",
+        )
     mapping = sources_of(path, sources)
     if requests is not None:
         write_requests(read_measured_runs(path, mapping), requests)

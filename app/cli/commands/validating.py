@@ -15,15 +15,22 @@ from meshwright.app.validation.tables import TableReport, predicted_rows, table_
 
 
 def run_validate(
-    path: Path, output: Output, *, folds: int | None = None, sources: Path | None = None, requests: Path | None = None
+    path: Path,
+    output: Output,
+    *,
+    folds: int | None = None,
+    sources: Path | None = None,
+    requests: Path | None = None,
+    models: Path | None = None,
 ) -> int:
     """Predict every row of a table of training runs or of serving points, print how far off the predictions are; exit code
     1 when no row could be predicted.
 
     With ``folds``, device rates and link speeds are fitted to training runs of other models and clusters.
     ``sources`` says what the table's sources do not repeat in each row; rows are written to ``requests``.
+    Models of serving points are looked up in the folder ``models`` before the catalogue.
     """
-    report = validate_table(path, folds=folds, sources=sources, requests=requests)
+    report = validate_table(path, folds=folds, sources=sources, requests=requests, models=models)
     if output is Output.JSON:
         print_json(table_document(report))
     else:

@@ -29,6 +29,8 @@ def print_serving_report(console: Console, report: ServingReport) -> None:
     for score in (*report.groups, report.total):
         table.add_row(*_cells(score))
     console.print(table)
+    if report.ignored:
+        console.print(plain(f"Columns that nothing is read from: {', '.join(report.ignored)}", style="dim"))
     for line in (*_constants(report.folds), *unpredicted(report.total.rows, report.total.predicted, report.total.reasons)):
         console.print(line)
 
@@ -71,7 +73,7 @@ def _constants(folds: tuple[Fold, ...]) -> list[Text]:
         basis = f"from {counted(fold.rows, 'row')}" if fold.rows else "from the profile: no other rows"
         lines.append(
             plain(
-                f"  {fold.engine} for {fold.hardware[0]} on {fold.hardware[1]}: {fitted.step_s * 1e3:g} ms a "
+                f"  {fold.engine} for {' on '.join(fold.key)}: {fitted.step_s * 1e3:g} ms a "
                 f"step, {fitted.request_s * 1e3:.0f} ms a request, {fitted.scheduling.value}, {basis}",
                 style="dim",
             )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from meshwright.app.quoting import markdown_text
 from meshwright.app.text.figures import counted, percent
 from meshwright.app.validation.scores import Errors
+from meshwright.app.validation.serving.calibration import Fold
 from meshwright.app.validation.serving.report import GroupScore, ServingReport
 
 NOTHING = "–"
@@ -27,7 +30,7 @@ _COLUMNS = (
 
 def serving_tables(report: ServingReport) -> str:
     """Coverage, errors by group, constants of each fold, and what was not predicted."""
-    return "\n\n".join((_summary(report), _errors(report), _constants(report), _unpredicted(report)))
+    return "\n\n".join((_summary(report), _errors(report), constants_table(report.folds), _unpredicted(report)))
 
 
 def _summary(report: ServingReport) -> str:
@@ -71,17 +74,18 @@ def _mape(found: Errors | None) -> str:
     return NOTHING if found is None else percent(found.mape)
 
 
-def _constants(report: ServingReport) -> str:
+def constants_table(folds: Iterable[Fold]) -> str:
+    """The constants of each fold, and how many rows they were fitted to."""
     lines = [
         "| engine | used for | step | prompt operator | turnaround | request | scheduling | fitted on |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for fold in report.folds:
+    for fold in folds:
         fitted = fold.constants
         basis = f"{fold.rows} rows of others" if fold.rows else "its profile: no other rows"
         cells = (
             fold.engine.value,
-            markdown_text(" on ".join(fold.hardware)),
+            markdown_text(" on ".join(fold.key)),
             f"{fitted.step_s * 1e3:g} ms",
             f"{fitted.operator_s * 1e6:.0f} us",
             f"{fitted.turnaround_s * 1e3:.0f} ms",

@@ -8,7 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from meshwright.app.catalog import model
+from meshwright.app.validation.serving.checkpoints import checkpoint
+from meshwright.app.validation.serving.degrees import Workers
 from meshwright.app.validation.serving.deployment import (
     ADMISSION,
     MAX_LOAD_REQUESTS,
@@ -16,8 +17,9 @@ from meshwright.app.validation.serving.deployment import (
     REQUESTS_PER_CLIENT,
     SCHEDULING,
     Deployment,
-    Workers,
 )
+from meshwright.app.validation.serving.figures import Figures, figures_of
+from meshwright.app.validation.serving.named_models import graph_of
 from meshwright.app.validation.serving.recipes import DEFAULT_STEP_TOKENS, EngineName
 from meshwright.app.validation.serving.replay_pools import run_pools
 from meshwright.app.validation.unpredicted import NotPredictedError
@@ -41,7 +43,6 @@ from meshwright.costmodels.queueing.simulation.replica import (
 from meshwright.costmodels.queueing.step_times import StepTimes
 from meshwright.costmodels.serving.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM, EngineProfile
 from meshwright.costmodels.serving.latent_attention import latent_cache
-from meshwright.costmodels.serving.precision import Quantised
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
@@ -59,20 +60,6 @@ PROFILES = {
     EngineName.TENSORRT_LLM: ENGINE_TENSORRT_LLM,
     EngineName.SGLANG: ENGINE_SGLANG,
 }
-
-CHECKPOINTS = {
-    ("deepseek-v3", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
-    ("qwen3-235b-a22b", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
-    ("deepseek-v3", DType.FP4): (DType.FP4, WeightFormat.NVFP4, Quantised.FEED_FORWARD),
-    **{
-        (name, said): (DType.FP4, WeightFormat.MXFP4, Quantised.FEED_FORWARD)
-        for name in ("gpt-oss-120b", "gpt-oss-20b")
-        for said in (DType.FP4, DType.FP8)
-    },
-}
-"""The weights that published checkpoints store narrow, where it is not every projection with one scale. The keys are what the
-row says of them. Sources: their own quantization_config (deepseek-ai/DeepSeek-V3, Qwen/Qwen3-235B-A22B-FP8, openai/gpt-oss,
-which has no other than MXFP4), and nvidia/DeepSeek-R1-FP4, whose attention stays wide."""
 
 _EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
 _SEED = 0
@@ -96,16 +83,6 @@ class EngineConstants:
     scheduling: Scheduling
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Predicted figures; times in milliseconds."""
-
-    ttft_mean_ms: float
-    ttft_median_ms: float
-    tpot_ms: float
-    output_tokens_per_s: float
-
-
 def default_constants(engine: EngineName) -> EngineConstants:
     """The engine as its profile has it, nothing calibrated."""
     profile = PROFILES[engine]
@@ -123,14 +100,8 @@ def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
         raise NotPredictedError(f"{error.problem}{given}") from error
     # The turnaround lies between requests; what of it a client waits for is in the time of a request.
     outside_s = constants.request_s - constants.turnaround_s + deployed.held_steps * float(np.mean(result.tpot_s))
-    ttft_ms = (result.ttft_s + outside_s) * 1e3
-    tokens = result.requests.output_tokens.sum()
-    return Figures(
-        ttft_mean_ms=float(np.mean(ttft_ms)),
-        ttft_median_ms=float(np.median(ttft_ms)),
-        tpot_ms=float(np.mean(result.tpot_s)) * 1e3,
-        output_tokens_per_s=alike * float(tokens) / result.duration_s,
-    )
+    tokens = float(result.requests.output_tokens.sum())
+    return figures_of(result, outside_s=outside_s, output_tokens_per_s=alike * tokens / result.duration_s)
 
 
 def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[SimulationResult, int]:
@@ -146,7 +117,7 @@ def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[Simul
     if constants.scheduling is not Scheduling.CHUNKED_PREFILL and whole + sequences > step_tokens:
         step_tokens = -(-(longest + sequences) // DEFAULT_STEP_TOKENS) * DEFAULT_STEP_TOKENS
     formats = (deployed.precision, deployed.kv_dtype)
-    engine = _engine(_Server(deployed.model, deployed.node, workers, deployed.engine, *formats, step_tokens))
+    engine = _engine(_Server(deployed.model, deployed.config, deployed.node, workers, deployed.engine, *formats, step_tokens))
     kv_tokens = _kv_tokens(engine, deployed.engine, step_tokens=step_tokens, sequences=sequences)
     if kv_tokens < longest:
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
@@ -183,7 +154,9 @@ def _pooled(deployed: Deployment, constants: EngineConstants) -> Figures:
     assert deployed.prefill is not None
     formats = (deployed.precision, deployed.kv_dtype)
     prefill, decode = (
-        _engine(_Server(deployed.model, deployed.node, workers, deployed.engine, *formats, DEFAULT_STEP_TOKENS))
+        _engine(
+            _Server(deployed.model, deployed.config, deployed.node, workers, deployed.engine, *formats, DEFAULT_STEP_TOKENS)
+        )
         for workers in (replace(deployed.prefill, count=1), replace(deployed.decode, count=1))
     )
     profile = PROFILES[deployed.engine]
@@ -191,17 +164,15 @@ def _pooled(deployed: Deployment, constants: EngineConstants) -> Figures:
         deployed,
         _stream(deployed, (deployed.clients or 1) * REQUESTS_PER_CLIENT),
         engines=(prefill, decode),
-        times=(_with_host_time(prefill, constants, profile), _with_host_time(decode, constants, profile)),
+        # A decode worker takes a request with its keys and values: no prompt is computed, and its steps stay in CUDA graphs.
+        times=(
+            _with_host_time(prefill, constants, profile),
+            _with_host_time(decode, replace(constants, operator_s=0.0), profile),
+        ),
         step_tokens=DEFAULT_STEP_TOKENS,
     )
-    ttft_ms = (result.ttft_s + constants.request_s) * 1e3
     tokens = float(result.requests.output_tokens.sum())
-    return Figures(
-        ttft_mean_ms=float(np.mean(ttft_ms)),
-        ttft_median_ms=float(np.median(ttft_ms)),
-        tpot_ms=float(np.mean(result.tpot_s)) * 1e3,
-        output_tokens_per_s=tokens / result.duration_s,
-    )
+    return figures_of(result, outside_s=constants.request_s, output_tokens_per_s=tokens / result.duration_s)
 
 
 def _with_host_time(engine: Engine, constants: EngineConstants, profile: EngineProfile) -> StepTimes | GroupTimes:
@@ -227,6 +198,7 @@ class _Server:
     """The properties of a server that the tables of an engine depend on."""
 
     model: str
+    config: str
     node: str
     workers: Workers
     engine: EngineName
@@ -241,11 +213,13 @@ def _engine(server: _Server) -> Engine:
     node = node_type(server.node)
     cluster = Cluster((NodeGroup("node", node, -(-workers.devices // node.devices_per_node)),))
     arrivals = PoissonArrivals(process="poisson", requests_per_s=1.0)
-    graph, grid = model(server.model), RankGrid(tp=workers.tp, attention_dp=workers.attention_dp, ep=workers.ep)
+    graph, grid = (
+        graph_of(server.model, server.config),
+        RankGrid(tp=workers.tp, attention_dp=workers.attention_dp, ep=workers.ep),
+    )
     if grid.ranks % grid.ep or not divides(graph.dims, grid):
         raise NotPredictedError(f"the layout does not divide the model ({grid})")
-    default = (server.precision, None, Quantised.PROJECTIONS)
-    precision, weights, quantised = CHECKPOINTS.get((server.model, server.precision), default)
+    precision, weights, quantised = checkpoint(server.model, graph, server.precision)
     if weights is WeightFormat.FP8_BLOCK and graph.dims.get(EXPERT_FFN, FP8_BLOCK) // grid.expert_tp % FP8_BLOCK:
         # Blocks can't be cut: what ran has one scale for each matrix (nvidia/Qwen3-235B-A22B-FP8).
         weights = WeightFormat.FP8
@@ -274,7 +248,7 @@ def roofline(deployed: Deployment) -> Figures:
 
     Raises NotPredictedError where the device has no peak for the precision.
     """
-    graph, device = model(deployed.model), node_type(deployed.node).device
+    graph, device = graph_of(deployed.model, deployed.config), node_type(deployed.node).device
     workers = deployed.decode
     try:
         peak = device.peak(deployed.precision)

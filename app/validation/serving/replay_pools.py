@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.app.validation.serving.deployment import ADMISSION, MAX_LOAD_SEQUENCES, REQUESTS_PER_CLIENT, Deployment, Workers
+from meshwright.app.validation.serving.degrees import Workers
+from meshwright.app.validation.serving.deployment import ADMISSION, MAX_LOAD_SEQUENCES, REQUESTS_PER_CLIENT, Deployment
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from meshwright.app.validation.scores import Errors, errors
 from meshwright.app.validation.serving.calibration import CrossValidation, Fold, calibrate, figures
 from meshwright.app.validation.serving.deployment import Deployment, deployment
-from meshwright.app.validation.serving.recipes import EngineName
-from meshwright.app.validation.serving.replay import EngineConstants, Figures, default_constants, roofline
-from meshwright.app.validation.serving.rows import MeasuredPoint, read_measured_points
+from meshwright.app.validation.serving.figures import Figures
+from meshwright.app.validation.serving.replay import default_constants, roofline
+from meshwright.app.validation.serving.rows import MeasuredPoint, ignored_columns, read_measured_points
 from meshwright.app.validation.unpredicted import NotPredictedError
 
 SERVING_VALIDATION_SCHEMA = "meshwright.serving-validation/1"
@@ -26,6 +26,7 @@ class ScoredPoint:
     models and GPUs, with those fitted to all rows, and of a plain roofline; or the reason why there are none."""
 
     measured: MeasuredPoint
+    deployed: Deployment | None = None
     uncalibrated: Figures | None = None
     calibrated: Figures | None = None
     in_sample: Figures | None = None
@@ -35,12 +36,16 @@ class ScoredPoint:
 
 @dataclass(frozen=True, slots=True)
 class FigureErrors:
-    """Errors of one kind of prediction. The source does not state its statistic of TTFT: both are compared."""
+    """Errors of one kind of prediction. ``ttft`` is in the statistic that each row states, the mean where it states none; since
+    most state none, the mean and the median of all rows are compared as well. P99 where it was measured."""
 
+    ttft: Errors | None
     ttft_as_mean: Errors | None
     ttft_as_median: Errors | None
     tpot: Errors | None
     throughput: Errors | None
+    ttft_p99: Errors | None
+    tpot_p99: Errors | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +71,22 @@ class ServingReport:
     folds: tuple[Fold, ...]
     groups: tuple[GroupScore, ...]
     total: GroupScore
+    ignored: tuple[str, ...] = ()
 
 
-def validate_serving(path: Path) -> ServingReport:
-    """Predict and score every row of a table; raises InvalidInputError for a file that is not such a table."""
-    return serving_report(read_measured_points(path), file=path.name)
+def validate_serving(path: Path, models: Path | None = None) -> ServingReport:
+    """Predict and score every row of a table; raises InvalidInputError for a file that is not such a table.
+
+    ``models`` is a folder of config files in which models are looked up before the catalogue.
+    """
+    report = serving_report(read_measured_points(path), file=path.name, models=models)
+    return replace(report, ignored=ignored_columns(path))
 
 
-def serving_report(points: Sequence[MeasuredPoint], *, file: str) -> ServingReport:
+def serving_report(points: Sequence[MeasuredPoint], *, file: str, models: Path | None = None) -> ServingReport:
     """The report of measured points."""
-    calibration = calibrate(points)
-    constants = {(fold.engine, fold.hardware): fold.constants for fold in calibration.folds}
-    scored = tuple(_score(point, calibration, constants) for point in points)
+    calibration = calibrate(points, models=models)
+    scored = tuple(score(point, calibration, models) for point in points)
     grouped: dict[str, list[ScoredPoint]] = {}
     for point in scored:
         grouped.setdefault(point.measured.run.group, []).append(point)
@@ -85,16 +94,15 @@ def serving_report(points: Sequence[MeasuredPoint], *, file: str) -> ServingRepo
     return ServingReport(file, scored, calibration.folds, groups, _group_score(ALL, scored))
 
 
-def _score(
-    point: MeasuredPoint, calibration: CrossValidation, held_out: dict[tuple[EngineName, tuple[str, str]], EngineConstants]
-) -> ScoredPoint:
+def score(point: MeasuredPoint, calibration: CrossValidation, models: Path | None = None) -> ScoredPoint:
     """Predict one point; what was measured in it is not looked at."""
     try:
-        deployed = deployment(point.run)
+        deployed = deployment(point.run, models)
         return ScoredPoint(
             measured=point,
+            deployed=deployed,
             uncalibrated=figures(deployed, default_constants(deployed.engine)),
-            calibrated=figures(deployed, held_out[deployed.engine, deployed.hardware]),
+            calibrated=figures(deployed, calibration.held_out(deployed)),
             in_sample=figures(deployed, calibration.in_sample[deployed.engine]),
             plain=_roofline(deployed),
         )
@@ -116,25 +124,29 @@ def _group_score(name: str, points: Sequence[ScoredPoint]) -> GroupScore:
         rows=len(points),
         predicted=sum(point.reason is None for point in points),
         reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
-        calibrated=_figure_errors(points, lambda point: point.calibrated),
-        in_sample=_figure_errors(points, lambda point: point.in_sample),
-        uncalibrated=_figure_errors(points, lambda point: point.uncalibrated),
-        roofline=_figure_errors(points, lambda point: point.plain),
+        calibrated=figure_errors(points, lambda point: point.calibrated),
+        in_sample=figure_errors(points, lambda point: point.in_sample),
+        uncalibrated=figure_errors(points, lambda point: point.uncalibrated),
+        roofline=figure_errors(points, lambda point: point.plain),
     )
 
 
-def _figure_errors(points: Iterable[ScoredPoint], prediction: Callable[[ScoredPoint], Figures | None]) -> FigureErrors:
+def figure_errors(points: Iterable[ScoredPoint], prediction: Callable[[ScoredPoint], Figures | None]) -> FigureErrors:
+    """The errors of one kind of prediction of these points."""
     pairs = [(found, p.measured.outcome) for p in points if (found := prediction(p)) is not None]
     return FigureErrors(
+        ttft=errors([_ratio(f.ttft_of(o.statistic), o.ttft_ms) for f, o in pairs]),
         ttft_as_mean=errors([_ratio(f.ttft_mean_ms, o.ttft_ms) for f, o in pairs]),
         ttft_as_median=errors([_ratio(f.ttft_median_ms, o.ttft_ms) for f, o in pairs]),
-        tpot=errors([_ratio(f.tpot_ms, o.tpot_ms) for f, o in pairs]),
+        tpot=errors([_ratio(f.tpot_of(o.statistic), o.tpot_ms) for f, o in pairs]),
         throughput=errors([_ratio(f.output_tokens_per_s, o.output_tokens_per_s) for f, o in pairs]),
+        ttft_p99=errors([_ratio(f.ttft_p99_ms, o.ttft_p99_ms) for f, o in pairs]),
+        tpot_p99=errors([_ratio(f.tpot_p99_ms, o.tpot_p99_ms) for f, o in pairs]),
     )
 
 
-def _ratio(predicted: float, measured: float | None) -> float | None:
-    return None if measured is None else predicted / measured
+def _ratio(predicted: float | None, measured: float | None) -> float | None:
+    return None if measured is None or predicted is None else predicted / measured
 
 
 def serving_report_document(report: ServingReport) -> dict[str, Any]:
@@ -144,6 +156,7 @@ def serving_report_document(report: ServingReport) -> dict[str, Any]:
         "file": report.file,
         "rows": report.total.rows,
         "predicted": report.total.predicted,
+        "ignored_columns": list(report.ignored),
         "folds": [asdict(fold) for fold in report.folds],
         "total": _score_document(report.total),
         "groups": [_score_document(score) for score in report.groups],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from meshwright.app.validation.cells import Cells, read_table
+from meshwright.app.validation.cells import Cells, read_header, read_table
 
 COLUMNS = (
     "source",
@@ -13,7 +15,6 @@ COLUMNS = (
     "gpu",
     "n_gpus",
     "engine",
-    "engine_version",
     "precision",
     "mode",
     "tp",
@@ -26,15 +27,46 @@ COLUMNS = (
     "output_tok_s",
     "ttft_ms",
     "tpot_ms",
-    "ttft_stat",
     "note",
-    "verified",
-    "ttft_p99_ms",
-    "tpot_p99_ms",
 )
 """The schema: these columns, in any order."""
 
+WORKER_COLUMNS = ("workers", "tp", "ep", "dp_attn")
+"""Of each phase of disaggregated rows, with its name before: ``decode_tp`` are the devices of a worker, ``decode_dp_attn`` is 1
+where attention runs on each of them by itself."""
+
+OPTIONAL_COLUMNS = (
+    "engine_version",
+    "ttft_stat",
+    "verified",
+    "ttft_p99_ms",
+    "tpot_p99_ms",
+    "speculation",
+    *(f"{phase}_{column}" for phase in ("prefill", "decode") for column in WORKER_COLUMNS),
+)
+"""Columns that a table may have besides. Any other is listed as ignored."""
+
 AGGREGATED, DISAGGREGATED = "agg", "disagg"
+
+
+class Statistic(StrEnum):
+    """Statistics of a time over the requests of a run."""
+
+    MEAN = "mean"
+    MEDIAN = "median"
+    P95 = "p95"
+    P99 = "p99"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCells:
+    """The workers of one phase in columns of their own: how many, devices of each, degree of experts, attention on each
+    device."""
+
+    workers: int
+    tp: int
+    ep: int
+    attention_apart: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +89,9 @@ class ServingRun:
     output_tokens: int | None
     concurrency: str
     note: str
+    speculation: str = ""
+    prefill: PhaseCells | None = None
+    decode: PhaseCells | None = None
 
     @property
     def group(self) -> str:
@@ -67,11 +102,15 @@ class ServingRun:
 
 @dataclass(frozen=True, slots=True)
 class ServingOutcome:
-    """The measured figures; None where not measured. The statistic of the times is the source's own (mean or median)."""
+    """The measured figures; None where not measured. ``statistic`` is the one of the times that the table states; P99 have
+    columns of their own."""
 
     ttft_ms: float | None
     tpot_ms: float | None
     output_tokens_per_s: float | None
+    statistic: Statistic | None = None
+    ttft_p99_ms: float | None = None
+    tpot_p99_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +128,14 @@ def is_serving_table(header: tuple[str, ...]) -> bool:
 
 def read_measured_points(path: Path) -> tuple[MeasuredPoint, ...]:
     """Every row of a file; raises InvalidInputError that names line and column of what can't be read."""
-    return tuple(_point(cells) for cells in read_table(path, COLUMNS, what="measured serving points"))
+    return tuple(
+        _point(cells) for cells in read_table(path, COLUMNS, what="measured serving points", optional=OPTIONAL_COLUMNS)
+    )
+
+
+def ignored_columns(path: Path) -> tuple[str, ...]:
+    """Columns of a table that nothing is read from, sorted."""
+    return tuple(sorted(set(read_header(path)) - {*COLUMNS, *OPTIONAL_COLUMNS}))
 
 
 def _point(cells: Cells) -> MeasuredPoint:
@@ -110,6 +156,29 @@ def _point(cells: Cells) -> MeasuredPoint:
         output_tokens=cells.size("osl"),
         concurrency=cells.text("concurrency"),
         note=cells.text("note"),
+        speculation=cells.text("speculation"),
+        prefill=_phase(cells, "prefill"),
+        decode=_phase(cells, "decode"),
     )
-    outcome = ServingOutcome(cells.number("ttft_ms"), cells.number("tpot_ms"), cells.number("output_tok_s"))
+    outcome = ServingOutcome(
+        ttft_ms=cells.number("ttft_ms"),
+        tpot_ms=cells.number("tpot_ms"),
+        output_tokens_per_s=cells.number("output_tok_s"),
+        statistic=_statistic(cells.text("ttft_stat")),
+        ttft_p99_ms=cells.number("ttft_p99_ms"),
+        tpot_p99_ms=cells.number("tpot_p99_ms"),
+    )
     return MeasuredPoint(run, outcome)
+
+
+def _phase(cells: Cells, phase: str) -> PhaseCells | None:
+    """The workers of a phase; None where their columns do not say how many there are and of how many devices."""
+    workers, tp, ep = (cells.count(f"{phase}_{column}") for column in ("workers", "tp", "ep"))
+    apart = cells.count(f"{phase}_dp_attn")
+    return PhaseCells(workers, tp, max(1, ep or 1), bool(apart)) if workers and tp else None
+
+
+def _statistic(text: str) -> Statistic | None:
+    """The statistic that a cell begins with, as in "median (p99 in own column)"; None where it begins with none of them."""
+    words = re.match(r"[a-z0-9]*", text.casefold())
+    return next((each for each in Statistic if words is not None and each.value == words[0]), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from meshwright.app.validation.serving.rows import COLUMNS, MeasuredPoint, read_measured_points
+from meshwright.app.validation.serving.rows import COLUMNS, OPTIONAL_COLUMNS, MeasuredPoint, read_measured_points
 
 LLAMA_8B = {
     "source": "ours",
@@ -29,7 +29,7 @@ LLAMA_8B = {
 def write_points(path: Path, *changes: dict[str, str]) -> Path:
     """A table with one row for each change of `LLAMA_8B`."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer = csv.DictWriter(file, (*COLUMNS, *OPTIONAL_COLUMNS), restval="")
         writer.writeheader()
         writer.writerows(LLAMA_8B | change for change in changes)
     return path

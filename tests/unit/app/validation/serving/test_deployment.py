@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from meshwright.app.validation.serving.deployment import Workers, deployment
+from meshwright.app.catalog import model_document
+from meshwright.app.validation.serving.degrees import Workers
+from meshwright.app.validation.serving.deployment import Drafts, deployment
 from meshwright.app.validation.serving.recipes import EngineName
+from meshwright.app.validation.serving.replay import default_constants, replay
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.units import DType
 from tests.unit.app.validation.serving.tables import point
@@ -62,3 +66,96 @@ def test_degrees_that_one_server_can_not_have_are_products(tmp_path: Path) -> No
 def test_rows_that_say_too_little(tmp_path: Path, changes: dict[str, str], reason: str) -> None:
     with pytest.raises(NotPredictedError, match=reason):
         deployment(point(tmp_path, **changes).run)
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+        ("nvidia/DeepSeek-R1-NVFP4", "deepseek-v3"),
+        ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3"),
+        ("DeepSeek-R1-0528", "deepseek-v3"),
+        ("Qwen/Qwen3-235B-A22B-FP8", "qwen3-235b-a22b"),
+        ("nvidia/Qwen3-32B-NVFP4", "qwen3-32b"),
+        ("Llama 3.3 70B", "llama-3.1-70b"),
+        ("Llama 3.1 405B", "llama-3.1-405b"),
+        ("Llama 4 Scout", "llama-4-scout"),
+        ("GPT-OSS 120B", "gpt-oss-120b"),
+        ("zhipuai/GLM-5", "glm-5"),
+        ("moonshotai/Kimi-K2.5", "kimi-k2"),
+        ("MiniMaxAI/MiniMax-M2.5", "minimax-m2.5"),
+        ("Qwen/Qwen3.5-397B-A17B", "qwen3.5-397b-a17b"),
+        ("qwen3-32b", "qwen3-32b"),
+    ],
+)
+def test_a_model_by_any_of_its_names(tmp_path: Path, said: str, name: str) -> None:
+    assert deployment(point(tmp_path, model=said).run).model == name
+
+
+@pytest.mark.parametrize(
+    ("said", "node"),
+    [
+        ("gb200", "gb200-nvl72"),
+        ("gb300", "gb300-nvl72"),
+        ("b300_sxm", "dgx-b300"),
+        ("H200", "dgx-h200"),
+        ("h200_sxm (from a plot)", "dgx-h200"),
+        ("B200", "dgx-b200"),
+    ],
+)
+def test_a_gpu_by_any_of_its_names(tmp_path: Path, said: str, node: str) -> None:
+    assert deployment(point(tmp_path, gpu=said).run).node == node
+
+
+@pytest.mark.parametrize("file", ["acme--Tiny.json", "acme/Tiny/config.json", "Tiny.json", "Tiny/config.json"])
+def test_a_model_in_a_folder_of_configs(tmp_path: Path, file: str) -> None:
+    config = tmp_path / "models" / file
+    config.parent.mkdir(parents=True)
+    config.write_text(json.dumps(model_document("llama-3.1-8b")), encoding="utf-8")
+    found = deployment(point(tmp_path, model="acme/Tiny").run, tmp_path / "models")
+    assert (found.model, found.config) == ("acme/Tiny", str(config))
+    named = deployment(point(tmp_path).run)
+    assert replay(found, default_constants(found.engine)) == replay(named, default_constants(named.engine))
+
+
+def test_a_config_outside_of_the_folder_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "secret.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(NotPredictedError, match="model not in the catalogue"):
+        deployment(point(tmp_path, model="../secret.json").run, tmp_path / "models")
+
+
+def test_workers_of_each_phase_in_columns(tmp_path: Path) -> None:
+    prefill = {"prefill_workers": "2", "prefill_tp": "4", "prefill_ep": "4", "prefill_dp_attn": "1"}
+    decode = {"decode_workers": "1", "decode_tp": "8", "decode_ep": "1", "decode_dp_attn": "0"}
+    found = deployment(point(tmp_path, mode="disagg", tp="Px4/Dx8", **prefill, **decode).run)
+    assert found.prefill == Workers(count=2, tp=1, pp=1, ep=4, attention_dp=4)
+    assert found.decode == Workers(count=1, tp=8, pp=1, ep=1, attention_dp=1)
+
+
+def test_a_row_without_degrees_is_one_worker(tmp_path: Path) -> None:
+    assert deployment(point(tmp_path, tp="", n_gpus="8").run).decode == Workers(count=1, tp=8, pp=1, ep=1, attention_dp=1)
+
+
+def test_three_degrees_of_the_same_devices(tmp_path: Path) -> None:
+    row = {"tp": "4", "dp_attn": "4", "ep": "16", "n_gpus": "16", "note": "db-dump/2026-04-27"}
+    assert deployment(point(tmp_path, **row).run).decode == Workers(count=1, tp=4, pp=1, ep=4, attention_dp=1)
+
+
+def test_an_empty_precision_is_the_checkpoints(tmp_path: Path) -> None:
+    assert deployment(point(tmp_path, precision="").run).precision is DType.BF16
+    assert deployment(point(tmp_path, precision="", model="MiniMaxAI/MiniMax-M2.5").run).precision is DType.FP8
+
+
+@pytest.mark.parametrize(
+    ("model", "said", "drafts"),
+    [
+        ("deepseek-ai/DeepSeek-R1", "", Drafts.UNKNOWN),
+        ("deepseek-ai/DeepSeek-R1", "ambiguous", Drafts.UNKNOWN),
+        ("deepseek-ai/DeepSeek-R1", "none", Drafts.NONE),
+        ("deepseek-ai/DeepSeek-R1", "mtp", Drafts.STATED),
+        ("meta-llama/Llama-3.1-70B", "", Drafts.NONE),
+    ],
+)
+def test_drafts_as_rows_state_them(tmp_path: Path, model: str, said: str, drafts: Drafts) -> None:
+    assert deployment(point(tmp_path, model=model, speculation=said).run).drafts is drafts

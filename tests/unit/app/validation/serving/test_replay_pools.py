@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.validation.serving.deployment import deployment
+from meshwright.app.validation.serving.figures import Figures
 from meshwright.app.validation.serving.recipes import EngineName
-from meshwright.app.validation.serving.replay import Figures, default_constants, replay
+from meshwright.app.validation.serving.replay import default_constants, replay
 from meshwright.app.validation.unpredicted import NotPredictedError
 from tests.unit.app.validation.serving.tables import point
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.validation.serving.calibration import LEAST_ROWS, calibrate, figures
+from meshwright.app.validation.serving.calibration import LEAST_ROWS, LeftOut, calibrate, figures
 from meshwright.app.validation.serving.deployment import deployment
 from meshwright.app.validation.serving.recipes import EngineName
 from meshwright.app.validation.serving.replay import default_constants, replay
@@ -61,7 +61,7 @@ def test_a_group_is_never_calibrated_on_its_own_rows(tmp_path: Path) -> None:
 
     def folds(**own: str) -> dict[tuple[str, str], object]:
         rows = points(tmp_path, *(n | own for n in lengths), *(n | OTHER_MODEL for n in lengths))
-        return {fold.hardware: fold.constants for fold in calibrate(rows).folds}
+        return {fold.key: fold.constants for fold in calibrate(rows).folds}
 
     slow, fast = folds(tpot_ms="40", ttft_ms="5000"), folds(tpot_ms="7", ttft_ms="50")
     own, other = ("llama-3.1-8b", "dgx-h100"), ("llama-3.1-70b", "dgx-h200")
@@ -76,7 +76,7 @@ def test_calibration_finds_the_constants_that_made_the_rows(tmp_path: Path) -> N
         true = figures(deployment(measured.run), default_constants(EngineName.VLLM))
         made.append(row | {"ttft_ms": str(true.ttft_mean_ms + 60.0), "tpot_ms": str(true.tpot_ms)})
     rows = points(tmp_path, *made, {"gpu": "h200_sxm"})
-    fitted = {fold.hardware: fold.constants for fold in calibrate(rows).folds}["llama-3.1-8b", "dgx-h200"]
+    fitted = {fold.key: fold.constants for fold in calibrate(rows).folds}["llama-3.1-8b", "dgx-h200"]
     assert (fitted.step_s, fitted.request_s) == (1.5e-3, 0.06)
 
 
@@ -103,6 +103,50 @@ def test_the_page_fits_eighty_columns(cli: Cli) -> None:
 def test_json_is_one_document(cli: Cli) -> None:
     assert cli("validate", str(write_points(cli.folder / "m.csv", {})), "--json") == 0
     assert json.loads(cli.out)["schema"] == "meshwright.serving-validation/1"
+
+
+def test_columns_of_other_names_are_ignored(cli: Cli) -> None:
+    table = write_points(cli.folder / "m.csv", {})
+    header, row = table.read_text(encoding="utf-8").splitlines()
+    table.write_text(f"{header},colour\n{row},blue\n", encoding="utf-8")
+    assert cli("validate", str(table)) == 0
+    assert "Columns that nothing is read from: colour" in cli.out
+
+
+def test_models_of_a_folder_are_for_serving_points(cli: Cli) -> None:
+    table = write_points(cli.folder / "m.csv", {})
+    assert cli("validate", str(table), "--models", str(cli.folder / "none")) == 2
+    assert "there is no such folder of models" in cli.err
+
+
+def test_a_statistic_that_is_stated_is_the_one_compared(tmp_path: Path) -> None:
+    stated, unstated = (
+        serving_report(points(tmp_path, {"ttft_stat": said, "ttft_p99_ms": "900"}), file="p.csv").total.calibrated
+        for said in ("median", "")
+    )
+    assert stated.ttft == stated.ttft_as_median
+    assert unstated.ttft == unstated.ttft_as_mean
+    assert stated.ttft != unstated.ttft
+    assert stated.ttft_p99 is not None
+
+
+def test_constants_without_the_source(tmp_path: Path) -> None:
+    """Constants for rows of one source follow the others' rows."""
+    lengths = [{"osl": str(64 + n)} for n in range(LEAST_ROWS)]
+    ours = "db-dump/2026-04-27"
+
+    def folds(**own: str) -> dict[tuple[str, ...], object]:
+        rows = points(tmp_path, *(n | own | {"note": ours} for n in lengths), *lengths)
+        return {fold.key: fold.constants for fold in calibrate(rows, left_out=LeftOut.SOURCE).folds}
+
+    slow, fast = folds(tpot_ms="40", ttft_ms="5000"), folds(tpot_ms="7", ttft_ms="50")
+    assert slow[("inferencex",)] == fast[("inferencex",)]
+    assert slow[("other",)] != fast[("other",)]
+
+
+def test_rows_with_drafts_are_not_fitted_to(tmp_path: Path) -> None:
+    lengths = [{"osl": str(64 + n), "speculation": "mtp"} for n in range(LEAST_ROWS)]
+    assert all(fold.rows == 0 for fold in calibrate(points(tmp_path, *lengths, OTHER_MODEL)).folds)
 
 
 def test_a_table_without_an_answer_is_a_no(cli: Cli) -> None:

@@ -1,0 +1,80 @@
+"""The workers of a row: how many, and their degrees, from the columns that tables write them in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from meshwright.app.validation.serving.rows import AGGREGATED, PhaseCells, ServingRun
+from meshwright.app.validation.unpredicted import NotPredictedError
+
+_DEVICES_PER_SERVER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Equal replicas of one phase, or of both."""
+
+    count: int
+    tp: int
+    pp: int
+    ep: int
+    attention_dp: int
+
+    @property
+    def devices(self) -> int:
+        """Devices of one of them."""
+        return self.tp * self.pp * self.attention_dp
+
+
+def workers_of(run: ServingRun, *, degrees_multiplied: bool) -> tuple[Workers | None, Workers]:
+    """Return the prefill workers, None where one worker does both phases, and the decode workers; raises NotPredictedError
+    where the row does not state them. ``degrees_multiplied`` says that its source writes products of degrees."""
+    if run.mode != AGGREGATED:
+        if run.prefill is not None and run.decode is not None:
+            return _of_columns(run.prefill), _of_columns(run.decode)
+        return _phase(run, "P"), _phase(run, "D")
+    if not run.tp and run.n_gpus:
+        # Without degrees: one worker over all devices.
+        return None, Workers(1, run.n_gpus // _degree(run.pp), _degree(run.pp), _degree(run.ep), 1)
+    tp, attention_dp, ep = _degree(run.tp), _degree(run.attention_dp), _degree(run.ep)
+    pp = _degree(run.pp)
+    if degrees_multiplied and tp == attention_dp > 1 and tp * attention_dp == run.n_gpus == ep:
+        # Each of these degrees is that of the same devices: rows called "tp4_ep4" state 4, 4 and 16 on 16 devices.
+        return None, Workers(1, tp, pp, tp, 1)
+    if degrees_multiplied and tp * attention_dp == run.n_gpus and (tp > ep > 1 or tp * attention_dp > _DEVICES_PER_SERVER):
+        # These rows multiply the degree of attention by that of experts, which share the same devices of one server: they
+        # repeat rows of tp 2, 4 and 8 as 4, 16 and 64 with ep 2, 4 and 8.
+        tp, attention_dp = max(1, tp // ep), max(1, attention_dp // ep)
+        return None, Workers(1, tp, pp, ep, attention_dp)
+    one = Workers(1, tp, pp, ep, attention_dp)
+    if attention_dp == tp and run.n_gpus == tp * pp:
+        # Some sources state attention dp on the same devices as tp.
+        one = Workers(1, 1, pp, ep, attention_dp)
+    count = 1 if run.n_gpus is None else max(1, run.n_gpus // one.devices)
+    return None, Workers(count, one.tp, pp, ep, one.attention_dp)
+
+
+def _of_columns(cells: PhaseCells) -> Workers:
+    apart = cells.attention_apart
+    return Workers(cells.workers, 1 if apart else cells.tp, 1, cells.ep, cells.tp if apart else 1)
+
+
+def _phase(run: ServingRun, phase: str) -> Workers:
+    """Workers of one phase: "P1x8/D9x8" is one prefill worker of tp 8 and nine decode workers of tp 8."""
+    shape = re.search(rf"{phase}(\d+)x(\d+)", run.tp)
+    if shape is None:
+        raise NotPredictedError("the row does not state the workers of each phase")
+    attention_dp, ep = (re.search(rf"{phase}(\d+)", text) for text in (run.attention_dp, run.ep))
+    return Workers(
+        count=int(shape[1]),
+        tp=int(shape[2]),
+        pp=1,
+        ep=max(1, int(ep[1])) if ep else 1,
+        attention_dp=max(1, int(attention_dp[1])) if attention_dp else 1,
+    )
+
+
+def _degree(text: str) -> int:
+    """A degree; nothing and 0 mean that the axis is not used."""
+    return max(1, int(text)) if text.isdigit() else 1

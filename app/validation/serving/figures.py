@@ -1,0 +1,63 @@
+"""The predicted figures of a row, as measured tables have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.app.validation.serving.rows import Statistic
+from meshwright.costmodels.queueing.simulation.replica import SimulationResult
+
+_QUANTILES = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Predicted figures; times in milliseconds. ``tpot_ms`` is the mean; a roofline has no percentiles."""
+
+    ttft_mean_ms: float
+    ttft_median_ms: float
+    tpot_ms: float
+    output_tokens_per_s: float
+    ttft_p95_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    tpot_median_ms: float | None = None
+    tpot_p95_ms: float | None = None
+    tpot_p99_ms: float | None = None
+
+    def ttft_of(self, statistic: Statistic | None) -> float | None:
+        """The time to first token in a statistic, the mean where none is stated; milliseconds."""
+        return getattr(self, f"ttft_{(statistic or Statistic.MEAN).value}_ms")  # type: ignore[no-any-return]
+
+    def tpot_of(self, statistic: Statistic | None) -> float | None:
+        """The time per output token in a statistic, the mean where none is stated; milliseconds."""
+        if statistic is None or statistic is Statistic.MEAN:
+            return self.tpot_ms
+        return getattr(self, f"tpot_{statistic.value}_ms")  # type: ignore[no-any-return]
+
+    def later(self, more_ms: float) -> Figures:
+        """The same with every first token later by so many milliseconds."""
+        moved = {name: value + more_ms for name in _TTFT if (value := getattr(self, name)) is not None}
+        return replace(self, **moved)
+
+
+_TTFT = ("ttft_mean_ms", "ttft_median_ms", "ttft_p95_ms", "ttft_p99_ms")
+
+
+def figures_of(result: SimulationResult, *, outside_s: float, output_tokens_per_s: float) -> Figures:
+    """Figures of a run whose first tokens are ``outside_s`` later than in the engine."""
+    ttft_ms, tpot_ms = (result.ttft_s + outside_s) * 1e3, result.tpot_s * 1e3
+    ttft_median, ttft_p95, ttft_p99 = (float(q) for q in np.quantile(ttft_ms, _QUANTILES))
+    tpot_median, tpot_p95, tpot_p99 = (float(q) for q in np.quantile(tpot_ms, _QUANTILES))
+    return Figures(
+        ttft_mean_ms=float(np.mean(ttft_ms)),
+        ttft_median_ms=ttft_median,
+        tpot_ms=float(np.mean(tpot_ms)),
+        output_tokens_per_s=output_tokens_per_s,
+        ttft_p95_ms=ttft_p95,
+        ttft_p99_ms=ttft_p99,
+        tpot_median_ms=tpot_median,
+        tpot_p95_ms=tpot_p95,
+        tpot_p99_ms=tpot_p99,
+    )
