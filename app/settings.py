@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.units import MIB
 
-MIB = 2**20
 GIB = 2**30
 
 

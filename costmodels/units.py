@@ -23,6 +23,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Interval, Len
 
+MIB = 2**20
 GIB = 2**30
 
 PositiveInt = Annotated[int, Gt(0)]

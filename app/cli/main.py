@@ -10,6 +10,7 @@ import typer
 from meshwright.app.cli.asking import init, plan
 from meshwright.app.cli.calibrate import calibrate
 from meshwright.app.cli.commands.exits import DEBUG, USAGE_ERROR, explain_usage
+from meshwright.app.cli.hardware import hardware
 from meshwright.app.cli.judging import check, replan, validate
 from meshwright.app.cli.keys import keys
 from meshwright.app.cli.observing import observe
@@ -75,5 +76,6 @@ for command in (
 ):
     cli.command()(command)
 cli.add_typer(calibrate, name="calibrate")
+cli.add_typer(hardware, name="hardware")
 cli.add_typer(keys, name="keys")
 cli.add_typer(webhooks, name="webhooks")

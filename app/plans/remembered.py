@@ -6,7 +6,7 @@ import sys
 import threading
 from collections import Counter, OrderedDict
 
-from meshwright.app.settings import MIB
+from meshwright.costmodels.units import MIB
 
 MOST_BYTES = 64 * MIB
 """A plan's document takes tens of thousands: about a thousand plans."""

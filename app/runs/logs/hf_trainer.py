@@ -11,12 +11,12 @@ import re
 from collections.abc import Sequence
 
 from meshwright.app.runs.logs.logged import Logged, highest_bytes
+from meshwright.costmodels.units import MIB
 
 _METRIC = re.compile(
     r"['\"]?\b(train_samples_per_second|train_steps_per_second|before_init_mem_gpu|init_mem_gpu_alloc_delta|"
     r"train_mem_gpu_alloc_delta|train_mem_gpu_peaked_delta)\b['\"]?\s*[:=|]\s*([0-9]+(?:\.[0-9]+)?)(MB)?"
 )
-_MIB = 2**20
 _PEAK = "train_mem_gpu_peaked_delta"
 _PARTS = ("before_init_mem_gpu", "init_mem_gpu_alloc_delta", "train_mem_gpu_alloc_delta", _PEAK)
 
@@ -26,7 +26,7 @@ def read(lines: Sequence[str]) -> Logged:
     said: dict[str, float] = {}
     for line in lines:
         for found in _METRIC.finditer(line):
-            said[found[1]] = float(found[2]) * (_MIB if found[3] else 1)
+            said[found[1]] = float(found[2]) * (MIB if found[3] else 1)
     rate, steps = said.get("train_samples_per_second", 0.0), said.get("train_steps_per_second", 0.0)
     peak = highest_bytes([sum(said.get(name, 0.0) for name in _PARTS)]) if said.get(_PEAK) else None
     return Logged(

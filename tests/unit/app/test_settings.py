@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.logs import JsonFormatter, TextFormatter, logging_for, start_logging
-from meshwright.app.settings import MIB, Auth, LogFormat, LogLevel, SettingError, Settings, default_database_path, read_settings
+from meshwright.app.settings import Auth, LogFormat, LogLevel, SettingError, Settings, default_database_path, read_settings
+from meshwright.costmodels.units import MIB
 
 
 def test_defaults() -> None:
